@@ -1,0 +1,30 @@
+# Each target makes .venv first where it is missing, and brings it up to date when the requirements changed.
+PYTHON ?= python3
+comma := ,
+EXTRAS ?= dev$(if $(shell command -v nvidia-smi),$(comma)cuda)
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: reverse test tensorboard clean
+
+reverse: $(READY)
+	$(BIN)/python experiments/reverse.py $(ARGS)
+
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest $(ARGS)
+
+tensorboard: $(READY)
+	$(BIN)/tensorboard --logdir checkpoints
+
+# Runs under checkpoints/ are left alone.
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One pip call, so that torch and torchvision are chosen as the pair that works together.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	touch $@

@@ -1,0 +1,29 @@
+"""transformer-jax: a Transformer in JAX and Flax to understand, trust and bend.
+
+Letters of dimensions, in types, docstrings and comments alike:
+
+    B  batch                          H  heads
+    T  query or target length         d  width of one head, D / H
+    S  key or source length           F  feed-forward width
+    D  model width                    L  layers
+    C  classes                        V  vocabulary
+"""
+
+import lazy_loader
+
+# Each name is imported when it is first used, so that a model does not wait for PyTorch or matplotlib.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "attention": ["MultiheadAttention", "scaled_dot_product"],
+        "encoder": ["EncoderBlock", "TransformerEncoder"],
+        "loaders": ["make_loader", "numpy_collate"],
+        "masks": ["causal_mask", "combine_masks", "expand_mask", "padding_mask"],
+        "plots": ["plot_attention_maps", "plot_positional_curves", "plot_positional_encoding", "plot_schedules"],
+        "positional": ["PositionalEncoding"],
+        "predictor": ["TransformerPredictor"],
+        "schedules": ["cosine_warmup_schedule", "noam_schedule", "warmup_then_cosine_schedule"],
+        "tasks.reverse": ["ReverseConfig", "ReverseDataset", "ReverseTrainer", "train_reverse"],
+        "trainer": ["TrainerModule"],
+    },
+)

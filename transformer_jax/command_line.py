@@ -1,0 +1,56 @@
+"""Command lines made from config dataclasses (tyro), with errors in one line."""
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tyro
+
+from transformer_jax.errors import InputError
+
+Config = TypeVar("Config")
+
+
+def run(config_class: type[Config], train: Callable[[Config], Any]) -> None:
+    """Read a config from the command line and train with it.
+
+    What the user can mend ends the process with one line and status 2, a training that diverged with status 1.
+    """
+    try:
+        train(parse(config_class))
+    except InputError as error:
+        _exit(str(error), status=2)
+    except FloatingPointError as error:
+        _exit(str(error), status=1)
+
+
+def parse(config_class: type[Config], arguments: list[str] | None = None) -> Config:
+    """A config from command-line arguments, by default this process's.
+
+    Raises:
+        InputError: an unknown flag, or a value that cannot be read or cannot work.
+    """
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            return tyro.cli(config_class, args=arguments)
+    except SystemExit as stop:
+        if not stop.code:  # --help
+            raise
+        raise InputError(_message(errors.getvalue())) from None
+
+
+def _message(box: str) -> str:
+    """The sentence in tyro's box: its lines from below the title to the rule that separates it from the advice."""
+    lines = [line.strip("│ ") for line in box.splitlines()[1:]]
+    rule = next((number for number, line in enumerate(lines) if line.startswith(("─", "╰"))), len(lines))
+    return re.sub(r"^Error parsing \w+: ", "", " ".join(lines[:rule]))
+
+
+def _exit(message: str, status: int) -> None:
+    print(f"{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr)
+    sys.exit(status)

@@ -1,0 +1,102 @@
+"""Batches of NumPy arrays from PyTorch loaders, in an order that is a function of (seed, epoch)."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from torch.utils.data import DataLoader, Sampler
+
+from transformer_jax.errors import InputError
+
+
+class StackedSamples(Sequence):
+    """Samples that already lie stacked in one pytree of arrays.
+
+    It reads as the sequence of samples that any collate function expects, and `numpy_collate` takes the stack as it is.
+    A dataset's `__getitems__` returns it, so that a batch is one NumPy operation.
+    """
+
+    def __init__(self, stacked: Any) -> None:
+        self.stacked = stacked  # arrays [B, ...]
+
+    def __len__(self) -> int:
+        return len(jax.tree.leaves(self.stacked)[0])
+
+    def __getitem__(self, index: int) -> Any:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index is {index}; there are {len(self)} samples")
+        return jax.tree.map(lambda array: array[index], self.stacked)
+
+
+def numpy_collate(samples: Sequence[Any]) -> Any:
+    """Stack samples, pytrees of equal structure, into one pytree of NumPy arrays `[B, ...]`."""
+    if isinstance(samples, StackedSamples):
+        return samples.stacked
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
+
+
+class EpochBatchSampler(Sampler[list[int]]):
+    """Batches of indices; the order of an epoch depends on the seed and the epoch's number alone."""
+
+    def __init__(self, num_samples: int, batch_size: int, *, shuffle: bool, drop_last: bool, seed: int) -> None:
+        self.num_samples = num_samples
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order the next iteration gives."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.num_samples // self.batch_size if self.drop_last else -(-self.num_samples // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = np.arange(self.num_samples)
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, self.epoch]).permutation(order)
+        for batch in range(len(self)):
+            yield order[batch * self.batch_size : (batch + 1) * self.batch_size].tolist()
+
+
+def make_loader(
+    dataset: Any,
+    batch_size: int,
+    *,
+    shuffle: bool = False,
+    drop_last: bool = False,
+    seed: int = 0,
+    num_workers: int = 0,
+) -> DataLoader:
+    """A PyTorch loader of NumPy batches over a map-style dataset.
+
+    Args:
+        dataset: gives a sample for an index, and `StackedSamples` for a list of indices if it has `__getitems__`.
+        batch_size: samples in a batch; the last one may be shorter.
+        shuffle: in a new order each epoch; the epoch is set by `loader.batch_sampler.set_epoch(epoch)`.
+        drop_last: leave out a shorter last batch.
+        seed: of the order.
+        num_workers: processes that load; the batches are the same for any number of them.
+
+    Raises:
+        InputError: the dataset is empty, or smaller than one batch with `drop_last`.
+    """
+    if len(dataset) == 0:
+        raise InputError("the dataset is empty; it must hold at least one sample")
+    if drop_last and batch_size > len(dataset):
+        raise InputError(
+            f"batch_size is {batch_size}; it may be at most {len(dataset)}, the size of the training set, "
+            "since a shorter last batch is dropped"
+        )
+    return DataLoader(
+        dataset,
+        batch_sampler=EpochBatchSampler(len(dataset), batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed),
+        collate_fn=numpy_collate,
+        num_workers=num_workers,
+        # A process forked from one that runs JAX's threads can deadlock.
+        multiprocessing_context="spawn" if num_workers else None,
+        persistent_workers=num_workers > 0,
+    )

@@ -1,0 +1,108 @@
+"""Attention masks: the one place that knows their shapes.
+
+A mask is boolean, True = may attend. Integers 0/1 are accepted and mean the same. It has rank 2 `[T, S]`, rank 3
+`[B, T, S]` (one per batch element, shared by the heads) or rank 4 `[B, H, T, S]`, where an axis of size 1 stands for
+every index of that axis. Masks stay as small as they were given: nothing here spreads one over the heads.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Integer, Shaped
+
+_USE_PADDING_MASK = (
+    "a per-token validity vector [B, S] is not a mask of rank 2: call padding_mask(valid), which gives [B, 1, 1, S]"
+)
+
+
+def expand_mask(mask: Shaped[ArrayLike, "..."]) -> Bool[Array, "#B #H #T #S"]:
+    """Bring a mask of rank 2, 3 or 4 to boolean rank 4, adding axes of size 1 for what it shares.
+
+    `[T, S]` becomes `[1, 1, T, S]`, `[B, T, S]` becomes `[B, 1, T, S]`, rank 4 stays.
+
+    Raises:
+        ValueError: the mask has another rank, or is neither boolean nor integer.
+    """
+    mask = _as_boolean(mask)
+    if mask.ndim not in (2, 3, 4):
+        raise ValueError(
+            f"mask has shape {mask.shape}; it may be [T, S], [B, T, S] or [B, H, T, S], with 1 for any of them; "
+            f"{_USE_PADDING_MASK}"
+        )
+    if mask.ndim == 2:
+        return mask[None, None]  # [1 1 T S]
+    if mask.ndim == 3:
+        return mask[:, None]  # [B 1 T S]
+    return mask
+
+
+def padding_mask(valid: Bool[ArrayLike, "B S"] | Integer[ArrayLike, "B S"]) -> Bool[Array, "B 1 1 S"]:
+    """Mask the padded keys of each batch element, for every head and every query.
+
+    Args:
+        valid: `[B, S]`, True (or 1) where there is a real token.
+
+    Raises:
+        ValueError: `valid` has another rank, or is neither boolean nor integer.
+    """
+    valid = _as_boolean(valid)
+    if valid.ndim != 2:
+        raise ValueError(f"valid has shape {valid.shape}; it may be [B, S], one truth value for each token")
+    return valid[:, None, None, :]
+
+
+def causal_mask(length: int) -> Bool[Array, "T T"]:
+    """Let position t attend to the positions up to and including t (Vaswani et al. 2017, section 3.2.3)."""
+    return jnp.tri(length, dtype=bool)
+
+
+def combine_masks(*masks: Shaped[ArrayLike, "..."] | None) -> Bool[Array, "#B #H #T #S"] | None:
+    """Allow what every given mask allows. Those that are None allow everything; if all are, so is the result.
+
+    Raises:
+        ValueError: a mask that `expand_mask` rejects, or two whose sizes do not broadcast; it names both shapes.
+    """
+    combined = None
+    for mask in masks:
+        if mask is None:
+            continue
+        mask = expand_mask(mask)
+        if combined is None:
+            combined = mask
+            continue
+        try:
+            combined = combined & mask
+        except (TypeError, ValueError):
+            raise ValueError(f"masks of shapes {combined.shape} and {mask.shape} do not broadcast") from None
+    return combined
+
+
+def fit_mask(mask: Shaped[ArrayLike, "..."], logits_shape: tuple[int, ...]) -> Bool[Array, "..."]:
+    """Bring a mask to a shape that broadcasts against attention logits of shape `[..., T, S]`.
+
+    Logits of rank 2 and 3 have no head axis, and those of rank 2 no batch axis either: there the mask may not vary
+    along the missing axes.
+
+    Raises:
+        ValueError: a mask that `expand_mask` rejects, or whose sizes do not fit; it names both shapes.
+    """
+    expanded = expand_mask(mask)
+    missing = {2: (0, 1), 3: (1,)}.get(len(logits_shape), ())  # the axes of [B H T S] that such logits lack
+    fits = all(expanded.shape[axis] == 1 for axis in missing)
+    if fits:
+        expanded = jnp.squeeze(expanded, missing)
+        sizes = zip(reversed(expanded.shape), reversed(logits_shape), strict=False)
+        fits = all(size in (1, needed) for size, needed in sizes)
+    if not fits:
+        raise ValueError(
+            f"mask of shape {jnp.shape(mask)} does not broadcast against attention logits of shape {logits_shape}; "
+            f"{_USE_PADDING_MASK}"
+        )
+    return expanded
+
+
+def _as_boolean(mask: ArrayLike) -> Array:
+    mask = jnp.asarray(mask)
+    if not (mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.integer)):
+        raise ValueError(f"mask has type {mask.dtype}; it may be boolean (True = may attend) or integer 0/1")
+    return mask.astype(bool)

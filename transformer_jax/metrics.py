@@ -1,0 +1,49 @@
+"""Metrics as sums with their weights: added up over steps and devices, divided once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Shaped
+
+Elements = Mapping[str, tuple[Array, Array | float]]  # name -> (values [B, ...], weights that broadcast to them)
+Sums = dict[str, tuple[Array, Array]]  # name -> (weighted sum, sum of the weights)
+
+
+class Batch(NamedTuple):
+    """A batch of the one size that is compiled, and which of its rows are real."""
+
+    data: Any  # pytree of arrays [B, ...], as the loader gave it but for the padding
+    valid: Bool[np.ndarray | Array, " B"]
+
+
+def pad_batch(data: Any, batch_size: int) -> Batch:
+    """Bring a shorter batch to `batch_size` rows by repeating its last one.
+
+    The copies are real data, so that nothing computed from them is infinite, and count as invalid.
+    """
+    rows = len(jax.tree.leaves(data)[0])
+    valid = np.arange(max(rows, batch_size)) < rows
+    if rows < batch_size:
+        data = jax.tree.map(lambda a: np.concatenate([a, np.repeat(a[-1:], batch_size - rows, axis=0)]), data)
+    return Batch(data, valid)
+
+
+def weighted_sums(elements: Elements, valid: Bool[Array, " B"]) -> Sums:
+    """Sum each metric's values, each with its weight, over the valid rows."""
+
+    def sums(values: Shaped[Array, "B ..."], weights: Array | float) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        valid_rows = valid.reshape(-1, *[1] * (values.ndim - 1))  # [B 1 ...]
+        weights = jnp.broadcast_to(weights, values.shape) * valid_rows.astype(jnp.float32)
+        return jnp.sum(values * weights), jnp.sum(weights)
+
+    return {name: sums(values, weights) for name, (values, weights) in elements.items()}
+
+
+def means(steps: Sequence[Sums]) -> dict[str, float]:
+    """Weighted mean of each metric over several steps' sums."""
+    totals = jax.tree.map(lambda *parts: np.sum(parts, dtype=np.float64), *steps)
+    return {name: float(total / weight) for name, (total, weight) in totals.items()}

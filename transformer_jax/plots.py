@@ -1,0 +1,74 @@
+"""Figures from NumPy arrays. Each function returns a figure that belongs to no window; `savefig` writes it."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Float, Shaped
+from matplotlib.figure import Figure
+
+from transformer_jax.positional import sinusoidal_table
+
+
+def plot_attention_maps(
+    input_data: Shaped[ArrayLike, "B T"] | Sequence[Sequence[str]] | None,
+    attention_maps: Sequence[Float[ArrayLike, "B H T S"]],
+    idx: int = 0,
+) -> Figure:
+    """Draw the attention weights of one batch element: rows are layers, columns are heads.
+
+    Args:
+        input_data: `[B, T]`, what stands at each position, for the tick labels; None numbers the positions.
+        attention_maps: one `[B, H, T, S]` for each layer, as `get_attention_maps` gives them.
+        idx: which element of the batch.
+    """
+    maps = [np.asarray(layer)[idx] for layer in attention_maps]  # L times [H T S]
+    num_layers, num_heads = len(maps), len(maps[0])
+    num_queries, num_keys = maps[0].shape[-2:]
+    labels = None if input_data is None else [str(token) for token in input_data[idx]]
+    size = 1.2 + 0.18 * max(num_queries, num_keys)  # inches, so that the tick labels stay legible
+    figure = Figure(figsize=(size * num_heads, size * num_layers), layout="constrained")
+    axes = figure.subplots(num_layers, num_heads, squeeze=False)
+    for layer, row in enumerate(axes):
+        for head, ax in enumerate(row):
+            ax.imshow(maps[layer][head], vmin=0, cmap="viridis")
+            ax.set_title(f"Layer {layer + 1}, head {head + 1}")
+            ax.set_xticks(range(num_keys), labels if labels and len(labels) == num_keys else range(num_keys))
+            ax.set_yticks(range(num_queries), labels if labels and len(labels) == num_queries else range(num_queries))
+            ax.set(xlabel="Key", ylabel="Query")
+    return figure
+
+
+def plot_positional_encoding(d_model: int, length: int) -> Figure:
+    """Draw the sinusoidal table as an image: positions to the right, hidden dimensions upward."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    ax = figure.subplots()
+    table = sinusoidal_table(length, d_model)
+    image = ax.imshow(table.T, cmap="RdBu", vmin=-1, vmax=1, aspect="auto", origin="lower", interpolation="nearest")
+    figure.colorbar(image, ax=ax)
+    ax.set(xlabel="Position in the sequence", ylabel="Hidden dimension", title="Sinusoidal positional encoding")
+    return figure
+
+
+def plot_positional_curves(d_model: int, length: int, dimensions: Sequence[int] = (0, 1, 2, 3)) -> Figure:
+    """Draw some hidden dimensions of the sinusoidal table as curves over the position."""
+    figure = Figure(figsize=(8, 1.8 * len(dimensions)), layout="constrained")
+    axes = figure.subplots(len(dimensions), squeeze=False, sharex=True)[:, 0]
+    table = sinusoidal_table(length, d_model)
+    for ax, dimension in zip(axes, dimensions, strict=True):
+        ax.plot(range(length), table[:, dimension], marker="o", markersize=3)
+        ax.set(ylabel=f"Dimension {dimension}", ylim=(-1.1, 1.1))
+    axes[-1].set_xlabel("Position in the sequence")
+    return figure
+
+
+def plot_schedules(schedules: dict[str, Callable[[int], float]], num_steps: int) -> Figure:
+    """Draw learning-rate schedules, functions of the step, over the steps 0 … `num_steps`."""
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    ax = figure.subplots()
+    steps = np.unique(np.linspace(0, num_steps, 500).astype(int))
+    for name, schedule in schedules.items():
+        ax.plot(steps, [float(schedule(int(step))) for step in steps], label=name)
+    ax.set(xlabel="Step", ylabel="Learning rate", xlim=(0, num_steps))
+    ax.legend()
+    return figure

@@ -1,0 +1,46 @@
+"""Sinusoidal positions (Vaswani et al. 2017, section 3.5)."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+
+def sinusoidal_table(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
+    """`PE[pos, 2i] = sin(pos / 10000^(2i/D))`, `PE[pos, 2i+1] = cos(pos / 10000^(2i/D))`.
+
+    Computed in float64 and rounded once to float32. An odd D ends on a sine.
+    """
+    position = np.arange(length)[:, None]  # [T 1]
+    frequency = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)  # [ceil(D/2)]
+    angle = position * frequency  # [T ceil(D/2)]
+    table = np.empty((length, d_model), np.float32)
+    table[:, 0::2] = np.sin(angle)
+    table[:, 1::2] = np.cos(angle[:, : d_model // 2])
+    return table
+
+
+class PositionalEncoding(nn.Module):
+    """Add sinusoidal positions to a sequence.
+
+    The table is a constant of the compiled program, just as long as the sequence: it is in no checkpoint.
+    """
+
+    d_model: int  # D
+    max_len: int = 5000  # longest sequence that is accepted
+
+    def __call__(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
+        """Return `x + PE[:T]`, of the type of `x`.
+
+        Raises:
+            ValueError: the sequence is longer than `max_len`, or `x` is not `d_model` wide.
+        """
+        x = jnp.asarray(x)
+        length, width = x.shape[-2:]
+        if length > self.max_len:
+            raise ValueError(f"the sequence has {length} positions; max_len, the positional table's, is {self.max_len}")
+        if width != self.d_model:
+            raise ValueError(f"the input is {width} wide; d_model, the positional table's width, is {self.d_model}")
+        return x + sinusoidal_table(length, self.d_model).astype(x.dtype)

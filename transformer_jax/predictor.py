@@ -1,0 +1,92 @@
+"""TransformerPredictor: features, encoder, one prediction per element."""
+
+import flax.linen as nn
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, Shaped
+
+from transformer_jax.encoder import TransformerEncoder
+from transformer_jax.positional import PositionalEncoding
+from transformer_jax.sublayers import Activation
+
+
+class TransformerPredictor(nn.Module):
+    """An encoder between an input layer and an output network that predicts for every element of a sequence or set.
+
+    Features → dropout → Dense(D) → (+ positions) → encoder with F = 2 D → Dense(D) → LayerNorm → relu → dropout
+    → Dense(C).
+
+    Raises:
+        ValueError: if `num_heads` does not divide `model_dim`.
+    """
+
+    model_dim: int  # D
+    num_classes: int  # C, the predictions for each element
+    num_heads: int  # H
+    num_layers: int  # L
+    dropout_prob: float = 0.0  # inside the encoder and the output network
+    input_dropout_prob: float = 0.0  # of the input features
+    norm_first: bool = False  # pre-norm instead of the paper's post-norm
+    activation: Activation = nn.relu  # of the encoder's feed-forward
+    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
+    max_len: int = 5000  # longest sequence to which positions can be added
+
+    def setup(self) -> None:
+        self.input_dropout = nn.Dropout(self.input_dropout_prob)
+        self.input_layer = nn.Dense(self.model_dim)
+        self.positional_encoding = PositionalEncoding(self.model_dim, self.max_len)
+        self.encoder = TransformerEncoder(
+            self.num_layers,
+            self.model_dim,
+            self.num_heads,
+            2 * self.model_dim,
+            self.dropout_prob,
+            self.norm_first,
+            self.activation,
+            self.layer_norm_epsilon,
+        )
+        self.output_hidden = nn.Dense(self.model_dim)
+        self.output_norm = nn.LayerNorm(epsilon=self.layer_norm_epsilon)
+        self.output_dropout = nn.Dropout(self.dropout_prob)
+        self.output_layer = nn.Dense(self.num_classes)
+
+    def __call__(
+        self,
+        x: Float[ArrayLike, "B T features"],
+        mask: Shaped[ArrayLike, "..."] | None = None,
+        add_positional_encoding: bool = True,
+        *,
+        train: bool = False,
+        return_attention: bool = False,
+    ) -> Float[Array, "B T C"] | tuple[Float[Array, "B T C"], list[Float[Array, "B H T T"]]]:
+        """Predict.
+
+        Args:
+            x: features `[B, T, features]`.
+            mask: True = may attend; see `transformer_jax.masks` for the ranks.
+            add_positional_encoding: False makes the model permutation-equivariant.
+            train: apply dropout; needs the random key `dropout` where a probability is not zero.
+            return_attention: also return the weights that this pass used.
+
+        Returns:
+            Logits `[B, T, C]`, with `return_attention` a pair of them and the list of the L layers' weights.
+
+        Raises:
+            ValueError: the sequence is longer than `max_len`, or the mask does not fit.
+        """
+        x = self.input_layer(self.input_dropout(x, deterministic=not train))  # [B T D]
+        if add_positional_encoding:
+            x = self.positional_encoding(x)
+        x, attention_maps = self.encoder(x, mask, train=train, return_attention=True)
+        x = nn.relu(self.output_norm(self.output_hidden(x)))
+        logits = self.output_layer(self.output_dropout(x, deterministic=not train))  # [B T C]
+        return (logits, attention_maps) if return_attention else logits
+
+    def get_attention_maps(
+        self,
+        x: Float[ArrayLike, "B T features"],
+        mask: Shaped[ArrayLike, "..."] | None = None,
+        add_positional_encoding: bool = True,
+    ) -> list[Float[Array, "B H T T"]]:
+        """Attention weights of every layer, as the forward pass without dropout uses them."""
+        return self(x, mask, add_positional_encoding, return_attention=True)[1]

@@ -1,0 +1,57 @@
+"""Learning-rate schedules: functions of the step, plain or traced."""
+
+import jax.numpy as jnp
+import optax
+
+
+def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax.Schedule:
+    """Warm-up times cosine, the product form: `base_lr · ½(1 + cos(π t / max_iters)) · min(1, t / warmup)`.
+
+    It is 0 from `max_iters` on. With `warmup = 0` there is no warm-up.
+
+    Raises:
+        ValueError: `warmup` is negative, or not below `max_iters`.
+    """
+    _check_warmup(warmup, max_iters)
+
+    def schedule(step):
+        step = jnp.minimum(step, max_iters)
+        cosine = 0.5 * (1 + jnp.cos(jnp.pi * step / max_iters))
+        return base_lr * cosine * jnp.minimum(1.0, step / warmup if warmup else 1.0)
+
+    return schedule
+
+
+def warmup_then_cosine_schedule(base_lr: float, warmup: int, max_iters: int) -> optax.Schedule:
+    """Linear 0 → `base_lr` over `warmup` steps, then a cosine to 0 that ends at `max_iters`: the trainer's default.
+
+    It is 0 from `max_iters` on. With `warmup = 0` it begins at `base_lr`.
+
+    Raises:
+        ValueError: `warmup` is negative, or not below `max_iters`.
+    """
+    _check_warmup(warmup, max_iters)
+    return optax.warmup_cosine_decay_schedule(0.0 if warmup else base_lr, base_lr, warmup, max_iters)
+
+
+def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
+    """The paper's: `d_model^-½ · min(t^-½, t · warmup^-1.5)` (Vaswani et al. 2017, equation 3); 0 at t = 0.
+
+    Raises:
+        ValueError: `d_model` or `warmup` is below 1.
+    """
+    if d_model < 1:
+        raise ValueError(f"d_model is {d_model}; it must be at least 1")
+    if warmup < 1:
+        raise ValueError(f"warmup is {warmup}; it must be at least 1")
+
+    def schedule(step):
+        decay = jnp.maximum(step, 1) ** -0.5  # t = 0 is in the warm-up, but must not divide by it
+        return d_model**-0.5 * jnp.minimum(decay, step * warmup**-1.5)
+
+    return schedule
+
+
+def _check_warmup(warmup: int, max_iters: int) -> None:
+    if not 0 <= warmup < max_iters:
+        raise ValueError(f"warmup is {warmup}; it must be at least 0 and below max_iters, which is {max_iters}")

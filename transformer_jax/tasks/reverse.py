@@ -1,0 +1,147 @@
+"""Task: reverse a sequence of categories. The smallest problem that needs attention to positions."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax import Array
+from jaxtyping import Int
+from torch.utils.data import DataLoader
+
+from transformer_jax.attention import head_width
+from transformer_jax.config import TrainingConfig, check_at_least, check_probability
+from transformer_jax.errors import InputError
+from transformer_jax.loaders import StackedSamples, make_loader, numpy_collate
+from transformer_jax.metrics import Elements
+from transformer_jax.plots import plot_attention_maps
+from transformer_jax.predictor import TransformerPredictor
+from transformer_jax.trainer import TrainerModule
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReverseConfig(TrainingConfig):
+    """Train a Transformer to reverse sequences.
+
+    The defaults reach 100 % on validation and on test, in about 20 seconds on two CPU cores.
+
+    Raises:
+        InputError: at construction, for a value that cannot work.
+    """
+
+    seq_len: int = 16  # numbers in a sequence
+    num_categories: int = 10  # the numbers are 0 … num_categories - 1
+    train_size: int = 50_000  # sequences in the training set
+    val_size: int = 1_000  # sequences in the validation set
+    test_size: int = 10_000  # sequences in the test set
+    model_dim: int = 32  # width of the model
+    num_heads: int = 1  # attention heads, a divisor of the width
+    num_layers: int = 1  # encoder blocks
+    dropout_prob: float = 0.0  # inside the encoder and the output network
+    input_dropout_prob: float = 0.0  # of the one-hot inputs
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1, "seq_len", "train_size", "val_size", "test_size", "model_dim", "num_layers")
+        check_at_least(self, 2, "num_categories")
+        check_probability(self, "dropout_prob", "input_dropout_prob")
+        head_width(self.model_dim, self.num_heads)
+        if self.seq_len > TransformerPredictor.max_len:
+            raise InputError(
+                f"seq_len is {self.seq_len}; it may be at most {TransformerPredictor.max_len}, the positional table's"
+            )
+
+
+class ReverseDataset:
+    """Sequences of numbers drawn uniformly, each with itself reversed as its label.
+
+    Args:
+        num_categories: the numbers are 0 … num_categories - 1.
+        seq_len: T, numbers in a sequence.
+        size: sequences in the set.
+        seed: of NumPy's default generator, which draws the whole set at once.
+    """
+
+    def __init__(self, num_categories: int = 10, seq_len: int = 16, size: int = 50_000, seed: int = 42) -> None:
+        draws = np.random.default_rng(seed).integers(num_categories, size=(size, seq_len))
+        self.inputs = draws.astype(np.int32)  # [N T]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " T"]]:
+        inputs = self.inputs[index]
+        return inputs, inputs[::-1]
+
+    def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
+        inputs = self.inputs[indices]  # [B T]
+        return StackedSamples((inputs, inputs[:, ::-1]))
+
+
+class ReverseTrainer(TrainerModule):
+    """Trains a `TransformerPredictor` with positions to name, at each position, the number of the mirrored one."""
+
+    name = "ReverseTask"
+    config: ReverseConfig
+
+    def create_model(self) -> TransformerPredictor:
+        config = self.config
+        return TransformerPredictor(
+            model_dim=config.model_dim,
+            num_classes=config.num_categories,
+            num_heads=config.num_heads,
+            num_layers=config.num_layers,
+            dropout_prob=config.dropout_prob,
+            input_dropout_prob=config.input_dropout_prob,
+        )
+
+    def model_inputs(self, data: Any) -> tuple[Array]:
+        inputs, _ = data
+        return (jax.nn.one_hot(inputs, self.config.num_categories),)  # [B T C]
+
+    def loss_function(self, params: Any, data: Any, key: Array | None, *, train: bool) -> Elements:
+        _, labels = data
+        logits = self.apply(params, data, key, train=train)  # [B T C]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)  # [B T]
+        return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == labels, 1.0)}
+
+
+def reverse_loaders(config: ReverseConfig) -> tuple[DataLoader, DataLoader, DataLoader]:
+    """Loaders of the training, the validation and the test set (seeds 42, 43 and 44, whatever the run's seed)."""
+
+    def dataset(size: int, seed: int) -> ReverseDataset:
+        return ReverseDataset(config.num_categories, config.seq_len, size, seed)
+
+    train_loader = make_loader(
+        dataset(config.train_size, seed=42),
+        config.batch_size,
+        shuffle=True,
+        drop_last=True,
+        seed=config.seed,
+        num_workers=config.num_workers,
+    )
+    val_loader = make_loader(dataset(config.val_size, seed=43), config.batch_size)
+    test_loader = make_loader(dataset(config.test_size, seed=44), config.batch_size)
+    return train_loader, val_loader, test_loader
+
+
+def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple[ReverseTrainer, dict[str, Any]]:
+    """Train and test; leave a run directory with checkpoint, results and attention maps.
+
+    Args:
+        config: the run's settings; the defaults of `ReverseConfig` if None.
+        **settings: fields of the config to replace.
+
+    Returns:
+        The trainer, with the best parameters in `trainer.state.params`, and what `results.json` holds.
+    """
+    config = dataclasses.replace(config or ReverseConfig(), **settings)
+    train_loader, val_loader, test_loader = reverse_loaders(config)
+    example_batch = numpy_collate([train_loader.dataset[0]])
+    trainer = ReverseTrainer(config, example_batch, num_steps=config.max_epochs * len(train_loader))
+    trainer.fit(train_loader, val_loader)
+    inputs, _ = batch = next(iter(test_loader))
+    trainer.run.save_figure("attention_maps.png", plot_attention_maps(inputs, trainer.attention_maps(batch)))
+    return trainer, trainer.test(val_loader, test_loader)
