@@ -8,7 +8,7 @@ every index of that axis. Masks stay as small as they were given: nothing here s
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Integer, Shaped
+from jaxtyping import Bool, Shaped
 
 _USE_PADDING_MASK = (
     "a per-token validity vector [B, S] is not a mask of rank 2: call padding_mask(valid), which gives [B, 1, 1, S]"
@@ -36,7 +36,7 @@ def expand_mask(mask: Shaped[ArrayLike, "..."]) -> Bool[Array, "#B #H #T #S"]:
     return mask
 
 
-def padding_mask(valid: Bool[ArrayLike, "B S"] | Integer[ArrayLike, "B S"]) -> Bool[Array, "B 1 1 S"]:
+def padding_mask(valid: Shaped[ArrayLike, "..."]) -> Bool[Array, "B 1 1 S"]:
     """Mask the padded keys of each batch element, for every head and every query.
 
     Args:

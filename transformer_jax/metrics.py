@@ -7,17 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Shaped
 
-Elements = Mapping[str, tuple[Array, Array | float]]  # name -> (values [B, ...], weights that broadcast to them)
-Sums = dict[str, tuple[Array, Array]]  # name -> (weighted sum, sum of the weights)
+Elements = Mapping[str, tuple[ArrayLike, ArrayLike]]  # name -> (values [B, ...], weights that broadcast to them)
+Sums = dict[str, tuple[ArrayLike, ArrayLike]]  # name -> (weighted sum, sum of the weights)
 
 
 class Batch(NamedTuple):
     """A batch of the one size that is compiled, and which of its rows are real."""
 
     data: Any  # pytree of arrays [B, ...], as the loader gave it but for the padding
-    valid: Bool[np.ndarray | Array, " B"]
+    valid: Bool[ArrayLike, " B"]
 
 
 def pad_batch(data: Any, batch_size: int) -> Batch:
@@ -32,10 +33,10 @@ def pad_batch(data: Any, batch_size: int) -> Batch:
     return Batch(data, valid)
 
 
-def weighted_sums(elements: Elements, valid: Bool[Array, " B"]) -> Sums:
+def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
     """Sum each metric's values, each with its weight, over the valid rows."""
 
-    def sums(values: Shaped[Array, "B ..."], weights: Array | float) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    def sums(values: Shaped[ArrayLike, "B ..."], weights: ArrayLike) -> tuple[Float[Array, ""], Float[Array, ""]]:
         valid_rows = valid.reshape(-1, *[1] * (values.ndim - 1))  # [B 1 ...]
         weights = jnp.broadcast_to(weights, values.shape) * valid_rows.astype(jnp.float32)
         return jnp.sum(values * weights), jnp.sum(weights)

@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 import optax
 
+from transformer_jax.errors import InputError
+
 
 def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax.Schedule:
     """Warm-up times cosine, the product form: `base_lr · ½(1 + cos(π t / max_iters)) · min(1, t / warmup)`.
@@ -10,7 +12,7 @@ def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax
     It is 0 from `max_iters` on. With `warmup = 0` there is no warm-up.
 
     Raises:
-        ValueError: `warmup` is negative, or not below `max_iters`.
+        InputError: `warmup` is negative, or not below `max_iters`.
     """
     _check_warmup(warmup, max_iters)
 
@@ -28,7 +30,7 @@ def warmup_then_cosine_schedule(base_lr: float, warmup: int, max_iters: int) -> 
     It is 0 from `max_iters` on. With `warmup = 0` it begins at `base_lr`.
 
     Raises:
-        ValueError: `warmup` is negative, or not below `max_iters`.
+        InputError: `warmup` is negative, or not below `max_iters`.
     """
     _check_warmup(warmup, max_iters)
     return optax.warmup_cosine_decay_schedule(0.0 if warmup else base_lr, base_lr, warmup, max_iters)
@@ -38,12 +40,12 @@ def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
     """The paper's: `d_model^-½ · min(t^-½, t · warmup^-1.5)` (Vaswani et al. 2017, equation 3); 0 at t = 0.
 
     Raises:
-        ValueError: `d_model` or `warmup` is below 1.
+        InputError: `d_model` or `warmup` is below 1.
     """
     if d_model < 1:
-        raise ValueError(f"d_model is {d_model}; it must be at least 1")
+        raise InputError(f"d_model is {d_model}; it must be at least 1")
     if warmup < 1:
-        raise ValueError(f"warmup is {warmup}; it must be at least 1")
+        raise InputError(f"warmup is {warmup}; it must be at least 1")
 
     def schedule(step):
         decay = jnp.maximum(step, 1) ** -0.5  # t = 0 is in the warm-up, but must not divide by it
@@ -54,4 +56,4 @@ def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
 
 def _check_warmup(warmup: int, max_iters: int) -> None:
     if not 0 <= warmup < max_iters:
-        raise ValueError(f"warmup is {warmup}; it must be at least 0 and below max_iters, which is {max_iters}")
+        raise InputError(f"warmup is {warmup}; it must be at least 0 and below max_iters, which is {max_iters}")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import flax.linen as nn
 from jax import Array
+from jax.typing import ArrayLike
 from jaxtyping import Float
 
 Activation = Callable[[Array], Array]
@@ -25,11 +26,11 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(epsilon=self.layer_norm_epsilon)
         self.dropout = nn.Dropout(self.dropout_prob)
 
-    def enter(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    def enter(self, x: Float[ArrayLike, "B T D"]) -> Float[ArrayLike, "B T D"]:
         """What the sub-layer reads."""
         return self.norm(x) if self.norm_first else x
 
-    def leave(self, x: Float[Array, "B T D"], y: Float[Array, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
+    def leave(self, x: Float[ArrayLike, "B T D"], y: Float[Array, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
         """Add the sub-layer's output `y` to its input `x`."""
         x = x + self.dropout(y, deterministic=not train)
         return x if self.norm_first else self.norm(x)
@@ -43,7 +44,7 @@ class FeedForward(nn.Module):
     activation: Activation  # between the two layers
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
+    def __call__(self, x: Float[ArrayLike, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
         """`[B, T, D]` to `[B, T, D]`, each position by itself."""
         hidden = self.activation(nn.Dense(self.dim_feedforward, name="expand")(x))  # [B T F]
         hidden = nn.Dropout(self.dropout_prob)(hidden, deterministic=not train)

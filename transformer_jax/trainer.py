@@ -1,17 +1,17 @@
 """The training loop: a pure, compiled step; evaluation; the best model kept. It knows no task."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import flax
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import psutil
-from flax.training import train_state
 from jax import Array
-from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from transformer_jax.compilation import CompiledStep
@@ -23,10 +23,13 @@ from transformer_jax.run_directory import RunDirectory
 from transformer_jax.schedules import warmup_then_cosine_schedule
 
 
-class TrainState(train_state.TrainState):
-    """Everything that a step changes (step, params, opt_state), and the key that it draws from."""
+class TrainState(flax.struct.PyTreeNode):
+    """Everything that a step changes, and the key that it draws from: arrays alone."""
 
-    key: Array  # folded with the step for each step's draws, itself never changed
+    step: Any  # number of updates so far
+    params: Any  # of the model
+    opt_state: Any  # of the optimizer
+    key: Any  # folded with the step for each step's draws, itself never changed
 
 
 class TrainerModule:
@@ -52,6 +55,7 @@ class TrainerModule:
         self.constants = jax.device_put(constants)
         self.num_steps = num_steps
         self.schedule = warmup_then_cosine_schedule(config.lr, config.warmup, num_steps)
+        self.optimizer = optax.chain(optax.clip_by_global_norm(config.gradient_clip), optax.adam(self.schedule))
         self.model = self.create_model()
         self.state = self._initial_state(example_batch)
         self._train_step = CompiledStep(self.train_step, donate_state=True)
@@ -115,9 +119,11 @@ class TrainerModule:
             return total / weight, sums
 
         gradients, sums = jax.grad(mean_loss, has_aux=True)(state.params)
-        sums["gradient_norm"] = (optax.global_norm(gradients), 1.0)
+        sums["gradient_norm"] = (optax.tree.norm(gradients), 1.0)
         sums["learning_rate"] = (self.schedule(state.step), 1.0)
-        return state.apply_gradients(grads=gradients), sums
+        updates, opt_state = self.optimizer.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        return state.replace(step=state.step + 1, params=params, opt_state=opt_state), sums
 
     def eval_step(self, params: Any, batch: Batch, constants: Any = None) -> Sums:
         """The metrics of one batch, without dropout, a pure function."""
@@ -126,7 +132,7 @@ class TrainerModule:
 
     # The loop.
 
-    def fit(self, train_loader: DataLoader, val_loader: DataLoader) -> None:
+    def fit(self, train_loader: Iterable, val_loader: Iterable) -> None:
         """Train for `config.max_epochs`, then put the best parameters into `state`.
 
         Raises:
@@ -143,7 +149,7 @@ class TrainerModule:
                     self._validate(val_loader, epoch)
         self.state = self.state.replace(params=self.run.best.restore(self.state.params))
 
-    def evaluate(self, loader: DataLoader) -> dict[str, float]:
+    def evaluate(self, loader: Iterable) -> dict[str, float]:
         """Mean of each metric over all elements of a loader; a short last batch counts for what it holds.
 
         Raises:
@@ -160,7 +166,7 @@ class TrainerModule:
         self.eval_seconds += self._clock() - start
         return metrics
 
-    def test(self, val_loader: DataLoader, test_loader: DataLoader) -> dict[str, Any]:
+    def test(self, val_loader: Iterable, test_loader: Iterable) -> dict[str, Any]:
         """Evaluate the parameters in `state`, print the accuracies and write `results.json`.
 
         Returns:
@@ -191,14 +197,10 @@ class TrainerModule:
         params_key, step_key = jax.random.split(jax.random.key(self.config.seed))
         inputs = self.model_inputs(self.prepare(example_batch, self.constants))
         variables = jax.jit(self.model.init)(params_key, *inputs)
-        return TrainState.create(
-            apply_fn=self.model.apply,
-            params=variables["params"],
-            tx=optax.chain(optax.clip_by_global_norm(self.config.gradient_clip), optax.adam(self.schedule)),
-            key=step_key,
-        )
+        params = variables["params"]
+        return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params), step_key)
 
-    def _train_epoch(self, loader: DataLoader, epoch: int, progress: tqdm) -> None:
+    def _train_epoch(self, loader: Iterable, epoch: int, progress: tqdm) -> None:
         loader.batch_sampler.set_epoch(epoch)
         pending = []  # metrics of the steps since the last entry, on the device
         start = self._clock()
@@ -224,7 +226,7 @@ class TrainerModule:
                     raise FloatingPointError(f"{name} is {total / weight} at step {step}; training stops there")
         return means(steps) | {"learning_rate": float(steps[-1]["learning_rate"][0])}  # that of the last step
 
-    def _validate(self, loader: DataLoader, epoch: int) -> None:
+    def _validate(self, loader: Iterable, epoch: int) -> None:
         metrics = self.evaluate(loader)
         step = int(self.state.step)
         self.run.log(step, {f"val/{name}": value for name, value in metrics.items()})

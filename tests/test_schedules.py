@@ -1,0 +1,59 @@
+"""Learning-rate schedules: their formulas, plain and traced, and their edges."""
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax import cosine_warmup_schedule, noam_schedule, warmup_then_cosine_schedule
+
+
+@pytest.mark.parametrize("step", [0, 1, 49, 50, 51, 1000, 1999, 2000])
+def test_the_product_form(step):
+    expected = 3e-4 * 0.5 * (1 + np.cos(np.pi * step / 2000)) * min(1, step / 50)
+    assert float(cosine_warmup_schedule(3e-4, 50, 2000)(step)) == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"), [(0, 0), (25, 2.5e-4), (50, 5e-4), (50 + 975, 2.5e-4), (2000, 0), (3000, 0)]
+)
+def test_warmup_then_cosine(step, expected):
+    assert float(warmup_then_cosine_schedule(5e-4, 50, 2000)(step)) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("step", [0, 1, 3999, 4000, 4001, 100_000])
+def test_the_papers(step):
+    expected = 512**-0.5 * min(step**-0.5 if step else np.inf, step * 4000**-1.5)
+    assert float(noam_schedule(512)(step)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "schedule", [cosine_warmup_schedule(1.0, 7, 31), warmup_then_cosine_schedule(1.0, 7, 31), noam_schedule(5, 7)]
+)
+def test_a_traced_step_gives_the_same_as_a_plain_one(schedule):
+    steps = np.arange(40)
+    # The same formula in float32, with the compiler free to reorder it.
+    np.testing.assert_allclose(jax.jit(jax.vmap(schedule))(steps), [schedule(int(s)) for s in steps], atol=1e-6)
+
+
+def test_without_warmup_training_begins_at_the_peak():
+    assert float(cosine_warmup_schedule(2.0, 0, 31)(0)) == 2
+    assert float(warmup_then_cosine_schedule(2.0, 0, 31)(0)) == 2
+
+
+@pytest.mark.parametrize("schedule", [cosine_warmup_schedule, warmup_then_cosine_schedule])
+def test_after_its_end_the_rate_stays_at_zero(schedule):
+    assert float(schedule(1.0, 7, 31)(62)) == pytest.approx(0, abs=1e-7)
+
+
+@pytest.mark.parametrize("schedule", [cosine_warmup_schedule, warmup_then_cosine_schedule])
+@pytest.mark.parametrize("warmup", [-1, 31, 32])
+def test_a_warmup_that_is_negative_or_never_ends_is_an_error(schedule, warmup):
+    with pytest.raises(ValueError, match=f"warmup is {warmup}; .* 31"):
+        schedule(1.0, warmup, 31)
+
+
+def test_the_papers_schedule_needs_a_width_and_a_warmup():
+    with pytest.raises(ValueError, match="d_model is 0"):
+        noam_schedule(0)
+    with pytest.raises(ValueError, match="warmup is 0"):
+        noam_schedule(512, 0)
