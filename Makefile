@@ -13,7 +13,7 @@ reverse: $(READY)
 test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
 tensorboard: $(READY)
 	$(BIN)/tensorboard --logdir checkpoints
