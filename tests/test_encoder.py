@@ -153,7 +153,7 @@ def test_each_option_changes_the_output(options):
     changed = TransformerEncoder(L, D, H, F, **options)
     x = draw(B, T, D)
     if options.get("norm_first"):
-        params["params"]["final_norm"] = params["params"]["layers_0"]["self_attn_residual"]["norm"]
+        params["params"]["norm"] = params["params"]["layers_0"]["self_attn_residual"]["norm"]
     train = {"train": True, "rngs": {"dropout": jax.random.key(1)}}
     assert np.abs(changed.apply(params, x, **train) - encoder.apply(params, x, **train)).max() > 1e-3
 

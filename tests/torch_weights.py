@@ -36,5 +36,5 @@ def encoder_block(module: torch.nn.TransformerEncoderLayer) -> dict:
 def encoder(module: torch.nn.TransformerEncoder) -> dict:
     params = {f"layers_{i}": encoder_block(layer) for i, layer in enumerate(module.layers)}
     if module.norm is not None:
-        params["final_norm"] = layer_norm(module.norm)
+        params["norm"] = layer_norm(module.norm)
     return params

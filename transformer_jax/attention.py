@@ -1,13 +1,15 @@
 """Scaled dot-product attention as a function, and the multi-head module around it (Vaswani et al. 2017)."""
 
 import math
+from typing import NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.masks import fit_mask
 
@@ -40,7 +42,7 @@ def scaled_dot_product(
     logits = jnp.einsum("...td,...sd->...ts", q, k, preferred_element_type=wide) / math.sqrt(q.shape[-1])
     if mask is not None:
         mask = fit_mask(mask, logits.shape)
-        # Finite, so that a row without any allowed key gives no NaN, neither here nor in the gradient.
+        # Finite, so that a row without any allowed key is no NaN on its way, also not in the gradient.
         logits = jnp.where(mask, logits, jnp.finfo(wide).min)
     attention = nn.softmax(logits)
     if mask is not None:
@@ -58,6 +60,13 @@ def head_width(embed_dim: int, num_heads: int) -> int:
     if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
         raise ValueError(f"num_heads is {num_heads}; it must be at least 1 and divide the model's width {embed_dim}")
     return embed_dim // num_heads
+
+
+class KeyValue(NamedTuple):
+    """Keys and values of every head, projected: what attention needs of a memory, and keeps while decoding."""
+
+    key: Float[Array, "B H S d"]
+    value: Float[Array, "B H S d"]
 
 
 class MultiheadAttention(nn.Module):
@@ -104,13 +113,38 @@ class MultiheadAttention(nn.Module):
         Returns:
             `[B, T, D]`, with `return_attention` a pair of it and the weights `[B, H, T, S]`.
         """
-        memory = x if memory is None else memory
-        query = self._split_heads(self.query_proj(x))  # [B H T d]
-        key = self._split_heads(self.key_proj(memory))  # [B H S d]
-        value = self._split_heads(self.value_proj(memory))  # [B H S d]
-        values, attention = scaled_dot_product(query, key, value, mask)
-        output = self.output_proj(self._join_heads(values))  # [B T D]
+        output, attention = self.attend(x, self.project(x if memory is None else memory), mask)
         return (output, attention) if return_attention else output
+
+    def project(self, memory: Float[ArrayLike, "B S D_memory"]) -> KeyValue:
+        """The keys and values of a memory."""
+        return KeyValue(self._split_heads(self.key_proj(memory)), self._split_heads(self.value_proj(memory)))
+
+    def attend(
+        self, x: Float[ArrayLike, "B T D_x"], memory: KeyValue, mask: Shaped[ArrayLike, "..."] | None = None
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+        """Attend from `x` to keys and values that are projected already; returns the output and the weights."""
+        query = self._split_heads(self.query_proj(x))  # [B H T d]
+        values, attention = scaled_dot_product(query, memory.key, memory.value, mask)
+        return self.output_proj(self._join_heads(values)), attention
+
+    def extend(
+        self, x: Float[ArrayLike, "B 1 D"], cache: KeyValue, position: Int[ArrayLike, ""]
+    ) -> tuple[Float[Array, "B 1 D"], KeyValue]:
+        """Causal self-attention of one more position, whose keys and values join those of the earlier ones.
+
+        Args:
+            x: the new position.
+            cache: room for S positions, of which those before `position` are filled.
+            position: where the new one stands.
+
+        Returns:
+            The output at the new position, and the cache with it.
+        """
+        new = self.project(x)
+        cache = jax.tree.map(lambda old, one: jax.lax.dynamic_update_slice_in_dim(old, one, position, 2), cache, new)
+        filled = jnp.arange(cache.key.shape[2]) <= position  # [S]
+        return self.attend(x, cache, filled[None])[0], cache
 
     def _split_heads(self, x: Float[Array, "B T D"]) -> Float[Array, "B H T d"]:
         d = head_width(self.embed_dim, self.num_heads)

@@ -55,7 +55,7 @@ class EncoderBlock(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """A stack of encoder blocks; with pre-norm, a last LayerNorm follows them.
+    """A stack of encoder blocks, and a last LayerNorm where `final_norm` says so.
 
     Raises:
         ValueError: if `num_layers` is negative or `num_heads` does not divide `input_dim`.
@@ -69,6 +69,7 @@ class TransformerEncoder(nn.Module):
     norm_first: bool = False  # pre-norm instead of the paper's post-norm
     activation: Activation = nn.relu  # of the feed-forward
     layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
+    final_norm: bool | None = None  # LayerNorm after the last block; None: with pre-norm alone, which needs it
 
     def setup(self) -> None:
         self.layers = [
@@ -83,8 +84,10 @@ class TransformerEncoder(nn.Module):
             )
             for _ in range(self.num_layers)
         ]
-        if self.norm_first:
-            self.final_norm = nn.LayerNorm(epsilon=self.layer_norm_epsilon)
+        if self.norm_first if self.final_norm is None else self.final_norm:
+            self.norm = nn.LayerNorm(epsilon=self.layer_norm_epsilon)
+        else:
+            self.norm = lambda x: x
 
     def __call__(
         self,
@@ -103,8 +106,7 @@ class TransformerEncoder(nn.Module):
         for layer in self.layers:
             x, attention = layer(x, mask, train=train, return_attention=True)
             attention_maps.append(attention)
-        if self.norm_first:
-            x = self.final_norm(x)
+        x = self.norm(x)
         return (x, attention_maps) if return_attention else x
 
     def get_attention_maps(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 
 def sinusoidal_table(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
@@ -38,9 +38,21 @@ class PositionalEncoding(nn.Module):
             ValueError: the sequence is longer than `max_len`, or `x` is not `d_model` wide.
         """
         x = jnp.asarray(x)
-        length, width = x.shape[-2:]
+        self._check(*x.shape[-2:])
+        return x + sinusoidal_table(x.shape[-2], self.d_model).astype(x.dtype)
+
+    def at(self, x: Float[ArrayLike, "B 1 D"], position: Int[ArrayLike, ""], length: int) -> Float[Array, "B 1 D"]:
+        """Return `x + PE[position]`, for a position, traced too, in a sequence of at most `length`.
+
+        Raises:
+            ValueError: `length` is above `max_len`, or `x` is not `d_model` wide.
+        """
+        x = jnp.asarray(x)
+        self._check(length, x.shape[-1])
+        return x + jnp.asarray(sinusoidal_table(length, self.d_model).astype(x.dtype))[position]
+
+    def _check(self, length: int, width: int) -> None:
         if length > self.max_len:
             raise ValueError(f"the sequence has {length} positions; max_len, the positional table's, is {self.max_len}")
         if width != self.d_model:
             raise ValueError(f"the input is {width} wide; d_model, the positional table's width, is {self.d_model}")
-        return x + sinusoidal_table(length, self.d_model).astype(x.dtype)
