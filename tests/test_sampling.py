@@ -1,5 +1,7 @@
 """What is drawn: the stated distribution, and nothing outside it."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,8 +21,8 @@ CRITICAL = {
 
 def draw(**settings):
     with np.errstate(divide="ignore"):
-        logits = jnp.asarray(np.log(PROBABILITIES) + 3, jnp.float32)
-    return draw_tokens(jnp.tile(logits, (DRAWS, 1)), jax.random.key(17), **settings)
+        logits = np.tile(np.float32(np.log(PROBABILITIES) + 3), (DRAWS, 1))
+    return np.asarray(jax.jit(partial(draw_tokens, **settings))(logits, jax.random.key(17)))
 
 
 def normalised(weights):
