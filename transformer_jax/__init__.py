@@ -7,6 +7,7 @@ Letters of dimensions, in types, docstrings and comments alike:
     S  key or source length           F  feed-forward width
     D  model width                    L  layers
     C  classes                        V  vocabulary
+    K  beams                          N  rows that are decoded, B or B·K
 """
 
 import lazy_loader
@@ -16,6 +17,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "attention": ["MultiheadAttention", "scaled_dot_product"],
+        "decoding": ["Decoded", "beam_search", "greedy_decode", "sample"],
         "encoder": ["EncoderBlock", "TransformerEncoder"],
         "loaders": ["make_loader", "numpy_collate"],
         "masks": ["causal_mask", "combine_masks", "expand_mask", "padding_mask"],
