@@ -96,6 +96,12 @@ def loader(dataset, **options):
     return make_loader(dataset, 7, groups=dataset.buckets, **options)
 
 
+def test_data_sets_hold_the_pairs_in_order(splits):
+    assert [len(dataset) for dataset in splits] == [1009, 211, 101]
+    for split, dataset in zip(SPLITS, splits, strict=True):
+        assert dataset.pairs == date_pairs(split, len(dataset))
+
+
 def test_batches_have_at_most_four_shapes(splits):
     shapes = Counter(
         (batch.source.shape[1], batch.target.shape[1]) for dataset in splits for batch in loader(dataset, shuffle=True)

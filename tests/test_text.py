@@ -34,6 +34,7 @@ def test_decoding_stops_at_end_and_skips_padding():
 def test_bytes_that_are_no_utf8_are_replaced():
     assert decode([65, 0xC3, 66]) == "A\ufffdB"
     assert decode([65, 0xE5, 0xB9, END, 0xB4]) == "A\ufffd"
+    assert decode([0xFF]) == "\ufffd"
 
 
 @pytest.mark.parametrize("wrong", [-1, 259])
