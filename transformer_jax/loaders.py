@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Int
 from torch.utils.data import DataLoader, Sampler
 
 from transformer_jax.errors import InputError
@@ -37,14 +38,30 @@ def numpy_collate(samples: Sequence[Any]) -> Any:
 
 
 class EpochBatchSampler(Sampler[list[int]]):
-    """Batches of indices; the order of an epoch depends on the seed and the epoch's number alone."""
+    """Batches of indices; the order of an epoch depends on the seed and the epoch's number alone.
 
-    def __init__(self, num_samples: int, batch_size: int, *, shuffle: bool, drop_last: bool, seed: int) -> None:
+    With `groups`, a number for each sample, those of one group share batches: where one group ends, a batch also takes
+    samples of the next higher, so that there are as many batches as without.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        drop_last: bool,
+        seed: int,
+        groups: Int[np.ndarray, " N"] | None = None,
+    ) -> None:
+        if groups is not None and len(groups) != num_samples:
+            raise ValueError(f"groups has {len(groups)} numbers; there are {num_samples} samples")
         self.num_samples = num_samples
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.drop_last = drop_last
         self.seed = seed
+        self.groups = groups
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -55,10 +72,16 @@ class EpochBatchSampler(Sampler[list[int]]):
         return self.num_samples // self.batch_size if self.drop_last else -(-self.num_samples // self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
+        rng = np.random.default_rng([self.seed, self.epoch])
         order = np.arange(self.num_samples)
         if self.shuffle:
-            order = np.random.default_rng([self.seed, self.epoch]).permutation(order)
-        for batch in range(len(self)):
+            order = rng.permutation(order)
+        batches = np.arange(len(self))
+        if self.groups is not None:
+            order = order[np.argsort(self.groups[order], kind="stable")]
+            if self.shuffle:
+                batches = rng.permutation(batches)  # else an epoch would go from the lowest group to the highest
+        for batch in batches:
             yield order[batch * self.batch_size : (batch + 1) * self.batch_size].tolist()
 
 
@@ -70,6 +93,7 @@ def make_loader(
     drop_last: bool = False,
     seed: int = 0,
     num_workers: int = 0,
+    groups: Int[np.ndarray, " N"] | None = None,
 ) -> DataLoader:
     """A PyTorch loader of NumPy batches over a map-style dataset.
 
@@ -80,6 +104,7 @@ def make_loader(
         drop_last: leave out a shorter last batch.
         seed: of the order.
         num_workers: processes that load; the batches are the same for any number of them.
+        groups: a number for each sample; those of one group share batches, samples of like length for example.
 
     Raises:
         InputError: the dataset is empty, or smaller than one batch with `drop_last`.
@@ -93,7 +118,9 @@ def make_loader(
         )
     return DataLoader(
         dataset,
-        batch_sampler=EpochBatchSampler(len(dataset), batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed),
+        batch_sampler=EpochBatchSampler(
+            len(dataset), batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed, groups=groups
+        ),
         collate_fn=numpy_collate,
         num_workers=num_workers,
         # A process forked from one that runs JAX's threads can deadlock.

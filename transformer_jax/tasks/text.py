@@ -1,0 +1,61 @@
+"""Text as UTF-8 bytes: no vocabulary file, any language, nothing out of vocabulary."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jax import Array
+from jaxtyping import Int, Integer
+
+from transformer_jax.errors import InputError
+
+# The ids below 256 are the bytes themselves.
+PAD = 256
+START = 257
+END = 258
+VOCABULARY_SIZE = 259
+
+
+def encode(text: str, *, delimited: bool = False) -> Int[np.ndarray, " S"]:
+    """The ids of a text's UTF-8 bytes, with `delimited` between START and END.
+
+    Raises:
+        InputError: the text holds half of a surrogate pair, which is no character.
+    """
+    try:
+        ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the text {text!r} holds U+{ord(text[error.start]):04X} at position {error.start}, "
+            "half of a surrogate pair, which cannot be written as UTF-8"
+        ) from None
+    return np.concatenate([[START], ids, [END]], dtype=np.int32) if delimited else ids
+
+
+def decode(ids: Sequence[int] | Integer[np.ndarray | Array, " T"]) -> str:
+    """The text before the first END; PAD and START are skipped, bytes that are no UTF-8 become U+FFFD.
+
+    Raises:
+        ValueError: an id outside 0 … 258.
+    """
+    array = np.asarray(ids, np.int64)
+    outside = array[(array < 0) | (array >= VOCABULARY_SIZE)]
+    if outside.size:
+        raise ValueError(f"ids hold {outside[0]}; they may be 0 … {VOCABULARY_SIZE - 1}")
+    ends = np.flatnonzero(array == END)
+    if ends.size:
+        array = array[: ends[0]]
+    return array[array < PAD].astype(np.uint8).tobytes().decode(errors="replace")
+
+
+def pad(sequences: Sequence[Int[np.ndarray, " _"]], length: int) -> Int[np.ndarray, "B {length}"]:
+    """Sequences of ids as the rows of one array, filled up with PAD.
+
+    Raises:
+        ValueError: a sequence is longer than `length`.
+    """
+    padded = np.full((len(sequences), length), PAD, np.int32)
+    for row, ids in zip(padded, sequences, strict=True):
+        if len(ids) > length:
+            raise ValueError(f"a sequence has {len(ids)} ids; it may have at most length, {length}")
+        row[: len(ids)] = ids
+    return padded
