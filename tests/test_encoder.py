@@ -160,4 +160,6 @@ def test_each_option_changes_the_output(options):
 
 def test_heads_that_do_not_divide_the_width_are_an_error():
     with pytest.raises(ValueError, match="num_heads is 4"):
-        TransformerEncoder(L, D, 4, F).init(jax.random.key(0), draw(B, T, D))
+        TransformerEncoder(L, D, 4, F)
+    with pytest.raises(ValueError, match="num_heads is 4"):
+        EncoderBlock(D, 4, F)

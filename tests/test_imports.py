@@ -12,7 +12,16 @@ import pytest
 import transformer_jax
 
 PACKAGE = Path(transformer_jax.__file__).parent
-MODELS = ("masks", "attention", "positional", "sublayers", "encoder", "predictor")  # each may use those before it
+MODELS = (
+    "masks",
+    "attention",
+    "positional",
+    "blocks",
+    "encoder",
+    "decoder",
+    "predictor",
+    "seq2seq",
+)
 TORCH = ("loaders", "tasks")
 IN_FUNCTIONS_ALONE = ("torchvision", "flaxmodels", "sklearn")
 
@@ -46,7 +55,7 @@ def libraries(names: set[str]) -> set[str]:
 def test_models_import_jax_flax_and_each_other_downward(number):
     names = imported(ast.walk(modules()[MODELS[number]]))
     assert own(names) <= set(MODELS[:number])
-    assert libraries(names) <= {"jax", "jaxtyping", "flax", "numpy", "math", "collections"}
+    assert libraries(names) <= {"jax", "jaxtyping", "flax", "numpy", "math", "collections", "typing"}
 
 
 def test_plots_import_no_model_but_the_positional_table():

@@ -1,4 +1,4 @@
-"""Copies the weights of PyTorch's attention and encoder modules into parameter trees of this package."""
+"""Copies the weights of PyTorch's attention and Transformer modules into parameter trees of this package."""
 
 import numpy as np
 import torch
@@ -38,3 +38,16 @@ def encoder(module: torch.nn.TransformerEncoder) -> dict:
     if module.norm is not None:
         params["norm"] = layer_norm(module.norm)
     return params
+
+
+def decoder_block(module: torch.nn.TransformerDecoderLayer) -> dict:
+    return encoder_block(module) | {
+        "cross_attn": attention(module.multihead_attn),
+        "cross_attn_residual": {"norm": layer_norm(module.norm2)},
+        "feed_forward_residual": {"norm": layer_norm(module.norm3)},
+    }
+
+
+def transformer(module: torch.nn.Transformer) -> dict:
+    decoder = {f"layers_{i}": decoder_block(layer) for i, layer in enumerate(module.decoder.layers)}
+    return {"encoder": encoder(module.encoder), "decoder": decoder | {"norm": layer_norm(module.decoder.norm)}}

@@ -1,11 +1,17 @@
-"""What encoder and decoder blocks are made of beside attention: the residual around a sub-layer, the feed-forward."""
+"""What the encoder and the decoder have in common: sub-layers, the settings of a block, the stack of blocks.
+
+A Transformer block is a few sub-layers (attention, feed-forward), each inside a residual connection.
+"""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import flax.linen as nn
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
+
+from transformer_jax.attention import head_width
 
 Activation = Callable[[Array], Array]
 
@@ -49,3 +55,75 @@ class FeedForward(nn.Module):
         hidden = self.activation(nn.Dense(self.dim_feedforward, name="expand")(x))  # [B T F]
         hidden = nn.Dropout(self.dropout_prob)(hidden, deterministic=not train)
         return nn.Dense(x.shape[-1], name="contract")(hidden)  # [B T D]
+
+
+class Block(nn.Module):
+    """The settings of a block, and its parts other than attention.
+
+    Raises:
+        ValueError: at construction, if `num_heads` does not divide `input_dim`.
+    """
+
+    input_dim: int  # D
+    num_heads: int  # H
+    dim_feedforward: int  # F
+    dropout_prob: float = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
+    norm_first: bool = False  # pre-norm instead of the paper's post-norm
+    activation: Activation = nn.relu  # of the feed-forward
+    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
+
+    def __post_init__(self) -> None:
+        head_width(self.input_dim, self.num_heads)
+        super().__post_init__()
+
+    @nn.nowrap  # so that what it makes belongs to the caller's setup
+    def residual(self) -> Residual:
+        """A residual connection with this block's settings."""
+        return Residual(self.dropout_prob, self.norm_first, self.layer_norm_epsilon)
+
+    @nn.nowrap
+    def position_wise(self) -> FeedForward:
+        """A feed-forward network with this block's settings."""
+        return FeedForward(self.dim_feedforward, self.dropout_prob, self.activation)
+
+
+class Stack(nn.Module):
+    """Blocks of one kind, `layers`, and a LayerNorm after the last, `norm`, where `final_norm` says so.
+
+    Raises:
+        ValueError: at construction, if `num_heads` does not divide `input_dim`.
+    """
+
+    num_layers: int  # L
+    input_dim: int  # D
+    num_heads: int  # H
+    dim_feedforward: int  # F
+    dropout_prob: float = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
+    norm_first: bool = False  # pre-norm instead of the paper's post-norm
+    activation: Activation = nn.relu  # of the feed-forward
+    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
+    final_norm: bool | None = None  # LayerNorm after the last block; None: with pre-norm alone, which needs it
+
+    block: ClassVar[type[Block]]  # what is stacked
+
+    def __post_init__(self) -> None:
+        head_width(self.input_dim, self.num_heads)
+        super().__post_init__()
+
+    def setup(self) -> None:
+        self.layers = [
+            self.block(
+                self.input_dim,
+                self.num_heads,
+                self.dim_feedforward,
+                self.dropout_prob,
+                self.norm_first,
+                self.activation,
+                self.layer_norm_epsilon,
+            )
+            for _ in range(self.num_layers)
+        ]
+        if self.norm_first if self.final_norm is None else self.final_norm:
+            self.norm = nn.LayerNorm(epsilon=self.layer_norm_epsilon)
+        else:
+            self.norm = lambda x: x

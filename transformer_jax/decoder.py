@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.attention import KeyValue, MultiheadAttention, head_width
+from transformer_jax.blocks import Block, Stack
 from transformer_jax.masks import causal_mask, combine_masks
-from transformer_jax.sublayers import Activation, FeedForward, Residual
 
 
 class BlockCache(NamedTuple):
@@ -28,31 +27,19 @@ class BlockAttention(NamedTuple):
     memory: Float[Array, "B H T S"]
 
 
-class DecoderBlock(nn.Module):
+class DecoderBlock(Block):
     """Self-attention, cross-attention, feed-forward, each with residual, dropout and LayerNorm.
 
-    Source: Vaswani et al. 2017, section 3.1.
-
-    Raises:
-        ValueError: at construction, if `num_heads` does not divide `input_dim`.
+    Its settings and errors are those of `Block`. Source: Vaswani et al. 2017, section 3.1.
     """
 
-    input_dim: int  # D
-    num_heads: int  # H
-    dim_feedforward: int  # F
-    dropout_prob: float = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
-    norm_first: bool = False  # pre-norm instead of the paper's post-norm
-    activation: Activation = nn.relu  # of the feed-forward
-    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
-
     def setup(self) -> None:
-        residual = (self.dropout_prob, self.norm_first, self.layer_norm_epsilon)
         self.self_attn = MultiheadAttention(self.input_dim, self.num_heads)
-        self.self_attn_residual = Residual(*residual)
+        self.self_attn_residual = self.residual()
         self.cross_attn = MultiheadAttention(self.input_dim, self.num_heads)
-        self.cross_attn_residual = Residual(*residual)
-        self.feed_forward = FeedForward(self.dim_feedforward, self.dropout_prob, self.activation)
-        self.feed_forward_residual = Residual(*residual)
+        self.cross_attn_residual = self.residual()
+        self.feed_forward = self.position_wise()
+        self.feed_forward_residual = self.residual()
 
     def __call__(
         self,
@@ -117,40 +104,10 @@ class DecoderBlock(nn.Module):
         return self.feed_forward_residual.leave(x, y, train=train), from_target, from_memory
 
 
-class TransformerDecoder(nn.Module):
-    """A stack of decoder blocks, and a last LayerNorm where `final_norm` says so. Position t sees those up to t.
+class TransformerDecoder(Stack):
+    """A stack of decoder blocks, where position t sees those up to t. Its settings and errors are those of `Stack`."""
 
-    Raises:
-        ValueError: if `num_heads` does not divide `input_dim`.
-    """
-
-    num_layers: int  # L
-    input_dim: int  # D
-    num_heads: int  # H
-    dim_feedforward: int  # F
-    dropout_prob: float = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
-    norm_first: bool = False  # pre-norm instead of the paper's post-norm
-    activation: Activation = nn.relu  # of the feed-forward
-    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
-    final_norm: bool | None = None  # LayerNorm after the last block; None: with pre-norm alone, which needs it
-
-    def setup(self) -> None:
-        self.layers = [
-            DecoderBlock(
-                self.input_dim,
-                self.num_heads,
-                self.dim_feedforward,
-                self.dropout_prob,
-                self.norm_first,
-                self.activation,
-                self.layer_norm_epsilon,
-            )
-            for _ in range(self.num_layers)
-        ]
-        if self.norm_first if self.final_norm is None else self.final_norm:
-            self.norm = nn.LayerNorm(epsilon=self.layer_norm_epsilon)
-        else:
-            self.norm = lambda x: x
+    block = DecoderBlock
 
     def __call__(
         self,

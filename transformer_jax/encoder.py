@@ -1,35 +1,24 @@
 """The Transformer encoder: blocks of self-attention and feed-forward, stacked."""
 
-import flax.linen as nn
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Shaped
 
 from transformer_jax.attention import MultiheadAttention
-from transformer_jax.sublayers import Activation, FeedForward, Residual
+from transformer_jax.blocks import Block, Stack
 
 
-class EncoderBlock(nn.Module):
+class EncoderBlock(Block):
     """Self-attention, then feed-forward, each with residual, dropout and LayerNorm (Vaswani et al. 2017, section 3.1).
 
-    Raises:
-        ValueError: at construction, if `num_heads` does not divide `input_dim`.
+    Its settings and errors are those of `Block`.
     """
 
-    input_dim: int  # D
-    num_heads: int  # H
-    dim_feedforward: int  # F
-    dropout_prob: float = 0.0  # of both sub-layers' outputs and of the feed-forward's hidden units
-    norm_first: bool = False  # pre-norm instead of the paper's post-norm
-    activation: Activation = nn.relu  # of the feed-forward
-    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
-
     def setup(self) -> None:
-        residual = (self.dropout_prob, self.norm_first, self.layer_norm_epsilon)
         self.self_attn = MultiheadAttention(self.input_dim, self.num_heads)
-        self.self_attn_residual = Residual(*residual)
-        self.feed_forward = FeedForward(self.dim_feedforward, self.dropout_prob, self.activation)
-        self.feed_forward_residual = Residual(*residual)
+        self.self_attn_residual = self.residual()
+        self.feed_forward = self.position_wise()
+        self.feed_forward_residual = self.residual()
 
     def __call__(
         self,
@@ -54,40 +43,10 @@ class EncoderBlock(nn.Module):
         return (x, attention) if return_attention else x
 
 
-class TransformerEncoder(nn.Module):
-    """A stack of encoder blocks, and a last LayerNorm where `final_norm` says so.
+class TransformerEncoder(Stack):
+    """A stack of encoder blocks. Its settings and errors are those of `Stack`."""
 
-    Raises:
-        ValueError: if `num_layers` is negative or `num_heads` does not divide `input_dim`.
-    """
-
-    num_layers: int  # L
-    input_dim: int  # D
-    num_heads: int  # H
-    dim_feedforward: int  # F
-    dropout_prob: float = 0.0  # of both sub-layers' outputs and of the feed-forward's hidden units
-    norm_first: bool = False  # pre-norm instead of the paper's post-norm
-    activation: Activation = nn.relu  # of the feed-forward
-    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
-    final_norm: bool | None = None  # LayerNorm after the last block; None: with pre-norm alone, which needs it
-
-    def setup(self) -> None:
-        self.layers = [
-            EncoderBlock(
-                self.input_dim,
-                self.num_heads,
-                self.dim_feedforward,
-                self.dropout_prob,
-                self.norm_first,
-                self.activation,
-                self.layer_norm_epsilon,
-            )
-            for _ in range(self.num_layers)
-        ]
-        if self.norm_first if self.final_norm is None else self.final_norm:
-            self.norm = nn.LayerNorm(epsilon=self.layer_norm_epsilon)
-        else:
-            self.norm = lambda x: x
+    block = EncoderBlock
 
     def __call__(
         self,

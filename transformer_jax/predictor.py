@@ -5,9 +5,10 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Shaped
 
+from transformer_jax.attention import head_width
+from transformer_jax.blocks import Activation
 from transformer_jax.encoder import TransformerEncoder
 from transformer_jax.positional import PositionalEncoding
-from transformer_jax.sublayers import Activation
 
 
 class TransformerPredictor(nn.Module):
@@ -17,7 +18,7 @@ class TransformerPredictor(nn.Module):
     → Dense(C).
 
     Raises:
-        ValueError: if `num_heads` does not divide `model_dim`.
+        ValueError: at construction, if `num_heads` does not divide `model_dim`.
     """
 
     model_dim: int  # D
@@ -30,6 +31,10 @@ class TransformerPredictor(nn.Module):
     activation: Activation = nn.relu  # of the encoder's feed-forward
     layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
     max_len: int = 5000  # longest sequence to which positions can be added
+
+    def __post_init__(self) -> None:
+        head_width(self.model_dim, self.num_heads)
+        super().__post_init__()
 
     def setup(self) -> None:
         self.input_dropout = nn.Dropout(self.input_dropout_prob)

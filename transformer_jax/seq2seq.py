@@ -10,14 +10,15 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, Shaped
 
 from transformer_jax.attention import head_width
+from transformer_jax.blocks import Activation
 from transformer_jax.decoder import BlockCache, TransformerDecoder
 from transformer_jax.encoder import TransformerEncoder
 from transformer_jax.masks import expand_mask
 from transformer_jax.positional import PositionalEncoding
-from transformer_jax.sublayers import Activation
 
-# A sequence: token ids, or features of the model's width, which are taken as they are.
-Sequence = Int[ArrayLike, "B T"] | Float[ArrayLike, "B T D"]
+# Token ids, or features of the model's width, which are taken as they are.
+Source = Int[ArrayLike, "B S"] | Float[ArrayLike, "B S D"]
+Target = Int[ArrayLike, "B T"] | Float[ArrayLike, "B T D"]
 
 
 class AttentionMaps(NamedTuple):
@@ -95,8 +96,8 @@ class Transformer(nn.Module):
 
     def __call__(
         self,
-        source: Sequence,
-        target: Sequence,
+        source: Source,
+        target: Target,
         source_mask: Shaped[ArrayLike, "..."] | None = None,
         target_mask: Shaped[ArrayLike, "..."] | None = None,
         *,
@@ -127,7 +128,7 @@ class Transformer(nn.Module):
 
     def encode(
         self,
-        source: Sequence,
+        source: Source,
         source_mask: Shaped[ArrayLike, "..."] | None = None,
         *,
         train: bool = False,
@@ -139,7 +140,7 @@ class Transformer(nn.Module):
 
     def decode(
         self,
-        target: Sequence,
+        target: Target,
         memory: Float[ArrayLike, "B S D"],
         target_mask: Shaped[ArrayLike, "..."] | None = None,
         source_mask: Shaped[ArrayLike, "..."] | None = None,
@@ -153,7 +154,7 @@ class Transformer(nn.Module):
         return (self._project(x), maps) if return_attention else self._project(x)
 
     def start_decoding(
-        self, source: Sequence, length: int, source_mask: Shaped[ArrayLike, "..."] | None = None
+        self, source: Source, length: int, source_mask: Shaped[ArrayLike, "..."] | None = None
     ) -> DecodingCache:
         """Encode the source, and make room for at most `length` target positions."""
         memory = self.encode(source, source_mask)
@@ -176,15 +177,15 @@ class Transformer(nn.Module):
 
     def get_attention_maps(
         self,
-        source: Sequence,
-        target: Sequence,
+        source: Source,
+        target: Target,
         source_mask: Shaped[ArrayLike, "..."] | None = None,
         target_mask: Shaped[ArrayLike, "..."] | None = None,
     ) -> AttentionMaps:
         """Attention weights of every layer, as the forward pass without dropout uses them."""
         return self(source, target, source_mask, target_mask, return_attention=True)[1]
 
-    def _embed(self, sequence: Sequence, name: str, *, train: bool) -> Float[Array, "B T D"]:
+    def _embed(self, sequence: Target, name: str, *, train: bool) -> Float[Array, "B T D"]:
         sequence = jnp.asarray(sequence)
         if not jnp.issubdtype(sequence.dtype, jnp.integer):
             return sequence
