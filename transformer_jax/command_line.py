@@ -15,21 +15,26 @@ from transformer_jax.errors import InputError
 Config = TypeVar("Config")
 
 
-def run(config_class: type[Config], train: Callable[[Config], Any]) -> None:
-    """Read a config from the command line and train with it.
+def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], Any]) -> None:
+    """Read a config from this process's arguments and train with it.
 
     What the user can mend ends the process with one line and status 2, a training that diverged with status 1.
     """
     try:
-        train(parse(config_class))
+        train(read_config(sys.argv[1:]))
     except InputError as error:
         _exit(str(error), status=2)
     except FloatingPointError as error:
         _exit(str(error), status=1)
 
 
-def parse(config_class: type[Config], arguments: list[str] | None = None) -> Config:
-    """A config from command-line arguments, by default this process's.
+def parse(config_class: type[Config], arguments: list[str], **options: Any) -> Any:
+    """A config from command-line arguments.
+
+    Args:
+        config_class: a dataclass; its fields are the flags, the comments behind them their help.
+        arguments: flags and values.
+        **options: of `tyro.cli`, such as `default` or `return_unknown_args`.
 
     Raises:
         InputError: an unknown flag, or a value that cannot be read or cannot work.
@@ -37,7 +42,7 @@ def parse(config_class: type[Config], arguments: list[str] | None = None) -> Con
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            return tyro.cli(config_class, args=arguments)
+            return tyro.cli(config_class, args=arguments, **options)
     except SystemExit as stop:
         if not stop.code:  # --help
             raise

@@ -1,6 +1,6 @@
 """Batches of NumPy arrays from PyTorch loaders, in an order that is a function of (seed, epoch)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -37,7 +37,15 @@ def numpy_collate(samples: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
 
 
-class EpochBatchSampler(Sampler[list[int]]):
+class EpochIndices(list[int]):
+    """The indices of a batch, which also know their epoch, for data sets that draw anew in each."""
+
+    def __init__(self, indices: Iterable[int], epoch: int) -> None:
+        super().__init__(indices)
+        self.epoch = epoch
+
+
+class EpochBatchSampler(Sampler[EpochIndices]):
     """Batches of indices; the order of an epoch depends on the seed and the epoch's number alone.
 
     With `groups`, a number for each sample, those of one group share batches: where one group ends, a batch also takes
@@ -71,7 +79,7 @@ class EpochBatchSampler(Sampler[list[int]]):
     def __len__(self) -> int:
         return self.num_samples // self.batch_size if self.drop_last else -(-self.num_samples // self.batch_size)
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[EpochIndices]:
         rng = np.random.default_rng([self.seed, self.epoch])
         order = np.arange(self.num_samples)
         if self.shuffle:
@@ -82,7 +90,8 @@ class EpochBatchSampler(Sampler[list[int]]):
             if self.shuffle:
                 batches = rng.permutation(batches)  # else an epoch would go from the lowest group to the highest
         for batch in batches:
-            yield order[batch * self.batch_size : (batch + 1) * self.batch_size].tolist()
+            indices = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            yield EpochIndices(indices.tolist(), self.epoch)
 
 
 def make_loader(
@@ -98,7 +107,7 @@ def make_loader(
     """A PyTorch loader of NumPy batches over a map-style dataset.
 
     Args:
-        dataset: gives a sample for an index, and `StackedSamples` for a list of indices if it has `__getitems__`.
+        dataset: gives a sample for an index, and `StackedSamples` for `EpochIndices` if it has `__getitems__`.
         batch_size: samples in a batch; the last one may be shorter.
         shuffle: in a new order each epoch; the epoch is set by `loader.batch_sampler.set_epoch(epoch)`.
         drop_last: leave out a shorter last batch.

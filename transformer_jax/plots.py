@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Num, Shaped
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from transformer_jax.positional import sinusoidal_table
@@ -72,3 +73,56 @@ def plot_schedules(schedules: dict[str, Callable[[int], float]], num_steps: int)
     ax.set(xlabel="Step", ylabel="Learning rate", xlim=(0, num_steps))
     ax.legend()
     return figure
+
+
+def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike, " N"]) -> Figure:
+    """Draw sets of images, one a row, with a frame around each set's anomaly.
+
+    Args:
+        images: `[N, S, height, width]` in grey or `[N, S, height, width, 3]` in colour.
+        anomalies: `[N]`, the position of each set's anomaly.
+    """
+    num_sets, set_size = np.shape(images)[:2]
+    figure = Figure(figsize=(set_size, 1.15 * num_sets), layout="constrained")
+    for row, images_of_set, anomaly in zip(
+        figure.subplots(num_sets, set_size, squeeze=False), images, anomalies, strict=True
+    ):
+        _draw_set(row, images_of_set, int(anomaly))
+    return figure
+
+
+def plot_set_prediction(
+    images: Num[ArrayLike, "S ..."],
+    probabilities: Float[ArrayLike, " S"],
+    anomaly: int,
+    attention_maps: Sequence[Float[ArrayLike, "H S S"]],
+) -> Figure:
+    """Draw a set, the probability of each image being the odd one out, and every layer's and head's attention map.
+
+    Args:
+        images: `[S, height, width]` in grey or `[S, height, width, 3]` in colour.
+        probabilities: `[S]`.
+        anomaly: position of the anomaly.
+        attention_maps: one `[H, S, S]` for each layer.
+    """
+    set_size, num_layers, num_heads = len(images), len(attention_maps), len(attention_maps[0])
+    figure = Figure(figsize=(max(set_size, 2.2 * num_heads), 1.6 + 2.4 * num_layers), layout="constrained")
+    top, bottom = figure.subfigures(2, height_ratios=(1.6, 2.4 * num_layers))
+    row = top.subplots(1, set_size)
+    _draw_set(row, images, anomaly)
+    for ax, probability in zip(row, np.asarray(probabilities), strict=True):
+        ax.set_title(f"{probability:.1%}", fontsize="small")
+    for layer, axes in enumerate(bottom.subplots(num_layers, num_heads, squeeze=False)):
+        for head, ax in enumerate(axes):
+            ax.imshow(np.asarray(attention_maps[layer][head]), vmin=0, cmap="viridis")
+            ax.set_title(f"Layer {layer + 1}, head {head + 1}", fontsize="small")
+            ax.set(xticks=range(set_size), yticks=range(set_size))
+    return figure
+
+
+def _draw_set(axes: Sequence[Axes], images: Num[ArrayLike, "S ..."], anomaly: int) -> None:
+    for position, (ax, image) in enumerate(zip(axes, np.asarray(images), strict=True)):
+        ax.imshow(image, cmap="gray")
+        ax.set(xticks=(), yticks=())
+        for spine in ax.spines.values():
+            spine.set(visible=position == anomaly, color="tab:red", linewidth=3)

@@ -60,6 +60,7 @@ class TrainerModule:
         self.state = self._initial_state(example_batch)
         self._train_step = CompiledStep(self.train_step, donate_state=True)
         self._eval_step = CompiledStep(self.eval_step)
+        self._predict = jax.jit(self._predict_step, static_argnames="return_attention")
         self.train_seconds = 0.0  # spent in training steps, compilation apart
         self.eval_seconds = 0.0  # spent in evaluations, compilation apart
 
@@ -101,10 +102,6 @@ class TrainerModule:
         """What the model returns for a batch from `prepare`; `options` are further arguments of its call."""
         rngs = {"dropout": key} if train else None
         return self.model.apply({"params": params}, *self.model_inputs(data), train=train, rngs=rngs, **options)
-
-    def attention_maps(self, data: Any) -> list[Array]:
-        """Attention weights of every layer on a batch, as the forward pass without dropout uses them."""
-        return self.apply(self.state.params, self.prepare(data, self.constants), return_attention=True)[1]
 
     # The compiled steps.
 
@@ -166,11 +163,15 @@ class TrainerModule:
         self.eval_seconds += self._clock() - start
         return metrics
 
-    def test(self, val_loader: Iterable, test_loader: Iterable) -> dict[str, Any]:
+    def predict(self, data: Any, *, return_attention: bool = False) -> Any:
+        """What the model returns, without dropout, for a batch as the loaders give it: NumPy arrays."""
+        return jax.device_get(self._predict(self.state.params, data, self.constants, return_attention=return_attention))
+
+    def test(self, val_loader: Iterable, test_loader: Iterable, **more: Any) -> dict[str, Any]:
         """Evaluate the parameters in `state`, print the accuracies and write `results.json`.
 
         Returns:
-            What `results.json` holds: accuracies as fractions, seconds.
+            What `results.json` holds: accuracies as fractions, seconds, and `more` of the task's own.
         """
         val_acc, test_acc = (self.evaluate(loader)["accuracy"] for loader in (val_loader, test_loader))
         print(f"Val accuracy:  {val_acc:.2%}\nTest accuracy: {test_acc:.2%}")
@@ -184,6 +185,7 @@ class TrainerModule:
             "total_seconds": time.time() - psutil.Process().create_time(),
             "device": jax.devices()[0].device_kind,
             "seed": self.config.seed,
+            **more,
         }
         self.run.write_results(results)
         return results
@@ -193,11 +195,16 @@ class TrainerModule:
         """Seconds spent compiling until now."""
         return self._train_step.seconds + self._eval_step.seconds
 
+    def _predict_step(self, params: Any, data: Any, constants: Any, *, return_attention: bool) -> Any:
+        return self.apply(params, self.prepare(data, constants), return_attention=return_attention)
+
     def _initial_state(self, example_batch: Any) -> TrainState:
         params_key, step_key = jax.random.split(jax.random.key(self.config.seed))
-        inputs = self.model_inputs(self.prepare(example_batch, self.constants))
-        variables = jax.jit(self.model.init)(params_key, *inputs)
-        params = variables["params"]
+
+        def init(key, data, constants):
+            return self.model.init(key, *self.model_inputs(self.prepare(data, constants)))["params"]
+
+        params = jax.jit(init)(params_key, example_batch, self.constants)
         return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params), step_key)
 
     def _train_epoch(self, loader: Iterable, epoch: int, progress: tqdm) -> None:

@@ -143,5 +143,6 @@ def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple
     trainer = ReverseTrainer(config, example_batch, num_steps=config.max_epochs * len(train_loader))
     trainer.fit(train_loader, val_loader)
     inputs, _ = batch = next(iter(test_loader))
-    trainer.run.save_figure("attention_maps.png", plot_attention_maps(inputs, trainer.attention_maps(batch)))
+    _, attention_maps = trainer.predict(batch, return_attention=True)
+    trainer.run.save_figure("attention_maps.png", plot_attention_maps(inputs, attention_maps))
     return trainer, trainer.test(val_loader, test_loader)

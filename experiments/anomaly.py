@@ -1,0 +1,35 @@
+"""Train a Transformer to find the odd one out: `python experiments/anomaly.py --help` explains the settings.
+
+`--dataset digits` takes a minute on two CPU cores and reaches about 98 % on test. `--dataset cifar100` wants a GPU for
+the ResNet's features. Without `--dataset`, CIFAR-100 is taken where it lies under `--data-dir`, else the digits.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from transformer_jax.command_line import parse, run
+from transformer_jax.tasks.anomaly import AnomalyConfig, Cifar100Config, DigitsConfig, default_config, train_anomaly
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetChoice:
+    """Which images the sets are made of; each data set has defaults and flags of its own."""
+
+    dataset: Literal["auto", "cifar100", "digits"] = "auto"  # auto: cifar100 if it lies under data_dir, else digits
+    data_dir: Path = Path("data")  # where CIFAR-100 and its features lie, or are put
+
+
+def read_config(arguments: list[str]) -> AnomalyConfig:
+    """The chosen data set's config; the other's flags are unknown to it."""
+    choice, others = parse(DatasetChoice, arguments, return_unknown_args=True, add_help=False)
+    if choice.dataset == "auto":
+        default = default_config(choice.data_dir)
+    else:
+        default = {"cifar100": Cifar100Config, "digits": DigitsConfig}[choice.dataset](data_dir=choice.data_dir)
+    description = f"{type(default).__doc__}\n\nThese are the settings of --dataset {default.dataset}; there are"
+    return parse(type(default), others, default=default, description=f"{description} auto, cifar100 and digits.")
+
+
+if __name__ == "__main__":
+    run(read_config, train_anomaly)
