@@ -9,8 +9,9 @@ UNREACHABLE = "http://127.0.0.1:9"  # the discard port, on which nothing listens
 
 
 @contextlib.contextmanager
-def serve(pages: Mapping[str, bytes | tuple[bytes, int]]) -> Iterator[tuple[str, list[str]]]:
-    """Serve content by path; of `(content, n)` only the first n bytes arrive before the connection breaks.
+def serve(pages: Mapping[str, bytes | tuple[bytes, int] | None]) -> Iterator[tuple[str, list[str]]]:
+    """Serve content by path; of `(content, n)` only the first n bytes arrive before the connection breaks,
+    and None is answered in no known protocol.
 
     Gives the server's address, and the list to which the path of each request is added.
     """
@@ -23,7 +24,9 @@ def serve(pages: Mapping[str, bytes | tuple[bytes, int]]) -> Iterator[tuple[str,
             if path not in pages:
                 self.send_error(404)
                 return
-            page = pages[path]
+            if (page := pages[path]) is None:
+                self.wfile.write(b"nonsense\r\n\r\n")
+                return
             content, num_sent = page if isinstance(page, tuple) else (page, len(page))
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from local_server import UNREACHABLE
+from torchvision.datasets import CIFAR100
 
 FOLDER = "cifar-100-python"
 
@@ -57,6 +60,13 @@ def torchvision_digests(data_dir: Path) -> dict[str, Any]:
         "test_list": [["test", md5["test"]]],
         "meta": {"filename": "meta", "key": "fine_label_names", "md5": md5["meta"]},
     }
+
+
+def accept(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
+    """Let torchvision take these files for the true ones, and find nobody who publishes them."""
+    for name, value in torchvision_digests(data_dir).items():
+        monkeypatch.setattr(CIFAR100, name, value)
+    monkeypatch.setattr(CIFAR100, "url", f"{UNREACHABLE}/cifar-100-python.tar.gz")
 
 
 def _python2_pickle(value: Any) -> bytes:

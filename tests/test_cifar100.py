@@ -7,7 +7,7 @@ import urllib.error
 import miniature_cifar100 as miniature
 import numpy as np
 import pytest
-from local_server import UNREACHABLE, serve
+from local_server import serve
 from torchvision.datasets import CIFAR100
 
 from transformer_jax.errors import InputError
@@ -27,10 +27,8 @@ def original(tmp_path_factory):
 def archive(original, monkeypatch):
     """The miniature's archive, and torchvision taking it for the published one that nobody can reach."""
     archive = miniature.archive_of(original)
-    for name, value in miniature.torchvision_digests(original).items():
-        monkeypatch.setattr(CIFAR100, name, value)
+    miniature.accept(monkeypatch, original)
     monkeypatch.setattr(CIFAR100, "tgz_md5", hashlib.md5(archive).hexdigest())
-    monkeypatch.setattr(CIFAR100, "url", f"{UNREACHABLE}/cifar-100-python.tar.gz")
     return archive
 
 
@@ -80,12 +78,13 @@ def test_what_is_missing_is_downloaded_once(tmp_path, original, archive, monkeyp
 
 
 @pytest.mark.parametrize("exists", [True, False])
-@pytest.mark.parametrize("failure", ["unreachable", "not found", "cut off", "other content"])
+@pytest.mark.parametrize("failure", ["unreachable", "not found", "cut off", "other content", "nonsense"])
 def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, archive, monkeypatch, failure, exists):
     data_dir = tmp_path / "data"
     if exists:
         data_dir.mkdir()
     pages = {
+        "nonsense": {"/a.tar.gz": None},
         "cut off": {"/a.tar.gz": (archive, len(archive) // 2)},
         "other content": {"/a.tar.gz": archive[:-9] + b"!" * 9},
     }

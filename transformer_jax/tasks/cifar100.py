@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.downloads import directory_for_download
+from transformer_jax.tasks.downloads import directory_for_download, in_one_line
 
 FOLDER = "cifar-100-python"
 ARCHIVE = "cifar-100-python.tar.gz"
@@ -76,7 +76,7 @@ def _fetch(data_dir: Path, *, download: bool) -> None:
             else:
                 CIFAR100(temporary, download=True)
         except (OSError, RuntimeError, http.client.HTTPException) as error:
-            raise InputError(f"CIFAR-100 could not be had from {source} ({error}); {by_hand}") from error
+            raise InputError(f"CIFAR-100 could not be had from {source} ({in_one_line(error)}); {by_hand}") from error
         (data_dir / FOLDER).mkdir(exist_ok=True)
         for name in FILES:
             (temporary / FOLDER / name).replace(data_dir / FOLDER / name)

@@ -30,3 +30,8 @@ def directory_for_download(parent: Path) -> Iterator[Path]:
         if is_new:
             with contextlib.suppress(OSError):  # not empty: the download succeeded
                 parent.rmdir()
+
+
+def in_one_line(error: Exception) -> str:
+    """What an error of the network says; servers' answers that it quotes may hold line breaks."""
+    return " ".join(str(error).split())

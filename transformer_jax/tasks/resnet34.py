@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 
 from transformer_jax.compilation import CompiledStep
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.downloads import directory_for_download
+from transformer_jax.tasks.downloads import directory_for_download, in_one_line
 
 FEATURE_DIM = 512  # channels of the last block
 ACTIVATION = "block4_2"  # the last block's
@@ -114,7 +114,7 @@ def fetch_weights(data_dir: Path, *, download: bool = True) -> None:
             h5py.File(downloaded, "r").close()  # flaxmodels also keeps the page of an HTTP error
         except OSError as error:  # requests' errors are OSErrors
             raise InputError(
-                f"ResNet-34's ImageNet weights could not be downloaded from {url} ({error}); {by_hand}"
+                f"ResNet-34's ImageNet weights could not be downloaded from {url} ({in_one_line(error)}); {by_hand}"
             ) from error
         target.parent.mkdir(exist_ok=True)
         downloaded.replace(target)
