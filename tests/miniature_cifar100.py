@@ -1,0 +1,102 @@
+"""A miniature CIFAR-100 on disk, byte for byte in the format of the published one."""
+
+import hashlib
+import io
+import struct
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from local_server import UNREACHABLE
+from torchvision.datasets import CIFAR100
+
+FOLDER = "cifar-100-python"
+
+
+def write_miniature(
+    data_dir: Path, *, num_classes: int = 100, train_per_class: int = 3, test_per_class: int = 1, seed: int = 0
+) -> None:
+    """Write `cifar-100-python/{train,test,meta}` with random images, the classes in random order."""
+    rng = np.random.default_rng(seed)
+    folder = data_dir / FOLDER
+    folder.mkdir(parents=True)
+    for split, per_class in (("train", train_per_class), ("test", test_per_class)):
+        labels = rng.permutation(np.repeat(np.arange(num_classes), per_class))
+        # A gradient over each image, so that how it is resized matters, in the layout [N 3·32·32] of the original.
+        slopes = rng.uniform(-4, 4, size=(len(labels), 3, 2, 1))
+        pixels = np.arange(32) - 15.5
+        images = 128 + slopes[:, :, 0, :, None] * pixels[:, None] + slopes[:, :, 1, :, None] * pixels
+        images += rng.uniform(-60, 60, size=images.shape)
+        batch = {
+            "filenames": [f"image_s_{index:06}.png" for index in range(len(labels))],
+            "batch_label": f"{split}ing batch 1 of 1",
+            "fine_labels": labels.tolist(),
+            "coarse_labels": (labels // 5).tolist(),
+            "data": images.clip(0, 255).astype(np.uint8).reshape(len(labels), 3072),
+        }
+        (folder / split).write_bytes(_python2_pickle(batch))
+    names = {
+        "fine_label_names": [f"class_{label}" for label in range(num_classes)],
+        "coarse_label_names": [f"superclass_{label}" for label in range(-(-num_classes // 5))],
+    }
+    (folder / "meta").write_bytes(_python2_pickle(names))
+
+
+def archive_of(data_dir: Path) -> bytes:
+    """The folder as the bytes of `cifar-100-python.tar.gz`."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        archive.add(data_dir / FOLDER, FOLDER)
+    return buffer.getvalue()
+
+
+def torchvision_digests(data_dir: Path) -> dict[str, Any]:
+    """The attributes that `torchvision.datasets.CIFAR100` must have for it to take these files for the true ones."""
+    md5 = {name: hashlib.md5((data_dir / FOLDER / name).read_bytes()).hexdigest() for name in ("train", "test", "meta")}
+    return {
+        "train_list": [["train", md5["train"]]],
+        "test_list": [["test", md5["test"]]],
+        "meta": {"filename": "meta", "key": "fine_label_names", "md5": md5["meta"]},
+    }
+
+
+def accept(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
+    """Let torchvision take these files for the true ones, and find nobody who publishes them."""
+    for name, value in torchvision_digests(data_dir).items():
+        monkeypatch.setattr(CIFAR100, name, value)
+    monkeypatch.setattr(CIFAR100, "url", f"{UNREACHABLE}/cifar-100-python.tar.gz")
+
+
+def _python2_pickle(value: Any) -> bytes:
+    """What Python 2 and the NumPy of 2009 wrote, and Python 3's pickle cannot: text and data alike are byte strings."""
+    return b"\x80\x02" + _opcodes(value) + b"."
+
+
+def _opcodes(value: Any) -> bytes:
+    match value:
+        case str():
+            return b"U" + bytes([len(value)]) + value.encode("ascii")
+        case int():
+            return b"J" + struct.pack("<i", value)
+        case list():
+            return b"](" + b"".join(map(_opcodes, value)) + b"e"
+        case dict():
+            return b"}(" + b"".join(_opcodes(part) for item in value.items() for part in item) + b"u"
+        case np.ndarray():
+            number_type = b"cnumpy\ndtype\n" + _opcodes("u1") + _opcodes(0) + _opcodes(1) + b"\x87R"
+            number_type += (
+                b"(" + _opcodes(3) + _opcodes("|") + b"NNN" + _opcodes(-1) + _opcodes(-1) + _opcodes(0) + b"tb"
+            )
+            shape = b"(" + b"".join(map(_opcodes, value.shape)) + b"t"
+            data = value.tobytes()
+            return (
+                b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n("
+                + _opcodes(0)
+                + b"t"
+                + _opcodes("b")
+                + b"tR"
+                b"(" + _opcodes(1) + shape + number_type + b"\x89T" + struct.pack("<i", len(data)) + data + b"tb"
+            )
+    raise TypeError(type(value))
