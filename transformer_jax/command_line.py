@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import tyro
 
 from transformer_jax.errors import InputError
+from transformer_jax.interruption import Interrupted
 
 Config = TypeVar("Config")
 
@@ -18,7 +19,8 @@ Config = TypeVar("Config")
 def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], Any]) -> None:
     """Read a config from this process's arguments and train with it.
 
-    What the user can mend ends the process with one line and status 2, a training that diverged with status 1.
+    What the user can mend ends the process with one line and status 2, a training that diverged with status 1, a
+    signal with 128 and its number.
     """
     try:
         train(read_config(sys.argv[1:]))
@@ -26,6 +28,9 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], An
         _exit(str(error), status=2)
     except FloatingPointError as error:
         _exit(str(error), status=1)
+    except Interrupted as interruption:
+        print(interruption, file=sys.stderr)
+        sys.exit(interruption.exit_status)
 
 
 def parse(config_class: type[Config], arguments: list[str], **options: Any) -> Any:
@@ -40,8 +45,11 @@ def parse(config_class: type[Config], arguments: list[str], **options: Any) -> A
         InputError: an unknown flag, or a value that cannot be read or cannot work.
     """
     errors = io.StringIO()
+    asks_for_help = not {"-h", "--help"}.isdisjoint(arguments) and options.get("add_help", True)
+    # tyro draws its errors for the terminal that standard output is: with none it draws them plainly.
+    output = contextlib.nullcontext() if asks_for_help else contextlib.redirect_stdout(io.StringIO())
     try:
-        with contextlib.redirect_stderr(errors):
+        with contextlib.redirect_stderr(errors), output:
             return tyro.cli(config_class, args=arguments, **options)
     except SystemExit as stop:
         if not stop.code:  # --help
@@ -51,8 +59,8 @@ def parse(config_class: type[Config], arguments: list[str], **options: Any) -> A
 
 def _message(box: str) -> str:
     """The sentence in tyro's box: its lines from below the title to the rule that separates it from the advice."""
-    lines = [line.strip("│ ") for line in box.splitlines()[1:]]
-    rule = next((number for number, line in enumerate(lines) if line.startswith(("─", "╰"))), len(lines))
+    lines = [line.strip("│| ") for line in box.splitlines()[1:]]
+    rule = next((number for number, line in enumerate(lines) if line.startswith(("─", "╰", "-----"))), len(lines))
     return re.sub(r"^Error parsing \w+: ", "", " ".join(lines[:rule]))
 
 

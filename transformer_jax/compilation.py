@@ -8,9 +8,9 @@ import jax
 
 
 class CompiledStep:
-    """`jax.jit` of a `step(state, batch, constants)` whose compilations are counted and timed apart from its runs."""
+    """`jax.jit` of a `step(state, batch, *more)` whose compilations are counted and timed apart from its runs."""
 
-    def __init__(self, step: Callable[[Any, Any, Any], Any], *, donate_state: bool = False) -> None:
+    def __init__(self, step: Callable[..., Any], *, donate_state: bool = False) -> None:
         self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else ())
         self._executables: dict[Any, Callable] = {}  # shapes and types of the batch -> executable
         self.seconds = 0.0  # spent compiling
@@ -20,11 +20,11 @@ class CompiledStep:
         """Number of compilations."""
         return len(self._executables)
 
-    def __call__(self, state: Any, batch: Any, constants: Any) -> Any:
-        """Run the step, compiled for the shapes of this batch; state and constants keep theirs."""
+    def __call__(self, state: Any, batch: Any, *more: Any) -> Any:
+        """Run the step, compiled for the shapes of this batch; the other arguments keep theirs."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self._executables:
             start = time.perf_counter()
-            self._executables[shapes] = self._jitted.lower(state, batch, constants).compile()
+            self._executables[shapes] = self._jitted.lower(state, batch, *more).compile()
             self.seconds += time.perf_counter() - start
-        return self._executables[shapes](state, batch, constants)
+        return self._executables[shapes](state, batch, *more)

@@ -3,34 +3,55 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from transformer_jax.errors import InputError
+from transformer_jax.attention import head_width
+from transformer_jax.errors import InputError, check_probability
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Settings of the training itself.
+    """Settings of the model's size and of the training.
 
     Raises:
         InputError: at construction, for a value that cannot work.
     """
 
+    model_dim: int = 32  # width of the model
+    num_heads: int = 1  # attention heads, a divisor of the width
+    num_layers: int = 1  # blocks in each stack
+    dropout_prob: float = 0.0  # inside the blocks and the output network
     max_epochs: int = 10  # passes over the training set
     batch_size: int = 128  # samples in one step
-    lr: float = 5e-4  # peak learning rate
+    lr: float = 5e-4  # peak learning rate of the cosine schedule
     warmup: int = 50  # steps in which the learning rate rises from 0 to its peak
+    schedule: Literal["cosine", "noam"] = "cosine"  # noam is the paper's: width and warmup alone set its peak
     gradient_clip: float = 1.0  # largest global norm of the gradient
     seed: int = 42  # of the parameters, the dropout and the order of the training set
     eval_every: int = 5  # epochs between evaluations; the last epoch is always followed by one
     log_every: int = 50  # steps between TensorBoard entries; an epoch always ends in one
     num_workers: int = 0  # processes that load data, 0 loads in the main one
+    steps_per_call: int = 0  # training steps in one compiled call; 0 chooses by the time that a step takes
+    checkpoint_every: int = 0  # steps between checkpoints, beside those of checkpoint_minutes; 0 for none
+    checkpoint_minutes: float = 5.0  # between checkpoints; each evaluation is followed by one in any case
     checkpoint_dir: Path = Path("checkpoints")  # parent of the run's directory
+    resume: bool = True  # go on with an interrupted run of the same settings
+    overwrite: bool = False  # with --no-resume: also replace a run that is finished
+
+    # Fields that a resumed run may change, since the parameters that it ends with do not depend on them.
+    NEUTRAL: ClassVar[frozenset[str]] = frozenset(
+        {"log_every", "num_workers", "steps_per_call", "checkpoint_every", "checkpoint_minutes", "checkpoint_dir"}
+        | {"resume", "overwrite"}
+    )
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "max_epochs", "batch_size", "eval_every", "log_every")
-        check_at_least(self, 0, "warmup", "num_workers", "seed")
-        check_positive(self, "lr", "gradient_clip")
+        check_at_least(self, 1, "model_dim", "num_layers", "max_epochs", "batch_size", "eval_every", "log_every")
+        check_at_least(self, 0, "warmup", "num_workers", "seed", "steps_per_call", "checkpoint_every")
+        check_positive(self, "lr", "gradient_clip", "checkpoint_minutes")
+        check_probability("dropout_prob", self.dropout_prob)
+        if self.seed >= 2**32:  # JAX's keys would wrap around
+            raise InputError(f"seed is {self.seed}; it must be below 2**32")
+        head_width(self.model_dim, self.num_heads)
 
 
 def check_at_least(config: Any, minimum: int, *names: str) -> None:
@@ -45,10 +66,3 @@ def check_positive(config: Any, *names: str) -> None:
     for name in names:
         if not (math.isfinite(getattr(config, name)) and getattr(config, name) > 0):
             raise InputError(f"{name} is {getattr(config, name)}; it must be a finite number above 0")
-
-
-def check_probability(config: Any, *names: str) -> None:
-    """Raise an `InputError` for the first of these fields whose value is outside [0, 1)."""
-    for name in names:
-        if not 0 <= getattr(config, name) < 1:
-            raise InputError(f"{name} is {getattr(config, name)}; it must be at least 0 and below 1")

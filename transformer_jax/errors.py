@@ -6,3 +6,9 @@ class InputError(ValueError):
 
     Experiments show it as one line, and everything else with a traceback.
     """
+
+
+def check_probability(name: str, value: float) -> None:
+    """Raise an `InputError` if a probability of dropping is outside [0, 1)."""
+    if not 0 <= value < 1:
+        raise InputError(f"{name} is {value}; it must be at least 0 and below 1")

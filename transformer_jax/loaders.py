@@ -70,11 +70,13 @@ class EpochBatchSampler(Sampler[EpochIndices]):
         self.drop_last = drop_last
         self.seed = seed
         self.groups = groups
-        self.epoch = 0
+        self.steps_per_call = 1  # batches that come at once, behind each other; may be changed while iterating
+        self.set_epoch(0)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order the next iteration gives."""
+    def set_epoch(self, epoch: int, first_batch: int = 0) -> None:
+        """Choose the epoch whose order the next iteration gives, and the batch in it to begin with."""
         self.epoch = epoch
+        self.first_batch = first_batch
 
     def __len__(self) -> int:
         return self.num_samples // self.batch_size if self.drop_last else -(-self.num_samples // self.batch_size)
@@ -89,9 +91,12 @@ class EpochBatchSampler(Sampler[EpochIndices]):
             order = order[np.argsort(self.groups[order], kind="stable")]
             if self.shuffle:
                 batches = rng.permutation(batches)  # else an epoch would go from the lowest group to the highest
-        for batch in batches:
-            indices = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield EpochIndices(indices.tolist(), self.epoch)
+        start = self.first_batch
+        while start < len(batches):
+            chunk = batches[start : start + self.steps_per_call]
+            indices = [order[batch * self.batch_size : (batch + 1) * self.batch_size] for batch in chunk]
+            yield EpochIndices(np.concatenate(indices).tolist(), self.epoch)
+            start += len(chunk)
 
 
 def make_loader(

@@ -18,7 +18,7 @@ class Batch(NamedTuple):
     """A batch of the one size that is compiled, and which of its rows are real."""
 
     data: Any  # pytree of arrays [B, ...], as the loader gave it but for the padding
-    valid: Bool[ArrayLike, " B"]
+    valid: Bool[ArrayLike, "*steps B"]
 
 
 def pad_batch(data: Any, batch_size: int) -> Batch:
@@ -31,6 +31,18 @@ def pad_batch(data: Any, batch_size: int) -> Batch:
     if rows < batch_size:
         data = jax.tree.map(lambda a: np.concatenate([a, np.repeat(a[-1:], batch_size - rows, axis=0)]), data)
     return Batch(data, valid)
+
+
+def stack_batches(data: Any, batch_size: int, num_batches: int) -> tuple[Batch, np.int32]:
+    """Split a few batches that lie behind each other, the last perhaps short, and fill up to `num_batches`.
+
+    Returns:
+        Arrays `[num_batches, B, ...]`, and how many of the batches are real.
+    """
+    rows = len(jax.tree.leaves(data)[0])
+    padded = pad_batch(data, num_batches * batch_size)
+    batches = jax.tree.map(lambda array: array.reshape(num_batches, batch_size, *array.shape[1:]), padded)
+    return batches, np.int32(-(-rows // batch_size))
 
 
 def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:

@@ -1,66 +1,133 @@
-"""The directory that a run leaves: TensorBoard events, the best checkpoint, config, results, pictures."""
+"""The directory that a run leaves: TensorBoard events, checkpoints, config, results, pictures."""
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from filelock import FileLock, Timeout
 from matplotlib.figure import Figure
-from tensorboard.summary import Writer
 
-from transformer_jax.checkpoints import BestCheckpoint
+from transformer_jax.checkpoints import Checkpoints
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
+from transformer_jax.event_log import PATTERN, EventLog
+
+CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
 
 
 class RunDirectory:
-    """`<checkpoint_dir>/<name>/`, begun anew: what an earlier run of the same name left there is removed.
+    """`<checkpoint_dir>/<name>/`, held by one process at a time.
+
+    What is done with what lies there, in this order:
+    1. Nothing there: the run begins.
+    2. With `--no-resume` an unfinished run is begun anew; a finished one (it has results) only with `--overwrite`.
+    3. Otherwise the run goes on from its newest checkpoint that can be read; a finished one is evaluated again.
+    4. But a run of other settings is left alone: an error names them. Settings that change nothing about the
+       parameters (`TrainingConfig.NEUTRAL`) may differ.
 
     Raises:
-        InputError: the directory can't be written.
+        InputError: the directory can't be written or another process holds it; a finished run would be lost, or the
+            settings differ.
     """
 
     def __init__(self, config: TrainingConfig, name: str) -> None:
         self.path = Path(config.checkpoint_dir) / name
+        self._events: EventLog | None = None
+        self.settings = _as_json({"task": name, **dataclasses.asdict(config)})
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._remove_earlier_run()
-            self._write_json("config.json", {"task": name, **dataclasses.asdict(config)})
+            self._lock()
+            if config.resume:
+                self._check_settings(config.NEUTRAL)
+            else:
+                self._clear(config.overwrite)
+            self._write_json(CONFIG, self.settings)
+            self.checkpoints = Checkpoints(self.path / CHECKPOINTS)
         except OSError as error:
             raise InputError(
                 f"checkpoint_dir is {config.checkpoint_dir}; it must be a directory that can be written ({error})"
             ) from error
-        self.best = BestCheckpoint(self.path / "best")
-        self._events = Writer(str(self.path))
+
+    def open_events(self, last_step: int) -> None:
+        """Begin to log, after what was logged up to a step."""
+        self._events = EventLog(self.path, last_step)
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars to TensorBoard, as they are after `step` steps."""
-        for name, value in scalars.items():
-            self._events.add_scalar(name, value, step)
+        self._events.log(step, scalars)
+
+    def flush(self) -> None:
+        """Have every scalar on disk."""
         self._events.flush()
 
     def write_results(self, results: Mapping[str, Any]) -> None:
-        """Write `results.json`."""
-        self._write_json("results.json", results)
+        """Write `results.json`: the run is finished."""
+        self._write_json(RESULTS, _as_json(results))
 
     def save_figure(self, name: str, figure: Figure) -> None:
         """Write a picture."""
         figure.savefig(self.path / name, dpi=150)
 
     def close(self) -> None:
-        """Finish writing."""
-        self._events.close()
-        self.best.close()
+        """Finish writing and let go of the directory."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+        self.checkpoints.close()
+        self._held.release()
 
-    def _remove_earlier_run(self) -> None:
-        shutil.rmtree(self.path / "best", ignore_errors=True)
-        for pattern in ("events.out.tfevents.*", "results.json"):
+    def _lock(self) -> None:
+        # The operating system releases it with the process, however that ends.
+        self._held = FileLock(self.path / ".lock")
+        holder = self.path / ".lock_holder"
+        try:
+            self._held.acquire(blocking=False)
+        except Timeout:
+            process = holder.read_text() if holder.exists() else "another process"
+            raise InputError(
+                f"{self.path} is in use by {process}; wait for it, or choose another checkpoint_dir"
+            ) from None
+        holder.write_text(f"process {os.getpid()}")
+
+    def _check_settings(self, neutral: frozenset[str]) -> None:
+        if not (self.path / CONFIG).exists():
+            return
+        stored = json.loads((self.path / CONFIG).read_text(encoding="utf-8"))
+        names = sorted((stored.keys() | self.settings.keys()) - neutral)
+        differing = [name for name in names if stored.get(name) != self.settings.get(name)]
+        if differing:
+            values = ", ".join(f"{name} was {stored.get(name)} and is {self.settings.get(name)}" for name in differing)
+            raise InputError(
+                f"{self.path} holds a run of other settings: {values}; "
+                "choose another checkpoint_dir, or --no-resume --overwrite to replace that run"
+            )
+
+    def _clear(self, overwrite: bool) -> None:
+        if (self.path / RESULTS).exists() and not overwrite:
+            raise InputError(f"{self.path} holds a finished run; --overwrite would replace it")
+        if (self.path / CHECKPOINTS).exists():
+            shutil.rmtree(self.path / CHECKPOINTS)
+        for pattern in (PATTERN, RESULTS, "*.png"):
             for file in self.path.glob(pattern):
                 file.unlink()
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         temporary = self.path / f"{name}.tmp"
-        temporary.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         temporary.replace(self.path / name)  # whole or not at all
+
+
+def _as_json(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with paths as strings and NumPy's numbers as Python's, as it comes back from a file."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Path):
+            return str(value)
+        return value.item() if isinstance(value, np.generic) else value
+
+    return json.loads(json.dumps({name: convert(value) for name, value in content.items()}))

@@ -7,15 +7,17 @@ import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar
 
+import flax.linen as nn
+import numpy as np
 import optax
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 from torch.utils.data import DataLoader
 
-from transformer_jax.attention import head_width
-from transformer_jax.config import TrainingConfig, check_at_least, check_probability
-from transformer_jax.loaders import make_loader, numpy_collate
+from transformer_jax.config import TrainingConfig, check_at_least
+from transformer_jax.errors import check_probability
+from transformer_jax.loaders import make_loader
 from transformer_jax.metrics import Elements
 from transformer_jax.predictor import TransformerPredictor
 from transformer_jax.tasks.anomaly_report import permutation_error, predict_sets, print_mistakes, save_pictures
@@ -44,12 +46,12 @@ class AnomalyConfig(TrainingConfig):
     input_dropout_prob: float = 0.1  # of the image features
     data_dir: Path = Path("data")  # where CIFAR-100 and its features lie, or are put
 
+    NEUTRAL: ClassVar[frozenset[str]] = TrainingConfig.NEUTRAL | {"data_dir"}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "model_dim", "num_layers")
         check_at_least(self, 2, "set_size")
-        check_probability(self, "dropout_prob", "input_dropout_prob")
-        head_width(self.model_dim, self.num_heads)
+        check_probability("input_dropout_prob", self.input_dropout_prob)
 
     def table(self) -> FeatureTable:
         """Every image's features, and its split."""
@@ -119,6 +121,14 @@ class AnomalyTrainer(TrainerModule):
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, positions)  # [B]
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == positions, 1.0)}
 
+    def predict(self, inputs: Float[ArrayLike, "B S F"]) -> Float[np.ndarray, "B S"]:
+        """The probability of each image of each set being the odd one out, from the images' features."""
+        features = np.asarray(inputs)
+        positions = np.arange(features.shape[0] * features.shape[1]).reshape(features.shape[:2])
+        table = features.reshape(-1, features.shape[-1])  # every set of its own
+        logits = self._forward(self.params, (positions, None), table, return_attention=False)
+        return np.asarray(nn.softmax(logits[..., 0]))
+
 
 def default_config(data_dir: Path = Path("data")) -> AnomalyConfig:
     """CIFAR-100 where its features or images already lie under `data_dir`, otherwise the digits, and a line on it."""
@@ -155,14 +165,12 @@ def train_anomaly(config: AnomalyConfig | None = None, **settings: Any) -> tuple
         **settings: fields of the config to replace.
 
     Returns:
-        The trainer, with the best parameters in `trainer.state.params`, and what `results.json` holds.
+        The trainer, with the best parameters in `trainer.params`, and what `results.json` holds.
     """
     config = dataclasses.replace(config or default_config(), **settings)
     table = config.table()
     loaders = anomaly_loaders(config, table)
-    example_batch = numpy_collate([loaders["test"].dataset[0]])
-    num_steps = config.max_epochs * len(loaders["train"])
-    trainer = AnomalyTrainer(config, example_batch, num_steps, constants=table.features)
+    trainer = AnomalyTrainer(config, constants=table.features)
     trainer.fit(loaders["train"], loaders["val"])
 
     predictions = predict_sets(trainer, loaders["test"])

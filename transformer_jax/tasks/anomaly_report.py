@@ -30,7 +30,7 @@ def predict_sets(trainer: TrainerModule, loader: Iterable) -> Predictions:
     parts = []
     for data in loader:
         padded = pad_batch(data, trainer.config.batch_size)  # one shape, one compilation
-        probabilities = _softmax(trainer.predict(padded.data)[..., 0])
+        probabilities = _softmax(trainer.forward(padded.data)[..., 0])
         parts.append((*data, probabilities[padded.valid]))
     return Predictions(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
@@ -42,8 +42,8 @@ def permutation_error(trainer: TrainerModule, data: Any, seed: int = 0) -> float
     """
     indices, positions = data
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(indices.shape[1]), (len(indices), 1)), axis=1)
-    logits = trainer.predict((indices, positions))[..., 0]  # [B S]
-    permuted = trainer.predict((np.take_along_axis(indices, order, axis=1), positions))[..., 0]
+    logits = trainer.forward((indices, positions))[..., 0]  # [B S]
+    permuted = trainer.forward((np.take_along_axis(indices, order, axis=1), positions))[..., 0]
     return float(np.abs(np.take_along_axis(logits, order, axis=1) - permuted).max())
 
 
@@ -73,7 +73,7 @@ def save_pictures(trainer: TrainerModule, table: FeatureTable, predictions: Pred
             print(f"There is no {name} prediction to draw")
             continue
         indices, position = predictions.indices[numbers[:1]], predictions.positions[numbers[:1]]
-        logits, attention_maps = trainer.predict((indices, position), return_attention=True)
+        logits, attention_maps = trainer.forward((indices, position), return_attention=True)
         figure = plot_set_prediction(
             table.images[indices[0]],
             _softmax(logits[0, :, 0]),

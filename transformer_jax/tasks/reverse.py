@@ -8,13 +8,13 @@ import jax
 import numpy as np
 import optax
 from jax import Array
+from jax.typing import ArrayLike
 from jaxtyping import Int
 from torch.utils.data import DataLoader
 
-from transformer_jax.attention import head_width
-from transformer_jax.config import TrainingConfig, check_at_least, check_probability
-from transformer_jax.errors import InputError
-from transformer_jax.loaders import StackedSamples, make_loader, numpy_collate
+from transformer_jax.config import TrainingConfig, check_at_least
+from transformer_jax.errors import InputError, check_probability
+from transformer_jax.loaders import StackedSamples, make_loader
 from transformer_jax.metrics import Elements
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.predictor import TransformerPredictor
@@ -36,18 +36,13 @@ class ReverseConfig(TrainingConfig):
     train_size: int = 50_000  # sequences in the training set
     val_size: int = 1_000  # sequences in the validation set
     test_size: int = 10_000  # sequences in the test set
-    model_dim: int = 32  # width of the model
-    num_heads: int = 1  # attention heads, a divisor of the width
-    num_layers: int = 1  # encoder blocks
-    dropout_prob: float = 0.0  # inside the encoder and the output network
     input_dropout_prob: float = 0.0  # of the one-hot inputs
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "seq_len", "train_size", "val_size", "test_size", "model_dim", "num_layers")
+        check_at_least(self, 1, "seq_len", "train_size", "val_size", "test_size")
         check_at_least(self, 2, "num_categories")
-        check_probability(self, "dropout_prob", "input_dropout_prob")
-        head_width(self.model_dim, self.num_heads)
+        check_probability("input_dropout_prob", self.input_dropout_prob)
         if self.seq_len > TransformerPredictor.max_len:
             raise InputError(
                 f"seq_len is {self.seq_len}; it may be at most {TransformerPredictor.max_len}, the positional table's"
@@ -62,9 +57,15 @@ class ReverseDataset:
         seq_len: T, numbers in a sequence.
         size: sequences in the set.
         seed: of NumPy's default generator, which draws the whole set at once.
+
+    Raises:
+        InputError: there are no categories, or a length or size below 1.
     """
 
     def __init__(self, num_categories: int = 10, seq_len: int = 16, size: int = 50_000, seed: int = 42) -> None:
+        for name, value in (("num_categories", num_categories), ("seq_len", seq_len), ("size", size)):
+            if value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1")
         draws = np.random.default_rng(seed).integers(num_categories, size=(size, seq_len))
         self.inputs = draws.astype(np.int32)  # [N T]
 
@@ -73,17 +74,18 @@ class ReverseDataset:
 
     def __getitem__(self, index: int) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " T"]]:
         inputs = self.inputs[index]
-        return inputs, inputs[::-1]
+        return inputs, inputs[::-1].copy()  # PyTorch takes no negative strides
 
     def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
         inputs = self.inputs[indices]  # [B T]
-        return StackedSamples((inputs, inputs[:, ::-1]))
+        return StackedSamples((inputs, inputs[:, ::-1].copy()))
 
 
 class ReverseTrainer(TrainerModule):
     """Trains a `TransformerPredictor` with positions to name, at each position, the number of the mirrored one."""
 
     name = "ReverseTask"
+    config_class = ReverseConfig
     config: ReverseConfig
 
     def create_model(self) -> TransformerPredictor:
@@ -106,6 +108,11 @@ class ReverseTrainer(TrainerModule):
         logits = self.apply(params, data, key, train=train)  # [B T C]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)  # [B T]
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == labels, 1.0)}
+
+    def predict(self, inputs: Int[ArrayLike, "B T"]) -> Int[np.ndarray, "B T"]:
+        """The sequences, reversed as far as the model has learned to."""
+        inputs = np.asarray(inputs)
+        return self.forward((inputs, inputs)).argmax(-1)
 
 
 def reverse_loaders(config: ReverseConfig) -> tuple[DataLoader, DataLoader, DataLoader]:
@@ -135,14 +142,13 @@ def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple
         **settings: fields of the config to replace.
 
     Returns:
-        The trainer, with the best parameters in `trainer.state.params`, and what `results.json` holds.
+        The trainer, with the best parameters in `trainer.params`, and what `results.json` holds.
     """
     config = dataclasses.replace(config or ReverseConfig(), **settings)
     train_loader, val_loader, test_loader = reverse_loaders(config)
-    example_batch = numpy_collate([train_loader.dataset[0]])
-    trainer = ReverseTrainer(config, example_batch, num_steps=config.max_epochs * len(train_loader))
+    trainer = ReverseTrainer(config)
     trainer.fit(train_loader, val_loader)
     inputs, _ = batch = next(iter(test_loader))
-    _, attention_maps = trainer.predict(batch, return_attention=True)
+    _, attention_maps = trainer.forward(batch, return_attention=True)
     trainer.run.save_figure("attention_maps.png", plot_attention_maps(inputs, attention_maps))
     return trainer, trainer.test(val_loader, test_loader)

@@ -1,0 +1,195 @@
+"""The training loop around a trainer's pure step: several steps a call, logging, validation, checkpoints, resuming."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+from transformer_jax.compilation import CompiledStep
+from transformer_jax.errors import InputError
+from transformer_jax.interruption import Interrupted, InterruptionRequest
+from transformer_jax.metrics import Batch, Sums, means, stack_batches
+from transformer_jax.parameters import parameter_table
+from transformer_jax.run_directory import RunDirectory
+
+MOST_STEPS_PER_CALL = 32
+CALL_SECONDS = 0.2  # a call of several steps should take about so long: signals and the progress bar wait for it
+STACK_BYTES = 64 * 2**20  # of the batches that one call gets, at most
+
+
+class TrainingLoop:
+    """One training of a trainer, from its first step or from its newest checkpoint to its last step.
+
+    The device works on one call while the host makes the next one's batches. What a step computes does not depend on
+    how many of them a call has, so that a resumed run, which divides the steps into other calls, ends as it would have.
+
+    Args:
+        trainer: a `TrainerModule`.
+        train_loader: from `make_loader`.
+        val_loader: of validation batches.
+    """
+
+    def __init__(self, trainer: Any, train_loader: DataLoader, val_loader: DataLoader) -> None:
+        self.trainer, self.config = trainer, trainer.config
+        self.train_loader, self.val_loader = train_loader, val_loader
+        self.sampler = train_loader.batch_sampler
+        if not hasattr(self.sampler, "set_epoch"):
+            raise InputError("train_loader has no order by epochs; make_loader makes such a loader")
+        self.steps_per_epoch = len(self.sampler)
+        if not self.steps_per_epoch or not len(val_loader):
+            raise InputError("a loader gives no batch; training and validation need at least one")
+        self.num_steps = self.steps_per_epoch * self.config.max_epochs
+        example_batch = train_loader.collate_fn([train_loader.dataset[0]])
+        self.state = trainer.initial_state(example_batch, self.num_steps)
+        self.step = 0  # steps that are done and logged; the state may be one call ahead
+        self.evaluated_step = 0
+        self.window: list[Sums] = []  # metrics since the last entry in TensorBoard
+        self.seconds = {"train": 0.0, "eval": 0.0, "compile": 0.0}
+        self.call_began = 0.0
+        self.most_steps = self._most_steps(example_batch)
+        self.sampler.steps_per_call = self.most_steps if self.config.steps_per_call else 1  # then as time allows
+        self._train_steps = CompiledStep(self.train_steps, donate_state=True)
+        self.run = RunDirectory(self.config, trainer.name)
+
+    def train_steps(self, state: Any, batches: Batch, count: Array, constants: Any) -> tuple[Any, Sums]:
+        """The first `count` of the stacked batches, a step each; the metrics of every step come back `[K]`."""
+
+        def step(i, carry):
+            state, sums = carry
+            batch = jax.tree.map(lambda stacked: lax.dynamic_index_in_dim(stacked, i, keepdims=False), batches)
+            state, new = self.trainer.train_step(state, batch, constants)
+            return state, jax.tree.map(lambda all_steps, one: all_steps.at[i].set(one), sums, new)
+
+        first = jax.tree.map(lambda stacked: stacked[0], batches)
+        one_step = jax.eval_shape(self.trainer.train_step, state, first, constants)[1]
+        sums = jax.tree.map(lambda leaf: jnp.zeros((self.most_steps, *leaf.shape), leaf.dtype), one_step)
+        return lax.fori_loop(0, count, step, (state, sums))
+
+    def train(self) -> None:
+        """Run until the last step and the validation after it."""
+        print(parameter_table(self.state.params))
+        self._resume()
+        self.run.open_events(self.step)
+        self.saved_at = time.monotonic()
+        self.bar = tqdm(total=self.num_steps, initial=self.step, unit="step", disable=None)
+        with InterruptionRequest() as self.request, self.bar:
+            while True:
+                epoch, first_batch = divmod(self.step, self.steps_per_epoch)
+                due = first_batch == 0 and (epoch % self.config.eval_every == 0 or epoch == self.config.max_epochs)
+                if due and self.evaluated_step < self.step:
+                    self._validate(epoch)
+                if epoch == self.config.max_epochs:
+                    return
+                self._train_epoch(epoch, first_batch)
+
+    def _train_epoch(self, epoch: int, first_batch: int) -> None:
+        self.sampler.set_epoch(epoch, first_batch)
+        in_flight = None
+        self.call_began = time.perf_counter()
+        for batches, count in self._calls():
+            compiling = self._train_steps.seconds
+            self.state, sums = self._train_steps(self.state, batches, count, self.trainer.constants)
+            compiling = self._train_steps.seconds - compiling
+            self.seconds["compile"] += compiling
+            self.call_began += compiling  # the clock of the steps stands still
+            self._finish(in_flight)
+            in_flight = (int(count), sums)
+            if self._save_is_due(int(count)):
+                self._finish(in_flight)
+                in_flight = None
+                self._save()
+        self._finish(in_flight)
+
+    def _calls(self) -> Iterator[tuple[Batch, np.int32]]:
+        for data in self.train_loader:
+            yield stack_batches(data, self.config.batch_size, self.most_steps)
+
+    def _finish(self, in_flight: tuple[int, Sums] | None) -> None:
+        """Wait for a call's metrics, account for its time, check and log its steps."""
+        if in_flight is None:
+            return
+        count, sums = in_flight
+        sums = jax.device_get(sums)
+        now = time.perf_counter()
+        seconds, self.call_began = now - self.call_began, now
+        self.seconds["train"] += seconds
+        if not self.config.steps_per_call and self.most_steps > 1:
+            self.sampler.steps_per_call = max(1, min(self.most_steps, int(CALL_SECONDS * count / seconds)))
+        for i in range(count):
+            self._account(jax.tree.map(lambda leaf: leaf[i], sums), count / seconds)  # noqa: B023
+        self.bar.update(count)
+
+    def _account(self, sums: Sums, steps_per_second: float) -> None:
+        self.step += 1
+        for name in ("loss", "gradient_norm"):
+            total, weight = sums[name]
+            if not np.isfinite(total / weight):
+                raise FloatingPointError(f"{name} is {total / weight} at step {self.step}; training stops there")
+        self.window.append(sums)
+        if self.step % self.config.log_every == 0 or self.step % self.steps_per_epoch == 0:
+            metrics = means(self.window) | {
+                "learning_rate": float(sums["learning_rate"][0]),  # of this step, no mean
+                "steps_per_second": steps_per_second,
+            }
+            self.window = []
+            self.run.log(self.step, {f"train/{name}": value for name, value in metrics.items()})
+            self.bar.set_postfix(loss=f"{metrics['loss']:.4f}", accuracy=f"{metrics['accuracy']:.2%}")
+
+    def _validate(self, epoch: int) -> None:
+        start, compiling = time.perf_counter(), self.trainer._eval_step.seconds
+        metrics = self.trainer.evaluate(self.val_loader, self.state.params)
+        compiling = self.trainer._eval_step.seconds - compiling
+        self.seconds["compile"] += compiling
+        self.seconds["eval"] += time.perf_counter() - start - compiling
+        self.run.log(self.step, {f"val/{name}": value for name, value in metrics.items()})
+        self.evaluated_step = self.step
+        self._save(metrics["accuracy"])
+        tqdm.write(f"Epoch {epoch}, step {self.step}: validation accuracy {metrics['accuracy']:.2%}")
+
+    def _save_is_due(self, count: int) -> bool:
+        every, done = self.config.checkpoint_every, self.step + count
+        return (
+            self.request.signal_number is not None
+            or time.monotonic() - self.saved_at > 60 * self.config.checkpoint_minutes
+            or (every > 0 and done // every > self.step // every)
+        )
+
+    def _save(self, val_accuracy: float | None = None) -> None:
+        start = time.perf_counter()
+        self.run.flush()
+        progress = {
+            "evaluated_step": self.evaluated_step,
+            "seconds": self.seconds,
+            "window": [jax.tree.map(float, sums) for sums in self.window],
+        }
+        self.run.checkpoints.save(self.step, self.state, progress, val_accuracy)
+        self.saved_at = time.monotonic()
+        self.call_began += time.perf_counter() - start  # the clock of the steps stands still
+        if self.request.signal_number is not None:
+            self.run.checkpoints.wait()
+            raise Interrupted(self.request.signal_number, self.step)
+
+    def _resume(self) -> None:
+        checkpoint = self.run.checkpoints.newest(self.state)
+        if checkpoint is None:
+            return
+        self.step, self.state = checkpoint.step, checkpoint.state
+        self.evaluated_step = checkpoint.progress["evaluated_step"]
+        self.seconds = dict(checkpoint.progress["seconds"])
+        self.window = [{name: tuple(pair) for name, pair in sums.items()} for sums in checkpoint.progress["window"]]
+        print(f"Going on after step {self.step} of {self.num_steps}, from {self.run.path}")
+
+    def _most_steps(self, example_batch: Any) -> int:
+        """K, the steps for which one call has room."""
+        if getattr(self.sampler, "groups", None) is not None:
+            return 1  # batches of different shapes can't be stacked
+        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(example_batch))
+        fitting = STACK_BYTES // (row_bytes * self.config.batch_size)
+        most = self.config.steps_per_call or min(MOST_STEPS_PER_CALL, fitting)
+        return max(1, min(most, self.steps_per_epoch))
