@@ -1,16 +1,18 @@
 """Reads TensorBoard events back with TensorBoard's own reader."""
 
 from pathlib import Path
+from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
 
-def read_scalars(directory: Path) -> dict[str, dict[int, float]]:
-    """For each tag its values by step."""
+def read_scalars(directory: Path, *, as_pairs: bool = False) -> dict[str, Any]:
+    """For each tag its values by step; with `as_pairs` a list of (step, value), where a double would show."""
     reader = EventAccumulator(str(directory), size_guidance={"tensors": 0})  # 0 = all of them
     reader.Reload()
-    return {
-        tag: {event.step: float(make_ndarray(event.tensor_proto)) for event in reader.Tensors(tag)}
+    pairs = {
+        tag: [(event.step, float(make_ndarray(event.tensor_proto))) for event in reader.Tensors(tag)]
         for tag in reader.Tags()["tensors"]
     }
+    return pairs if as_pairs else {tag: dict(values) for tag, values in pairs.items()}

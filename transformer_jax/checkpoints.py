@@ -14,6 +14,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 from transformer_jax.errors import InputError
 
 NEWEST = 2  # checkpoints that are kept beside the best
+NOT_EVALUATED = -1.0  # stands for the accuracy, and below any
 
 
 class Checkpoint(NamedTuple):
@@ -40,7 +41,7 @@ class Checkpoints:
         policies = [
             preservation_policy.LatestN(NEWEST),
             # Its stable sort puts the later of equals last, which is best.
-            preservation_policy.BestN(get_metric_fn=_accuracy, n=1, keep_checkpoints_without_metrics=False),
+            preservation_policy.BestN(get_metric_fn=_accuracy, n=1),
         ]
         options = ocp.CheckpointManagerOptions(
             best_fn=_accuracy,
@@ -58,9 +59,10 @@ class Checkpoints:
         # Copies: the state's own memory is given to the next training step while the checkpoint is still written.
         arrays = jax.tree.map(lambda leaf: np.array(leaf), _without_typed_keys(state))
         progress = progress | {"digest": _digest(arrays)}
-        metrics = None if val_accuracy is None else {"val_accuracy": val_accuracy}
+        metrics = {"val_accuracy": NOT_EVALUATED if val_accuracy is None else val_accuracy}
         items = ocp.args.Composite(state=ocp.args.StandardSave(arrays), progress=ocp.args.JsonSave(progress))
         try:
+            self._manager.wait_until_finished()
             if step in self._manager.all_steps():  # saved before it was evaluated
                 self._manager.delete(step)
             self._manager.save(step, args=items, metrics=metrics)
@@ -100,7 +102,19 @@ class Checkpoints:
         Raises:
             InputError: it is damaged, or of another structure.
         """
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, _without_typed_keys(like))
+        like_arrays = _without_typed_keys(like)
+        state, progress = self._restore(step, jax.tree.map(ocp.utils.to_shape_dtype_struct, like_arrays))
+        return Checkpoint(step, _with_typed_keys(state, like), progress)
+
+    def read_as_saved(self, step: int) -> Any:
+        """The state of a step as nested dictionaries of NumPy arrays, whatever its structure was.
+
+        Raises:
+            InputError: it is damaged.
+        """
+        return self._restore(step, None)[0]
+
+    def _restore(self, step: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
         items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), progress=ocp.args.JsonRestore())
         try:
             restored = self._manager.restore(step, args=items)
@@ -110,7 +124,7 @@ class Checkpoints:
         except Exception as error:  # whatever Orbax and its file formats make of damaged bytes
             reason = str(error).split("\n")[0][:200]
             raise InputError(f"the checkpoint of step {step} in {self.directory} can't be read: {reason}") from error
-        return Checkpoint(step, _with_typed_keys(restored.state, like), progress)
+        return restored.state, progress
 
     def wait(self) -> None:
         """Wait until everything is written."""
@@ -134,9 +148,10 @@ def _accuracy(metrics: dict[str, float]) -> float:
 
 def _digest(arrays: Any) -> str:
     digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+    named = {jax.tree_util.keystr(p, simple=True): a for p, a in jax.tree_util.tree_leaves_with_path(arrays)}
+    for name, leaf in sorted(named.items()):  # read as dictionaries they may come in another order
         array = np.asarray(leaf)
-        digest.update(json.dumps([jax.tree_util.keystr(path), str(array.dtype), array.shape]).encode())
+        digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 

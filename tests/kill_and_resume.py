@@ -1,0 +1,104 @@
+"""Kill a real training command again and again, and see that it ends as if nothing had happened.
+
+`python tests/kill_and_resume.py --kills 100` takes about half an hour.
+"""
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+from events import read_scalars
+
+from transformer_jax.checkpoints import Checkpoints
+
+REPOSITORY = Path(__file__).parent.parent
+PATIENCE = 300  # seconds that one start may take
+
+
+def command(script: str, parent: Path, *settings: object) -> list[str]:
+    return [
+        sys.executable,
+        str(REPOSITORY / "experiments" / script),
+        f"--checkpoint-dir={parent}",
+        *map(str, settings),
+    ]
+
+
+def run_with_kills(
+    arguments: list[str], run: Path, kills: int, signal_number: int = signal.SIGKILL, seed: int = 0
+) -> list[int]:
+    """Run a command to its end, killed `kills` times, each a random moment after it has made progress.
+
+    Returns:
+        The newest checkpoint's step at each kill.
+    """
+    rng = random.Random(seed)
+    steps = []
+    while True:
+        before = _checkpoints(run)
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if len(steps) == kills:
+            output, _ = process.communicate(timeout=PATIENCE)
+            if process.returncode:
+                raise AssertionError(output)
+            return steps
+        deadline = time.monotonic() + PATIENCE
+        while _checkpoints(run) == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        time.sleep(rng.random() * 0.1)
+        process.send_signal(signal_number)
+        output, _ = process.communicate(timeout=PATIENCE)
+        if process.returncode == 0:
+            raise AssertionError("the run ended before it was killed: let it train longer")
+        expected = -signal_number if signal_number == signal.SIGKILL else 128 + signal_number
+        if process.returncode != expected:
+            raise AssertionError(f"status {process.returncode}: {output}")
+        steps.append(max(_checkpoints(run), default=0))
+
+
+def _checkpoints(run: Path) -> set[int]:
+    return {int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdigit()}
+
+
+def assert_same_run(run: Path, uninterrupted: Path) -> None:
+    """The same parameters bit for bit, the same best step, the same curves without gaps or doubles."""
+    ours, theirs = (Checkpoints(path / "checkpoints", read_only=True) for path in (run, uninterrupted))
+    assert ours.best_step == theirs.best_step
+    assert ours.steps[-1] == theirs.steps[-1]
+    for step in {ours.best_step, ours.steps[-1]}:
+        a, b = (jax.tree.leaves(checkpoints.read_as_saved(step)) for checkpoints in (ours, theirs))
+        for leaf, expected in zip(a, b, strict=True):
+            np.testing.assert_array_equal(leaf, expected)
+    scalars, expected = read_scalars(run, as_pairs=True), read_scalars(uninterrupted, as_pairs=True)
+    assert scalars.keys() == expected.keys()
+    for tag in expected.keys() - {"train/steps_per_second"}:
+        assert scalars[tag] == expected[tag], tag
+    results = [json.loads((path / "results.json").read_text()) for path in (run, uninterrupted)]
+    for name in ("val_acc", "test_acc", "steps"):
+        assert results[0][name] == results[1][name]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=100)
+    kills = parser.parse_args().kills
+    settings = ("--dropout-prob=0.1", "--checkpoint-every=7", "--eval-every=1", f"--max-epochs={max(4, kills // 3)}")
+    with tempfile.TemporaryDirectory() as parent:
+        paths = [Path(parent) / name for name in ("killed", "uninterrupted")]
+        commands = [command("reverse.py", path, "--train-size=12800", *settings) for path in paths]
+        steps = run_with_kills(commands[0], paths[0] / "ReverseTask", kills)
+        subprocess.run(commands[1], check=True, stdout=subprocess.DEVNULL)
+        assert_same_run(*(path / "ReverseTask" for path in paths))
+    print(f"{kills} kills, at the checkpoints of steps {steps}: the same run, bit for bit")
+
+
+if __name__ == "__main__":
+    main()
