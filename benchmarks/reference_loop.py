@@ -1,4 +1,8 @@
-"""The tutorial's loop, which both reference loops run, and the interface through which contestants are measured."""
+"""The tutorial's loop, which both reference loops run, and the interface through which contestants are measured.
+
+What it leaves out is in its favour: it writes neither TensorBoard events nor checkpoints, and keeps the best parameters
+in memory.
+"""
 
 import abc
 import dataclasses
@@ -39,6 +43,9 @@ class ReferenceLoop(abc.ABC):
         seed: of the parameters, the dropout, the order of the training set and its draws.
         epochs: passes over the training set, at whose end the learning rate reaches 0; the task's if None.
         num_workers: processes that load; 0 loads in the main one.
+
+    Raises:
+        ValueError: the training is not longer than the warm-up.
     """
 
     eval_every = 5  # epochs between evaluations; the last epoch is always followed by one
@@ -49,10 +56,14 @@ class ReferenceLoop(abc.ABC):
         self.task = task
         self.epochs = task.epochs if epochs is None else epochs
         train, val, test = task.datasets(seed)
-        self.train_loader = self._loader(train, num_workers, shuffle=True, drop_last=True, seed=seed)
+        self.train_loader = self._loader(train, num_workers, train=True, seed=seed)
         self.val_loader = self._loader(val, num_workers)
         self.test_loader = self._loader(test, num_workers)
         self.num_steps = self.epochs * len(self.train_loader)
+        if self.num_steps <= task.warmup:
+            raise ValueError(
+                f"epochs is {self.epochs}, {self.num_steps} steps; it needs more than {task.warmup}, the warm-up"
+            )
         self.compile_seconds = 0.0  # of the training step
         self.history: list[np.ndarray] = []  # of each epoch the mean loss and accuracy
         self._steps = itertools.chain.from_iterable(self.train_epoch() for _ in itertools.count())
@@ -127,10 +138,12 @@ class ReferenceLoop(abc.ABC):
             sizes.append(len(batch[0]))
         return float(np.average(self.fetch(metrics)[:, 0], weights=sizes))
 
-    def _loader(self, dataset: Dataset, num_workers: int, *, seed: int = 0, **order: bool) -> DataLoader:
+    def _loader(self, dataset: Dataset, num_workers: int, *, train: bool = False, seed: int = 0) -> DataLoader:
         return DataLoader(
             dataset,
             self.task.batch_size,
+            shuffle=train,
+            drop_last=train,
             collate_fn=self.collate,
             pin_memory=self.pin_memory,
             generator=Generator().manual_seed(seed),
@@ -139,7 +152,6 @@ class ReferenceLoop(abc.ABC):
             # A process forked from one that runs JAX's threads can deadlock.
             multiprocessing_context="spawn" if num_workers else None,
             persistent_workers=num_workers > 0,
-            **order,
         )
 
 

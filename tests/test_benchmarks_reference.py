@@ -143,6 +143,12 @@ def test_trains_with_dropout_and_keeps_the_best_parameters(contestant):
     assert loop.evaluate(loop.test_loader) > 0.9
 
 
+@BOTH
+def test_training_shorter_than_the_warm_up_is_an_error(contestant):
+    with pytest.raises(ValueError, match="epochs is 2, 64 steps; it needs more than 64"):
+        contestant(dataclasses.replace(REVERSE, warmup=64), seed=0, epochs=2)
+
+
 def test_positions_are_the_sinusoidal_table():
     expected = [[math.sin(3), math.cos(3), math.sin(3 / 10_000 ** (2 / 5)), math.cos(3 / 10_000 ** (2 / 5))]]
     np.testing.assert_allclose(reference_jax.positions(7, 5)[3:4, :4], expected, rtol=1e-6)
