@@ -36,7 +36,7 @@ class StepTimes:
 
 
 class ReferenceLoop(abc.ABC):
-    """A contestant: `run` measures steps of its real loop, `fit` and `test` do a whole job.
+    """A contestant: `run` measures steps of its real loop, `fit` and `evaluate` do a whole job.
 
     Args:
         task: settings and data.
