@@ -1,0 +1,162 @@
+"""Reference loop: the tutorial's procedure in JAX, kept plain. It shares no code with `transformer_jax`.
+
+One jitted step per batch, and a loader that stacks samples in Python. The whole job as a process:
+
+    python benchmarks/reference_jax.py --task reverse --epochs 10
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax.training.train_state import TrainState
+from jax import Array
+
+from reference_loop import ReferenceLoop, whole_job
+from reference_tasks import ReferenceTask
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention, its three input projections fused into one."""
+
+    num_heads: int  # H
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        B, T, D = x.shape  # noqa: N806
+        # Xavier-uniform for each of the three [D, D] kernels, not for the one [D, 3 D]: √2 larger.
+        xavier_of_each = nn.initializers.variance_scaling(2.0, "fan_avg", "uniform")
+        qkv = nn.Dense(3 * D, kernel_init=xavier_of_each)(x)  # [B T 3D]
+        qkv = qkv.reshape(B, T, self.num_heads, -1).transpose(0, 2, 1, 3)  # [B H T 3d]
+        query, key, value = jnp.split(qkv, 3, axis=-1)  # [B H T d] each
+        logits = query @ key.swapaxes(-2, -1) / np.sqrt(query.shape[-1])  # [B H T T]
+        values = nn.softmax(logits) @ value  # [B H T d]
+        values = values.transpose(0, 2, 1, 3).reshape(B, T, D)
+        return nn.Dense(D, kernel_init=nn.initializers.xavier_uniform())(values)
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention, then feed-forward, each with residual, dropout and LayerNorm after them."""
+
+    num_heads: int  # H
+    dropout_prob: float
+
+    @nn.compact
+    def __call__(self, x: Array, *, train: bool) -> Array:
+        def dropout(y: Array) -> Array:
+            return nn.Dropout(self.dropout_prob, deterministic=not train)(y)
+
+        D = x.shape[-1]  # noqa: N806
+        x = nn.LayerNorm()(x + dropout(SelfAttention(self.num_heads)(x)))
+        hidden = dropout(nn.relu(nn.Dense(2 * D)(x)))  # [B T F]
+        return nn.LayerNorm()(x + dropout(nn.Dense(D)(hidden)))
+
+
+class Predictor(nn.Module):
+    """Input layer, encoder, and an output network that predicts for every element."""
+
+    task: ReferenceTask
+
+    @nn.compact
+    def __call__(self, x: Array, *, train: bool) -> Array:
+        task = self.task
+        x = nn.Dropout(task.input_dropout_prob, deterministic=not train)(x)
+        x = nn.Dense(task.model_dim)(x)  # [B T D]
+        if task.is_sequence:
+            x = x + positions(x.shape[1], task.model_dim)
+        for _ in range(task.num_layers):
+            x = EncoderBlock(task.num_heads, task.dropout_prob)(x, train=train)
+        x = nn.relu(nn.LayerNorm()(nn.Dense(task.model_dim)(x)))
+        x = nn.Dropout(task.dropout_prob, deterministic=not train)(x)
+        return nn.Dense(task.num_classes)(x)  # [B T C]
+
+
+def positions(length: int, width: int) -> np.ndarray:
+    """Sinusoidal positions, float32 `[T, D]`; sines on even columns, cosines on odd ones."""
+    column = np.arange(width)
+    angle = np.arange(length)[:, None] / 10_000 ** (column // 2 * 2 / width)
+    return np.where(column % 2, np.cos(angle), np.sin(angle)).astype(np.float32)
+
+
+def numpy_collate(samples: Sequence[tuple]) -> list[np.ndarray]:
+    """Stack samples, one field after the other."""
+    return [np.stack(field) for field in zip(*samples, strict=True)]
+
+
+class ReferenceJax(ReferenceLoop):
+    """The loop in JAX."""
+
+    collate = staticmethod(numpy_collate)
+
+    def __init__(self, task: ReferenceTask, seed: int, **options: Any) -> None:
+        super().__init__(task, seed, **options)
+        self.model = Predictor(task)
+        params_key, self.key = jax.random.split(jax.random.key(seed))
+        batch = numpy_collate([self.val_loader.dataset[0]] * task.batch_size)  # for its shapes
+        initialize = jax.jit(self.model.init, static_argnames="train")
+        params = initialize(params_key, self._inputs_and_labels(batch)[0], train=False)["params"]
+        schedule = optax.warmup_cosine_decay_schedule(0.0, task.lr, task.warmup, self.num_steps)
+        optimizer = optax.chain(optax.clip_by_global_norm(task.gradient_clip), optax.adam(schedule))
+        self.state = TrainState.create(apply_fn=self.model.apply, params=params, tx=optimizer)
+        self._train_step = jax.jit(self._pure_train_step)
+        self._eval_step = jax.jit(self._pure_eval_step)
+        start = time.perf_counter()
+        jax.block_until_ready(self._train_step(self.state, self.key, batch))  # what this step computes is not kept
+        self.compile_seconds = time.perf_counter() - start
+
+    def train_step(self, batch: Sequence[np.ndarray]) -> tuple[Array, Array]:
+        self.state, self.key, metrics = self._train_step(self.state, self.key, batch)
+        return metrics
+
+    def eval_step(self, batch: Sequence[np.ndarray]) -> Array:
+        return self._eval_step(self.state.params, batch)
+
+    def fetch(self, metrics: Sequence[tuple[Array, ...]]) -> np.ndarray:
+        return np.array(jax.device_get(metrics))
+
+    def synchronize(self) -> None:
+        jax.block_until_ready(self.state)
+
+    def snapshot(self) -> Any:
+        return self.state.params
+
+    def restore(self, snapshot: Any) -> None:
+        self.state = self.state.replace(params=snapshot)
+
+    def _pure_train_step(
+        self, state: TrainState, key: Array, batch: Sequence[Array]
+    ) -> tuple[TrainState, Array, tuple[Array, Array]]:
+        key, dropout_key = jax.random.split(key)
+
+        def loss_function(params: Any) -> tuple[Array, Array]:
+            return self._loss_and_accuracy(params, batch, train=True, rngs={"dropout": dropout_key})
+
+        (loss, accuracy), gradients = jax.value_and_grad(loss_function, has_aux=True)(state.params)
+        return state.apply_gradients(grads=gradients), key, (loss, accuracy)
+
+    def _pure_eval_step(self, params: Any, batch: Sequence[Array]) -> Array:
+        return self._loss_and_accuracy(params, batch, train=False)[1]
+
+    def _loss_and_accuracy(self, params: Any, batch: Sequence[Array], **options: Any) -> tuple[Array, Array]:
+        inputs, labels = self._inputs_and_labels(batch)
+        logits = self.model.apply({"params": params}, inputs, **options)  # [B T C]
+        if not self.task.is_sequence:
+            logits = logits[..., 0]  # [B T], the classes are the elements of the set
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return losses.mean(), (logits.argmax(-1) == labels).mean()
+
+    def _inputs_and_labels(self, batch: Sequence[Array]) -> tuple[Array, Array]:
+        if self.task.is_sequence:
+            numbers, labels = batch
+            return jax.nn.one_hot(numbers, self.task.num_categories), labels
+        features, _, labels = batch
+        return features, labels
+
+
+if __name__ == "__main__":
+    whole_job(ReferenceJax)

@@ -1,0 +1,170 @@
+"""The two tasks of the reference loops: their settings, and datasets that give one sample at a time."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+from torch.utils.data import Dataset
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReferenceTask:
+    """What both tasks are configured by; each gives its own values."""
+
+    is_sequence: ClassVar[bool]  # numbers with a label each, and positions; else a set of features with one label
+
+    model_dim: int  # D
+    num_heads: int  # H
+    num_layers: int  # L
+    dropout_prob: float  # inside the encoder and the output network
+    input_dropout_prob: float  # of the inputs
+    batch_size: int  # samples in one step
+    warmup: int  # steps in which the learning rate rises from 0 to its peak
+    epochs: int  # passes over the training set
+    lr: float = 5e-4  # peak learning rate
+    gradient_clip: float = 1.0  # largest global norm of the gradient
+
+    @property
+    def input_dim(self) -> int:
+        """Width of the model's inputs."""
+        raise NotImplementedError
+
+    @property
+    def num_classes(self) -> int:
+        """C, the predictions for each element."""
+        raise NotImplementedError
+
+    def datasets(self, seed: int) -> tuple[Dataset, Dataset, Dataset]:
+        """Training, validation and test set; the seed is of what the training set draws anew every epoch."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReverseTask(ReferenceTask):
+    """Reverse a sequence of numbers."""
+
+    is_sequence: ClassVar[bool] = True
+
+    model_dim: int = 32
+    num_heads: int = 1
+    num_layers: int = 1
+    dropout_prob: float = 0.0
+    input_dropout_prob: float = 0.0
+    batch_size: int = 128
+    warmup: int = 50
+    epochs: int = 10
+    num_categories: int = 10  # the numbers are 0 … num_categories - 1
+    seq_len: int = 16  # T, numbers in a sequence
+    sizes: tuple[int, int, int] = (50_000, 1_000, 10_000)  # sequences for training, validation and test
+
+    @property
+    def input_dim(self) -> int:
+        return self.num_categories
+
+    @property
+    def num_classes(self) -> int:
+        return self.num_categories
+
+    def datasets(self, seed: int) -> tuple[Dataset, Dataset, Dataset]:
+        train, val, test = (
+            ReverseDataset(self.num_categories, self.seq_len, size, data_seed)
+            for size, data_seed in zip(self.sizes, (42, 43, 44), strict=True)
+        )
+        return train, val, test
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnomalyTask(ReferenceTask):
+    """Find the odd one out in a set: CIFAR-100's sizes, with features that are made up."""
+
+    is_sequence: ClassVar[bool] = False
+
+    model_dim: int = 256
+    num_heads: int = 4
+    num_layers: int = 4
+    dropout_prob: float = 0.1
+    input_dropout_prob: float = 0.1
+    batch_size: int = 64
+    warmup: int = 100
+    epochs: int = 100
+    set_size: int = 10  # T, images in a set, the odd one included
+    num_image_classes: int = 100  # classes that the images are of
+    images_per_class: tuple[int, int, int] = (450, 50, 100)  # for training, validation and test
+    feature_dim: int = 512  # features of an image
+    class_spread: float = 1.0  # standard deviation of the class means, where that of images around theirs is 1
+
+    @property
+    def input_dim(self) -> int:
+        return self.feature_dim
+
+    @property
+    def num_classes(self) -> int:
+        return 1
+
+    def features(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Training, validation and test features, float32 `[classes, images of a class, features]`, always the same."""
+        rng = np.random.default_rng(0)
+        class_means = self.class_spread * rng.standard_normal((self.num_image_classes, 1, self.feature_dim), np.float32)
+        train, val, test = (
+            class_means + rng.standard_normal((self.num_image_classes, images, self.feature_dim), np.float32)
+            for images in self.images_per_class
+        )
+        return train, val, test
+
+    def datasets(self, seed: int) -> tuple[Dataset, Dataset, Dataset]:
+        train, val, test = self.features()
+        return (
+            AnomalyDataset(train, self.set_size, seed, redraw=True),
+            AnomalyDataset(val, self.set_size, seed=43, redraw=False),
+            AnomalyDataset(test, self.set_size, seed=44, redraw=False),
+        )
+
+
+class ReverseDataset(Dataset):
+    """Sequences of numbers drawn uniformly, each with itself reversed as its label."""
+
+    def __init__(self, num_categories: int, seq_len: int, size: int, seed: int) -> None:
+        self.inputs = np.random.default_rng(seed).integers(num_categories, size=(size, seq_len))  # [N T]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        inputs = self.inputs[index]
+        return inputs, inputs[::-1].copy()  # PyTorch's collate function takes no negative strides
+
+
+class AnomalyDataset(Dataset):
+    """For each image a set in which it is the odd one: with images of one other class before it.
+
+    Args:
+        features: `[classes, images of a class, features]`.
+        set_size: T, images in a set.
+        seed: of the draws.
+        redraw: draw the set at each access, as for training; else once, as for evaluation.
+    """
+
+    def __init__(self, features: np.ndarray, set_size: int, seed: int, *, redraw: bool) -> None:
+        self.num_image_classes, self.images_per_class, feature_dim = features.shape
+        self.features = features.reshape(-1, feature_dim)  # [N features]
+        self.set_size = set_size
+        self.rng = np.random.default_rng(seed)
+        self.sets = None if redraw else [self._draw(index) for index in range(len(self))]
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """Features `[T, features]`, the images' indices `[T]`, and which of them is the odd one."""
+        members = self._draw(index) if self.sets is None else self.sets[index]
+        # The odd one is the last, as in the tutorial: the model cannot see it, being permutation-equivariant.
+        return self.features[members], members, self.set_size - 1
+
+    def _draw(self, index: int) -> np.ndarray:
+        image_class = self.rng.integers(self.num_image_classes - 1)
+        image_class += image_class >= index // self.images_per_class  # any but that of the odd one
+        others = self.rng.choice(self.images_per_class, size=self.set_size - 1, replace=False)
+        return np.append(image_class * self.images_per_class + others, index)
+
+
+TASKS = {"reverse": ReverseTask(), "anomaly": AnomalyTask()}
