@@ -70,7 +70,7 @@ def _checkpoints(run: Path) -> set[int]:
 
 def assert_same_run(run: Path, uninterrupted: Path) -> None:
     """The same parameters bit for bit, the same best step, the same curves without gaps or doubles."""
-    ours, theirs = (Checkpoints(path / "checkpoints", read_only=True) for path in (run, uninterrupted))
+    ours, theirs = (Checkpoints(path / "checkpoints", create=False) for path in (run, uninterrupted))
     assert ours.best_step == theirs.best_step
     assert ours.steps[-1] == theirs.steps[-1]
     for step in {ours.best_step, ours.steps[-1]}:

@@ -74,20 +74,31 @@ def test_the_defaults_find_the_odd_digit_in_98_of_100_sets(whole_run):
 
 def small_trainer(digits, **settings) -> AnomalyTrainer:
     config = DigitsConfig(warmup=5, model_dim=16, **settings)
-    indices = np.zeros((1, config.set_size), np.int32)
-    return AnomalyTrainer(config, (indices, np.zeros(1, np.int32)), 100, constants=digits.features)
+    return with_params(AnomalyTrainer(config, constants=digits.features))
+
+
+def with_params(trainer: AnomalyTrainer) -> AnomalyTrainer:
+    """Untrained ones."""
+    example = (np.zeros((1, trainer.config.set_size), np.int32), np.zeros(1, np.int32))
+    trainer.params = trainer.initial_state(example, num_steps=100).params
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def untrained(digits) -> AnomalyTrainer:
+    return small_trainer(digits)
 
 
 @pytest.mark.parametrize("set_size", range(2, 18))
-def test_permuting_a_set_permutes_its_prediction(digits, set_size):
-    trainer = small_trainer(digits, set_size=set_size)
+def test_permuting_a_set_permutes_its_prediction(digits, untrained, set_size):
+    trainer = untrained
     rng = np.random.default_rng(set_size)
     indices = rng.integers(len(digits.features), size=(5, set_size)).astype(np.int32)
     positions = np.zeros(5, np.int32)
     # Half of float32's seven digits, of logits of about 1: the order of sums over the set differs.
     assert permutation_error(trainer, (indices, positions), seed=set_size) <= 1e-5
     order = rng.permutation(set_size)
-    logits, permuted = (trainer.predict((i, positions))[..., 0] for i in (indices, indices[:, order]))
+    logits, permuted = (trainer.forward((i, positions))[..., 0] for i in (indices, indices[:, order]))
     np.testing.assert_allclose(permuted, logits[:, order], atol=1e-5)
 
 
@@ -96,17 +107,17 @@ def test_the_permutation_error_sees_a_model_that_knows_positions(digits):
         def model_inputs(self, data):
             return data[0], None, True
 
-    trainer = WithPositions(SMALL, (np.zeros((1, 10), np.int32), np.zeros(1, np.int32)), 100, constants=digits.features)
+    trainer = with_params(WithPositions(SMALL, constants=digits.features))
     assert permutation_error(trainer, next(iter(anomaly_loaders(SMALL, digits)["test"]))) > 1e-2
 
 
 def test_the_softmax_is_over_the_set(digits):
     trainer = small_trainer(digits)
     indices, positions = next(iter(anomaly_loaders(SMALL, digits)["test"]))
-    logits = trainer.predict((indices, positions))
+    logits = trainer.forward((indices, positions))
     assert logits.shape == (64, 10, 1)
     elements = trainer.loss_function(
-        trainer.state.params, trainer.prepare((indices, positions), trainer.constants), None, train=False
+        trainer.params, trainer.prepare((indices, positions), trainer.constants), None, train=False
     )
     expected = -jax.nn.log_softmax(logits[..., 0])[np.arange(64), positions]
     np.testing.assert_allclose(elements["loss"][0], expected, atol=1e-6)
@@ -122,7 +133,7 @@ def test_predictions_come_for_every_set_in_order_with_the_maps_of_the_pass(digit
     np.testing.assert_allclose(predictions.probabilities.sum(-1), 1, atol=1e-6)
     accuracy = trainer.evaluate(loader)["accuracy"]
     assert len(predictions.mistakes) == round((1 - accuracy) * len(sets))
-    _, maps = trainer.predict((sets[:3], positions[:3]), return_attention=True)
+    _, maps = trainer.forward((sets[:3], positions[:3]), return_attention=True)
     assert [layer.shape for layer in maps] == [(3, 4, 10, 10)] * 2
 
 
@@ -136,11 +147,11 @@ def test_mistakes_are_told_with_what_was_said_and_what_was_right(capsys):
 
 
 def test_a_run_is_repeatable_with_dropout_and_workers(tmp_path):
-    def params(**settings):
-        trainer, _ = train_anomaly(SMALL, checkpoint_dir=tmp_path, **settings)
-        return jax.tree.leaves(trainer.state.params)
+    def params(name, **settings):
+        trainer, _ = train_anomaly(SMALL, checkpoint_dir=tmp_path / name, **settings)
+        return jax.tree.leaves(trainer.params)
 
-    for a, b in zip(params(), params(num_workers=2), strict=True):
+    for a, b in zip(params("alone"), params("workers", num_workers=2), strict=True):
         np.testing.assert_array_equal(a, b)
 
 

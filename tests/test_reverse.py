@@ -1,6 +1,11 @@
 """The reverse task: its data, whole runs of the real command, and what bad input is told."""
 
+import dataclasses
+import inspect
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +15,7 @@ import numpy as np
 import pytest
 from events import read_scalars
 
-from transformer_jax import ReverseConfig, ReverseDataset, train_reverse
+from transformer_jax import ReverseConfig, ReverseDataset, TrainingConfig, load_run, train_reverse
 
 COMMAND = [sys.executable, str(Path(__file__).parent.parent / "experiments" / "reverse.py")]
 SMALL = {"max_epochs": 1, "train_size": 640, "val_size": 130, "test_size": 70, "batch_size": 64, "warmup": 3}
@@ -75,7 +80,7 @@ def test_the_run_can_be_looked_at(whole_run):
     config = json.loads((directory / "config.json").read_text())
     assert (config["task"], config["model_dim"], config["num_heads"]) == ("ReverseTask", 32, 1)
     assert "encoder/layers_0/self_attn/query_proj/kernel" in printed
-    assert [path.name for path in (directory / "best").iterdir()] == ["3900"]
+    assert checkpoint_steps(directory) == ["1950", "3900"]
 
 
 def train(tmp_path: Path, **settings):
@@ -86,7 +91,7 @@ def test_the_attention_map_is_close_to_the_anti_diagonal(tmp_path):
     trainer, results = train(tmp_path, max_epochs=40, seq_len=5, num_categories=4, lr=3e-3)
     assert results["test_acc"] == 1.0
     inputs = ReverseDataset(4, 5, 200, seed=9).inputs
-    _, (attention,) = trainer.predict((inputs, inputs), return_attention=True)
+    _, (attention,) = trainer.forward((inputs, inputs), return_attention=True)
     mirrored = attention[:, 0, np.arange(5), np.arange(5)[::-1]]
     assert mirrored.mean() > 0.5  # 0.2 if it looked everywhere
     looks_at = attention[:, 0].argmax(-1)
@@ -96,32 +101,26 @@ def test_the_attention_map_is_close_to_the_anti_diagonal(tmp_path):
 def test_a_run_of_one_epoch_leaves_a_checkpoint_and_results(tmp_path):
     trainer, results = train(tmp_path)
     directory = tmp_path / "ReverseTask"
-    assert [path.name for path in (directory / "best").iterdir()] == ["10"]
+    assert checkpoint_steps(directory) == ["10"]
     assert json.loads((directory / "results.json").read_text()) == results
     assert 0 < results["val_acc"] < 1
-    jax.tree.map(np.testing.assert_array_equal, trainer.state.params, trainer.run.best.restore(trainer.state.params))
+    jax.tree.map(np.testing.assert_array_equal, trainer.params, load_run(directory).params)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")  # more than this machine's cores
 def test_the_same_seed_gives_bitwise_the_same_parameters_also_with_workers_and_another_does_not(tmp_path):
-    def params(**settings):
-        return jax.tree.leaves(train(tmp_path, dropout_prob=0.1, **settings)[0].state.params)
+    def params(name, **settings):
+        return jax.tree.leaves(train(tmp_path / name, dropout_prob=0.1, **settings)[0].params)
 
-    first = params()
-    for again in (params(), params(num_workers=4)):
+    first = params("first")
+    for again in (params("again"), params("workers", num_workers=4)):
         for a, b in zip(first, again, strict=True):
             np.testing.assert_array_equal(a, b)
-    assert any(np.any(a != b) for a, b in zip(first, params(seed=7), strict=True))
+    assert any(np.any(a != b) for a, b in zip(first, params("other", seed=7), strict=True))
 
 
-def test_a_new_run_replaces_an_earlier_one_of_the_same_name(tmp_path):
-    train(tmp_path, max_epochs=2)
-    (tmp_path / "ReverseTask" / "notes.txt").write_text("mine")
-    train(tmp_path)
-    scalars = read_scalars(tmp_path / "ReverseTask")
-    assert list(scalars["val/accuracy"]) == [10]
-    assert [path.name for path in (tmp_path / "ReverseTask" / "best").iterdir()] == ["10"]
-    assert (tmp_path / "ReverseTask" / "notes.txt").read_text() == "mine"
+def checkpoint_steps(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / "checkpoints").iterdir())
 
 
 BAD_SETTINGS = [
@@ -141,6 +140,9 @@ BAD_SETTINGS = [
     ({"lr": 0.0}, "lr is 0.0"),
     ({"gradient_clip": -1.0}, "gradient_clip is -1.0"),
     ({"num_layers": 0}, "num_layers is 0"),
+    ({"seed": 2**32}, "seed is 4294967296"),
+    ({"steps_per_call": -1}, "steps_per_call is -1"),
+    ({"checkpoint_minutes": 0.0}, "checkpoint_minutes is 0.0"),
     ({"num_workers": -1}, "num_workers is -1"),
 ]
 
@@ -182,12 +184,26 @@ def test_the_command_line_shows_an_error_in_one_line_with_status_2(arguments, me
     assert process.stdout == ""
 
 
+def test_an_error_is_one_plain_line_on_a_terminal_too():
+    directory = "/proc/" + "a" * 150
+    master, terminal = pty.openpty()
+    arguments = ["--num-heads", "5", "--checkpoint-dir", directory]
+    process = subprocess.run([*COMMAND, *arguments], stdout=terminal, stderr=subprocess.PIPE, text=True)
+    os.close(terminal)
+    os.close(master)
+    assert process.stderr == (
+        "reverse.py: error: num_heads is 5; it must be at least 1 and divide the model's width 32\n"
+    )
+
+
 def test_help_explains_every_flag():
     process = run("--help")
     assert process.returncode == 0
-    fields = ReverseConfig.__dataclass_fields__
-    assert len(fields) >= 20
-    for field in fields:
-        flag = "--" + field.replace("_", "-")
-        explanation = process.stdout.split(flag + " ", 1)[1].split("--", 1)[0]
-        assert len(explanation.split()) > 5, flag  # the type, the default and a sentence
+    printed = re.sub(r"[│\s]+", " ", process.stdout)
+    sources = inspect.getsource(TrainingConfig) + inspect.getsource(ReverseConfig)
+    comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", sources, re.M))
+    names = [field.name for field in dataclasses.fields(ReverseConfig)]
+    assert len(names) >= 20
+    for name in names:
+        assert "--" + name.replace("_", "-") in printed
+        assert comments[name] in printed, name

@@ -11,6 +11,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 
+from transformer_jax.errors import InputError
 from transformer_jax.masks import fit_mask
 
 
@@ -25,6 +26,8 @@ def scaled_dot_product(
     The softmax is taken in float32 or wider, whatever the input type. A query that may attend to nothing gets zero
     weights and zero values, and a finite gradient.
 
+    What is masked must still be finite: zero times infinity is no number.
+
     Args:
         q: queries `[..., T, d]`.
         k: keys `[..., S, d]`.
@@ -35,7 +38,7 @@ def scaled_dot_product(
         The values `[..., T, d_v]` and the attention weights `[..., T, S]`, each row of which sums to one.
 
     Raises:
-        ValueError: the mask is of another rank, of float type, or does not fit.
+        InputError: the mask is of another rank, of float type, or does not fit.
     """
     q, k, v = promote_dtype(q, k, v, dtype=None)  # to one floating type
     wide = jnp.promote_types(q.dtype, jnp.float32)
@@ -55,10 +58,10 @@ def head_width(embed_dim: int, num_heads: int) -> int:
     """Width d = D / H of one head.
 
     Raises:
-        ValueError: `num_heads` does not divide `embed_dim`.
+        InputError: `num_heads` does not divide `embed_dim`.
     """
     if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
-        raise ValueError(f"num_heads is {num_heads}; it must be at least 1 and divide the model's width {embed_dim}")
+        raise InputError(f"num_heads is {num_heads}; it must be at least 1 and divide the model's width {embed_dim}")
     return embed_dim // num_heads
 
 
@@ -76,7 +79,7 @@ class MultiheadAttention(nn.Module):
     Xavier-uniform kernels, zero biases. Source: Vaswani et al. 2017, section 3.2.2.
 
     Raises:
-        ValueError: at construction, if `num_heads` does not divide `embed_dim`.
+        InputError: at construction, if `num_heads` does not divide `embed_dim`.
     """
 
     embed_dim: int  # D, the width of the output and of the H heads together

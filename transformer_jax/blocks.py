@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.attention import head_width
+from transformer_jax.errors import InputError, check_probability
 
 Activation = Callable[[Array], Array]
 
@@ -61,7 +62,7 @@ class Block(nn.Module):
     """The settings of a block, and its parts other than attention.
 
     Raises:
-        ValueError: at construction, if `num_heads` does not divide `input_dim`.
+        InputError: at construction, if `num_heads` does not divide `input_dim`, or a probability is not in [0, 1).
     """
 
     input_dim: int  # D
@@ -74,6 +75,7 @@ class Block(nn.Module):
 
     def __post_init__(self) -> None:
         head_width(self.input_dim, self.num_heads)
+        check_probability("dropout_prob", self.dropout_prob)
         super().__post_init__()
 
     @nn.nowrap  # so that what it makes belongs to the caller's setup
@@ -91,7 +93,8 @@ class Stack(nn.Module):
     """Blocks of one kind, `layers`, and a LayerNorm after the last, `norm`, where `final_norm` says so.
 
     Raises:
-        ValueError: at construction, if `num_heads` does not divide `input_dim`.
+        InputError: at construction, if `num_heads` does not divide `input_dim`, a probability is not in [0, 1),
+            or `num_layers` is negative.
     """
 
     num_layers: int  # L
@@ -108,6 +111,9 @@ class Stack(nn.Module):
 
     def __post_init__(self) -> None:
         head_width(self.input_dim, self.num_heads)
+        check_probability("dropout_prob", self.dropout_prob)
+        if self.num_layers < 0:
+            raise InputError(f"num_layers is {self.num_layers}; it must be at least 0")
         super().__post_init__()
 
     def setup(self) -> None:

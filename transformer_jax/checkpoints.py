@@ -33,10 +33,10 @@ class Checkpoints:
 
     Args:
         directory: where they lie.
-        read_only: never write or delete.
+        create: make the directory where it is missing.
     """
 
-    def __init__(self, directory: Path, *, read_only: bool = False) -> None:
+    def __init__(self, directory: Path, *, create: bool = True) -> None:
         self.directory = directory.absolute()  # Orbax takes no other
         policies = [
             preservation_policy.LatestN(NEWEST),
@@ -46,7 +46,7 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             best_fn=_accuracy,
             preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
-            read_only=read_only,
+            create=create,
         )
         self._manager = ocp.CheckpointManager(self.directory, options=options)
 

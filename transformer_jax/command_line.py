@@ -58,10 +58,11 @@ def parse(config_class: type[Config], arguments: list[str], **options: Any) -> A
 
 
 def _message(box: str) -> str:
-    """The sentence in tyro's box: its lines from below the title to the rule that separates it from the advice."""
-    lines = [line.strip("│| ") for line in box.splitlines()[1:]]
-    rule = next((number for number, line in enumerate(lines) if line.startswith(("─", "╰", "-----"))), len(lines))
-    return re.sub(r"^Error parsing \w+: ", "", " ".join(lines[:rule]))
+    """The sentence in tyro's plain box: title, rule, sentence, rule, advice."""
+    lines = [line.strip() for line in box.splitlines()]
+    rules = [number for number, line in enumerate(lines) if line.startswith("-----")]
+    sentence = lines[rules[0] + 1 : rules[1]] if len(rules) > 1 else lines
+    return re.sub(r"^Error parsing \w+: ", "", " ".join(filter(None, sentence)))
 
 
 def _exit(message: str, status: int) -> None:

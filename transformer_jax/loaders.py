@@ -10,6 +10,8 @@ from torch.utils.data import DataLoader, Sampler
 
 from transformer_jax.errors import InputError
 
+Loader = DataLoader  # of NumPy batches, from `make_loader`
+
 
 class StackedSamples(Sequence):
     """Samples that already lie stacked in one pytree of arrays.
@@ -108,7 +110,7 @@ def make_loader(
     seed: int = 0,
     num_workers: int = 0,
     groups: Int[np.ndarray, " N"] | None = None,
-) -> DataLoader:
+) -> Loader:
     """A PyTorch loader of NumPy batches over a map-style dataset.
 
     Args:
@@ -117,12 +119,17 @@ def make_loader(
         shuffle: in a new order each epoch; the epoch is set by `loader.batch_sampler.set_epoch(epoch)`.
         drop_last: leave out a shorter last batch.
         seed: of the order.
-        num_workers: processes that load; the batches are the same for any number of them.
+        num_workers: processes that load; the batches are the same for any number of them. They import the script
+            that was started, which must therefore begin its work under `if __name__ == "__main__":`.
         groups: a number for each sample; those of one group share batches, samples of like length for example.
 
     Raises:
-        InputError: the dataset is empty, or smaller than one batch with `drop_last`.
+        InputError: the dataset is empty, or smaller than one batch with `drop_last`; a number is below its minimum.
     """
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}; it must be at least 1")
+    if num_workers < 0:
+        raise InputError(f"num_workers is {num_workers}; it must be at least 0")
     if len(dataset) == 0:
         raise InputError("the dataset is empty; it must hold at least one sample")
     if drop_last and batch_size > len(dataset):

@@ -5,10 +5,14 @@ A mask is boolean, True = may attend. Integers 0/1 are accepted and mean the sam
 every index of that axis. Masks stay as small as they were given: nothing here spreads one over the heads.
 """
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Shaped
+
+from transformer_jax.errors import InputError
 
 _USE_PADDING_MASK = (
     "a per-token validity vector [B, S] is not a mask of rank 2: call padding_mask(valid), which gives [B, 1, 1, S]"
@@ -21,11 +25,11 @@ def expand_mask(mask: Shaped[ArrayLike, "..."]) -> Bool[Array, "#B #H #T #S"]:
     `[T, S]` becomes `[1, 1, T, S]`, `[B, T, S]` becomes `[B, 1, T, S]`, rank 4 stays.
 
     Raises:
-        ValueError: the mask has another rank, or is neither boolean nor integer.
+        InputError: the mask has another rank, is neither boolean nor integer, or is known to hold other integers.
     """
     mask = _as_boolean(mask)
     if mask.ndim not in (2, 3, 4):
-        raise ValueError(
+        raise InputError(
             f"mask has shape {mask.shape}; it may be [T, S], [B, T, S] or [B, H, T, S], with 1 for any of them; "
             f"{_USE_PADDING_MASK}"
         )
@@ -43,11 +47,11 @@ def padding_mask(valid: Shaped[ArrayLike, "..."]) -> Bool[Array, "B 1 1 S"]:
         valid: `[B, S]`, True (or 1) where there is a real token.
 
     Raises:
-        ValueError: `valid` has another rank, or is neither boolean nor integer.
+        InputError: `valid` has another rank, or is neither boolean nor integer.
     """
     valid = _as_boolean(valid)
     if valid.ndim != 2:
-        raise ValueError(f"valid has shape {valid.shape}; it may be [B, S], one truth value for each token")
+        raise InputError(f"valid has shape {valid.shape}; it may be [B, S], one truth value for each token")
     return valid[:, None, None, :]
 
 
@@ -60,7 +64,7 @@ def combine_masks(*masks: Shaped[ArrayLike, "..."] | None) -> Bool[Array, "#B #H
     """Allow what every given mask allows. Those that are None allow everything; if all are, so is the result.
 
     Raises:
-        ValueError: a mask that `expand_mask` rejects, or two whose sizes do not broadcast; it names both shapes.
+        InputError: a mask that `expand_mask` rejects, or two whose sizes do not broadcast; it names both shapes.
     """
     combined = None
     for mask in masks:
@@ -73,7 +77,7 @@ def combine_masks(*masks: Shaped[ArrayLike, "..."] | None) -> Bool[Array, "#B #H
         try:
             combined = combined & mask
         except (TypeError, ValueError):
-            raise ValueError(f"masks of shapes {combined.shape} and {mask.shape} do not broadcast") from None
+            raise InputError(f"masks of shapes {combined.shape} and {mask.shape} do not broadcast") from None
     return combined
 
 
@@ -84,7 +88,7 @@ def fit_mask(mask: Shaped[ArrayLike, "..."], logits_shape: tuple[int, ...]) -> B
     along the missing axes.
 
     Raises:
-        ValueError: a mask that `expand_mask` rejects, or whose sizes do not fit; it names both shapes.
+        InputError: a mask that `expand_mask` rejects, or whose sizes do not fit; it names both shapes.
     """
     expanded = expand_mask(mask)
     missing = {2: (0, 1), 3: (1,)}.get(len(logits_shape), ())  # the axes of [B H T S] that such logits lack
@@ -94,7 +98,7 @@ def fit_mask(mask: Shaped[ArrayLike, "..."], logits_shape: tuple[int, ...]) -> B
         sizes = zip(reversed(expanded.shape), reversed(logits_shape), strict=False)
         fits = all(size in (1, needed) for size, needed in sizes)
     if not fits:
-        raise ValueError(
+        raise InputError(
             f"mask of shape {jnp.shape(mask)} does not broadcast against attention logits of shape {logits_shape}; "
             f"{_USE_PADDING_MASK}"
         )
@@ -102,7 +106,11 @@ def fit_mask(mask: Shaped[ArrayLike, "..."], logits_shape: tuple[int, ...]) -> B
 
 
 def _as_boolean(mask: ArrayLike) -> Array:
+    # Only a mask that is known while tracing can be looked at.
+    known = None if isinstance(mask, jax.core.Tracer) else np.asarray(mask)
     mask = jnp.asarray(mask)
     if not (mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.integer)):
-        raise ValueError(f"mask has type {mask.dtype}; it may be boolean (True = may attend) or integer 0/1")
+        raise InputError(f"mask has type {mask.dtype}; it may be boolean (True = may attend) or integer 0/1")
+    if mask.dtype != bool and known is not None and not np.isin(known, (0, 1)).all():
+        raise InputError(f"mask holds {known[~np.isin(known, (0, 1))][0]}; an integer mask may hold 0 and 1 alone")
     return mask.astype(bool)

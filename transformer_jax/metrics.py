@@ -46,12 +46,21 @@ def stack_batches(data: Any, batch_size: int, num_batches: int) -> tuple[Batch, 
 
 
 def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
-    """Sum each metric's values, each with its weight, over the valid rows."""
+    """Sum each metric's values, each with its weight, over the valid rows.
+
+    Raises:
+        ValueError: weights that are neither of the values' rank nor one number.
+    """
 
     def sums(values: Shaped[ArrayLike, "B ..."], weights: ArrayLike) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        if jnp.ndim(weights) not in (0, values.ndim):
+            raise ValueError(
+                f"weights of shape {jnp.shape(weights)} for values of shape {values.shape}; one for each, or 1"
+            )
         valid_rows = valid.reshape(-1, *[1] * (values.ndim - 1))  # [B 1 ...]
         weights = jnp.broadcast_to(weights, values.shape) * valid_rows.astype(jnp.float32)
-        return jnp.sum(values * weights), jnp.sum(weights)
+        # Selected, not multiplied: what is left out may be infinite.
+        return jnp.sum(jnp.where(weights > 0, values, 0) * weights), jnp.sum(weights)
 
     return {name: sums(values, weights) for name, (values, weights) in elements.items()}
 

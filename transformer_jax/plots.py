@@ -1,6 +1,6 @@
 """Figures from NumPy arrays. Each function returns a figure that belongs to no window; `savefig` writes it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -12,21 +12,29 @@ from transformer_jax.positional import sinusoidal_table
 
 
 def plot_attention_maps(
-    input_data: Shaped[ArrayLike, "B T"] | Sequence[Sequence[str]] | None,
-    attention_maps: Sequence[Float[ArrayLike, "B H T S"]],
+    input_data: Shaped[ArrayLike, "B S"] | Sequence[Sequence[str]] | None,
+    attention_maps: Sequence[Float[ArrayLike, "B H T S"]] | Float[ArrayLike, "B H T S"],
     idx: int = 0,
+    query_data: Shaped[ArrayLike, "B T"] | Sequence[Sequence[str]] | None = None,
 ) -> Figure:
     """Draw the attention weights of one batch element: rows are layers, columns are heads.
 
     Args:
-        input_data: `[B, T]`, what stands at each position, for the tick labels; None numbers the positions.
-        attention_maps: one `[B, H, T, S]` for each layer, as `get_attention_maps` gives them.
+        input_data: `[B, S]`, what stands at each key's position, for the tick labels; None numbers the positions.
+        attention_maps: one `[B, H, T, S]` for each layer, as `get_attention_maps` gives them, or that of one layer.
         idx: which element of the batch.
+        query_data: `[B, T]`, what stands at each query's position, in cross-attention; None for the same as the keys.
+
+    Raises:
+        ValueError: there are not as many labels as positions.
     """
+    if not isinstance(attention_maps, Sequence):
+        attention_maps = [attention_maps]
     maps = [np.asarray(layer)[idx] for layer in attention_maps]  # L times [H T S]
     num_layers, num_heads = len(maps), len(maps[0])
     num_queries, num_keys = maps[0].shape[-2:]
-    labels = None if input_data is None else [str(token) for token in input_data[idx]]
+    key_labels = _labels(input_data, idx, num_keys)
+    query_labels = _labels(input_data if query_data is None else query_data, idx, num_queries)
     size = 1.2 + 0.18 * max(num_queries, num_keys)  # inches, so that the tick labels stay legible
     figure = Figure(figsize=(size * num_heads, size * num_layers), layout="constrained")
     axes = figure.subplots(num_layers, num_heads, squeeze=False)
@@ -34,10 +42,17 @@ def plot_attention_maps(
         for head, ax in enumerate(row):
             ax.imshow(maps[layer][head], vmin=0, cmap="viridis")
             ax.set_title(f"Layer {layer + 1}, head {head + 1}")
-            ax.set_xticks(range(num_keys), labels if labels and len(labels) == num_keys else range(num_keys))
-            ax.set_yticks(range(num_queries), labels if labels and len(labels) == num_queries else range(num_queries))
+            ax.set_xticks(range(num_keys), key_labels)
+            ax.set_yticks(range(num_queries), query_labels)
             ax.set(xlabel="Key", ylabel="Query")
     return figure
+
+
+def _labels(data: Shaped[ArrayLike, "B N"] | Sequence[Sequence[str]] | None, idx: int, number: int) -> list[str]:
+    labels = [str(token) for token in range(number)] if data is None else [str(token) for token in data[idx]]
+    if len(labels) != number:
+        raise ValueError(f"there are {len(labels)} labels for {number} positions; there must be as many")
+    return labels
 
 
 def plot_positional_encoding(d_model: int, length: int) -> Figure:
@@ -120,7 +135,7 @@ def plot_set_prediction(
     return figure
 
 
-def _draw_set(axes: Sequence[Axes], images: Num[ArrayLike, "S ..."], anomaly: int) -> None:
+def _draw_set(axes: Iterable[Axes], images: Num[ArrayLike, "S ..."], anomaly: int) -> None:
     for position, (ax, image) in enumerate(zip(axes, np.asarray(images), strict=True)):
         ax.imshow(image, cmap="gray")
         ax.set(xticks=(), yticks=())

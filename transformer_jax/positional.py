@@ -7,6 +7,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
+from transformer_jax.errors import InputError
+
 
 def sinusoidal_table(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
     """`PE[pos, 2i] = sin(pos / 10000^(2i/D))`, `PE[pos, 2i+1] = cos(pos / 10000^(2i/D))`.
@@ -35,7 +37,7 @@ class PositionalEncoding(nn.Module):
         """Return `x + PE[:T]`, of the type of `x`.
 
         Raises:
-            ValueError: the sequence is longer than `max_len`, or `x` is not `d_model` wide.
+            InputError: the sequence is longer than `max_len`, or `x` is not `d_model` wide.
         """
         x = jnp.asarray(x)
         self._check(*x.shape[-2:])
@@ -45,7 +47,7 @@ class PositionalEncoding(nn.Module):
         """Return `x + PE[position]`, for a position, traced too, in a sequence of at most `length`.
 
         Raises:
-            ValueError: `length` is above `max_len`, or `x` is not `d_model` wide.
+            InputError: `length` is above `max_len`, or `x` is not `d_model` wide.
         """
         x = jnp.asarray(x)
         self._check(length, x.shape[-1])
@@ -53,6 +55,6 @@ class PositionalEncoding(nn.Module):
 
     def _check(self, length: int, width: int) -> None:
         if length > self.max_len:
-            raise ValueError(f"the sequence has {length} positions; max_len, the positional table's, is {self.max_len}")
+            raise InputError(f"the sequence has {length} positions; max_len, the positional table's, is {self.max_len}")
         if width != self.d_model:
-            raise ValueError(f"the input is {width} wide; d_model, the positional table's width, is {self.d_model}")
+            raise InputError(f"the input is {width} wide; d_model, the positional table's width, is {self.d_model}")

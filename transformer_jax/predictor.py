@@ -8,6 +8,7 @@ from jaxtyping import Float, Shaped
 from transformer_jax.attention import head_width
 from transformer_jax.blocks import Activation
 from transformer_jax.encoder import TransformerEncoder
+from transformer_jax.errors import check_probability
 from transformer_jax.positional import PositionalEncoding
 
 
@@ -18,7 +19,7 @@ class TransformerPredictor(nn.Module):
     → Dense(C).
 
     Raises:
-        ValueError: at construction, if `num_heads` does not divide `model_dim`.
+        InputError: at construction, if `num_heads` does not divide `model_dim`, or a probability is not in [0, 1).
     """
 
     model_dim: int  # D
@@ -34,6 +35,8 @@ class TransformerPredictor(nn.Module):
 
     def __post_init__(self) -> None:
         head_width(self.model_dim, self.num_heads)
+        check_probability("dropout_prob", self.dropout_prob)
+        check_probability("input_dropout_prob", self.input_dropout_prob)
         super().__post_init__()
 
     def setup(self) -> None:
@@ -77,7 +80,7 @@ class TransformerPredictor(nn.Module):
             Logits `[B, T, C]`, with `return_attention` a pair of them and the list of the L layers' weights.
 
         Raises:
-            ValueError: the sequence is longer than `max_len`, or the mask does not fit.
+            InputError: the sequence is longer than `max_len`, or the mask does not fit.
         """
         x = self.input_layer(self.input_dropout(x, deterministic=not train))  # [B T D]
         if add_positional_encoding:

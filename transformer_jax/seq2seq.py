@@ -13,6 +13,7 @@ from transformer_jax.attention import head_width
 from transformer_jax.blocks import Activation
 from transformer_jax.decoder import BlockCache, TransformerDecoder
 from transformer_jax.encoder import TransformerEncoder
+from transformer_jax.errors import InputError, check_probability
 from transformer_jax.masks import expand_mask
 from transformer_jax.positional import PositionalEncoding
 
@@ -43,8 +44,8 @@ class Transformer(nn.Module):
     defaults are the paper's base model.
 
     Raises:
-        ValueError: at construction, if `num_heads` does not divide `model_dim`, or embeddings of different
-            vocabularies should be tied.
+        InputError: at construction, if `num_heads` does not divide `model_dim`, the probability is not in [0, 1), or
+            embeddings of different vocabularies should be tied.
     """
 
     source_vocabulary_size: int | None = None  # V of the source; None: the source is features
@@ -64,9 +65,10 @@ class Transformer(nn.Module):
 
     def __post_init__(self) -> None:
         head_width(self.model_dim, self.num_heads)
+        check_probability("dropout_prob", self.dropout_prob)
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         if self.tie_embeddings and (sizes[0] != sizes[1] or None in sizes):
-            raise ValueError(f"tie_embeddings needs one vocabulary; those of source and target have sizes {sizes}")
+            raise InputError(f"tie_embeddings needs one vocabulary; those of source and target have sizes {sizes}")
         super().__post_init__()
 
     def setup(self) -> None:
@@ -118,7 +120,7 @@ class Transformer(nn.Module):
             Logits `[B, T, V]`, or `[B, T, D]` without a target vocabulary.
 
         Raises:
-            ValueError: a sequence is longer than `max_len`, or a mask does not fit.
+            InputError: a sequence is longer than `max_len`, or a mask does not fit.
         """
         memory, encoder_maps = self.encode(source, source_mask, train=train, return_attention=True)
         output, maps = self.decode(target, memory, target_mask, source_mask, train=train, return_attention=True)

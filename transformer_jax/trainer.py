@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import optax
 import psutil
 from jax import Array
-from torch.utils.data import DataLoader
 
 from transformer_jax.compilation import CompiledStep
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
+from transformer_jax.loaders import Loader
 from transformer_jax.metrics import Batch, Elements, Sums, means, pad_batch, weighted_sums
 from transformer_jax.run_directory import RunDirectory
 from transformer_jax.schedules import noam_schedule, warmup_then_cosine_schedule
@@ -53,6 +53,11 @@ class TrainerModule:
         self.run: RunDirectory | None = None  # after `fit` has begun
         self._eval_step = CompiledStep(self.eval_step)
         self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
+
+    @classmethod
+    def config_class_of(cls, name: str) -> type[TrainingConfig]:
+        """The class of the settings of a run of this name."""
+        return cls.config_class
 
     # What a task gives.
 
@@ -138,7 +143,7 @@ class TrainerModule:
 
     # Training, evaluation, prediction.
 
-    def fit(self, train_loader: DataLoader, val_loader: DataLoader) -> None:
+    def fit(self, train_loader: Loader, val_loader: Loader) -> None:
         """Train for `config.max_epochs`, or go on with an interrupted run, and take the best parameters.
 
         The run's directory is held until `test` has written the results.

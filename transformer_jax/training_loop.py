@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from transformer_jax.compilation import CompiledStep
 from transformer_jax.errors import InputError
 from transformer_jax.interruption import Interrupted, InterruptionRequest
+from transformer_jax.loaders import Loader
 from transformer_jax.metrics import Batch, Sums, means, stack_batches
 from transformer_jax.parameters import parameter_table
 from transformer_jax.run_directory import RunDirectory
@@ -35,7 +35,7 @@ class TrainingLoop:
         val_loader: of validation batches.
     """
 
-    def __init__(self, trainer: Any, train_loader: DataLoader, val_loader: DataLoader) -> None:
+    def __init__(self, trainer: Any, train_loader: Loader, val_loader: Loader) -> None:
         self.trainer, self.config = trainer, trainer.config
         self.train_loader, self.val_loader = train_loader, val_loader
         self.sampler = train_loader.batch_sampler

@@ -92,6 +92,10 @@ class AnomalyTrainer(TrainerModule):
 
     config: AnomalyConfig
 
+    @classmethod
+    def config_class_of(cls, name: str) -> type[AnomalyConfig]:
+        return Cifar100Config if name.endswith("cifar100") else DigitsConfig
+
     @property
     def name(self) -> str:
         return f"SetAnomalyTask_{self.config.dataset}"
