@@ -26,6 +26,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "predictor": ["TransformerPredictor"],
         "schedules": ["cosine_warmup_schedule", "noam_schedule", "warmup_then_cosine_schedule"],
         "tasks.reverse": ["ReverseConfig", "ReverseDataset", "ReverseTrainer", "train_reverse"],
+        "torch_weights": ["params_from_torch", "params_to_torch"],
         "trainer": ["TrainerModule"],
     },
 )

@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,8 +49,12 @@ def fetch(url: str, *, timeout: float) -> bytes:
         OSError: nothing can be reached, in time or at all, or the server refuses.
         http.client.HTTPException: the answer breaks off, or is none.
     """
-    with urllib.request.urlopen(url, timeout=timeout) as response:
-        return response.read()
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as response:
+            return response.read()
+    except urllib.error.HTTPError as error:
+        error.close()  # it holds the connection, which nobody reads to its end
+        raise
 
 
 def in_one_line(error: Exception) -> str:
