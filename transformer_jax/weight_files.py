@@ -97,4 +97,6 @@ def _read_torch(content: bytes) -> WeightFile:
 def _check_types(weights: dict[Any, Any], wanted: type) -> None:
     for name, value in weights.items():
         if not isinstance(value, wanted):
-            raise InputError(f"holds a {type(value).__name__} under {name!r}; it must hold arrays alone")
+            raise InputError(
+                f"holds an object of type {type(value).__name__} under {name!r}; it must hold arrays alone"
+            )

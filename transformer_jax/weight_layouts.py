@@ -23,10 +23,10 @@ FUSED = ("query_proj", "key_proj", "value_proj")  # of ours, in the order in whi
 
 
 class Fusion(NamedTuple):
-    """How the projections of query, key and value, D wide each, are one projection, 3 D wide."""
+    """How the projections of query, key and value, D wide each, are one projection, 3 D wide (`fused`)."""
 
-    join: Callable[[Kernels], Shaped[np.ndarray, "*inputs 3D"]]
-    split: Callable[[Shaped[np.ndarray, "*inputs 3D"]], Kernels]
+    join: Callable[[Kernels], Shaped[np.ndarray, "*inputs fused"]]
+    split: Callable[[Shaped[np.ndarray, "*inputs fused"]], Kernels]
 
 
 STACKED = Fusion(lambda parts: np.concatenate(parts, axis=-1), lambda whole: np.split(whole, 3, axis=-1))
@@ -35,12 +35,12 @@ STACKED = Fusion(lambda parts: np.concatenate(parts, axis=-1), lambda whole: np.
 def per_head(num_heads: int) -> Fusion:
     """The fusion `[H, 3 d]`: of each head its query, its key and its value."""
 
-    def join(parts: Kernels) -> Shaped[np.ndarray, "*inputs 3D"]:
+    def join(parts: Kernels) -> Shaped[np.ndarray, "*inputs fused"]:
         *inputs, width = parts[0].shape
         heads = [part.reshape(*inputs, num_heads, head_width(width, num_heads)) for part in parts]  # [... H d]
         return np.concatenate(heads, axis=-1).reshape(*inputs, 3 * width)
 
-    def split(whole: Shaped[np.ndarray, "*inputs 3D"]) -> Kernels:
+    def split(whole: Shaped[np.ndarray, "*inputs fused"]) -> Kernels:
         *inputs, width = whole.shape
         heads = whole.reshape(*inputs, num_heads, width // num_heads)  # [... H 3d]
         return [part.reshape(*inputs, width // 3) for part in np.split(heads, 3, axis=-1)]
