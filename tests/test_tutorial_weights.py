@@ -191,6 +191,7 @@ def test_a_lightning_file_of_another_model_is_refused_by_name(lightning_file, ch
     ("change", "message"),
     [
         (lambda t: t.pop("output_net_4"), "not a model of the tutorials: it has no matrix output_net_4/kernel"),
+        (lambda t: t["input_layer"].update(kernel=draw(0, D)), "it has no matrix input_layer/kernel"),
         (lambda t: t.pop("transformer"), "lacks transformer/layers_0/"),
         (lambda t: t["transformer"]["layers_1"].pop("norm2"), "lacks transformer/layers_1/norm2/bias, .*norm2/scale$"),
         (

@@ -5,6 +5,7 @@ import os
 import pickle
 
 import flax.serialization
+import msgpack
 import numpy as np
 import pytest
 import torch
@@ -131,10 +132,12 @@ def test_flipped_bits_never_end_in_another_error(tmp_path, content):
         (torch_bytes(STATE | {"step": 3}), "f holds an object of type int under 'step'"),
         (torch_bytes([torch.ones(3)]), "f is no PyTorch file that can be read: .* of another kind"),
         (b"PK\x03\x04" + bytes(100), "f is no PyTorch file that can be read"),
+        (msgpack.packb({"a": msgpack.ExtType(1, msgpack.packb(((1,), "object", bytes(8))))}), "f is no Flax msgpack"),
         (b"\x81\xa1a" * 1500 + b"\x01", "f is no Flax msgpack that can be read"),
     ],
     ids=[
-        "empty", "page", "picture", "one byte", "array", "number in Flax", "number in PyTorch", "list", "zip", "deep"
+        "empty", "page", "picture", "one byte", "array", "number in Flax", "number in PyTorch", "list", "zip",
+        "pointers", "deep",
     ],
 )  # fmt: skip
 def test_a_file_of_another_kind_is_refused(tmp_path, content, message):

@@ -74,7 +74,7 @@ def _load_published(name: str, num_heads: int | None, cache_dir: Path) -> tuple[
     if path.is_file():
         try:
             return _load_checked(path, published)
-        except InputError as error:
+        except (OSError, InputError) as error:
             raise InputError(f"{error}; remove {path} to have it downloaded again") from error
     with directory_for_download(cache_dir, "cache_dir") as temporary:
         fetched = temporary / path.name

@@ -74,21 +74,19 @@ def _model_of(file: WeightFile, num_heads: int | None, source: str) -> tuple[Tra
     for name, size in sizes.items():
         if told.get(name, size) != size:
             raise InputError(f"{name} in {source} is {told[name]}, and its arrays are those of {size}")
+    settings = {
+        "model_dim": sizes["model_dim"],
+        "num_classes": sizes["num_classes"],
+        "num_heads": _num_heads(num_heads, told.get("num_heads"), source, sizes["model_dim"]),
+        "num_layers": sizes["num_layers"],
+        "dropout_prob": _probability(told, "dropout", source),
+        "input_dropout_prob": _probability(told, "input_dropout", source),
+        "layer_norm_epsilon": 1e-5 if file.is_torch else 1e-6,  # the defaults of PyTorch and of Flax
+    }
     try:
-        model = TransformerPredictor(
-            model_dim=sizes["model_dim"],
-            num_classes=sizes["num_classes"],
-            num_heads=_num_heads(num_heads, told.get("num_heads"), source, sizes["model_dim"]),
-            num_layers=sizes["num_layers"],
-            dropout_prob=_probability(told, "dropout", source),
-            input_dropout_prob=_probability(told, "input_dropout", source),
-            layer_norm_epsilon=1e-5 if file.is_torch else 1e-6,  # the defaults of PyTorch and of Flax
-        )
-    except InputError:
-        raise
-    except ValueError as error:  # of heads that do not divide
+        return TransformerPredictor(**settings), sizes["input_dim"]
+    except ValueError as error:  # of heads that do not divide the width
         raise InputError(f"{source}: {error}") from error
-    return model, sizes["input_dim"]
 
 
 def _sizes(file: WeightFile, source: str) -> dict[str, int]:
@@ -97,7 +95,7 @@ def _sizes(file: WeightFile, source: str) -> dict[str, int]:
 
     def kernel_shape(path: str) -> tuple[int, int]:
         name = layout.name(path)
-        if name not in file.arrays or file.arrays[name].ndim != 2:
+        if name not in file.arrays or file.arrays[name].ndim != 2 or not file.arrays[name].size:
             raise InputError(f"{source} is not a model of the tutorials: it has no matrix {name}")
         inputs, outputs = file.arrays[name].shape[:: -1 if layout.transposed else 1]
         return inputs, outputs
