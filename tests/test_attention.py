@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-import torch_weights
 
-from transformer_jax import MultiheadAttention, causal_mask, padding_mask, scaled_dot_product
+from transformer_jax import MultiheadAttention, causal_mask, padding_mask, params_from_torch, scaled_dot_product
 
 B, H, T, S, D, D_MEMORY = 2, 3, 5, 7, 33, 17
 HEAD_WIDTH = D // H
@@ -182,9 +181,9 @@ def test_multihead_attention_its_maps_and_its_gradients_agree_with_pytorch(rank,
     module = torch_attention()
     x, memory = draw(B, T, D), draw(B, S, D, seed=1) if cross else None
     mask = masks(S if cross else T)[rank] if rank else None
-    params = {"params": torch_weights.attention(module)}
-    cotangent = draw(B, T, D, seed=2)
     attend = MultiheadAttention(D, H)
+    params = params_from_torch(attend, module.state_dict())
+    cotangent = draw(B, T, D, seed=2)
 
     def ours(params, x):
         return jnp.sum(attend.apply(params, x, memory, mask) * cotangent)

@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-import torch_weights
 
-from transformer_jax import EncoderBlock, TransformerEncoder, causal_mask, padding_mask
+from transformer_jax import EncoderBlock, TransformerEncoder, causal_mask, padding_mask, params_from_torch
 
 B, T, D, H, F, L = 2, 5, 21, 3, 13, 3
 VALID = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
@@ -50,7 +49,7 @@ def test_outputs_and_gradients_agree_with_pytorch(mask, torch_options, norm_firs
     ours = our_encoder(
         norm_first=norm_first, activation={"relu": nn.relu, "gelu": lambda x: nn.gelu(x, approximate=False)}[activation]
     )
-    params = {"params": torch_weights.encoder(module)}
+    params = params_from_torch(ours, module.state_dict())
     x, cotangent = draw(B, T, D), draw(B, T, D, seed=1)
     torch_x = torch.tensor(x, requires_grad=True)
     expected = module(torch_x, **torch_options)
@@ -67,7 +66,7 @@ def test_a_block_agrees_with_pytorch():
     module = torch_encoder().layers[0]
     block = EncoderBlock(D, H, F, layer_norm_epsilon=1e-5)
     x = draw(B, T, D)
-    output = block.apply({"params": torch_weights.encoder_block(module)}, x, causal_mask(T))
+    output = block.apply(params_from_torch(block, module.state_dict()), x, causal_mask(T))
     expected = module(torch.tensor(x), src_mask=torch.ones(T, T).triu(1).bool()).detach()
     np.testing.assert_allclose(output, expected, atol=1e-5)
 
@@ -77,7 +76,8 @@ def test_attention_maps_are_those_of_pytorch_layer_by_layer(norm_first):
     module = torch_encoder(norm_first=norm_first)
     encoder = our_encoder(norm_first=norm_first)
     x, mask = draw(B, T, D), padding_mask(VALID)
-    maps = encoder.apply({"params": torch_weights.encoder(module)}, x, mask, method=encoder.get_attention_maps)
+    params = params_from_torch(encoder, module.state_dict())
+    maps = encoder.apply(params, x, mask, method=encoder.get_attention_maps)
     assert [attention.shape for attention in maps] == [(B, H, T, T)] * L
     h = torch.tensor(x)
     for attention, layer in zip(maps, module.layers, strict=True):

@@ -22,7 +22,7 @@ MODELS = (
     "predictor",
     "seq2seq",
 )
-TORCH = ("loaders", "tasks")
+TORCH = ("loaders", "tasks", "torch_weights", "weight_files")
 IN_FUNCTIONS_ALONE = ("torchvision", "flaxmodels", "sklearn")
 
 

@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-import torch_weights
 
-from transformer_jax import padding_mask
+from transformer_jax import padding_mask, params_from_torch
 from transformer_jax.decoder import DecoderBlock
 from transformer_jax.seq2seq import Transformer
 
@@ -55,7 +54,7 @@ def torch_transformer(norm_first: bool) -> torch.nn.Transformer:
 def test_outputs_and_gradients_agree_with_pytorch(norm_first, padded):
     module = torch_transformer(norm_first)
     model = Transformer(**SIZES, dropout_prob=0.0, norm_first=norm_first, final_norm=True, layer_norm_epsilon=1e-5)
-    params = {"params": torch_weights.transformer(module)}
+    params = params_from_torch(model, module.state_dict())
     source, target, cotangent = draw(B, S, D), draw(B, T, D, seed=1), draw(B, T, D, seed=2)
     masks = (padding_mask(SOURCE_VALID), padding_mask(TARGET_VALID)) if padded else (None, None)
     torch_masks = {}

@@ -27,8 +27,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "plots": ["plot_attention_maps", "plot_positional_curves", "plot_positional_encoding", "plot_schedules"],
         "positional": ["PositionalEncoding"],
         "predictor": ["TransformerPredictor"],
+        "pretrained": ["load_pretrained"],
         "schedules": ["cosine_warmup_schedule", "noam_schedule", "warmup_then_cosine_schedule"],
         "tasks.reverse": ["ReverseConfig", "ReverseDataset", "ReverseTrainer", "train_reverse"],
+        "torch_weights": ["params_from_torch", "params_to_torch"],
         "trainer": ["TrainerModule"],
     },
 )

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int, UInt8
 
+from transformer_jax.downloads import directory_for_download, in_one_line
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.downloads import directory_for_download, in_one_line
 
 FOLDER = "cifar-100-python"
 ARCHIVE = "cifar-100-python.tar.gz"

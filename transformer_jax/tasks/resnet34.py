@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from transformer_jax.compilation import CompiledStep
+from transformer_jax.downloads import directory_for_download, in_one_line
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.downloads import directory_for_download, in_one_line
 
 FEATURE_DIM = 512  # channels of the last block
 ACTIVATION = "block4_2"  # the last block's
