@@ -42,7 +42,7 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
     if trainer_class is None:
         if task not in TRAINERS:
             raise InputError(
-                f"{directory} is of the task {task}; give the trainer's class, or one of {sorted(TRAINERS)}"
+                f"{directory} is of the task {task}; give the trainer's class, or one of {tuple(TRAINERS)}"
             )
         module, name = TRAINERS[task]
         trainer_class = getattr(import_module(f"transformer_jax.tasks.{module}"), name)

@@ -128,9 +128,10 @@ class AnomalyTrainer(TrainerModule):
     def predict(self, inputs: Float[ArrayLike, "B S F"]) -> Float[np.ndarray, "B S"]:
         """The probability of each image of each set being the odd one out, from the images' features."""
         features = np.asarray(inputs)
-        positions = np.arange(features.shape[0] * features.shape[1]).reshape(features.shape[:2])
+        indices = np.arange(features.shape[0] * features.shape[1]).reshape(features.shape[:2])
         table = features.reshape(-1, features.shape[-1])  # every set of its own
-        logits = self._forward(self.params, (positions, None), table, return_attention=False)
+        nowhere = np.zeros(len(features), np.int32)  # the anomalies' positions, which a prediction does not read
+        logits = self._forward(self.params, (indices, nowhere), table, return_attention=False)
         return np.asarray(nn.softmax(logits[..., 0]))
 
 

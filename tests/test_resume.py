@@ -1,0 +1,131 @@
+"""A run that is killed ends as if it had not been, and a run's directory is guarded."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from kill_and_resume import assert_same_run, command, run_with_kills
+
+from transformer_jax import load_run, train_reverse
+
+SETTINGS = ("--max-epochs=3", "--train-size=6400", "--dropout-prob=0.1", "--eval-every=1", "--checkpoint-every=7")
+SMALL = {
+    "max_epochs": 2,
+    "train_size": 640,
+    "val_size": 70,
+    "test_size": 70,
+    "batch_size": 64,
+    "warmup": 3,
+    "seq_len": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Path:
+    parent = tmp_path_factory.mktemp("uninterrupted")
+    subprocess.run(command("reverse.py", parent, *SETTINGS), check=True, stdout=subprocess.DEVNULL)
+    return parent / "ReverseTask"
+
+
+def test_five_kills_at_random_moments_change_nothing(tmp_path, uninterrupted):
+    run = tmp_path / "ReverseTask"
+    steps = run_with_kills(command("reverse.py", tmp_path, *SETTINGS), run, kills=5)
+    assert any(step % 50 for step in steps)  # in the middle of an epoch
+    assert_same_run(run, uninterrupted)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_a_polite_signal_finishes_the_step_saves_and_exits_with_its_status(tmp_path, uninterrupted, signal_number):
+    run = tmp_path / "ReverseTask"
+    # With loader workers, and with other calls: neither changes what is computed.
+    arguments = command("reverse.py", tmp_path, *SETTINGS, "--num-workers=2", "--steps-per-call=3")
+    run_with_kills(arguments, run, kills=1, signal_number=signal_number)
+    assert_same_run(run, uninterrupted)
+
+
+def test_a_finished_run_is_evaluated_again_and_not_trained_again(tmp_path, capsys):
+    first, results = train_reverse(checkpoint_dir=tmp_path, **SMALL)
+    again, same = train_reverse(checkpoint_dir=tmp_path, **SMALL)
+    assert "Going on after step 20 of 20" in capsys.readouterr().out
+    assert {name: same[name] for name in ("val_acc", "test_acc", "steps", "train_seconds")} == {
+        name: results[name] for name in ("val_acc", "test_acc", "steps", "train_seconds")
+    }
+    jax.tree.map(np.testing.assert_array_equal, first.params, again.params)
+
+
+def test_other_settings_are_an_error_that_names_them_unless_they_change_nothing(tmp_path):
+    train_reverse(checkpoint_dir=tmp_path, **SMALL)
+    with pytest.raises(ValueError, match="lr was 0.0005 and is 0.1, model_dim was 32 and is 16; .* --overwrite"):
+        train_reverse(checkpoint_dir=tmp_path, **SMALL, lr=0.1, model_dim=16)
+    train_reverse(checkpoint_dir=tmp_path, **SMALL, log_every=7, num_workers=0, steps_per_call=2)
+
+
+def test_a_finished_run_is_replaced_only_when_that_is_said(tmp_path):
+    train_reverse(checkpoint_dir=tmp_path, **SMALL)
+    (tmp_path / "ReverseTask" / "notes.txt").write_text("mine")
+    before = load_run(tmp_path / "ReverseTask").params
+    with pytest.raises(ValueError, match="holds a finished run; --overwrite"):
+        train_reverse(checkpoint_dir=tmp_path, **SMALL, resume=False, lr=1e-3)
+    jax.tree.map(np.testing.assert_array_equal, load_run(tmp_path / "ReverseTask").params, before)
+    train_reverse(checkpoint_dir=tmp_path, **SMALL, resume=False, overwrite=True, lr=1e-3)
+    config = json.loads((tmp_path / "ReverseTask" / "config.json").read_text())
+    assert config["lr"] == 1e-3
+    assert (tmp_path / "ReverseTask" / "notes.txt").read_text() == "mine"
+
+
+HOLD = """
+import sys, time
+from transformer_jax.run_directory import RunDirectory
+from transformer_jax.tasks.reverse import ReverseConfig
+RunDirectory(ReverseConfig(checkpoint_dir=sys.argv[1]), "ReverseTask")
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_second_process_is_told_who_holds_the_run_and_a_dead_one_holds_nothing(tmp_path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(ValueError, match=f"in use by process {holder.pid}"):
+        train_reverse(checkpoint_dir=tmp_path, **SMALL)
+    holder.kill()
+    holder.communicate()
+    _, results = train_reverse(checkpoint_dir=tmp_path, **SMALL, resume=False)
+    assert results["steps"] == 20
+
+
+def test_a_second_signal_ends_the_process_at_once(tmp_path):
+    code = (
+        "import os, signal, time\n"
+        "from transformer_jax.interruption import InterruptionRequest\n"
+        "with InterruptionRequest() as request:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    print(request.signal_number, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    print('still here')\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.stdout == f"{int(signal.SIGTERM)}\n"
+    assert process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.skipif(not os.access("/dev/full", os.W_OK), reason="needs /dev/full, a device that is always full")
+def test_a_full_disk_is_an_error_that_names_the_path(tmp_path, monkeypatch):
+    from transformer_jax import checkpoints
+
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    saved = checkpoints.Checkpoints(tmp_path)
+    saved.save(1, {"a": np.zeros(3)}, {})
+    saved.wait()
+    monkeypatch.setattr(saved._manager, "save", full)
+    with pytest.raises(ValueError, match=f"can't be written to {tmp_path} .*No space left"):
+        saved.save(2, {"a": np.zeros(3)}, {})
+    assert saved.newest({"a": np.zeros(3)}).step == 1
