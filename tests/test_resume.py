@@ -83,19 +83,18 @@ HOLD = """
 import sys, time
 from transformer_jax.run_directory import RunDirectory
 from transformer_jax.tasks.reverse import ReverseConfig
-RunDirectory(ReverseConfig(checkpoint_dir=sys.argv[1]), "ReverseTask")
+held = RunDirectory(ReverseConfig(checkpoint_dir=sys.argv[1]), "ReverseTask")
 print("held", flush=True)
 time.sleep(600)
 """
 
 
 def test_a_second_process_is_told_who_holds_the_run_and_a_dead_one_holds_nothing(tmp_path):
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline() == "held\n"
-    with pytest.raises(ValueError, match=f"in use by process {holder.pid}"):
-        train_reverse(checkpoint_dir=tmp_path, **SMALL)
-    holder.kill()
-    holder.communicate()
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match=f"in use by process {holder.pid}"):
+            train_reverse(checkpoint_dir=tmp_path, **SMALL)
+        holder.kill()
     _, results = train_reverse(checkpoint_dir=tmp_path, **SMALL, resume=False)
     assert results["steps"] == 20
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import optax
 from jax import Array
+from jax.typing import ArrayLike
 from jaxtyping import Int
 
 from transformer_jax.config import TrainingConfig, check_at_least
@@ -99,7 +100,7 @@ class TranslationTrainer(TrainerModule):
             tie_embeddings=True,
         )
 
-    def model_inputs(self, data: PairBatch) -> tuple[Array, Array, Array]:
+    def model_inputs(self, data: PairBatch) -> tuple[ArrayLike, ArrayLike, Array]:
         return data.source, data.target[:, :-1], padding_mask(data.source != PAD)
 
     def loss_function(self, params: Any, data: PairBatch, key: Array | None, *, train: bool) -> Elements:
