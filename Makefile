@@ -1,14 +1,20 @@
 # Each target makes .venv first where it is missing, and brings it up to date when the requirements changed.
 PYTHON ?= python3
 comma := ,
-EXTRAS ?= dev$(if $(shell command -v nvidia-smi),$(comma)cuda)
+EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: reverse test tensorboard clean
+.PHONY: reverse anomaly translate test tensorboard clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
+
+anomaly: $(READY)
+	$(BIN)/python experiments/anomaly.py $(ARGS)
+
+translate: $(READY)
+	$(BIN)/python experiments/translate.py $(ARGS)
 
 test: $(READY)
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import jax
+import miniature_cifar100
 import numpy as np
 import pytest
 
@@ -18,7 +19,7 @@ from transformer_jax.tasks.anomaly import (
     train_anomaly,
 )
 from transformer_jax.tasks.anomaly_report import Predictions, permutation_error, predict_sets, print_mistakes
-from transformer_jax.tasks.anomaly_tables import digits_table
+from transformer_jax.tasks.anomaly_tables import cifar100_table, digits_table
 
 COMMAND = [sys.executable, str(Path(__file__).parent.parent / "experiments" / "anomaly.py")]
 SMALL = DigitsConfig(max_epochs=2, warmup=5, model_dim=16)
@@ -153,6 +154,39 @@ def test_a_run_is_repeatable_with_dropout_and_workers(tmp_path):
 
     for a, b in zip(params("alone"), params("workers", num_workers=2), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+class UntrainedResNet(Cifar100Config):
+    """With random weights instead of ImageNet's, which nobody can download here."""
+
+    def table(self):
+        return cifar100_table(self.data_dir, self.features_dir, self.resolution, pretrained=None)
+
+
+def test_cifar100_from_its_archive_to_the_report(tmp_path, monkeypatch):
+    """100 classes in the format on disk, through the network, the split, the training and the pictures."""
+    data = tmp_path / "data"
+    miniature_cifar100.write_miniature(data, train_per_class=20, test_per_class=3)
+    miniature_cifar100.accept(monkeypatch, data)
+    assert isinstance(default_config(data), Cifar100Config)  # auto takes it, since it lies there
+    config = UntrainedResNet(
+        data_dir=data,
+        checkpoint_dir=tmp_path,
+        resolution=32,
+        set_size=3,
+        model_dim=16,
+        num_layers=1,
+        max_epochs=1,
+        warmup=5,
+    )
+    trainer, results = train_anomaly(config)
+    assert (results["steps"], results["dataset"]) == (1800 // 64, "cifar100")
+    assert results["permutation_error"] <= 1e-5
+    assert trainer.constants.shape == (2300, 512)
+    assert results["num_mistakes"] == round((1 - results["test_acc"]) * 300)
+    directory = tmp_path / "SetAnomalyTask_cifar100"
+    assert (directory / "example_sets.png").read_bytes().startswith(b"\x89PNG")
+    assert (directory / "wrong_prediction.png").exists()
 
 
 def test_auto_takes_the_digits_where_no_cifar100_lies_and_says_how_to_get_it(tmp_path, capsys):

@@ -1,0 +1,61 @@
+"""How long the loader of the anomaly task takes for an epoch at CIFAR-100's size, beside the epoch's training steps.
+
+`python benchmarks/loading.py` takes about half a minute on two CPU cores.
+"""
+
+import dataclasses
+import statistics
+import time
+
+import jax
+import numpy as np
+import tyro
+
+from transformer_jax.loaders import make_loader
+from transformer_jax.metrics import pad_batch
+from transformer_jax.tasks.anomaly import AnomalyTrainer, Cifar100Config
+from transformer_jax.tasks.anomaly_sets import AnomalySets
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Measure loading against computing."""
+
+    epochs: int = 3  # that are loaded
+    steps: int = 60  # that are computed
+    num_workers: int = 0  # processes that load data
+
+
+def measure(settings: Settings) -> None:
+    """Print both times and their ratio."""
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.repeat(np.arange(100), 450))
+    features = rng.normal(size=(len(labels), 512)).astype(np.float32)
+    config = Cifar100Config()
+    sets = AnomalySets(labels, config.set_size, seed=0, redraw=True)
+    loader = make_loader(sets, config.batch_size, shuffle=True, drop_last=True, num_workers=settings.num_workers)
+    loading = []
+    for epoch in range(settings.epochs):
+        loader.batch_sampler.set_epoch(epoch)
+        start = time.perf_counter()
+        batches = sum(1 for _ in loader)
+        loading.append(time.perf_counter() - start)
+
+    trainer = AnomalyTrainer(config, constants=features)
+    batch = pad_batch(next(iter(loader)), config.batch_size)
+    state = trainer.initial_state(batch.data, num_steps=batches * config.max_epochs)
+    step = jax.jit(trainer.train_step, donate_argnums=0)
+    times = []
+    for _ in range(settings.steps):
+        start = time.perf_counter()
+        state, _ = jax.block_until_ready(step(state, batch, trainer.constants))
+        times.append(time.perf_counter() - start)
+    computing = batches * statistics.median(times)
+    median = statistics.median(loading)
+    print(f"loading an epoch:   {median:.2f} s for {batches} batches")
+    print(f"computing an epoch: {computing:.2f} s, {1000 * statistics.median(times):.1f} ms per step")
+    print(f"ratio:              {median / computing:.3f}")
+
+
+if __name__ == "__main__":
+    measure(tyro.cli(Settings))
