@@ -9,9 +9,10 @@ Needs the extra `bench`, and a few seconds.
 import dataclasses
 import json
 import time
+from functools import partial
 from typing import Any
 
-from transformer_jax.command_line import run
+from transformer_jax.command_line import parse, run
 from transformer_jax.config import check_at_least
 from transformer_jax.tasks.dates import DatePair, date_pairs
 from transformer_jax.text_metrics import exact_match
@@ -28,7 +29,7 @@ class DateparserConfig:
         check_at_least(self, 1, "test_size")
 
 
-def parse(pair: DatePair) -> str:
+def parse_date(pair: DatePair) -> str:
     """The ISO form that `dateparser` gives for a source text, empty where it gives none."""
     import dateparser
 
@@ -40,7 +41,7 @@ def parse(pair: DatePair) -> str:
 def measure(pairs: list[DatePair]) -> dict[str, Any]:
     """Exact match over all pairs and per locale, the pairs that came out wrong, and the speed."""
     start = time.perf_counter()
-    predictions = [parse(pair) for pair in pairs]
+    predictions = [parse_date(pair) for pair in pairs]
     seconds = time.perf_counter() - start
     targets = [pair.target for pair in pairs]
     per_locale = {}
@@ -79,4 +80,4 @@ def main(config: DateparserConfig) -> None:
 
 
 if __name__ == "__main__":
-    run(DateparserConfig, main)
+    run(partial(parse, DateparserConfig), main)

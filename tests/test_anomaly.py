@@ -169,16 +169,8 @@ def test_cifar100_from_its_archive_to_the_report(tmp_path, monkeypatch):
     miniature_cifar100.write_miniature(data, train_per_class=20, test_per_class=3)
     miniature_cifar100.accept(monkeypatch, data)
     assert isinstance(default_config(data), Cifar100Config)  # auto takes it, since it lies there
-    config = UntrainedResNet(
-        data_dir=data,
-        checkpoint_dir=tmp_path,
-        resolution=32,
-        set_size=3,
-        model_dim=16,
-        num_layers=1,
-        max_epochs=1,
-        warmup=5,
-    )
+    small = {"resolution": 32, "set_size": 3, "model_dim": 16, "num_layers": 1, "max_epochs": 1, "warmup": 5}
+    config = UntrainedResNet(data_dir=data, checkpoint_dir=tmp_path, **small)
     trainer, results = train_anomaly(config)
     assert (results["steps"], results["dataset"]) == (1800 // 64, "cifar100")
     assert results["permutation_error"] <= 1e-5

@@ -35,8 +35,8 @@ class TrainingConfig:
     checkpoint_every: int = 0  # steps between checkpoints, beside those of checkpoint_minutes; 0 for none
     checkpoint_minutes: float = 5.0  # between checkpoints; each evaluation is followed by one in any case
     checkpoint_dir: Path = Path("checkpoints")  # parent of the run's directory
-    resume: bool = True  # go on with an interrupted run of the same settings
-    overwrite: bool = False  # with --no-resume: also replace a run that is finished
+    resume: bool = True  # go on with a run of the same settings, other settings are an error; if not, begin anew
+    overwrite: bool = False  # with --no-resume: replace a run that is finished, which is an error otherwise
 
     # Fields that a resumed run may change, since the parameters that it ends with do not depend on them.
     NEUTRAL: ClassVar[frozenset[str]] = frozenset(
