@@ -13,6 +13,8 @@ import transformer_jax
 
 PACKAGE = Path(transformer_jax.__file__).parent
 MODELS = (
+    "dense",
+    "dropout",
     "masks",
     "attention",
     "positional",

@@ -11,6 +11,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 
+from transformer_jax.dense import Dense
 from transformer_jax.errors import InputError
 from transformer_jax.masks import fit_mask
 
@@ -95,8 +96,8 @@ class MultiheadAttention(nn.Module):
         self.value_proj = self._dense()
         self.output_proj = self._dense()
 
-    def _dense(self) -> nn.Dense:
-        return nn.Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
+    def _dense(self) -> Dense:
+        return Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
 
     def __call__(
         self,

@@ -12,6 +12,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.attention import head_width
+from transformer_jax.dense import Dense
+from transformer_jax.dropout import Dropout
 from transformer_jax.errors import InputError, check_probability
 
 Activation = Callable[[Array], Array]
@@ -31,7 +33,7 @@ class Residual(nn.Module):
 
     def setup(self) -> None:
         self.norm = nn.LayerNorm(epsilon=self.layer_norm_epsilon)
-        self.dropout = nn.Dropout(self.dropout_prob)
+        self.dropout = Dropout(self.dropout_prob)
 
     def enter(self, x: Float[ArrayLike, "B T D"]) -> Float[ArrayLike, "B T D"]:
         """What the sub-layer reads."""
@@ -39,7 +41,7 @@ class Residual(nn.Module):
 
     def leave(self, x: Float[ArrayLike, "B T D"], y: Float[Array, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
         """Add the sub-layer's output `y` to its input `x`."""
-        x = x + self.dropout(y, deterministic=not train)
+        x = x + self.dropout(y, train=train)
         return x if self.norm_first else self.norm(x)
 
 
@@ -53,9 +55,9 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: Float[ArrayLike, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
         """`[B, T, D]` to `[B, T, D]`, each position by itself."""
-        hidden = self.activation(nn.Dense(self.dim_feedforward, name="expand")(x))  # [B T F]
-        hidden = nn.Dropout(self.dropout_prob)(hidden, deterministic=not train)
-        return nn.Dense(x.shape[-1], name="contract")(hidden)  # [B T D]
+        hidden = self.activation(Dense(self.dim_feedforward, name="expand")(x))  # [B T F]
+        hidden = Dropout(self.dropout_prob)(hidden, train=train)
+        return Dense(x.shape[-1], name="contract")(hidden)  # [B T D]
 
 
 class Block(nn.Module):

@@ -7,6 +7,8 @@ from jaxtyping import Float, Shaped
 
 from transformer_jax.attention import head_width
 from transformer_jax.blocks import Activation
+from transformer_jax.dense import Dense
+from transformer_jax.dropout import Dropout
 from transformer_jax.encoder import TransformerEncoder
 from transformer_jax.errors import check_probability
 from transformer_jax.positional import PositionalEncoding
@@ -40,8 +42,8 @@ class TransformerPredictor(nn.Module):
         super().__post_init__()
 
     def setup(self) -> None:
-        self.input_dropout = nn.Dropout(self.input_dropout_prob)
-        self.input_layer = nn.Dense(self.model_dim)
+        self.input_dropout = Dropout(self.input_dropout_prob)
+        self.input_layer = Dense(self.model_dim)
         self.positional_encoding = PositionalEncoding(self.model_dim, self.max_len)
         self.encoder = TransformerEncoder(
             self.num_layers,
@@ -53,10 +55,10 @@ class TransformerPredictor(nn.Module):
             self.activation,
             self.layer_norm_epsilon,
         )
-        self.output_hidden = nn.Dense(self.model_dim)
+        self.output_hidden = Dense(self.model_dim)
         self.output_norm = nn.LayerNorm(epsilon=self.layer_norm_epsilon)
-        self.output_dropout = nn.Dropout(self.dropout_prob)
-        self.output_layer = nn.Dense(self.num_classes)
+        self.output_dropout = Dropout(self.dropout_prob)
+        self.output_layer = Dense(self.num_classes)
 
     def __call__(
         self,
@@ -82,12 +84,12 @@ class TransformerPredictor(nn.Module):
         Raises:
             InputError: the sequence is longer than `max_len`, or the mask does not fit.
         """
-        x = self.input_layer(self.input_dropout(x, deterministic=not train))  # [B T D]
+        x = self.input_layer(self.input_dropout(x, train=train))  # [B T D]
         if add_positional_encoding:
             x = self.positional_encoding(x)
         x, attention_maps = self.encoder(x, mask, train=train, return_attention=True)
         x = nn.relu(self.output_norm(self.output_hidden(x)))
-        logits = self.output_layer(self.output_dropout(x, deterministic=not train))  # [B T C]
+        logits = self.output_layer(self.output_dropout(x, train=train))  # [B T C]
         return (logits, attention_maps) if return_attention else logits
 
     def get_attention_maps(

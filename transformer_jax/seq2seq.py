@@ -12,6 +12,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from transformer_jax.attention import head_width
 from transformer_jax.blocks import Activation
 from transformer_jax.decoder import BlockCache, TransformerDecoder
+from transformer_jax.dense import Dense
+from transformer_jax.dropout import Dropout
 from transformer_jax.encoder import TransformerEncoder
 from transformer_jax.errors import InputError, check_probability
 from transformer_jax.masks import expand_mask
@@ -85,12 +87,12 @@ class Transformer(nn.Module):
         self.encoder = TransformerEncoder(self.num_encoder_layers, *stack)
         self.decoder = TransformerDecoder(self.num_decoder_layers, *stack)
         self.positional_encoding = PositionalEncoding(self.model_dim, self.max_len)
-        self.embedding_dropout = nn.Dropout(self.dropout_prob)
+        self.embedding_dropout = Dropout(self.dropout_prob)
         if self.source_vocabulary_size is not None:
             self.source_embedding = self._embedding(self.source_vocabulary_size)
         if self.target_vocabulary_size is not None and not self.tie_embeddings:
             self.target_embedding = self._embedding(self.target_vocabulary_size)
-            self.output_layer = nn.Dense(self.target_vocabulary_size)
+            self.output_layer = Dense(self.target_vocabulary_size)
 
     def _embedding(self, size: int) -> nn.Embed:
         # Scaled by √D when it is read, so that tokens start as large as the positions that are added to them.
@@ -192,7 +194,7 @@ class Transformer(nn.Module):
         if not jnp.issubdtype(sequence.dtype, jnp.integer):
             return sequence
         x = self._embedding_of(name)(sequence) * math.sqrt(self.model_dim)
-        return self.embedding_dropout(self.positional_encoding(x), deterministic=not train)
+        return self.embedding_dropout(self.positional_encoding(x), train=train)
 
     def _embedding_of(self, name: str) -> nn.Embed:
         return self.source_embedding if self.tie_embeddings else getattr(self, name)

@@ -1,0 +1,80 @@
+"""Dropout: how much it drops, that the mean is kept, and that no draw tells of another."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import TransformerEncoder
+from transformer_jax.dropout import Dropout
+
+ROWS, COLUMNS = 997, 1009  # about a million elements
+X = np.ones((ROWS, COLUMNS), np.float32)
+
+
+def kept(rate: float, key: jax.Array, x: np.ndarray = X) -> np.ndarray:
+    return np.asarray(Dropout(rate).apply({}, x, train=True, rngs={"dropout": key}))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_the_keep_rate_is_as_asked_and_the_mean_unbiased(rate):
+    output = kept(rate, jax.random.key(0))
+    standard_error = np.sqrt(rate * (1 - rate) / X.size)
+    assert abs((output != 0).mean() - (1 - rate)) < 4 * standard_error
+    assert abs(output.mean() - 1) < 4 * standard_error / (1 - rate)
+    values = np.unique(output)
+    assert values[0] == 0
+    # One over the keep probability, which is rounded to a multiple of 2⁻¹⁶.
+    np.testing.assert_allclose(values[1:], [1 / (1 - rate)], rtol=2**-16 / (1 - rate))
+
+
+def correlation(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.corrcoef((a != 0).ravel(), (b != 0).ravel())[0, 1])
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_positions_steps_and_keys_are_uncorrelated(rate):
+    base = jax.random.key(3)
+    mask = kept(rate, jax.random.fold_in(base, 7))
+    bound = 5 / np.sqrt(X.size)  # five standard errors of a correlation of independent draws
+    for shift in (1, 2, 4, 16, 64):
+        assert abs(correlation(mask[:, shift:], mask[:, :-shift])) < bound * 1.1
+        assert abs(correlation(mask[shift:], mask[:-shift])) < bound * 1.1
+    assert abs(correlation(mask, kept(rate, jax.random.fold_in(base, 8)))) < bound
+    assert abs(correlation(mask, kept(rate, jax.random.fold_in(jax.random.key(4), 7)))) < bound
+
+
+def test_layers_draw_independently():
+    """The masks of two layers, seen where their activations come out as zero."""
+    encoder = TransformerEncoder(2, 8, 2, 512, dropout_prob=0.5)
+    x = np.random.default_rng(0).normal(size=(7, 101, 8)).astype(np.float32)
+    params = encoder.init(jax.random.key(0), x)
+    _, variables = encoder.apply(
+        params, x, train=True, rngs={"dropout": jax.random.key(1)},
+        capture_intermediates=lambda module, _: isinstance(module, Dropout) and module.name is not None,
+    )  # fmt: skip
+    masks = [leaf != 0 for leaf in jax.tree.leaves(variables) if leaf.shape == (7, 101, 8)]
+    assert len(masks) == 4  # two sub-layers in two layers
+    for i in range(4):
+        for j in range(i):
+            assert abs(np.corrcoef(masks[i].ravel(), masks[j].ravel())[0, 1]) < 5 / np.sqrt(masks[i].size)
+
+
+def test_the_same_key_drops_the_same():
+    np.testing.assert_array_equal(kept(0.3, jax.random.key(5)), kept(0.3, jax.random.key(5)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_type_stays_and_nothing_happens_outside_training(dtype):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 7)), dtype)
+    dropout = Dropout(0.5)
+    np.testing.assert_array_equal(dropout.apply({}, x, train=False), x)
+    assert dropout.apply({}, x, train=True, rngs={"dropout": jax.random.key(0)}).dtype == dtype
+    np.testing.assert_array_equal(Dropout(0.0).apply({}, x, train=True), x)
+
+
+def test_the_gradient_goes_through_what_was_kept():
+    x = np.random.default_rng(0).normal(size=(11, 13)).astype(np.float32)
+    key = {"dropout": jax.random.key(2)}
+    gradient = jax.grad(lambda x: Dropout(0.25).apply({}, x, train=True, rngs=key).sum())(x)
+    np.testing.assert_array_equal(gradient, kept(0.25, jax.random.key(2), np.ones_like(x)))

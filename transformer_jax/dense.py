@@ -1,0 +1,29 @@
+"""The dense layer of every model here."""
+
+import flax.linen as nn
+from flax.linen.dtypes import promote_dtype
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+Initializer = nn.initializers.Initializer
+
+
+class Dense(nn.Module):
+    """`x W + b` over the last axis, with parameters named as those of `flax.linen.Dense`.
+
+    It is computed on two axes, `[everything else, D_in]`: XLA's CPU backend trains such layers up to twice as fast as
+    those on three.
+    """
+
+    features: int  # D_out
+    kernel_init: Initializer = nn.initializers.lecun_normal()  # of W; b starts at zero
+
+    @nn.compact
+    def __call__(self, x: Float[ArrayLike, "*leading D_in"]) -> Float[Array, "*leading D_out"]:
+        """`[..., D_in]` to `[..., D_out]`."""
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        leading = x.shape[:-1]
+        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=None)
+        return (x.reshape(-1, x.shape[-1]) @ kernel + bias).reshape(*leading, self.features)
