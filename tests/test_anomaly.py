@@ -10,6 +10,7 @@ import miniature_cifar100
 import numpy as np
 import pytest
 
+from transformer_jax import TransformerPredictor
 from transformer_jax.tasks.anomaly import (
     AnomalyTrainer,
     Cifar100Config,
@@ -71,6 +72,11 @@ def test_the_defaults_find_the_odd_digit_in_98_of_100_sets(whole_run):
         *["wrong_prediction.png"] * bool(results["num_mistakes"]),
     ):
         assert (directory / picture).read_bytes().startswith(b"\x89PNG"), picture
+
+
+def test_the_model_is_made_by_the_settings():
+    settings = {"model_dim": 15, "num_heads": 5, "num_layers": 3, "dropout_prob": 0.25, "input_dropout_prob": 0.125}
+    assert AnomalyTrainer(DigitsConfig(**settings)).model == TransformerPredictor(num_classes=1, **settings)
 
 
 def small_trainer(digits, **settings) -> AnomalyTrainer:

@@ -185,11 +185,11 @@ def test_multihead_attention_its_maps_and_its_gradients_agree_with_pytorch(rank,
     params = params_from_torch(attend, module.state_dict())
     cotangent = draw(B, T, D, seed=2)
 
-    def ours(params, x):
+    def ours(params, x, memory):
         return jnp.sum(attend.apply(params, x, memory, mask) * cotangent)
 
     torch_x = torch.tensor(x, requires_grad=True)
-    keys = torch_x if memory is None else torch.tensor(memory)
+    keys = torch_x if memory is None else torch.tensor(memory, requires_grad=True)
     torch_mask = None
     if mask is not None:  # PyTorch: True = may not attend, [B * H, T, S]
         full = np.broadcast_to(mask[:, None] if mask.ndim == 3 else mask, (B, H, T, keys.shape[1]))
@@ -200,10 +200,16 @@ def test_multihead_attention_its_maps_and_its_gradients_agree_with_pytorch(rank,
     output, attention = attend.apply(params, x, memory, mask, return_attention=True)
     np.testing.assert_allclose(output, expected.detach(), atol=1e-5)
     np.testing.assert_allclose(attention, maps.detach(), atol=1e-5)
-    param_gradients, x_gradient = jax.grad(ours, (0, 1))(params, x)
-    np.testing.assert_allclose(x_gradient, torch_x.grad, atol=1e-5)
-    kernels = [param_gradients["params"][name]["kernel"].T for name in ("query_proj", "key_proj", "value_proj")]
-    np.testing.assert_allclose(np.concatenate(kernels), module.in_proj_weight.grad, atol=1e-5)
+    gradients = jax.grad(ours, (0, 1, 2) if cross else (0, 1))(params, x, memory)
+    np.testing.assert_allclose(gradients[1], torch_x.grad, atol=1e-5)
+    if cross:
+        np.testing.assert_allclose(gradients[2], keys.grad, atol=1e-5)
+    torch_gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+        gradients[0],
+        params_from_torch(attend, torch_gradients),
+    )
 
 
 def test_the_input_and_the_memory_may_be_of_other_widths_than_the_embedding():

@@ -1,5 +1,6 @@
 """Masks: their truth tables, their ranks, and what the wrong ones are told."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -54,6 +55,20 @@ def test_a_float_mask_is_an_error_that_names_its_type():
         expand_mask(np.ones((T, S), np.float32))
     with pytest.raises(ValueError, match="float32"):
         padding_mask(np.ones((B, S), np.float32))
+
+
+@pytest.mark.parametrize("value", [-(10**9), -1, 2])
+def test_an_integer_mask_that_holds_more_than_0_and_1_is_an_error_that_names_the_value(value):
+    mask = np.array([[0, 1, value]])
+    for use in (expand_mask, padding_mask, lambda mask: combine_masks(causal_mask(3), mask)):
+        with pytest.raises(ValueError, match=f"mask holds {value}; .* 0 and 1"):
+            use(mask)
+
+
+def test_the_values_of_a_traced_mask_are_not_known_and_every_other_integer_than_0_allows():
+    np.testing.assert_array_equal(jax.jit(expand_mask)(np.array([[0, 1, -(10**9)]]))[0, 0], [[False, True, True]])
+    with pytest.raises(ValueError, match="mask holds 2"):
+        jax.jit(lambda: expand_mask(np.array([[0, 2]])))()
 
 
 def test_a_validity_of_another_rank_is_an_error():

@@ -12,9 +12,10 @@ from transformer_jax import (
     plot_positional_encoding,
     plot_schedules,
 )
+from transformer_jax.plots import plot_image_sets, plot_set_prediction
 from transformer_jax.positional import sinusoidal_table
 
-B, H, T, L = 2, 3, 5, 2
+B, H, T, S, L = 2, 3, 5, 7, 2
 MAPS = [np.random.default_rng(layer).dirichlet(np.ones(T), size=(B, H, T)) for layer in range(L)]
 
 
@@ -34,6 +35,65 @@ def test_attention_maps_stand_in_a_row_for_each_layer_and_a_column_for_each_head
 def test_without_input_the_positions_are_numbered():
     (ax, *_) = plot_attention_maps(None, MAPS).axes
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "1", "2", "3", "4"]
+
+
+def labels_of(ax) -> tuple[list[str], list[str]]:
+    """At the keys, which are the columns, and at the queries."""
+    return tuple([label.get_text() for label in axis.get_ticklabels()] for axis in (ax.xaxis, ax.yaxis))
+
+
+def test_one_layer_needs_no_list():
+    axes = plot_attention_maps(None, MAPS[1], idx=1).axes
+    assert [ax.get_title() for ax in axes] == ["Layer 1, head 1", "Layer 1, head 2", "Layer 1, head 3"]
+    for head, ax in enumerate(axes):
+        np.testing.assert_array_equal(ax.images[0].get_array(), MAPS[1][1, head])
+
+
+def test_cross_attention_has_the_targets_labels_at_its_queries():
+    cross = np.random.default_rng(9).dirichlet(np.ones(S), size=(B, H, T))
+    sources, targets = [list("abcdefg"), list("ABCDEFG")], [list("vwxyz"), list("VWXYZ")]
+    (ax, *_) = plot_attention_maps(sources, [cross], idx=1, query_data=targets).axes
+    assert labels_of(ax) == (list("ABCDEFG"), list("VWXYZ"))
+    np.testing.assert_array_equal(ax.images[0].get_array(), cross[1, 0])
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("Key", "Query")
+
+
+def test_another_number_of_labels_than_of_positions_is_an_error():
+    for keys, queries in (([list("abcd")], [list("vwxyz")]), ([list("abcde")], [list("wxyz")]), ([list("abcd")], None)):
+        with pytest.raises(ValueError, match="4 labels for 5 positions"):
+            plot_attention_maps(keys, MAPS, query_data=queries)
+
+
+def framed(ax) -> bool:
+    return all(spine.get_visible() for spine in ax.spines.values())
+
+
+@pytest.mark.parametrize("colours", [(), (3,)])
+def test_sets_of_images_stand_in_rows_with_a_frame_around_each_anomaly(colours):
+    images, anomalies = np.random.default_rng(0).random((3, 5, 2, 2, *colours)), np.array([4, 0, 2])
+    axes = plot_image_sets(images, anomalies).axes
+    assert len(axes) == 3 * 5
+    for i, ax in enumerate(axes):
+        row, position = divmod(i, 5)
+        np.testing.assert_array_equal(ax.images[0].get_array(), images[row, position])
+        assert framed(ax) == (position == anomalies[row])
+        assert any(spine.get_visible() for spine in ax.spines.values()) == framed(ax)
+    assert axes[4].get_gridspec().get_geometry() == (3, 5)
+
+
+def test_a_predicted_set_shows_its_probabilities_and_every_layers_and_heads_map():
+    images, maps = np.random.default_rng(0).random((T, 2, 2)), [layer[1] for layer in MAPS]
+    axes = plot_set_prediction(images, np.array([0.125, 0.5, 0.25, 0.0625, 0.0625]), 3, maps).axes
+    top, bottom = axes[:T], axes[T:]
+    assert [ax.get_title() for ax in top] == ["12.5%", "50.0%", "25.0%", "6.2%", "6.2%"]
+    assert [framed(ax) for ax in top] == [False, False, False, True, False]
+    for ax, image in zip(top, images, strict=True):
+        np.testing.assert_array_equal(ax.images[0].get_array(), image)
+    assert len(bottom) == L * H
+    for i, ax in enumerate(bottom):
+        layer, head = divmod(i, H)
+        assert ax.get_title() == f"Layer {layer + 1}, head {head + 1}"
+        np.testing.assert_array_equal(ax.images[0].get_array(), maps[layer][head])
 
 
 def test_the_positional_table_as_an_image_and_as_curves():

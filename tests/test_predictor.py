@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax import TransformerPredictor, padding_mask
+from transformer_jax import TransformerEncoder, TransformerPredictor, padding_mask
 
 B, T, FEATURES, D, C, H, L = 2, 5, 7, 6, 3, 2, 2
 MODEL = TransformerPredictor(D, C, H, L)
@@ -41,6 +41,24 @@ def test_the_output_network_is_dense_norm_relu_dense(params):
     np.testing.assert_allclose(MODEL.apply(params, X), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"norm_first": True}, {"activation": nn.gelu}, {"layer_norm_epsilon": 0.5}],
+    ids=lambda options: [*options],
+)
+def test_its_options_are_those_of_the_encoder_and_of_the_output_norm(options):
+    model = TransformerPredictor(D, C, H, L, **options)
+    params = model.init(jax.random.key(0), X)
+    parts, bound = params["params"], model.bind(params)
+    h = bound.positional_encoding(bound.input_layer(X))
+    h = TransformerEncoder(L, D, H, 2 * D, **options).apply({"params": parts["encoder"]}, h)
+    norm = nn.LayerNorm(epsilon=options.get("layer_norm_epsilon", 1e-6))
+    h = nn.relu(norm.apply({"params": parts["output_norm"]}, bound.output_hidden(h)))
+    logits = model.apply(params, X)
+    np.testing.assert_allclose(logits, bound.output_layer(h), atol=1e-6)
+    assert np.abs(logits - MODEL.apply(params, X)).max() > 1e-3
+
+
 def test_positions_break_the_permutation_equivariance(params):
     order = np.array([3, 1, 4, 0, 2])
     without = MODEL.apply(params, X, None, False)
@@ -68,6 +86,21 @@ def test_no_key_is_needed_outside_training_also_not_for_the_maps(params, option)
     assert len(model.apply(params, X, method=model.get_attention_maps)) == L
     dropped = model.apply(params, X, train=True, rngs={"dropout": jax.random.key(1)})
     assert np.abs(dropped - MODEL.apply(params, X)).max() > 1e-2
+
+
+def test_the_output_network_drops_a_quarter_and_scales_the_rest():
+    """Every parameter is zero but those through which ones come out of the output norm, and from there as logits."""
+    model = TransformerPredictor(D, D, H, L, dropout_prob=0.25)
+    x = np.zeros((101, T, FEATURES), np.float32)
+    params = jax.tree.map(np.zeros_like, model.init(jax.random.key(0), x)["params"])
+    params["output_norm"]["bias"] = np.ones(D, np.float32)
+    params["output_layer"]["kernel"] = np.eye(D, dtype=np.float32)
+    np.testing.assert_array_equal(model.apply({"params": params}, x), 1)
+    logits = model.apply({"params": params}, x, train=True, rngs={"dropout": jax.random.key(1)})
+    kept = logits != 0
+    np.testing.assert_allclose(logits[kept], 4 / 3, rtol=1e-6)
+    # 3 030 numbers: the standard deviation of the share is 0.008.
+    assert kept.mean() == pytest.approx(0.75, abs=0.03)
 
 
 def test_a_sequence_longer_than_the_table_is_an_error_with_positions_alone(params):

@@ -15,7 +15,15 @@ import numpy as np
 import pytest
 from events import read_scalars
 
-from transformer_jax import ReverseConfig, ReverseDataset, TrainingConfig, load_run, train_reverse
+from transformer_jax import (
+    ReverseConfig,
+    ReverseDataset,
+    ReverseTrainer,
+    TrainingConfig,
+    TransformerPredictor,
+    load_run,
+    train_reverse,
+)
 
 COMMAND = [sys.executable, str(Path(__file__).parent.parent / "experiments" / "reverse.py")]
 SMALL = {"max_epochs": 1, "train_size": 640, "val_size": 130, "test_size": 70, "batch_size": 64, "warmup": 3}
@@ -44,6 +52,18 @@ def test_every_category_is_drawn_and_no_other():
     assert len(dataset) == 100
     assert dataset[99][0].shape == (11,)
     assert np.unique(dataset.inputs).tolist() == list(range(7))
+
+
+@pytest.mark.parametrize("name", ["num_categories", "seq_len", "size"])
+def test_a_dataset_of_nothing_is_an_error(name):
+    with pytest.raises(ValueError, match=f"{name} is 0; it must be at least 1"):
+        ReverseDataset(**{name: 0})
+
+
+def test_the_model_is_made_by_the_settings():
+    settings = {"model_dim": 15, "num_heads": 5, "num_layers": 3, "dropout_prob": 0.25, "input_dropout_prob": 0.125}
+    trainer = ReverseTrainer(ReverseConfig(num_categories=7, **settings))
+    assert trainer.model == TransformerPredictor(num_classes=7, **settings)
 
 
 @pytest.fixture(scope="module")

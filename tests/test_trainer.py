@@ -1,6 +1,7 @@
 """The trainer: what a step computes, what an evaluation counts, which model is kept, and when training stops."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -146,15 +147,15 @@ def test_the_best_model_is_what_a_run_ends_with_the_later_of_equal_ones(tmp_path
 
 
 class Diverges(ReverseTrainer):
-    """Its loss becomes infinite or no number when the poisoned sequence comes."""
+    """Its loss or its gradient is infinite or no number when the poisoned sequence comes."""
 
-    poison: float
+    poison: Callable  # the losses, from what they were, which are poisoned, and a number made of the parameters
 
     def loss_function(self, params, data, key, *, train):
         elements = super().loss_function(params, data, key, train=train)
         losses, weights = elements["loss"]
         poisoned = (data[0] == 2).all(-1, keepdims=True) & train
-        return elements | {"loss": (jnp.where(poisoned, self.poison, losses), weights)}
+        return elements | {"loss": (self.poison(losses, poisoned, params["input_layer"]["kernel"].sum()), weights)}
 
 
 # The order in which the fifth of 37 sequences is one of the two that the first epoch drops.
@@ -170,9 +171,22 @@ class PoisonedDataset(ReverseDataset):
         self.inputs[5] = 2
 
 
-@pytest.mark.parametrize(("poison", "steps_per_call"), [(np.nan, 0), (np.inf, 3)])
-def test_a_loss_that_is_not_finite_stops_the_training_names_the_step_and_keeps_the_last_good_checkpoint(
-    tmp_path, poison, steps_per_call
+@pytest.mark.parametrize(
+    ("message", "poison", "steps_per_call"),
+    [
+        ("loss is nan", lambda losses, poisoned, number: jnp.where(poisoned, jnp.nan, losses), 0),
+        ("loss is inf", lambda losses, poisoned, number: jnp.where(poisoned, jnp.inf, losses), 3),
+        # The root is 0, its slope infinite: times 0 that is no number.
+        (
+            "gradient_norm is nan",
+            lambda losses, poisoned, number: losses + jnp.sqrt(jnp.where(poisoned, 0 * number, 1)),
+            0,
+        ),
+    ],
+    ids=["loss is nan", "loss is inf", "gradient_norm is nan"],
+)
+def test_what_is_not_finite_stops_the_training_names_the_step_and_keeps_the_last_good_checkpoint(
+    tmp_path, message, poison, steps_per_call
 ):
     trainer = trainer_for(tmp_path, trainer_class=Diverges, eval_every=1, log_every=50, steps_per_call=steps_per_call)
     trainer.poison = poison
@@ -182,7 +196,7 @@ def test_a_loss_that_is_not_finite_stops_the_training_names_the_step_and_keeps_t
         train_loader.batch_sampler.set_epoch(epoch)
         order += list(train_loader.batch_sampler)
     poisoned_step = 1 + next(number for number, indices in enumerate(order) if 5 in indices)
-    with pytest.raises(FloatingPointError, match=f"loss is {poison} at step {poisoned_step}"):
+    with pytest.raises(FloatingPointError, match=f"{message} at step {poisoned_step}"):
         trainer.fit(train_loader, loader(23))
     last_good = (poisoned_step - 1) // 5 * 5
     assert last_good > 0

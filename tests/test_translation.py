@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import load_run
+from transformer_jax.seq2seq import Transformer
 from transformer_jax.tasks.padded_pairs import PairBatch
 from transformer_jax.tasks.text import END, PAD, START, VOCABULARY_SIZE, encode
 from transformer_jax.tasks.translation import TranslationConfig, TranslationTrainer, train_translation
@@ -16,6 +17,18 @@ from transformer_jax.tasks.translation_report import byte_labels
 
 COMMAND = [sys.executable, str(Path(__file__).parent.parent / "experiments" / "translate.py")]
 SMALL = {"model_dim": 24, "num_heads": 2, "num_layers": 1, "dim_feedforward": 32, "warmup": 10, "batch_size": 16}
+
+
+def test_the_model_is_made_by_the_settings():
+    settings = {"model_dim": 15, "num_heads": 5, "dim_feedforward": 13, "dropout_prob": 0.25}
+    assert TranslationTrainer(TranslationConfig(num_layers=3, **settings)).model == Transformer(
+        source_vocabulary_size=VOCABULARY_SIZE,
+        target_vocabulary_size=VOCABULARY_SIZE,
+        num_encoder_layers=3,
+        num_decoder_layers=3,
+        tie_embeddings=True,
+        **settings,
+    )
 
 
 @pytest.fixture(scope="module")
