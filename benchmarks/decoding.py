@@ -1,7 +1,7 @@
 """Measures greedy decoding: with the cache, rerunning the prefix for every token, and in PyTorch without a cache.
 
-python benchmarks/decoding.py                       # a table for 32, 128 and 512 tokens: 2 minutes on two CPU cores
-python benchmarks/decoding.py --quick               # at most 128 tokens: about 20 seconds
+python benchmarks/decoding.py                       # a table for 32, 128 and 512 tokens: minutes on two CPU cores
+python benchmarks/decoding.py --quick               # at most 128 tokens: half a minute
 python benchmarks/decoding.py --json decoding.json  # also writes every single time
 
 The contestants are those of `decoding_contestants.py`. They have the same weights and the same batch, and take turns in

@@ -36,9 +36,9 @@ def drawn():
     return model, params, jnp.asarray(source)
 
 
-@pytest.mark.parametrize("length", [1, 11])
-def test_all_contestants_give_the_most_probable_tokens_of_the_full_model(drawn, length):
+def test_all_contestants_give_the_most_probable_tokens_of_the_full_model(drawn):
     model, params, source = drawn
+    length = 9  # reruns of 2, 4, 6, 8 and 9 positions
     full = jax.jit(model.apply)
     expected = np.zeros((B, length + 1), np.int32)  # the start token, then the others; no position sees a later one
     for position in range(length):
@@ -46,7 +46,7 @@ def test_all_contestants_give_the_most_probable_tokens_of_the_full_model(drawn, 
     for name, prepare in CONTESTANTS.items():
         tokens = prepare(model, params, source, length)()
         np.testing.assert_array_equal(tokens, expected[:, 1:], err_msg=name)
-    assert length == 1 or len(np.unique(expected)) > 5  # not the same token again and again
+    assert len(np.unique(expected)) > 5  # not the same token again and again
 
 
 def test_pytorch_has_the_same_logits(drawn):
