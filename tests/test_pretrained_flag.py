@@ -14,10 +14,11 @@ import pytest
 import torch
 from tutorial_models import TorchPredictor, flax_tree
 
-from transformer_jax import ReverseDataset, load_run, train_reverse
+from transformer_jax import ReverseConfig, ReverseDataset, ReverseTrainer, load_run, train_reverse
 from transformer_jax.errors import InputError
 from transformer_jax.shipping import ship
 from transformer_jax.tasks.anomaly import AnomalyTrainer, DigitsConfig, train_anomaly
+from transformer_jax.tasks.reverse import reverse_loaders
 from transformer_jax.tasks.translation import train_translation
 from transformer_jax.trained_models import SHIPPED, shipped_models
 
@@ -249,6 +250,13 @@ def test_a_run_without_a_checkpoint_and_a_directory_without_a_run_are_named(copi
         train_reverse(**DATA, pretrained=str(copied))
     with pytest.raises(InputError, match=f"{copied.parent} holds no run: config.json is missing"):
         train_reverse(**DATA, pretrained=str(copied.parent))
+
+
+def test_a_task_that_does_not_know_the_setting_does_not_train_in_spite_of_it(tmp_path):
+    config = ReverseConfig(pretrained="reverse", checkpoint_dir=tmp_path / "runs")
+    with pytest.raises(InputError, match="pretrained is reverse; ReverseTask can only be trained, without it"):
+        ReverseTrainer(config).fit(*reverse_loaders(config)[:2])
+    assert not (tmp_path / "runs").exists()
 
 
 def test_images_wait_until_the_model_is_found(monkeypatch):

@@ -153,11 +153,13 @@ class TrainerModule:
         The run's directory is held until `test` has written the results.
 
         Raises:
-            InputError: a loader gives no batch, the warm-up is not shorter than the training, or the run's directory
-                can't be used (see `RunDirectory`).
+            InputError: a loader gives no batch, the warm-up is not shorter than the training, the run's directory
+                can't be used (see `RunDirectory`), or the config has `pretrained`, for which there is `fit_or_adopt`.
             FloatingPointError: the loss or the gradient is no longer finite; the checkpoints stay as they were.
             Interrupted: at SIGTERM or SIGINT; everything is saved.
         """
+        if self.config.pretrained is not None:
+            raise InputError(f"pretrained is {self.config.pretrained}; {self.name} can only be trained, without it")
         loop = TrainingLoop(self, train_loader, val_loader)
         self.run = loop.run
         try:
