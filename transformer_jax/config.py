@@ -35,14 +35,17 @@ class TrainingConfig:
     checkpoint_every: int = 0  # steps between checkpoints, beside those of checkpoint_minutes; 0 for none
     checkpoint_minutes: float = 5.0  # between checkpoints; each evaluation is followed by one in any case
     checkpoint_dir: Path = Path("checkpoints")  # parent of the run's directory
+    pretrained: str | None = None  # evaluate, instead of training: a run's directory, a shipped or a published model
     resume: bool = True  # go on with a run of the same settings, other settings are an error; if not, begin anew
     overwrite: bool = False  # with --no-resume: replace a run that is finished, which is an error otherwise
 
     # Fields that a resumed run may change, since the parameters that it ends with do not depend on them.
     NEUTRAL: ClassVar[frozenset[str]] = frozenset(
         {"log_every", "num_workers", "steps_per_call", "checkpoint_every", "checkpoint_minutes", "checkpoint_dir"}
-        | {"resume", "overwrite"}
+        | {"resume", "overwrite", "pretrained"}
     )
+    # Fields that the model is made from; with `pretrained` they are that model's.
+    MODEL: ClassVar[frozenset[str]] = frozenset({"model_dim", "num_heads", "num_layers", "dropout_prob"})
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "model_dim", "num_layers", "max_epochs", "batch_size", "eval_every", "log_every")
@@ -52,6 +55,9 @@ class TrainingConfig:
         if self.seed >= 2**32:  # JAX's keys would wrap around
             raise InputError(f"seed is {self.seed}; it must be below 2**32")
         head_width(self.model_dim, self.num_heads)
+
+    def check_trained_on(self, trained: "TrainingConfig", what: str) -> None:
+        """Raise an `InputError` if `what`, a run with the settings `trained`, learned from data of another form."""
 
 
 def check_at_least(config: Any, minimum: int, *names: str) -> None:

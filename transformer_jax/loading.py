@@ -6,11 +6,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from flax.traverse_util import unflatten_dict
+
 from transformer_jax.checkpoints import Checkpoints
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.run_directory import CHECKPOINTS, CONFIG
+from transformer_jax.run_directory import CHECKPOINTS, CONFIG, PARAMETERS
 from transformer_jax.trainer import TrainerModule
+from transformer_jax.weight_files import read_weights
 
 # Which trainer made a run, by the name in its config.json. A task of your own: `load_run(path, MyTrainer)`.
 TRAINERS = {
@@ -25,20 +28,14 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
     """The trainer of a run, with its `config`, its `model` and its best `params`; `predict` answers.
 
     Args:
-        directory: of the run, `checkpoints/ReverseTask` for example.
+        directory: of the run, `checkpoints/ReverseTask` for example, or of a model that ships.
         trainer_class: of the task; None looks it up by the run's name.
 
     Raises:
         InputError: there is no run, its task or settings are unknown, or its checkpoint can't be read.
     """
     directory = Path(directory)
-    if not (directory / CONFIG).is_file():
-        raise InputError(f"{directory} holds no run: {CONFIG} is missing")
-    try:
-        settings = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
-        task = settings.pop("task")
-    except (ValueError, KeyError) as error:
-        raise InputError(f"{directory / CONFIG} is no run's: {error}") from error
+    task, settings = read_settings(directory)
     if trainer_class is None:
         if task not in TRAINERS:
             raise InputError(
@@ -47,11 +44,32 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
         module, name = TRAINERS[task]
         trainer_class = getattr(import_module(f"transformer_jax.tasks.{module}"), name)
     trainer = trainer_class(_config(trainer_class.config_class_of(task), settings, directory))
+    trainer.params = _best_params(directory)
+    return trainer
+
+
+def read_settings(directory: Path) -> tuple[str, dict[str, Any]]:
+    """The name of a run's task, and its settings.
+
+    Raises:
+        InputError: there is no run, or its settings can't be read.
+    """
+    if not (directory / CONFIG).is_file():
+        raise InputError(f"{directory} holds no run: {CONFIG} is missing")
+    try:
+        settings = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        return settings.pop("task"), settings
+    except (ValueError, KeyError) as error:
+        raise InputError(f"{directory / CONFIG} is no run's: {error}") from error
+
+
+def _best_params(directory: Path) -> dict[str, Any]:
+    if (directory / PARAMETERS).is_file():
+        return unflatten_dict(read_weights(directory / PARAMETERS).arrays, sep="/")
     checkpoints = Checkpoints(directory / CHECKPOINTS, create=False)
     if checkpoints.best_step is None:
-        raise InputError(f"{directory} has no checkpoint yet")
-    trainer.params = checkpoints.read_as_saved(checkpoints.best_step)["params"]
-    return trainer
+        raise InputError(f"{directory} has no checkpoint")
+    return checkpoints.read_as_saved(checkpoints.best_step)["params"]
 
 
 def _config(config_class: type[TrainingConfig], settings: dict[str, Any], directory: Path) -> TrainingConfig:

@@ -18,10 +18,11 @@ from transformer_jax.errors import InputError
 from transformer_jax.event_log import PATTERN, EventLog
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
+PARAMETERS = "params.msgpack"  # in the place of the checkpoints, where a model is shipped
 
 
 class RunDirectory:
-    """`<checkpoint_dir>/<name>/`, held by one process at a time.
+    """`<checkpoint_dir>/<name>/`, held by one process at a time; `<name>_pretrained/` where nothing is trained.
 
     What is done with what lies there, in this order:
     1. Nothing there: the run begins.
@@ -29,6 +30,7 @@ class RunDirectory:
     3. Otherwise the run goes on from its newest checkpoint that can be read; a finished one is evaluated again.
     4. But a run of other settings is left alone: an error names them. Settings that change nothing about the
        parameters (`TrainingConfig.NEUTRAL`) may differ.
+    5. With `--pretrained` it is always begun anew: it never has checkpoints, and an error leaves those that it has.
 
     Raises:
         InputError: the directory can't be written or another process holds it; a finished run would be lost, or the
@@ -36,18 +38,21 @@ class RunDirectory:
     """
 
     def __init__(self, config: TrainingConfig, name: str) -> None:
-        self.path = Path(config.checkpoint_dir) / name
+        trains = config.pretrained is None
+        self.path = Path(config.checkpoint_dir) / (name if trains else f"{name}_pretrained")
         self._events: EventLog | None = None
         self.settings = _as_json({"task": name, **dataclasses.asdict(config)})
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock()
-            if config.resume:
+            if not trains:
+                self._clear_evaluation()
+            elif config.resume:
                 self._check_settings(config.NEUTRAL)
             else:
                 self._clear(config.overwrite)
             self._write_json(CONFIG, self.settings)
-            self.checkpoints = Checkpoints(self.path / CHECKPOINTS)
+            self.checkpoints = Checkpoints(self.path / CHECKPOINTS, create=trains)
         except OSError as error:
             raise InputError(
                 f"checkpoint_dir is {config.checkpoint_dir}; it must be a directory that can be written ({error})"
@@ -115,6 +120,11 @@ class RunDirectory:
         for pattern in (PATTERN, RESULTS, "*.png"):
             for file in self.path.glob(pattern):
                 file.unlink()
+
+    def _clear_evaluation(self) -> None:
+        if (self.path / CHECKPOINTS).exists():
+            raise InputError(f"{self.path} holds a training, not an evaluation; choose another checkpoint_dir")
+        self._clear(overwrite=True)
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         temporary = self.path / f"{name}.tmp"

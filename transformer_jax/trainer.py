@@ -49,7 +49,7 @@ class TrainerModule:
         self.config = config
         self.constants = jax.device_put(constants)
         self.model = self.create_model()
-        self.params: Any = None  # the best ones, after `fit`; `evaluate`, `forward` and `predict` use them
+        self.params: Any = None  # the best ones, after `fit` or `adopt`; `evaluate`, `forward` and `predict` use them
         self.run: RunDirectory | None = None  # after `fit` has begun
         self._eval_step = CompiledStep(self.eval_step)
         self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
@@ -96,6 +96,10 @@ class TrainerModule:
 
     # The pure steps, which are compiled.
 
+    def initial_params(self, key: Array, example_batch: Any, constants: Any = None) -> Any:
+        """The parameters of a new model."""
+        return self.model.init(key, *self.model_inputs(self.prepare(example_batch, constants)))["params"]
+
     def initial_state(self, example_batch: Any, num_steps: int) -> TrainState:
         """The state before the first of `num_steps` steps: a function of the seed.
 
@@ -111,7 +115,7 @@ class TrainerModule:
 
         def init(key, data, constants):
             params_key, step_key = jax.random.split(key)
-            params = self.model.init(params_key, *self.model_inputs(self.prepare(data, constants)))["params"]
+            params = self.initial_params(params_key, data, constants)
             return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params), step_key)
 
         return jax.jit(init)(jax.random.key(config.seed), example_batch, self.constants)
@@ -149,11 +153,13 @@ class TrainerModule:
         The run's directory is held until `test` has written the results.
 
         Raises:
-            InputError: a loader gives no batch, the warm-up is not shorter than the training, or the run's directory
-                can't be used (see `RunDirectory`).
+            InputError: a loader gives no batch, the warm-up is not shorter than the training, the run's directory
+                can't be used (see `RunDirectory`), or the config has `pretrained`, for which there is `fit_or_adopt`.
             FloatingPointError: the loss or the gradient is no longer finite; the checkpoints stay as they were.
             Interrupted: at SIGTERM or SIGINT; everything is saved.
         """
+        if self.config.pretrained is not None:
+            raise InputError(f"pretrained is {self.config.pretrained}; {self.name} can only be trained, without it")
         loop = TrainingLoop(self, train_loader, val_loader)
         self.run = loop.run
         try:
@@ -163,6 +169,16 @@ class TrainerModule:
             self.run.close()
             raise
         self.steps, self.seconds = loop.step, loop.seconds
+
+    def adopt(self, model: nn.Module, params: Any) -> None:
+        """Take a trained model and its parameters in the place of training (`config.pretrained`).
+
+        Raises:
+            InputError: the run's directory can't be used (see `RunDirectory`).
+        """
+        self.model, self.params = model, jax.device_put(params)
+        self.run = RunDirectory(self.config, self.name)
+        self.steps, self.seconds = 0, {"train": 0.0, "eval": 0.0, "compile": 0.0}
 
     def evaluate(self, loader: Iterable, params: Any = None) -> dict[str, float]:
         """Mean of each metric over all elements of a loader; a short last batch counts for what it holds.

@@ -24,6 +24,7 @@ from transformer_jax.tasks.anomaly_report import permutation_error, predict_sets
 from transformer_jax.tasks.anomaly_sets import AnomalySets
 from transformer_jax.tasks.anomaly_tables import FeatureTable, cifar100_table, digits_table
 from transformer_jax.tasks.image_features import has_cifar100
+from transformer_jax.trained_models import find_trained, fit_or_adopt
 from transformer_jax.trainer import TrainerModule
 
 
@@ -47,6 +48,7 @@ class AnomalyConfig(TrainingConfig):
     data_dir: Path = Path("data")  # where CIFAR-100 and its features lie, or are put
 
     NEUTRAL: ClassVar[frozenset[str]] = TrainingConfig.NEUTRAL | {"data_dir"}
+    MODEL: ClassVar[frozenset[str]] = TrainingConfig.MODEL | {"input_dropout_prob"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -165,6 +167,8 @@ def train_anomaly(config: AnomalyConfig | None = None, **settings: Any) -> tuple
 
     `train_anomaly(Cifar100Config())` is the tutorial's experiment.
 
+    With `pretrained` nothing is trained: that model is tested, in a directory of its own.
+
     Args:
         config: `DigitsConfig` or `Cifar100Config`; None takes the latter if its data are at hand.
         **settings: fields of the config to replace.
@@ -173,10 +177,11 @@ def train_anomaly(config: AnomalyConfig | None = None, **settings: Any) -> tuple
         The trainer, with the best parameters in `trainer.params`, and what `results.json` holds.
     """
     config = dataclasses.replace(config or default_config(), **settings)
+    config, trained = find_trained(AnomalyTrainer, config)
     table = config.table()
     loaders = anomaly_loaders(config, table)
     trainer = AnomalyTrainer(config, constants=table.features)
-    trainer.fit(loaders["train"], loaders["val"])
+    fit_or_adopt(trainer, trained, loaders["train"], loaders["val"])
 
     predictions = predict_sets(trainer, loaders["test"])
     error = permutation_error(trainer, next(iter(loaders["test"])))

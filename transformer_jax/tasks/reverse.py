@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from transformer_jax.loaders import StackedSamples, make_loader
 from transformer_jax.metrics import Elements
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.predictor import TransformerPredictor
+from transformer_jax.trained_models import find_trained, fit_or_adopt
 from transformer_jax.trainer import TrainerModule
 
 
@@ -38,6 +39,8 @@ class ReverseConfig(TrainingConfig):
     test_size: int = 10_000  # sequences in the test set
     input_dropout_prob: float = 0.0  # of the one-hot inputs
 
+    MODEL: ClassVar[frozenset[str]] = TrainingConfig.MODEL | {"input_dropout_prob"}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "seq_len", "train_size", "val_size", "test_size")
@@ -47,6 +50,13 @@ class ReverseConfig(TrainingConfig):
             raise InputError(
                 f"seq_len is {self.seq_len}; it may be at most {TransformerPredictor.max_len}, the positional table's"
             )
+
+    def check_trained_on(self, trained: "ReverseConfig", what: str) -> None:
+        for name in ("seq_len", "num_categories"):
+            if getattr(self, name) != getattr(trained, name):
+                raise InputError(
+                    f"{name} is {getattr(self, name)}; it must be {getattr(trained, name)}, as {what} was trained"
+                )
 
 
 class ReverseDataset:
@@ -137,6 +147,8 @@ def reverse_loaders(config: ReverseConfig) -> tuple[DataLoader, DataLoader, Data
 def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple[ReverseTrainer, dict[str, Any]]:
     """Train and test; leave a run directory with checkpoint, results and attention maps.
 
+    With `pretrained` nothing is trained: that model is tested, in a directory of its own.
+
     Args:
         config: the run's settings; the defaults of `ReverseConfig` if None.
         **settings: fields of the config to replace.
@@ -145,9 +157,10 @@ def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple
         The trainer, with the best parameters in `trainer.params`, and what `results.json` holds.
     """
     config = dataclasses.replace(config or ReverseConfig(), **settings)
+    config, trained = find_trained(ReverseTrainer, config)
     train_loader, val_loader, test_loader = reverse_loaders(config)
     trainer = ReverseTrainer(config)
-    trainer.fit(train_loader, val_loader)
+    fit_or_adopt(trainer, trained, train_loader, val_loader)
     inputs, _ = batch = next(iter(test_loader))
     _, attention_maps = trainer.forward(batch, return_attention=True)
     trainer.run.save_figure("attention_maps.png", plot_attention_maps(inputs, attention_maps))

@@ -24,6 +24,7 @@ from transformer_jax.tasks.padded_pairs import PairBatch, PairSplits
 from transformer_jax.tasks.pairs import load_pairs
 from transformer_jax.tasks.text import END, PAD, START, VOCABULARY_SIZE, decode, encode, pad
 from transformer_jax.tasks.translation_report import save_attention, score
+from transformer_jax.trained_models import find_trained, fit_or_adopt
 from transformer_jax.trainer import TrainerModule
 
 LENGTH_STEP = 16  # lengths of what is translated are rounded up to multiples, each of which is compiled once
@@ -58,6 +59,7 @@ class TranslationConfig(TrainingConfig):
     length_penalty: float = 0.6  # of beam search; larger favours longer translations
 
     NEUTRAL: ClassVar[frozenset[str]] = TrainingConfig.NEUTRAL | {"beam_width", "length_penalty"}
+    MODEL: ClassVar[frozenset[str]] = TrainingConfig.MODEL | {"dim_feedforward"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,6 +69,11 @@ class TranslationConfig(TrainingConfig):
             raise InputError(
                 f"max_bytes is {self.max_bytes}; it may be at most {Transformer.max_len - 2}, the positional table's"
             )
+
+    def check_trained_on(self, trained: "TranslationConfig", what: str) -> None:
+        if (self.data is None) != (trained.data is None):
+            learned = "dates, without it" if trained.data is None else f"{trained.data} or of its kind"
+            raise InputError(f"data is {self.data}; it must be {learned}, as {what} was trained")
 
     def splits(self) -> PairSplits:
         """Training, validation and test pairs."""
@@ -186,6 +193,8 @@ def train_translation(
 ) -> tuple[TranslationTrainer, dict[str, Any]]:
     """Train and test; leave a run directory with checkpoint, results and attention maps.
 
+    With `pretrained` nothing is trained: that model is tested, in a directory of its own.
+
     Args:
         config: the run's settings; the defaults of `TranslationConfig` if None.
         **settings: fields of the config to replace.
@@ -194,10 +203,11 @@ def train_translation(
         The trainer, with the best parameters in `trainer.params`, and what `results.json` holds.
     """
     config = dataclasses.replace(config or TranslationConfig(), **settings)
+    config, trained = find_trained(TranslationTrainer, config)
     splits = config.splits()
     train_loader, val_loader, test_loader = translation_loaders(config, splits)
     trainer = TranslationTrainer(config)
-    trainer.fit(train_loader, val_loader)
+    fit_or_adopt(trainer, trained, train_loader, val_loader)
     scores = score(trainer, splits.test.pairs, corpus=config.data is not None)
     save_attention(trainer, splits.test.pairs[0])
     return trainer, trainer.test(val_loader, test_loader, **scores)
