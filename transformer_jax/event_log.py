@@ -12,11 +12,17 @@ PATTERN = "events.out.tfevents.*"
 
 
 class EventLog:
-    """Writes scalars into a directory; what it holds of later steps than `last_step` is removed first."""
+    """Writes scalars into a directory, which is first cut back to what a run that goes on has already done.
 
-    def __init__(self, directory: Path, last_step: int) -> None:
+    Args:
+        directory: of the run.
+        last_step: what was logged of later steps is removed,
+        last_evaluation: and of later evaluations too: one may have been logged, but not saved, at the last step.
+    """
+
+    def __init__(self, directory: Path, last_step: int, last_evaluation: int) -> None:
         for file in sorted(directory.glob(PATTERN)):
-            _cut(file, last_step)
+            _cut(file, last_step, last_evaluation)
         self._writer = Writer(str(directory))
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -33,9 +39,14 @@ class EventLog:
         self._writer.close()
 
 
-def _cut(file: Path, last_step: int) -> None:
-    """Keep a file's events up to a step; a record that was cut off by a kill ends the file."""
-    records = [record for record in RawEventFileLoader(str(file)).Load() if Event.FromString(record).step <= last_step]
+def _cut(file: Path, last_step: int, last_evaluation: int) -> None:
+    """Keep a file's events up to these steps; a record that was cut off by a kill ends the file."""
+
+    def is_done(event: Event) -> bool:
+        evaluates = any(value.tag.startswith("val/") for value in event.summary.value)
+        return event.step <= (last_evaluation if evaluates else last_step)
+
+    records = [record for record in RawEventFileLoader(str(file)).Load() if is_done(Event.FromString(record))]
     temporary = file.with_name("cut." + file.name)
     with temporary.open("wb") as stream:
         writer = RecordWriter(stream)

@@ -58,9 +58,9 @@ class RunDirectory:
                 f"checkpoint_dir is {config.checkpoint_dir}; it must be a directory that can be written ({error})"
             ) from error
 
-    def open_events(self, last_step: int) -> None:
-        """Begin to log, after what was logged up to a step."""
-        self._events = EventLog(self.path, last_step)
+    def open_events(self, last_step: int, last_evaluation: int) -> None:
+        """Begin to log, after what was logged up to a step and an evaluation."""
+        self._events = EventLog(self.path, last_step, last_evaluation)
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars to TensorBoard, as they are after `step` steps."""

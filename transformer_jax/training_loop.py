@@ -75,7 +75,7 @@ class TrainingLoop:
         """Run until the last step and the validation after it."""
         print(parameter_table(self.state.params))
         self._resume()
-        self.run.open_events(self.step)
+        self.run.open_events(self.step, self.evaluated_step)
         self.saved_at = time.monotonic()
         self.bar = tqdm(total=self.num_steps, initial=self.step, unit="step", disable=None)
         with InterruptionRequest() as self.request, self.bar:
