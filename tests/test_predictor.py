@@ -44,7 +44,7 @@ def test_the_output_network_is_dense_norm_relu_dense(params):
 @pytest.mark.parametrize(
     "options",
     [{"norm_first": True}, {"activation": nn.gelu}, {"layer_norm_epsilon": 0.5}],
-    ids=lambda options: [*options],
+    ids=lambda options: "".join(options),
 )
 def test_its_options_are_those_of_the_encoder_and_of_the_output_norm(options):
     model = TransformerPredictor(D, C, H, L, **options)

@@ -62,10 +62,11 @@ class AnomalyConfig(TrainingConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DigitsConfig(AnomalyConfig):
-    """Handwritten digits, 8×8 pixels: scikit-learn brings them along. Reaches about 98 % on test in 15 seconds."""
+    """Handwritten digits, 8×8 pixels: scikit-learn brings them along. Reaches about 99 % on test in 15 seconds."""
 
     dataset: ClassVar[str] = "digits"
     max_epochs: int = 60  # passes over the training set
+    lr: float = 1e-3  # peak learning rate of the cosine schedule
 
     def table(self) -> FeatureTable:
         return digits_table()

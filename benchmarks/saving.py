@@ -1,0 +1,57 @@
+"""What saving checkpoints costs a training: the reverse task with its default policy, and without saving.
+
+`python benchmarks/saving.py` takes about two minutes on two CPU cores.
+"""
+
+import contextlib
+import dataclasses
+import io
+import statistics
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+from transformer_jax.checkpoints import Checkpoints
+from transformer_jax.command_line import parse, run
+from transformer_jax.tasks.reverse import ReverseConfig, ReverseTrainer, reverse_loaders
+from transformer_jax.training_loop import TrainingLoop
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Measure what saving costs."""
+
+    repeats: int = 5  # trainings with and without saving, in turns
+
+
+def training_seconds(*, saving: bool) -> float:
+    """Wall time of the loop, evaluation and saving included, compilation not."""
+    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
+        config = ReverseConfig(checkpoint_dir=Path(directory))
+        train_loader, val_loader, _ = reverse_loaders(config)
+        loop = TrainingLoop(ReverseTrainer(config), train_loader, val_loader)
+        save = contextlib.nullcontext() if saving else mock.patch.object(Checkpoints, "save")
+        with save:
+            start = time.perf_counter()
+            loop.train()
+            loop.run.close()
+            seconds = time.perf_counter() - start
+    return seconds - loop.seconds["compile"]
+
+
+def main(settings: Settings) -> None:
+    """Print the medians and their ratio."""
+    times = {True: [], False: []}
+    for _ in range(settings.repeats):
+        for saving in times:
+            times[saving].append(training_seconds(saving=saving))
+    with_saving, without = (statistics.median(times[saving]) for saving in (True, False))
+    print(f"with saving:    {with_saving:.2f} s  ({min(times[True]):.2f} to {max(times[True]):.2f})")
+    print(f"without saving: {without:.2f} s  ({min(times[False]):.2f} to {max(times[False]):.2f})")
+    print(f"saving costs {with_saving / without - 1:+.1%}")
+
+
+if __name__ == "__main__":
+    run(partial(parse, Settings), main)
