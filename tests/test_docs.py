@@ -26,5 +26,11 @@ def test_the_new_task_learns_and_comes_back(tmp_path):
 
 def test_the_readmes_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for block in code_of("README.md"):
-        exec(block, {})
+    names = [{} for _ in code_of("README.md")]
+    for block, namespace in zip(code_of("README.md"), names, strict=True):
+        exec(block, namespace)
+    predictor, reverse, translator = names
+    assert predictor["logits"].shape == (8, 16, 10)
+    assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
+    assert reverse["run"].config.seq_len == 8
+    assert translator["tokens"].shape == (2, 9)
