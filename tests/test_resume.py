@@ -14,7 +14,7 @@ from kill_and_resume import assert_same_run, command, run_with_kills
 
 from transformer_jax import load_run, train_reverse
 
-SETTINGS = ("--max-epochs=3", "--train-size=6400", "--dropout-prob=0.1", "--eval-every=1", "--checkpoint-every=7")
+SETTINGS = ("--max-epochs=10", "--train-size=6400", "--dropout-prob=0.1", "--eval-every=1", "--checkpoint-every=7")
 SMALL = {
     "max_epochs": 2,
     "train_size": 640,
