@@ -86,7 +86,6 @@ def test_the_loss_counts_real_tokens_alone():
     )
     padded = trainer.loss_function(params, more_padding, None, train=False)
     np.testing.assert_allclose(padded["loss"][0][:, :3], elements["loss"][0], atol=1e-5)
-    assert trainer.forward is not None
     assert trainer.model.target_vocabulary_size == VOCABULARY_SIZE
 
 
