@@ -13,8 +13,8 @@ LEVELS = 2**16
 class Dropout(nn.Module):
     """Inverted dropout (Srivastava et al. 2014): drop elements with a probability, and scale the others up.
 
-    Each element is decided by 16 random bits. The probability is rounded to a multiple of 2⁻¹⁶, and the scale is that of
-    the rounded one, so that the mean is kept.
+    Each element is decided by 16 random bits. The probability is rounded to a multiple of 2⁻¹⁶, and the scale is that
+    of the rounded one, so that the mean is kept.
     """
 
     rate: float  # probability of dropping an element
