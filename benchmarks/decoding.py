@@ -5,8 +5,10 @@ python benchmarks/decoding.py --quick               # at most 128 tokens: half a
 python benchmarks/decoding.py --json decoding.json  # also writes every single time
 
 The contestants are those of `decoding_contestants.py`. They have the same weights and the same batch, and take turns in
-one process; the median of the repeats counts. No row ever ends, so that each gives T tokens. The time per token is that
-of one step, which gives every row of the batch a token; tokens per second are those of all rows.
+one process. A turn is one decoding off the clock, as what the one before left in the processor's caches is of no use,
+and then as many on it as make up the longest length. The median of the turns counts. No row ever ends, so that each
+gives T tokens. The time per token is that of one step, which gives every row of the batch a token; tokens per second
+are those of all rows.
 
 The clock runs from the encoded source to the tokens on the host: encoding is the same work for all, and would only blur
 how the time of a token grows. Compiling is not on the clock. The tokens of all three are compared; were the first 32
@@ -84,17 +86,17 @@ def measure(config: DecodingConfig) -> list[dict[str, Any]]:
     progress = tqdm(total=len(config.lengths) * config.repeats * len(CONTESTANTS), leave=False, disable=None)
     for length in config.lengths:
         contestants = {name: prepare(model, params, source, length) for name, prepare in CONTESTANTS.items()}
-        if not rows:  # threads and memory that a process pays for once
-            for decode in contestants.values():
-                decode()
         seconds = {name: [] for name in contestants}
+        calls = max(config.lengths) // length  # a few milliseconds alone could not be timed
         for _ in range(config.repeats):
             tokens = {}
             for name, decode in contestants.items():
                 progress.set_description(f"{length} tokens, {name}")
+                decode()
                 start = time.perf_counter()
-                tokens[name] = decode()
-                seconds[name].append(time.perf_counter() - start)
+                for _ in range(calls):
+                    tokens[name] = decode()
+                seconds[name].append((time.perf_counter() - start) / calls)
                 progress.update()
         rows.append({"length": length, "seconds": seconds, "agreement": agreement(tokens)})
     progress.close()

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformer_jax import params_to_torch
 from transformer_jax.decoding import greedy_decode
 from transformer_jax.positional import sinusoidal_table
-from transformer_jax.seq2seq import Transformer
+from transformer_jax.seq2seq import DecodingCache, Transformer
 
 START_TOKEN = 0
 NO_TOKEN = -1  # as the end token: no argmax gives it
@@ -35,8 +35,9 @@ Decode = Callable[[], np.ndarray]  # what is measured: tokens [B, T] of a batch 
 
 def prepare_cached(model: Transformer, params: Any, source: Array, length: int) -> Decode:
     """Our decoding: each token costs one position."""
-    start = jax.jit(partial(model.apply, length=length, method="start_decoding"))
-    return _prepare(partial(model.apply, method="decode_step"), params, start(params, source), length)
+    start = jax.jit(partial(model.apply, method="start_decoding"))
+    step = partial(model.apply, method="decode_step")
+    return _prepare(step, params, start(params, source), length, DecodingCache.grow)
 
 
 class Prefix(NamedTuple):
@@ -64,13 +65,13 @@ def prepare_rerun(model: Transformer, params: Any, source: Array, length: int) -
     return _prepare(step, params, Prefix(jnp.zeros((len(source), length), jnp.int32), memory), length)
 
 
-def _prepare(step: Callable[..., tuple[Array, Any]], params: Any, cache: Any, length: int) -> Decode:
+def _prepare(step: Callable[..., tuple[Array, Any]], params: Any, cache: Any, length: int, grow: Any = None) -> Decode:
     """Compile greedy decoding with a step function that takes the parameters first."""
 
     def decode(params: Any, cache: Any) -> Array:
         batch_size = len(jax.tree.leaves(cache)[0])
         ends = {"start_token": START_TOKEN, "end_token": NO_TOKEN, "pad_token": NO_TOKEN}
-        return greedy_decode(partial(step, params), cache, batch_size, **ends, max_length=length).tokens
+        return greedy_decode(partial(step, params), cache, batch_size, **ends, max_length=length, grow=grow).tokens
 
     compiled = jax.jit(decode).lower(params, cache).compile()
     return lambda: np.asarray(compiled(params, cache))

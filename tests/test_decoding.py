@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding import beam_search, greedy_decode, sample
+from transformer_jax.beams import beam_search
+from transformer_jax.decoding import greedy_decode, sample
 
 START, END, PAD = 1, 0, 13  # padding is no token of the vocabularies here, so it can't be mistaken for one
 TOKENS = {"start_token": START, "end_token": END, "pad_token": PAD}
@@ -33,7 +34,7 @@ class HistoryModel:
 
     def step(self, tokens, position, cache):
         history = cache["history"].at[:, position].set(tokens + 1)
-        index = (31 * cache["source"] + history @ self.weights) % len(self.table)
+        index = (31 * cache["source"] + history @ self.weights[: history.shape[1]]) % len(self.table)
         return jnp.asarray(self.table)[index], {"source": cache["source"], "history": history}
 
     def log_probs(self, source, output):
@@ -338,6 +339,36 @@ def test_nothing_but_padding_follows_the_end_token(decode):
     assert np.all((tokens == END).any(axis=-1) | (lengths[..., 0] == 5))
     assert np.any(lengths < 5)
     assert np.any(lengths == 5)
+
+
+@pytest.mark.parametrize("decode", THREE, ids=NAMES)
+def test_a_cache_that_grows_by_segments_gives_what_one_with_room_from_the_start_gives(decode):
+    model = HistoryModel(seed=23, vocabulary=5, max_length=137)
+    model.table[:, END] -= 3  # some rows end in each segment, some never
+    rooms = []
+
+    def grow(cache, length):
+        rooms.append(length)
+        history = cache["history"]
+        return {**cache, "history": jnp.pad(history, ((0, 0), (0, length - history.shape[1])))}
+
+    sources = np.arange(61)
+    empty = {"source": sources, "history": np.zeros((61, 0), np.int32)}
+    decoded = run(decode, model.step, empty, 61, max_length=137, grow=grow)
+    assert_same(decoded, run_model(decode, model, sources))
+    assert rooms == [64, 128, 137]
+    segments = np.digitize(decoded.lengths, rooms, right=True)
+    assert {0, 1, 2} <= set(segments.ravel().tolist())
+
+
+@pytest.mark.parametrize(("length", "rooms"), [(3, [3]), (64, [64]), (65, [64, 65]), (1000, range(125, 1001, 125))])
+def test_a_growing_cache_makes_room_in_at_most_eight_segments(length, rooms):
+    asked = []
+    decoded = run(
+        greedy_decode, constant_step([0, 0.5, 0.5]), {}, 2, max_length=length, grow=lambda c, n: asked.append(n) or c
+    )
+    assert asked == list(rooms)
+    np.testing.assert_array_equal(decoded.lengths, [length, length])
 
 
 @pytest.mark.parametrize("decode", THREE, ids=NAMES)

@@ -87,7 +87,7 @@ def test_cached_decoding_equals_the_full_pass_at_every_position_with_ragged_sour
     model, params = tokens_model(**options)
     mask = padding_mask(SOURCE_VALID)
     full = model.apply(params, SOURCE, TARGET, mask)
-    cache = model.apply(params, SOURCE, T + 2, mask, method=model.start_decoding)
+    cache = model.apply(params, SOURCE, mask, T + 2, method=model.start_decoding)
     step = jax.jit(lambda token, position, cache: model.apply(params, token, position, cache, method=model.decode_step))
     assert np.abs(full).max() > 0.1
     for position in range(T):
@@ -100,7 +100,7 @@ def test_the_cache_of_tied_embeddings_and_without_a_mask():
     target = TARGET % V_SOURCE
     params = model.init(jax.random.key(0), SOURCE, target)
     full = model.apply(params, SOURCE, target)
-    cache = model.apply(params, SOURCE, T, method=model.start_decoding)
+    cache = model.apply(params, SOURCE, length=T, method=model.start_decoding)
     logits, cache = model.apply(params, target[:, 0], 0, cache, method=model.decode_step)
     np.testing.assert_allclose(logits, full[:, 0], atol=1e-5)
     assert all(leaf.shape[0] == B for leaf in jax.tree.leaves(cache))  # rows can be reordered, as beams are

@@ -72,6 +72,10 @@ class KeyValue(NamedTuple):
     key: Float[Array, "B H S d"]
     value: Float[Array, "B H S d"]
 
+    def grow(self, length: int) -> "KeyValue":
+        """The same, with room for `length` positions."""
+        return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, 0))), self)
+
 
 class MultiheadAttention(nn.Module):
     """Multi-head attention: `Concat(head_1 … head_H) W_O`, `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`.

@@ -19,6 +19,10 @@ class BlockCache(NamedTuple):
     target: KeyValue  # of the positions decoded so far: grows
     memory: KeyValue  # of the encoder's output: computed once
 
+    def grow(self, length: int) -> "BlockCache":
+        """The same, with room for `length` decoded positions."""
+        return self._replace(target=self.target.grow(length))
+
 
 class BlockAttention(NamedTuple):
     """The attention weights of one decoder block."""

@@ -1,4 +1,4 @@
-"""Decoding from left to right: greedily, by sampling, by beam search. No model is known here.
+"""Decoding from left to right: greedily and by sampling, and what beam search shares with them. No model is known here.
 
 A model comes in as a step function and its cache:
 
@@ -8,7 +8,7 @@ A model comes in as a step function and its cache:
 The cache is a pytree of arrays whose first axis is N, and comes back in the same shapes and types. N is the batch size
 B, in beam search B·K: the K hypotheses of a batch element lie side by side, and their rows of the cache move with them.
 
-The three functions share these arguments:
+`greedy_decode`, `sample` and `beam_search` share these arguments:
 
     step         the function above
     cache        its cache before position 0, one row for each of the B batch elements
@@ -17,31 +17,36 @@ The three functions share these arguments:
     end_token    ends a result, and is part of it
     pad_token    fills the result after its end; rows that have ended are stepped on with it until all have
     max_length   T, the most tokens of a result, the end token counted
+    grow         None, where the cache has room for T positions from the start; else `grow(cache, length)` gives it room
+                 for `length`, and room is made a segment at a time: a token then reads no more than one segment beyond
+                 what is filled, which at 512 tokens takes a third off its time (docs/performance.md)
 
 They are pure, and loops that stop once nothing can change any more. Logits of any type are scored in float32. Settings
 are Python numbers, part of the compiled program; inside `jax.jit` it is compiled once, outside at every call:
 
     @jax.jit
     def translate(params, source):
-        cache = ...  # what the encoder made of the source, and space for T positions
+        cache = ...  # what the encoder made of the source, and room for T positions
         return greedy_decode(partial(step, params), cache, len(source), start_token=1, end_token=2, ...)
 """
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from transformer_jax.sampling import draw_tokens, token_log_probs
 
 Cache = Any  # pytree of arrays [N, ...]
 Step = Callable[[Int[Array, " N"], Int[Array, ""], Cache], tuple[Float[Array, "N V"], Cache]]
+Grow = Callable[[Cache, int], Cache]
+
+_SHORTEST_SEGMENT = 64  # positions; below, reading what is empty costs less than another loop
+_MOST_SEGMENTS = 8  # each is compiled by itself, in about 0.2 s
 
 
 class Decoded(NamedTuple):
@@ -56,7 +61,15 @@ class Decoded(NamedTuple):
 
 
 def greedy_decode(
-    step: Step, cache: Cache, batch_size: int, *, start_token: int, end_token: int, pad_token: int, max_length: int
+    step: Step,
+    cache: Cache,
+    batch_size: int,
+    *,
+    start_token: int,
+    end_token: int,
+    pad_token: int,
+    max_length: int,
+    grow: Grow | None = None,
 ) -> Decoded:
     """Take the most probable token at every position, of equals the first. The module describes the arguments.
 
@@ -70,7 +83,7 @@ def greedy_decode(
     def choose(log_probs, position):
         return jnp.argmax(log_probs, axis=-1)
 
-    return _decode(choose, step, cache, batch_size, start_token, end_token, pad_token, max_length)
+    return _decode(choose, step, cache, batch_size, start_token, end_token, pad_token, max_length, grow)
 
 
 def sample(
@@ -82,6 +95,7 @@ def sample(
     end_token: int,
     pad_token: int,
     max_length: int,
+    grow: Grow | None = None,
     key: PRNGKeyArray,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -104,55 +118,17 @@ def sample(
     def choose(log_probs, position):
         return draw_tokens(log_probs, jax.random.fold_in(key, position), temperature, top_k, top_p)
 
-    return _decode(choose, step, cache, batch_size, start_token, end_token, pad_token, max_length)
+    return _decode(choose, step, cache, batch_size, start_token, end_token, pad_token, max_length, grow)
 
 
-def beam_search(
-    step: Step,
-    cache: Cache,
-    batch_size: int,
-    *,
-    start_token: int,
-    end_token: int,
-    pad_token: int,
-    max_length: int,
-    beam_width: int = 4,
-    length_penalty: float = 0.6,
-    n_best: int | None = None,
-) -> Decoded:
-    """Search for the results with the highest `log-probability / ((5 + length) / 6)^α` (Wu et al. 2016, equation 14).
+class _Rows(NamedTuple):
+    """What decoding one token for each row carries from one position to the next."""
 
-    At each position the K most probable continuations of the live hypotheses survive. Those that end, or reach
-    `max_length`, are finished and compete by their score; the others live on. The search stops when no live hypothesis
-    can still come among the `n_best` finished ones, so stopping early changes no result. K = 1 is greedy.
-
-    Args:
-        beam_width: K; it and α default to those of Vaswani et al. 2017. The module describes the arguments before it.
-        length_penalty: α; 0 compares log-probabilities, larger ones favour longer results.
-        n_best: number of results for each batch element, None for K; with fewer the search stops earlier.
-
-    Returns:
-        Tokens `[B, n_best, T]`, lengths `[B, n_best]` and scores `[B, n_best]`, best first.
-
-    Raises:
-        ValueError: as `greedy_decode`; or `beam_width` is below 1, `length_penalty` is below 0 or not finite, or
-            `n_best` is outside 1 … K.
-    """
-    n_best = beam_width if n_best is None else n_best
-    _check_beams(beam_width, length_penalty, n_best)
-    _check_sizes(cache, batch_size, max_length)
-    beams = _Beams(
-        position=jnp.int32(0),
-        # One hypothesis to begin with: K equal ones would stay equal.
-        log_probs=jnp.full((batch_size, beam_width), -jnp.inf).at[:, 0].set(0),
-        last_tokens=jnp.full((batch_size, beam_width), start_token, jnp.int32),
-        tokens=jnp.full((batch_size, beam_width, max_length), pad_token, jnp.int32),
-        finished=_nothing((batch_size, n_best), max_length, pad_token, score=-jnp.inf),
-        cache=jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_width, axis=0), cache),
-    )
-    can_improve = partial(_can_improve, alpha=length_penalty)
-    advance = partial(_advance_beams, step=step, end_token=end_token, alpha=length_penalty)
-    return lax.while_loop(can_improve, advance, beams).finished
+    position: Int[Array, ""]
+    last_tokens: Int[Array, " B"]
+    ended: Bool[Array, " B"]
+    decoded: Decoded  # [B]
+    cache: Cache
 
 
 def _decode(
@@ -164,108 +140,89 @@ def _decode(
     end_token: int,
     pad_token: int,
     max_length: int,
+    grow: Grow | None,
 ) -> Decoded:
     """Follow the one token that `choose` picks for each row, until every row has ended."""
-    _check_sizes(cache, batch_size, max_length)
+    check_sizes(cache, batch_size, max_length)
 
-    def advance(state):
-        position, last_tokens, ended, (tokens, lengths, scores), cache = state
-        logits, cache = step(last_tokens, position, cache)
-        log_probs = _log_probs(logits, batch_size)
-        chosen = choose(log_probs, position).astype(jnp.int32)
+    def advance(rows: _Rows) -> _Rows:
+        logits, cache = step(rows.last_tokens, rows.position, rows.cache)
+        log_probs = row_log_probs(logits, batch_size)
+        chosen = choose(log_probs, rows.position).astype(jnp.int32)
         log_prob = jnp.take_along_axis(log_probs, chosen[:, None], axis=-1)[:, 0]
-        chosen = jnp.where(ended, pad_token, chosen)
-        tokens = lax.dynamic_update_index_in_dim(tokens, chosen, position, axis=-1)
-        decoded = Decoded(tokens, lengths + ~ended, scores + jnp.where(ended, 0, log_prob))
-        position += 1
-        return position, chosen, ended | (chosen == end_token) | (position == max_length), decoded, cache
+        chosen = jnp.where(rows.ended, pad_token, chosen)
+        tokens, lengths, scores = rows.decoded
+        tokens = lax.dynamic_update_index_in_dim(tokens, chosen, rows.position, axis=-1)
+        decoded = Decoded(tokens, lengths + ~rows.ended, scores + jnp.where(rows.ended, 0, log_prob))
+        position = rows.position + 1
+        ended = rows.ended | (chosen == end_token) | (position == max_length)
+        return _Rows(position, chosen, ended, decoded, cache)
 
-    last_tokens = jnp.full(batch_size, start_token, jnp.int32)
-    decoded = _nothing((batch_size,), max_length, pad_token, score=0.0)
-    state = jnp.int32(0), last_tokens, jnp.zeros(batch_size, bool), decoded, cache
-    _, _, _, decoded, _ = lax.while_loop(lambda state: ~jnp.all(state[2]), advance, state)
-    return decoded
-
-
-class _Beams(NamedTuple):
-    """What beam search carries from one position to the next."""
-
-    position: Int[Array, ""]
-    log_probs: Float[Array, "B K"]  # of the live hypotheses, -inf where none lives
-    last_tokens: Int[Array, "B K"]
-    tokens: Int[Array, "B K T"]
-    finished: Decoded  # [B, n_best]
-    cache: Cache
-
-
-def _can_improve(beams: _Beams, *, alpha: float) -> Bool[Array, ""]:
-    """Whether a live hypothesis of any batch element may still come among the finished ones."""
-    # Log-probabilities only fall with length and the penalty only rises, so no hypothesis can end above this.
-    bound = jnp.max(beams.log_probs, axis=1) / _length_penalty(beams.tokens.shape[-1], alpha)
-    return jnp.any(bound > beams.finished.scores[:, -1])
-
-
-def _advance_beams(beams: _Beams, *, step: Step, end_token: int, alpha: float) -> _Beams:
-    """Continue the live hypotheses by one token, and set aside those that this finishes."""
-    batch_size, beam_width, max_length = beams.tokens.shape
-    logits, cache = step(beams.last_tokens.reshape(-1), beams.position, beams.cache)
-    log_probs = _log_probs(logits, batch_size * beam_width).reshape(batch_size, beam_width, -1)  # [B K V]
-    log_probs += beams.log_probs[..., None]
-    totals, best = lax.top_k(log_probs.reshape(batch_size, -1), beam_width)  # [B K]
-    parents, chosen = jnp.divmod(best, log_probs.shape[-1])
-    tokens = lax.dynamic_update_index_in_dim(_take(beams.tokens, parents), chosen, beams.position, axis=-1)
-    rows = (jnp.arange(batch_size)[:, None] * beam_width + parents).reshape(-1)  # [B·K]
-
-    length = beams.position + 1
-    ended = (chosen == end_token) | (length == max_length)
-    scores = jnp.where(ended, totals / _length_penalty(length, alpha), -jnp.inf)
-    new = Decoded(tokens, jnp.full_like(chosen, length), scores)
-    # Of equal scores top_k takes the first, so that a place without a result stays as it was.
-    candidates = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), beams.finished, new)
-    _, best = lax.top_k(candidates.scores, beams.finished.scores.shape[1])
-    return _Beams(
-        position=length,
-        log_probs=jnp.where(ended, -jnp.inf, totals),
-        last_tokens=chosen,
-        tokens=tokens,
-        finished=_take(candidates, best),
-        cache=jax.tree.map(lambda leaf: leaf[rows], cache),
+    rows = _Rows(
+        position=jnp.int32(0),
+        last_tokens=jnp.full(batch_size, start_token, jnp.int32),
+        ended=jnp.zeros(batch_size, bool),
+        decoded=empty_results((batch_size,), max_length, pad_token, score=0.0),
+        cache=cache,
     )
+    return decoding_loop(lambda rows: ~jnp.all(rows.ended), advance, rows, max_length, grow).decoded
 
 
-def _length_penalty(length: Int[ArrayLike, ""], alpha: float) -> Float[Array, ""]:
-    return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** alpha
+def decoding_loop(
+    goes_on: Callable[[Any], Bool[Array, ""]],
+    advance: Callable[[Any], Any],
+    state: Any,
+    max_length: int,
+    grow: Grow | None,
+) -> Any:
+    """`lax.while_loop` over positions, with room made in the cache a segment at a time.
+
+    Args:
+        goes_on: whether the state, a named tuple with `position` and `cache` among its fields, is not final.
+        advance: the state at the next position.
+        state: at position 0.
+        max_length: T, at which no state goes on.
+        grow: as the module describes.
+
+    Returns:
+        The final state, without its cache.
+    """
+    if grow is None:
+        return lax.while_loop(goes_on, advance, state)._replace(cache=None)
+    size = max(_SHORTEST_SEGMENT, math.ceil(max_length / _MOST_SEGMENTS))
+    for start in range(0, max_length, size):
+        end = min(start + size, max_length)
+        state = state._replace(cache=grow(state.cache, end))
+        state = lax.while_loop(lambda state, end=end: goes_on(state) & (state.position < end), advance, state)
+    return state._replace(cache=None)
 
 
-def _take(tree: Any, index: Int[Array, "B chosen"]) -> Any:
-    """For each batch element the hypotheses with these indices, from every array `[B, K, ...]` of a pytree."""
-    return jax.vmap(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))(tree, index)
-
-
-def _nothing(shape: tuple[int, ...], max_length: int, pad_token: int, score: float) -> Decoded:
+def empty_results(shape: tuple[int, ...], max_length: int, pad_token: int, score: float) -> Decoded:
+    """Results of no tokens."""
     tokens = jnp.full((*shape, max_length), pad_token, jnp.int32)
     return Decoded(tokens, jnp.zeros(shape, jnp.int32), jnp.full(shape, score, jnp.float32))
 
 
-def _log_probs(logits: Array, num_rows: int) -> Float[Array, "N V"]:
+def row_log_probs(logits: Array, num_rows: int) -> Float[Array, "N V"]:
+    """Log-probabilities of a step's logits.
+
+    Raises:
+        ValueError: they are not of `num_rows` rows.
+    """
     if logits.ndim != 2 or logits.shape[0] != num_rows:
         raise ValueError(f"step gave logits of shape {logits.shape}; they must be [N, V], here with N = {num_rows}")
     return token_log_probs(logits)
 
 
-def _check_sizes(cache: Cache, batch_size: int, max_length: int) -> None:
+def check_sizes(cache: Cache, batch_size: int, max_length: int) -> None:
+    """What the functions ask of their arguments.
+
+    Raises:
+        ValueError: `max_length` is below 1, or an array of the cache is not of `batch_size` rows.
+    """
     if max_length < 1:
         raise ValueError(f"max_length is {max_length}; it must be at least 1")
     for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
         if jnp.shape(leaf)[:1] != (batch_size,):
             name = "cache" + jax.tree_util.keystr(path)
             raise ValueError(f"{name} has shape {jnp.shape(leaf)}; its first axis must be batch_size, {batch_size}")
-
-
-def _check_beams(beam_width: int, length_penalty: float, n_best: int) -> None:
-    if beam_width < 1:
-        raise ValueError(f"beam_width is {beam_width}; it must be at least 1")
-    if not 0 <= length_penalty < math.inf:
-        raise ValueError(f"length_penalty is {length_penalty}; it must be a finite number, at least 0")
-    if not 1 <= n_best <= beam_width:
-        raise ValueError(f"n_best is {n_best}; it must be at least 1 and at most beam_width, which is {beam_width}")

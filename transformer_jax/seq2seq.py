@@ -38,6 +38,10 @@ class DecodingCache(NamedTuple):
     blocks: list[BlockCache]
     source_mask: Bool[Array, "B 1 1 S"]
 
+    def grow(self, length: int) -> "DecodingCache":
+        """The same, with room for `length` target positions: the `grow` of `transformer_jax.decoding`."""
+        return self._replace(blocks=[block.grow(length) for block in self.blocks])
+
 
 class Transformer(nn.Module):
     """Encoder and decoder, with embeddings and a projection to logits where there are vocabularies.
@@ -158,9 +162,9 @@ class Transformer(nn.Module):
         return (self._project(x), maps) if return_attention else self._project(x)
 
     def start_decoding(
-        self, source: Source, length: int, source_mask: Shaped[ArrayLike, "..."] | None = None
+        self, source: Source, source_mask: Shaped[ArrayLike, "..."] | None = None, length: int = 0
     ) -> DecodingCache:
-        """Encode the source, and make room for at most `length` target positions."""
+        """Encode the source, and make room for `length` target positions; `DecodingCache.grow` makes more."""
         memory = self.encode(source, source_mask)
         batch, source_length = memory.shape[:2]
         mask = expand_mask(jnp.ones((1, source_length), bool) if source_mask is None else source_mask)

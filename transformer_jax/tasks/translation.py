@@ -12,13 +12,14 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Int
 
+from transformer_jax.beams import beam_search
 from transformer_jax.config import TrainingConfig, check_at_least
-from transformer_jax.decoding import Decoded, beam_search, greedy_decode
+from transformer_jax.decoding import Decoded, greedy_decode
 from transformer_jax.errors import InputError
 from transformer_jax.loaders import Loader, make_loader
 from transformer_jax.masks import padding_mask
 from transformer_jax.metrics import Elements
-from transformer_jax.seq2seq import Transformer
+from transformer_jax.seq2seq import DecodingCache, Transformer
 from transformer_jax.tasks.dates import load_dates
 from transformer_jax.tasks.padded_pairs import PairBatch, PairSplits
 from transformer_jax.tasks.pairs import load_pairs
@@ -150,20 +151,21 @@ class TranslationTrainer(TrainerModule):
     def _decode(self, params: Any, source: Int[Array, "B S"], *, max_length: int) -> Decoded:
         def start():
             return self.model.apply(
-                {"params": params}, source, max_length, padding_mask(source != PAD), method=self.model.start_decoding
+                {"params": params}, source, padding_mask(source != PAD), method=self.model.start_decoding
             )
 
         def step(tokens, position, cache):
             return self.model.apply({"params": params}, tokens, position, cache, method=self.model.decode_step)
 
-        tokens = {"start_token": START, "end_token": END, "pad_token": PAD, "max_length": max_length}
+        settings = {"start_token": START, "end_token": END, "pad_token": PAD, "max_length": max_length}
+        settings["grow"] = DecodingCache.grow
         if self.config.beam_width == 1:
-            return greedy_decode(step, start(), len(source), **tokens)
+            return greedy_decode(step, start(), len(source), **settings)
         found = beam_search(
             step,
             start(),
             len(source),
-            **tokens,
+            **settings,
             beam_width=self.config.beam_width,
             length_penalty=self.config.length_penalty,
             n_best=1,
