@@ -1,5 +1,6 @@
 """The training loop around a trainer's pure step: several steps a call, logging, validation, checkpoints, resuming."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -73,22 +74,32 @@ class TrainingLoop:
 
     def train(self) -> None:
         """Run until the last step and the validation after it."""
+        with self.running():
+            self.train_until(self.num_steps)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Resume where there is something to resume, and show the progress and heed signals until the end."""
         print(parameter_table(self.state.params))
         self._resume()
         self.run.open_events(self.step, self.evaluated_step)
         self.saved_at = time.monotonic()
         self.bar = tqdm(total=self.num_steps, initial=self.step, unit="step", disable=None)
         with InterruptionRequest() as self.request, self.bar:
-            while True:
-                epoch, first_batch = divmod(self.step, self.steps_per_epoch)
-                due = first_batch == 0 and (epoch % self.config.eval_every == 0 or epoch == self.config.max_epochs)
-                if due and self.evaluated_step < self.step:
-                    self._validate(epoch)
-                if epoch == self.config.max_epochs:
-                    return
-                self._train_epoch(epoch, first_batch)
+            yield
 
-    def _train_epoch(self, epoch: int, first_batch: int) -> None:
+    def train_until(self, step: int) -> None:
+        """Go on until this step is done, and those that came in one call with it; all are logged then."""
+        while True:
+            epoch, first_batch = divmod(self.step, self.steps_per_epoch)
+            due = first_batch == 0 and (epoch % self.config.eval_every == 0 or epoch == self.config.max_epochs)
+            if due and self.evaluated_step < self.step:
+                self._validate(epoch)
+            if self.step >= step:
+                return
+            self._train_epoch(epoch, first_batch, step)
+
+    def _train_epoch(self, epoch: int, first_batch: int, last_step: int) -> None:
         self.sampler.set_epoch(epoch, first_batch)
         in_flight = None
         self.call_began = time.perf_counter()
@@ -104,6 +115,8 @@ class TrainingLoop:
                 self._finish(in_flight)
                 in_flight = None
                 self._save()
+            if self.step + (in_flight[0] if in_flight else 0) >= last_step:
+                break
         self._finish(in_flight)
 
     def _calls(self) -> Iterator[tuple[Batch, np.int32]]:

@@ -1,0 +1,174 @@
+"""Measures training: the loop of `transformer_jax` against the tutorial's loop in JAX and the same model in PyTorch.
+
+python benchmarks/training.py                      # both tasks: about four minutes on two CPU cores (make bench)
+python benchmarks/training.py --quick              # fewer steps, from which nobody learns: a minute
+python benchmarks/training.py --task reverse --json training.json
+
+The contestants are those of `training_contestants.py`, each in a process of its own. They take turns, so that what else
+the machine does hits all of them; the others wait without using the processor. The median of the turns counts. A turn is
+a stretch of the real loop, with loading, logging and progress bar, until its last result is there; compiling and the
+first turn do not count.
+
+Efficiency is the time of our compiled computation alone, on data that lies on the device already, over that of our
+loop; it is measured in the same turns. After the same number of steps all must have learned: their losses may differ as
+much as seeds do.
+"""
+
+import dataclasses
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from tqdm import tqdm
+
+from training_contestants import CONTESTANTS, Window, serve
+from transformer_jax.command_line import parse, run
+from transformer_jax.config import check_at_least
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a task is measured."""
+
+    steps: int  # in a turn
+    window: Window  # in which the losses are compared
+    spread: float  # largest loss over smallest that is still noise
+
+
+# The spreads are about twice what five seeds of one contestant had.
+PLANS = {"reverse": Plan(200, (900, 1000), 1.25), "anomaly": Plan(25, (150, 200), 1.5)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchmarkConfig:
+    """Measure training."""
+
+    task: Literal["reverse", "anomaly", "both"] = "both"  # what is trained
+    turns: int = 9  # of each contestant, beside the first that does not count
+    seed: int = 42  # of parameters, dropout and order
+    quick: bool = False  # three turns, and no comparison of losses
+    json: Path | None = None  # file for the results
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "turns")
+
+
+class Process:
+    """A contestant in a process of its own."""
+
+    def __init__(self, name: str, task: str, seed: int) -> None:
+        context = get_context("spawn")
+        self._connection, other = context.Pipe()
+        self._process = context.Process(target=serve, args=(name, task, seed, other), daemon=True)
+        self._process.start()
+        other.close()  # so that the end of the process is noticed
+        self._connection.recv()
+
+    def ask(self, method: str, argument: Any) -> Any:
+        """What the contestant's method returns."""
+        self._connection.send((method, argument))
+        return self._connection.recv()
+
+    def end(self) -> float:
+        """Peak memory in MiB."""
+        self._connection.send(None)
+        peak = self._connection.recv()
+        self._process.join()
+        return peak
+
+
+@contextmanager
+def processes(task: str, seed: int) -> Iterator[dict[str, Process]]:
+    """One process for each contestant."""
+    with ExitStack() as stack:
+        started = {name: Process(name, task, seed) for name in CONTESTANTS}
+        for process in started.values():
+            stack.callback(process._process.terminate)
+        yield started
+
+
+def measure(task: str, turns: int, seed: int, *, check: bool) -> dict[str, Any]:
+    """The results of one task.
+
+    Raises:
+        RuntimeError: with `check`, the losses differ by more than noise.
+    """
+    plan = PLANS[task]
+    with processes(task, seed) as contestants:
+        times = {name: [] for name in contestants}
+        computing = []
+        for turn in tqdm(range(turns + 1), desc=task, leave=False, disable=None):
+            for name, contestant in contestants.items():
+                ms_per_step = contestant.ask("run", plan.steps)
+                computed = contestant.ask("compute", plan.steps)
+                if turn == 0:
+                    continue
+                times[name].append(ms_per_step)
+                if computed is not None:
+                    computing.append(computed)
+        results = {name: summarize(times[name]) for name in contestants}
+        for name, contestant in contestants.items():
+            compile_seconds, loss = contestant.ask("finish", plan.window)
+            results[name] |= {
+                "compile_seconds": compile_seconds,
+                "loss": loss,
+                "peak_memory_mib": contestant.end(),
+            }
+    ours = results["ours"]
+    ours["computing_ms_per_step"] = median(computing)
+    ours["efficiency"] = median(computing) / ours["ms_per_step"]
+    for name in results:
+        results[name]["ours_is_faster_by"] = results[name]["ms_per_step"] / ours["ms_per_step"]
+    losses = {name: result["loss"] for name, result in results.items()}
+    if check and not max(losses.values()) <= plan.spread * min(losses.values()):
+        raise RuntimeError(
+            f"{task}: the mean losses of steps {plan.window} are {losses}; not all have learned the same"
+        )
+    return results
+
+
+def summarize(times: list[float]) -> dict[str, float]:
+    """What became of the milliseconds per step of some turns."""
+    return {
+        "ms_per_step": median(times),
+        "min_ms_per_step": min(times),
+        "max_ms_per_step": max(times),
+        "steps_per_second": 1000 / median(times),
+    }
+
+
+def print_table(task: str, results: dict[str, Any]) -> None:
+    """One line for each contestant."""
+    print(f"{task:17}  ms/step (min – max)      steps/s   ours is    compile    memory     loss")
+    for name, result in results.items():
+        spread = f"({result['min_ms_per_step']:.2f} – {result['max_ms_per_step']:.2f})"
+        print(
+            f"  {name:15}  {result['ms_per_step']:6.2f} {spread:17} {result['steps_per_second']:7.1f}"
+            f"   {result['ours_is_faster_by']:6.2f}×   {result['compile_seconds']:6.1f} s"
+            f"   {result['peak_memory_mib']:5.0f} MiB   {result['loss']:.3f}"
+        )
+    ours = results["ours"]
+    print(f"  efficiency: {ours['efficiency']:.2f} (computing alone {ours['computing_ms_per_step']:.2f} ms)\n")
+
+
+def main(config: BenchmarkConfig) -> None:
+    turns = min(3, config.turns) if config.quick else config.turns
+    tasks = PLANS if config.task == "both" else [config.task]
+    results: dict[str, Any] = {}
+    for task in tasks:
+        results[task] = measure(task, turns, config.seed, check=not config.quick)
+        print_table(task, results[task])
+    if config.json is not None:
+        results["machine"] = {"processor": platform.machine(), "cores": os.cpu_count(), "system": platform.platform()}
+        config.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    run(partial(parse, BenchmarkConfig), main)

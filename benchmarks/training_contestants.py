@@ -1,0 +1,159 @@
+"""Three ways to train the reference tasks, for `training.py` to measure; each runs in a process of its own.
+
+- `ours`: the training loop of `transformer_jax`, as the experiments run it, with events and checkpoints in a directory
+  that is removed afterwards.
+- `reference_jax` and `reference_torch`: the tutorial's loop, which writes neither.
+"""
+
+import contextlib
+import io
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_tasks import TASKS, AnomalyTask
+
+Window = tuple[int, int]  # steps after the first number, up to the second
+
+
+class Ours:
+    """The loop of `transformer_jax`, stopped and continued."""
+
+    def __init__(self, task: str, seed: int) -> None:
+        from transformer_jax.training_loop import TrainingLoop
+
+        self._directory = tempfile.TemporaryDirectory()
+        prepare = prepare_reverse if task == "reverse" else prepare_anomaly
+        trainer, train_loader, val_loader = prepare(Path(self._directory.name), seed)
+        self.loop = TrainingLoop(trainer, train_loader, val_loader)
+        self._stack = contextlib.ExitStack()
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._stack.enter_context(self.loop.running())
+
+    def run(self, num_steps: int) -> float:
+        """Go on for about so many steps; milliseconds per step."""
+        first, compiling = self.loop.step, self.loop.seconds["compile"]
+        start = time.perf_counter()
+        self.loop.train_until(first + num_steps)
+        seconds = time.perf_counter() - start - (self.loop.seconds["compile"] - compiling)
+        return 1000 * seconds / (self.loop.step - first)
+
+    def compute(self, num_steps: int) -> float:
+        """Milliseconds per step of the compiled computation alone, its data on the device already."""
+        import jax
+
+        from transformer_jax.compilation import CompiledStep
+
+        loop = self.loop
+        if not hasattr(self, "_compiled"):
+            loop.sampler.set_epoch(0)
+            self._compiled = CompiledStep(loop.train_steps, donate_state=True)
+            batches, count = next(loop._calls())
+            self._batches, self._count = jax.device_put(batches), count
+            self._state = jax.tree.map(lambda leaf: leaf.copy(), loop.state)
+            self._state, _ = self._compiled(self._state, self._batches, count, loop.trainer.constants)
+        calls = max(1, round(num_steps / int(self._count)))
+        jax.block_until_ready(self._state)
+        start = time.perf_counter()
+        for _ in range(calls):
+            self._state, _ = self._compiled(self._state, self._batches, self._count, loop.trainer.constants)
+        jax.block_until_ready(self._state)
+        return 1000 * (time.perf_counter() - start) / (calls * int(self._count))
+
+    def finish(self, window: Window) -> tuple[float, float]:
+        """Seconds spent compiling, and the mean loss over a window of steps."""
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.util.tensor_util import make_ndarray
+
+        self._stack.close()
+        self.loop.run.close()
+        events = EventAccumulator(str(self.loop.run.path), size_guidance={"tensors": 0})
+        events.Reload()
+        logged = events.Tensors("train/loss")  # each the mean since the one before
+        losses = [float(make_ndarray(event.tensor_proto)) for event in logged if window[0] < event.step <= window[1]]
+        self._directory.cleanup()
+        return self.loop.seconds["compile"], float(np.mean(losses)) if losses else float("nan")
+
+
+class Reference:
+    """A reference loop."""
+
+    def __init__(self, contestant: Callable[..., Any], task: str, seed: int) -> None:
+        self.loop = contestant(TASKS[task], seed)
+        self.losses = np.empty(0)
+
+    def run(self, num_steps: int) -> float:
+        """Go on for so many steps; milliseconds per step."""
+        times = self.loop.run(num_steps)
+        self.losses = np.append(self.losses, times.losses)
+        return times.ms_per_step
+
+    def compute(self, num_steps: int) -> None:
+        """Not measured."""
+
+    def finish(self, window: Window) -> tuple[float, float]:
+        """Seconds spent compiling, and the mean loss over a window of steps."""
+        losses = self.losses[slice(*window)]
+        return self.loop.compile_seconds, float(losses.mean()) if len(losses) else float("nan")
+
+
+def prepare_reverse(directory: Path, seed: int) -> tuple[Any, Any, Any]:
+    """Trainer and loaders of the reverse task."""
+    from transformer_jax.tasks.reverse import ReverseConfig, ReverseTrainer, reverse_loaders
+
+    # Without evaluation, which the references' turns have not either.
+    config = ReverseConfig(seed=seed, eval_every=10, checkpoint_dir=directory)
+    train_loader, val_loader, _ = reverse_loaders(config)
+    return ReverseTrainer(config), train_loader, val_loader
+
+
+def prepare_anomaly(directory: Path, seed: int) -> tuple[Any, Any, Any]:
+    """Trainer and loaders of the anomaly task at CIFAR-100's size, with the references' features."""
+    from transformer_jax.loaders import make_loader
+    from transformer_jax.tasks.anomaly import AnomalyTrainer, Cifar100Config
+    from transformer_jax.tasks.anomaly_sets import AnomalySets
+
+    task = TASKS["anomaly"]
+    assert isinstance(task, AnomalyTask)
+    config = Cifar100Config(seed=seed, eval_every=100, checkpoint_dir=directory)
+    features = task.features()[0]  # [classes, images of a class, features]
+    labels = np.repeat(np.arange(features.shape[0]), features.shape[1])
+    sets = AnomalySets(labels, config.set_size, seed=seed, redraw=True)
+    train_loader = make_loader(sets, config.batch_size, shuffle=True, drop_last=True, seed=seed)
+    trainer = AnomalyTrainer(config, constants=features.reshape(len(labels), -1))
+    return trainer, train_loader, make_loader(sets, config.batch_size)
+
+
+def reference_jax(task: str, seed: int) -> Reference:
+    """The tutorial's loop in JAX."""
+    from reference_jax import ReferenceJax
+
+    return Reference(ReferenceJax, task, seed)
+
+
+def reference_torch(task: str, seed: int) -> Reference:
+    """The same in eager PyTorch."""
+    from reference_torch import ReferenceTorch
+
+    return Reference(ReferenceTorch, task, seed)
+
+
+CONTESTANTS = {"ours": Ours, "reference_jax": reference_jax, "reference_torch": reference_torch}
+
+
+def serve(name: str, task: str, seed: int, connection: Connection) -> None:
+    """Prepare a contestant in this process, and do what the connection asks for: (method, argument), None to end."""
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # several processes share one GPU
+    contestant = CONTESTANTS[name](task, seed)
+    connection.send("ready")
+    while (request := connection.recv()) is not None:
+        method, argument = request
+        connection.send(getattr(contestant, method)(argument))
+    connection.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)  # MiB
