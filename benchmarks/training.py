@@ -4,7 +4,7 @@ python benchmarks/training.py                      # both tasks: about four minu
 python benchmarks/training.py --quick              # fewer steps, from which nobody learns: a minute
 python benchmarks/training.py --task reverse --json training.json
 
-The contestants are those of `training_contestants.py`, each in a process of its own. They take turns, so that what else
+The contestants are those of `training_contestants.py`, each in its own process. They take turns, so that whatever else
 the machine does hits all of them; the others wait without using the processor. The median of the turns counts. A turn is
 a stretch of the real loop, with loading, logging and progress bar, until its last result is there; compiling and the
 first turn do not count.

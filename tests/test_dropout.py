@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import TransformerEncoder
-from transformer_jax.dropout import Dropout
+from transformer_jax.dropout import Dropout, counter_bits
 
 ROWS, COLUMNS = 997, 1009  # about a million elements
 X = np.ones((ROWS, COLUMNS), np.float32)
@@ -24,8 +24,7 @@ def test_the_keep_rate_is_as_asked_and_the_mean_unbiased(rate):
     assert abs(output.mean() - 1) < 4 * standard_error / (1 - rate)
     values = np.unique(output)
     assert values[0] == 0
-    # One over the keep probability, which is rounded to a multiple of 2⁻¹⁶.
-    np.testing.assert_allclose(values[1:], [1 / (1 - rate)], rtol=2**-16 / (1 - rate))
+    np.testing.assert_allclose(values[1:], [1 / (1 - rate)], rtol=1e-6)
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
@@ -42,6 +41,29 @@ def test_positions_steps_and_keys_are_uncorrelated(rate):
         assert abs(correlation(mask[shift:], mask[:-shift])) < bound * 1.1
     assert abs(correlation(mask, kept(rate, jax.random.fold_in(base, 8)))) < bound
     assert abs(correlation(mask, kept(rate, jax.random.fold_in(jax.random.key(4), 7)))) < bound
+
+
+def test_over_many_keys_every_position_is_kept_equally_often_and_independently_of_its_neighbour():
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(11), np.arange(4001))  # as the steps of a training do
+    ones = np.ones((13, 17), np.float32)
+    masks = np.asarray(
+        jax.jit(jax.vmap(lambda key: Dropout(0.3).apply({}, ones, train=True, rngs={"dropout": key})))(keys)
+    )
+    deviations = ((masks != 0).reshape(4001, -1) - 0.7) / np.sqrt(0.3 * 0.7)  # [keys, positions], of variance 1
+    scores = deviations.mean(axis=0) * np.sqrt(4001)
+    assert np.abs(scores).max() < 4.5
+    assert np.mean(scores**2) == pytest.approx(1, abs=5 * np.sqrt(2 / scores.size))  # χ² of 221 positions
+    pairs = (deviations[:, 1:] * deviations[:, :-1]).mean(axis=0) * np.sqrt(4001)
+    assert np.abs(pairs).max() < 4.5
+    assert np.mean(pairs**2) == pytest.approx(1, abs=5 * np.sqrt(2 / pairs.size))
+
+
+def test_each_of_the_32_bits_is_set_half_the_time_and_tells_nothing_of_the_others():
+    bits = np.asarray(counter_bits(jax.random.key(13), (100_003,)))
+    signs = 2.0 * ((bits[:, None] >> np.arange(32, dtype=np.uint32)) & 1) - 1  # [draws, 32]
+    bound = 5 / np.sqrt(len(bits))
+    assert np.abs(signs.mean(axis=0)).max() < bound
+    assert np.abs(signs.T @ signs / len(bits) - np.eye(32)).max() < bound
 
 
 def test_layers_draw_independently():
