@@ -5,7 +5,7 @@ EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: reverse anomaly translate test tensorboard clean
+.PHONY: reverse anomaly translate test bench tensorboard clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -20,6 +20,9 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+
+bench: $(READY)
+	$(BIN)/python benchmarks/training.py $(ARGS)
 
 tensorboard: $(READY)
 	$(BIN)/tensorboard --logdir checkpoints

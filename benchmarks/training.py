@@ -5,9 +5,9 @@ python benchmarks/training.py --quick              # fewer steps, from which nob
 python benchmarks/training.py --task reverse --json training.json
 
 The contestants are those of `training_contestants.py`, each in its own process. They take turns, so that whatever else
-the machine does hits all of them; the others wait without using the processor. The median of the turns counts. A turn is
-a stretch of the real loop, with loading, logging and progress bar, until its last result is there; compiling and the
-first turn do not count.
+the machine does hits all of them; the others wait without using the processor. The median of the turns counts. A turn
+is a stretch of the real loop, with loading, logging and progress bar, until its last result is there; compiling and
+the first turn do not count.
 
 Efficiency is the time of our compiled computation alone, on data that lies on the device already, over that of our
 loop; it is measured in the same turns. After the same number of steps all must have learned: their losses may differ as

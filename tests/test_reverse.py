@@ -24,6 +24,7 @@ from transformer_jax import (
     load_run,
     train_reverse,
 )
+from transformer_jax.config import PRECEDENCE
 
 COMMAND = [sys.executable, str(Path(__file__).parent.parent / "experiments" / "reverse.py")]
 SMALL = {"max_epochs": 1, "train_size": 640, "val_size": 130, "test_size": 70, "batch_size": 64, "warmup": 3}
@@ -227,3 +228,5 @@ def test_help_explains_every_flag():
     for name in names:
         assert "--" + name.replace("_", "-") in printed
         assert comments[name] in printed, name
+    for rule in re.findall(r"^\d\. [^:;.]+", PRECEDENCE, re.M):
+        assert rule in printed

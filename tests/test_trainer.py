@@ -1,7 +1,11 @@
 """The trainer: what a step computes, what an evaluation counts, which model is kept, and when training stops."""
 
 import dataclasses
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +20,9 @@ from transformer_jax.checkpoints import Checkpoints
 from transformer_jax.loaders import StackedSamples
 from transformer_jax.metrics import pad_batch
 from transformer_jax.trainer import TrainState
+from transformer_jax.training_loop import TrainingLoop
+
+REVERSE = str(Path(__file__).parent.parent / "experiments/reverse.py")
 
 CONFIG = ReverseConfig(
     max_epochs=3, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=2, eval_every=2, log_every=2
@@ -208,10 +215,11 @@ def test_what_is_not_finite_stops_the_training_names_the_step_and_keeps_the_last
 def test_how_many_steps_a_call_has_changes_nothing(tmp_path):
     def run(steps_per_call):
         trainer = trainer_for(tmp_path / str(steps_per_call), dropout_prob=0.2, steps_per_call=steps_per_call)
-        trainer.fit(loader(100, shuffle=True, drop_last=True), loader(23))
+        trainer.fit(loader(240, shuffle=True, drop_last=True), loader(23))
+        assert trainer.steps == 102
         return trainer
 
-    one, others = run(1), [run(n) for n in (3, 5, 0)]
+    one, others = run(1), [run(n) for n in (3, 32, 0)]
     scalars = read_scalars(one.run.path)
     for other in others:
         # Another number of steps is another program; on this backend it rounds alike.
@@ -220,6 +228,49 @@ def test_how_many_steps_a_call_has_changes_nothing(tmp_path):
             assert list(values) == list(scalars[tag])
             if tag != "train/steps_per_second":
                 np.testing.assert_allclose(list(values.values()), list(scalars[tag].values()), atol=1e-5)
+
+
+@pytest.fixture
+def compilations():
+    """Names of JAX's events while compiling; it has one for each program that goes to the compiler."""
+    events = []
+
+    def listen(name, *_, **__):
+        if name == "/jax/core/compile/backend_compile_duration":
+            events.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_nothing_is_compiled_and_nothing_stays_on_the_device_after_the_first_epoch(tmp_path, compilations):
+    trainer = trainer_for(tmp_path, dropout_prob=0.2, eval_every=1)
+    loop = TrainingLoop(trainer, loader(100, shuffle=True, drop_last=True), loader(23))
+    with loop.running():
+        loop.train_until(loop.steps_per_epoch)
+        loop.run.checkpoints.wait()
+        first = len(compilations), len(jax.live_arrays())
+        assert first[0] > 0
+        loop.train_until(loop.num_steps)
+    loop.run.close()
+    assert loop.step == 3 * 14
+    assert (len(compilations), len(jax.live_arrays())) == first
+    assert (loop._train_steps.count, trainer._eval_step.count) == (1, 1)
+
+
+def test_another_process_finds_the_compiled_programs_where_the_setting_says(tmp_path):
+    cache = tmp_path / "compiled"
+    command = [sys.executable, REVERSE, "--max-epochs=1", "--train-size=2000", "--warmup=2", "--val-size=9"]
+    command += ["--test-size=9", f"--compilation-cache={cache}"]
+    written = []
+    for number in (1, 2):
+        subprocess.run([*command, f"--checkpoint-dir={tmp_path / str(number)}"], check=True, capture_output=True)
+        written.append({path.name for path in cache.iterdir() if path.name.endswith("-cache")})
+    assert written[0] == written[1]
+    assert any("train_steps" in name for name in written[0])
+    first, second = (json.loads((tmp_path / number / "ReverseTask/results.json").read_text()) for number in ("1", "2"))
+    assert first["val_acc"] == second["val_acc"]
 
 
 def test_the_papers_schedule_is_a_setting(tmp_path):

@@ -1,6 +1,7 @@
 """Command lines made from config dataclasses (tyro), with errors in one line."""
 
 import contextlib
+import inspect
 import io
 import re
 import sys
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 import tyro
 
+from transformer_jax.config import PRECEDENCE, TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.interruption import Interrupted
 
@@ -45,6 +47,8 @@ def parse(config_class: type[Config], arguments: list[str], **options: Any) -> A
         InputError: an unknown flag, or a value that cannot be read or cannot work.
     """
     errors = io.StringIO()
+    if issubclass(config_class, TrainingConfig):
+        options["description"] = f"{options.get('description', inspect.getdoc(config_class))}\n\n{PRECEDENCE}"
     asks_for_help = not {"-h", "--help"}.isdisjoint(arguments) and options.get("add_help", True)
     # tyro draws its errors for the terminal that standard output is: with none it draws them plainly.
     output = contextlib.nullcontext() if asks_for_help else contextlib.redirect_stdout(io.StringIO())

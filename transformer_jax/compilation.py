@@ -1,7 +1,8 @@
-"""Compile a step once for each shape of batch, and know what that cost."""
+"""Compile a step once for each shape of batch, and know what that cost; keep compiled programs for later processes."""
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,3 +29,9 @@ class CompiledStep:
             self._executables[shapes] = self._jitted.lower(state, batch, *more).compile()
             self.seconds += time.perf_counter() - start
         return self._executables[shapes](state, batch, *more)
+
+
+def keep_compiled_programs(directory: Path) -> None:
+    """Let JAX's persistent compilation cache, of the whole process, lie in this directory."""
+    jax.config.update("jax_compilation_cache_dir", str(directory.absolute()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # the default leaves out most of small models

@@ -8,6 +8,21 @@ from typing import Any, ClassVar, Literal
 from transformer_jax.attention import head_width
 from transformer_jax.errors import InputError, check_probability
 
+# Shown by --help, under what the task's config says of itself.
+PRECEDENCE = """\
+What is done with what lies in the run's directory, in this order:
+
+1. Nothing there: the run begins.
+
+2. With --no-resume an unfinished run is begun anew; a finished one (it has results) only with --overwrite.
+
+3. Otherwise the run goes on from its newest checkpoint that can be read; a finished one is evaluated again.
+
+4. But a run of other settings is left alone: an error names them. Settings that change nothing about the parameters may
+differ: those of logging, loading, saving, and how many steps a call has.
+
+5. With --pretrained nothing is trained, and the directory, which is one beside it, is always begun anew."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
@@ -35,6 +50,7 @@ class TrainingConfig:
     checkpoint_every: int = 0  # steps between checkpoints, beside those of checkpoint_minutes; 0 for none
     checkpoint_minutes: float = 5.0  # between checkpoints; each evaluation is followed by one in any case
     checkpoint_dir: Path = Path("checkpoints")  # parent of the run's directory
+    compilation_cache: Path | None = None  # directory in which JAX keeps compiled programs for the next process
     pretrained: str | None = None  # evaluate, instead of training: a run's directory, a shipped or a published model
     resume: bool = True  # go on with a run of the same settings, other settings are an error; if not, begin anew
     overwrite: bool = False  # with --no-resume: replace a run that is finished, which is an error otherwise
@@ -42,7 +58,7 @@ class TrainingConfig:
     # Fields that a resumed run may change, since the parameters that it ends with do not depend on them.
     NEUTRAL: ClassVar[frozenset[str]] = frozenset(
         {"log_every", "num_workers", "steps_per_call", "checkpoint_every", "checkpoint_minutes", "checkpoint_dir"}
-        | {"resume", "overwrite", "pretrained"}
+        | {"compilation_cache", "resume", "overwrite", "pretrained"}
     )
     # Fields that the model is made from; with `pretrained` they are that model's.
     MODEL: ClassVar[frozenset[str]] = frozenset({"model_dim", "num_heads", "num_layers", "dropout_prob"})

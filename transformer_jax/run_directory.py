@@ -24,13 +24,8 @@ PARAMETERS = "params.msgpack"  # in the place of the checkpoints, where a model 
 class RunDirectory:
     """`<checkpoint_dir>/<name>/`, held by one process at a time; `<name>_pretrained/` where nothing is trained.
 
-    What is done with what lies there, in this order:
-    1. Nothing there: the run begins.
-    2. With `--no-resume` an unfinished run is begun anew; a finished one (it has results) only with `--overwrite`.
-    3. Otherwise the run goes on from its newest checkpoint that can be read; a finished one is evaluated again.
-    4. But a run of other settings is left alone: an error names them. Settings that change nothing about the
-       parameters (`TrainingConfig.NEUTRAL`) may differ.
-    5. With `--pretrained` it is always begun anew: it never has checkpoints, and an error leaves those that it has.
+    What is done with what lies there is said by `transformer_jax.config.PRECEDENCE`. The settings that may differ are
+    `TrainingConfig.NEUTRAL`. The directory of an evaluation never has checkpoints, and one that has is left alone.
 
     Raises:
         InputError: the directory can't be written or another process holds it; a finished run would be lost, or the

@@ -12,7 +12,7 @@ import optax
 import psutil
 from jax import Array
 
-from transformer_jax.compilation import CompiledStep
+from transformer_jax.compilation import CompiledStep, keep_compiled_programs
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.loaders import Loader
@@ -46,6 +46,8 @@ class TrainerModule:
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
 
     def __init__(self, config: TrainingConfig, constants: Any = None) -> None:
+        if config.compilation_cache is not None:
+            keep_compiled_programs(config.compilation_cache)
         self.config = config
         self.constants = jax.device_put(constants)
         self.model = self.create_model()
