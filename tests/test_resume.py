@@ -1,17 +1,20 @@
 """A run that is killed ends as if it had not been, and a run's directory is guarded."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from kill_and_resume import assert_same_run, command, run_with_kills
+from kill_and_resume import PATIENCE, assert_same_run, command, run_with_kills
 
 from transformer_jax import load_run, train_reverse
+from transformer_jax.checkpoints import Checkpoints
 
 SETTINGS = ("--max-epochs=10", "--train-size=6400", "--dropout-prob=0.1", "--eval-every=1", "--checkpoint-every=7")
 SMALL = {
@@ -113,16 +116,43 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path):
     assert process.returncode == -signal.SIGTERM
 
 
-def test_a_full_disk_is_an_error_that_names_the_path(tmp_path, monkeypatch):
-    from transformer_jax import checkpoints
+def test_a_checkpoint_for_which_there_is_no_room_is_an_error_that_names_the_path_and_the_others_stay(tmp_path):
+    # The limit on a file's size makes the operating system refuse what a full disk would. 2 MiB fit, 8 do not.
+    code = (
+        "import resource, sys\n"
+        "import numpy as np\n"
+        "from pathlib import Path\n"
+        "from transformer_jax.checkpoints import Checkpoints\n"
+        "from transformer_jax.errors import InputError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2**22, 2**22))\n"
+        "saved = Checkpoints(Path(sys.argv[1]))\n"
+        "rng = np.random.default_rng(0)\n"
+        "saved.save(1, {'a': rng.random(2**18)}, {})\n"
+        "try:\n"
+        "    saved.save(2, {'a': rng.random(2**20)}, {})\n"
+        "    saved.wait()\n"
+        "except InputError as error:\n"
+        "    print(error)\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert f"a checkpoint can't be written to {tmp_path} (" in process.stdout
+    assert "File too large" in process.stdout
+    assert Checkpoints(tmp_path).newest({"a": np.zeros(2**18)}).step == 1
 
-    def full(*arguments, **options):
-        raise OSError(28, "No space left on device")
 
-    saved = checkpoints.Checkpoints(tmp_path)
-    saved.save(1, {"a": np.zeros(3)}, {})
-    saved.wait()
-    monkeypatch.setattr(saved._manager, "save", full)
-    with pytest.raises(ValueError, match=f"can't be written to {tmp_path} .*No space left"):
-        saved.save(2, {"a": np.zeros(3)}, {})
-    assert saved.newest({"a": np.zeros(3)}).step == 1
+def test_a_directory_that_vanishes_is_an_error_in_one_line_that_names_it(tmp_path):
+    settings = ("--max-epochs=1000", "--eval-every=1", "--train-size=1280", "--warmup=2")
+    arguments = command("reverse.py", tmp_path, *settings)
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run = tmp_path / "ReverseTask"
+    while not (run / "checkpoints/10").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGSTOP)  # so that nothing is made anew while it goes
+    shutil.rmtree(run)
+    process.send_signal(signal.SIGCONT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    last = errors.strip().splitlines()[-1]
+    assert last.startswith("reverse.py: error: ")
+    assert str(run) in last

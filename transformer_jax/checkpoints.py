@@ -1,8 +1,10 @@
 """Checkpoints of a run (Orbax): the whole state of the training, of the newest steps and of the best."""
 
+import contextlib
 import hashlib
 import json
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,13 +63,11 @@ class Checkpoints:
         progress = progress | {"digest": _digest(arrays)}
         metrics = {"val_accuracy": NOT_EVALUATED if val_accuracy is None else val_accuracy}
         items = ocp.args.Composite(state=ocp.args.StandardSave(arrays), progress=ocp.args.JsonSave(progress))
-        try:
+        with self._writing():
             self._manager.wait_until_finished()
             if step in self._manager.all_steps():  # saved before it was evaluated
                 self._manager.delete(step)
             self._manager.save(step, args=items, metrics=metrics)
-        except OSError as error:
-            raise InputError(f"a checkpoint can't be written to {self.directory} ({error})") from error
 
     @property
     def steps(self) -> list[int]:
@@ -127,8 +127,13 @@ class Checkpoints:
         return restored.state, progress
 
     def wait(self) -> None:
-        """Wait until everything is written."""
-        self._manager.wait_until_finished()
+        """Wait until everything is written.
+
+        Raises:
+            InputError: it could not be written.
+        """
+        with self._writing():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Wait until everything is written.
@@ -136,10 +141,16 @@ class Checkpoints:
         Raises:
             InputError: it could not be written.
         """
-        try:
+        with self._writing():
             self._manager.close()
-        except OSError as error:
-            raise InputError(f"a checkpoint can't be written to {self.directory} ({error})") from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # a full disk comes as an OSError from Orbax, as a ValueError from what is below it
+            reason = str(error).split("\n")[0]
+            raise InputError(f"a checkpoint can't be written to {self.directory} ({reason})") from error
 
 
 def _accuracy(metrics: dict[str, float]) -> float:

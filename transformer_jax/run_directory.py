@@ -1,10 +1,11 @@
 """The directory that a run leaves: TensorBoard events, checkpoints, config, results, pictures."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,27 +60,47 @@ class RunDirectory:
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars to TensorBoard, as they are after `step` steps."""
-        self._events.log(step, scalars)
+        with self._writing():
+            self._events.log(step, scalars)
 
     def flush(self) -> None:
-        """Have every scalar on disk."""
-        self._events.flush()
+        """Have every scalar on disk.
+
+        Raises:
+            InputError: it can't be written, or the directory is not there any more.
+        """
+        with self._writing():
+            self._events.flush()
+            (self.path / CONFIG).stat()  # Orbax would make the directory anew
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Write `results.json`: the run is finished."""
-        self._write_json(RESULTS, _as_json(results))
+        with self._writing():
+            self._write_json(RESULTS, _as_json(results))
 
     def save_figure(self, name: str, figure: Figure) -> None:
         """Write a picture."""
-        figure.savefig(self.path / name, dpi=150)
+        with self._writing():
+            figure.savefig(self.path / name, dpi=150)
 
     def close(self) -> None:
         """Finish writing and let go of the directory."""
-        if self._events is not None:
-            self._events.close()
-            self._events = None
-        self.checkpoints.close()
-        self._held.release()
+        events, self._events = self._events, None
+        try:
+            self.checkpoints.close()
+            if events is not None:
+                with self._writing():
+                    events.close()
+        finally:
+            self._held.release()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """The disk may be full, or the directory gone: for the user to mend, as at the beginning."""
+        try:
+            yield
+        except OSError as error:
+            raise InputError(f"{self.path} can't be written any more ({error})") from error
 
     def _lock(self) -> None:
         # The operating system releases it with the process, however that ends.
