@@ -19,7 +19,7 @@ B, in beam search B·K: the K hypotheses of a batch element lie side by side, an
     max_length   T, the most tokens of a result, the end token counted
     grow         None, where the cache has room for T positions from the start; else `grow(cache, length)` gives it room
                  for `length`, and room is made a segment at a time: a token then reads no more than one segment beyond
-                 what is filled, which at 512 tokens takes a third off its time (docs/performance.md)
+                 what is filled, which at 512 tokens takes a quarter off its time (docs/performance.md)
 
 They are pure, and loops that stop once nothing can change any more. Logits of any type are scored in float32. Settings
 are Python numbers, part of the compiled program; inside `jax.jit` it is compiled once, outside at every call:
