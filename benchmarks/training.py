@@ -42,7 +42,7 @@ class Plan:
     spread: float  # largest loss over smallest that is still noise
 
 
-# The spreads are about twice what five seeds of one contestant had.
+# Seed 42 gives spreads of 1.07 and 1.31; who does not learn is beyond 10.
 PLANS = {"reverse": Plan(200, (900, 1000), 1.25), "anomaly": Plan(25, (150, 200), 1.5)}
 
 
