@@ -3,6 +3,8 @@
 import jax
 import pytest
 
+jax.config.update("jax_num_cpu_devices", 3)  # batches are shared where a test says so, on any machine
+
 
 @pytest.fixture(autouse=True, scope="session")
 def full_precision() -> None:

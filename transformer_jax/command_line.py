@@ -1,6 +1,7 @@
 """Command lines made from config dataclasses (tyro), with errors in one line."""
 
 import contextlib
+import gc
 import inspect
 import io
 import re
@@ -14,6 +15,7 @@ import tyro
 from transformer_jax.config import PRECEDENCE, TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.interruption import Interrupted
+from transformer_jax.sharding import provide_cpu_devices
 
 Config = TypeVar("Config")
 
@@ -24,8 +26,11 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], An
     What the user can mend ends the process with one line and status 2, a training that diverged with status 1, a
     signal with 128 and its number.
     """
+    gc.freeze()  # what the imports made stays, and is not worth looking through again and again
     try:
-        train(read_config(sys.argv[1:]))
+        config = read_config(sys.argv[1:])
+        provide_cpu_devices()  # before anything is computed
+        train(config)
     except InputError as error:
         _exit(str(error), status=2)
     except FloatingPointError as error:
@@ -33,6 +38,8 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], An
     except Interrupted as interruption:
         print(interruption, file=sys.stderr)
         sys.exit(interruption.exit_status)
+    finally:
+        gc.freeze()  # the process ends: to look through everything for the last time takes a second
 
 
 def parse(config_class: type[Config], arguments: list[str], **options: Any) -> Any:

@@ -6,12 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
+
+from transformer_jax.sharding import shard_step
 
 
 class CompiledStep:
-    """`jax.jit` of a `step(state, batch, *more)` whose compilations are counted and timed apart from its runs."""
+    """`jax.jit` of a `step(state, batch, *more)` whose compilations are counted and timed apart from its runs.
 
-    def __init__(self, step: Callable[..., Any], *, donate_state: bool = False) -> None:
+    Args:
+        step: the function.
+        mesh: devices that share the rows of the batch; None for whatever the arguments lie on.
+        rows_axis: of the batch's arrays, along which the rows are.
+        donate_state: whether the state's memory may be used for what is returned.
+    """
+
+    def __init__(
+        self, step: Callable[..., Any], mesh: Mesh | None = None, *, rows_axis: int = 0, donate_state: bool = False
+    ) -> None:
+        if mesh is not None:
+            step = shard_step(step, mesh, rows_axis)
         self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else ())
         self._executables: dict[Any, Callable] = {}  # shapes and types of the batch -> executable
         self.seconds = 0.0  # spent compiling
@@ -29,6 +43,11 @@ class CompiledStep:
             self._executables[shapes] = self._jitted.lower(state, batch, *more).compile()
             self.seconds += time.perf_counter() - start
         return self._executables[shapes](state, batch, *more)
+
+
+def compile_to_run_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.jit` of what runs in no time but takes long to compile: the compiler leaves most of its work undone."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def keep_compiled_programs(directory: Path) -> None:

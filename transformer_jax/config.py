@@ -45,6 +45,7 @@ class TrainingConfig:
     seed: int = 42  # of the parameters, the dropout and the order of the training set
     eval_every: int = 5  # epochs between evaluations; the last epoch is always followed by one
     log_every: int = 50  # steps between TensorBoard entries; an epoch always ends in one
+    num_devices: int = 0  # that share each batch, a divisor of its size; 0 for one GPU, or some CPU cores
     num_workers: int = 0  # processes that load data, 0 loads in the main one
     steps_per_call: int = 0  # training steps in one compiled call; 0 chooses by the time that a step takes
     checkpoint_every: int = 0  # steps between checkpoints, beside those of checkpoint_minutes; 0 for none
@@ -55,9 +56,18 @@ class TrainingConfig:
     resume: bool = True  # go on with a run of the same settings, other settings are an error; if not, begin anew
     overwrite: bool = False  # with --no-resume: replace a run that is finished, which is an error otherwise
 
-    # Fields that a resumed run may change, since the parameters that it ends with do not depend on them.
+    # Fields that a resumed run may change, since the parameters that it ends with do not depend on them; on the number
+    # of devices no more than a sum depends on its order.
     NEUTRAL: ClassVar[frozenset[str]] = frozenset(
-        {"log_every", "num_workers", "steps_per_call", "checkpoint_every", "checkpoint_minutes", "checkpoint_dir"}
+        {
+            "log_every",
+            "num_devices",
+            "num_workers",
+            "steps_per_call",
+            "checkpoint_every",
+            "checkpoint_minutes",
+            "checkpoint_dir",
+        }
         | {"compilation_cache", "resume", "overwrite", "pretrained"}
     )
     # Fields that the model is made from; with `pretrained` they are that model's.
@@ -65,9 +75,13 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "model_dim", "num_layers", "max_epochs", "batch_size", "eval_every", "log_every")
-        check_at_least(self, 0, "warmup", "num_workers", "seed", "steps_per_call", "checkpoint_every")
+        check_at_least(self, 0, "warmup", "num_devices", "num_workers", "seed", "steps_per_call", "checkpoint_every")
         check_positive(self, "lr", "gradient_clip", "checkpoint_minutes")
         check_probability("dropout_prob", self.dropout_prob)
+        if self.num_devices and self.batch_size % self.num_devices:
+            raise InputError(
+                f"num_devices is {self.num_devices}; it must be a divisor of batch_size, {self.batch_size}"
+            )
         if self.seed >= 2**32:  # JAX's keys would wrap around
             raise InputError(f"seed is {self.seed}; it must be below 2**32")
         head_width(self.model_dim, self.num_heads)

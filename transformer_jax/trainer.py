@@ -8,17 +8,26 @@ import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import psutil
 from jax import Array
 
-from transformer_jax.compilation import CompiledStep, keep_compiled_programs
+from transformer_jax.compilation import CompiledStep, compile_to_run_once, keep_compiled_programs
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.loaders import Loader
 from transformer_jax.metrics import Batch, Elements, Sums, means, pad_batch, weighted_sums
+from transformer_jax.packing import pack, unpack
 from transformer_jax.run_directory import RunDirectory
 from transformer_jax.schedules import noam_schedule, warmup_then_cosine_schedule
+from transformer_jax.sharding import (
+    batch_mesh,
+    on_all_devices,
+    on_first_device,
+    provide_cpu_devices,
+    sum_over_devices,
+)
 from transformer_jax.training_loop import TrainingLoop
 
 
@@ -48,12 +57,15 @@ class TrainerModule:
     def __init__(self, config: TrainingConfig, constants: Any = None) -> None:
         if config.compilation_cache is not None:
             keep_compiled_programs(config.compilation_cache)
+        provide_cpu_devices()
         self.config = config
-        self.constants = jax.device_put(constants)
+        self.mesh = batch_mesh(config.batch_size, config.num_devices)
+        self.shared_constants = on_all_devices(constants, self.mesh)
+        self.constants = on_first_device(self.shared_constants)
         self.model = self.create_model()
         self.params: Any = None  # the best ones, after `fit` or `adopt`; `evaluate`, `forward` and `predict` use them
         self.run: RunDirectory | None = None  # after `fit` has begun
-        self._eval_step = CompiledStep(self.eval_step)
+        self._eval_step = CompiledStep(self.eval_step, self.mesh)
         self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
 
     @classmethod
@@ -115,34 +127,36 @@ class TrainerModule:
             self.schedule = warmup_then_cosine_schedule(config.lr, config.warmup, num_steps)
         self.optimizer = optax.chain(optax.clip_by_global_norm(config.gradient_clip), optax.adam(self.schedule))
 
-        def init(key, data, constants):
-            params_key, step_key = jax.random.split(key)
+        def init(seed, data, constants):
+            params_key, step_key = jax.random.split(jax.random.key(seed))
             params = self.initial_params(params_key, data, constants)
-            return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params), step_key)
+            return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(pack(params)), step_key)
 
-        return jax.jit(init)(jax.random.key(config.seed), example_batch, self.constants)
+        return compile_to_run_once(init)(np.uint32(config.seed), example_batch, self.constants)
 
     def train_step(self, state: TrainState, batch: Batch, constants: Any = None) -> tuple[TrainState, Sums]:
         """One update of the state."""
         key = jax.random.fold_in(state.key, state.step)
         data = self.prepare(batch.data, constants)
 
-        def mean_loss(params):
+        def total_loss(params):
             sums = weighted_sums(self.loss_function(params, data, key, train=True), batch.valid)
-            total, weight = sums["loss"]
-            return total / weight, sums
+            return sums["loss"][0], sums
 
-        gradients, sums = jax.grad(mean_loss, has_aux=True)(state.params)
+        gradients, sums = jax.grad(total_loss, has_aux=True)(state.params)
+        gradients, sums = sum_over_devices((pack(gradients), sums))
+        _, weight = sums["loss"]
+        gradients = jax.tree.map(lambda gradient: gradient / weight, gradients)
         sums["gradient_norm"] = (optax.tree.norm(gradients), jnp.ones(()))
         sums["learning_rate"] = (jnp.asarray(self.schedule(state.step)), jnp.ones(()))
-        updates, opt_state = self.optimizer.update(gradients, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        updates, opt_state = self.optimizer.update(gradients, state.opt_state)
+        params = optax.apply_updates(state.params, unpack(updates, state.params))
         return state.replace(step=state.step + 1, params=params, opt_state=opt_state), sums
 
     def eval_step(self, params: Any, batch: Batch, constants: Any = None) -> Sums:
         """The metrics of one batch, without dropout."""
         data = self.prepare(batch.data, constants)
-        return weighted_sums(self.loss_function(params, data, None, train=False), batch.valid)
+        return sum_over_devices(weighted_sums(self.loss_function(params, data, None, train=False), batch.valid))
 
     def _forward_step(self, params: Any, data: Any, constants: Any, *, return_attention: bool) -> Any:
         return self.apply(params, self.prepare(data, constants), return_attention=return_attention)
@@ -166,7 +180,8 @@ class TrainerModule:
         self.run = loop.run
         try:
             loop.train()
-            self.params = self.run.checkpoints.read(self.run.checkpoints.best_step, loop.state).state.params
+            best = self.run.checkpoints.read(self.run.checkpoints.best_step, loop.state)
+            self.params = on_first_device(best.state.params)
         except BaseException:
             self.run.close()
             raise
@@ -192,8 +207,9 @@ class TrainerModule:
         Raises:
             InputError: the loader gives no batch.
         """
-        params = self.params if params is None else params
-        steps = [self._eval_step(params, pad_batch(data, self.config.batch_size), self.constants) for data in loader]
+        params = on_all_devices(self.params if params is None else params, self.mesh)
+        batches = (pad_batch(data, self.config.batch_size) for data in loader)
+        steps = [self._eval_step(params, batch, self.shared_constants) for batch in batches]
         if not steps:
             raise InputError("the loader gives no batch; evaluation needs at least one")
         return means(jax.device_get(steps))
@@ -224,7 +240,8 @@ class TrainerModule:
             "compile_seconds": self.seconds["compile"] + compiling,
             "eval_seconds": self.seconds["eval"] + time.perf_counter() - start - compiling,
             "total_seconds": time.time() - psutil.Process().create_time(),
-            "device": jax.devices()[0].device_kind,
+            "device": self.mesh.devices[0].device_kind,
+            "num_devices": self.mesh.size,
             "seed": self.config.seed,
             **more,
         }

@@ -18,6 +18,7 @@ from transformer_jax.loaders import Loader
 from transformer_jax.metrics import Batch, Sums, means, stack_batches
 from transformer_jax.parameters import parameter_table
 from transformer_jax.run_directory import RunDirectory
+from transformer_jax.sharding import on_all_devices
 
 MOST_STEPS_PER_CALL = 32
 CALL_SECONDS = 0.2  # a call of several steps should take about so long: signals and the progress bar wait for it
@@ -47,7 +48,7 @@ class TrainingLoop:
             raise InputError("a loader gives no batch; training and validation need at least one")
         self.num_steps = self.steps_per_epoch * self.config.max_epochs
         example_batch = train_loader.collate_fn([train_loader.dataset[0]])
-        self.state = trainer.initial_state(example_batch, self.num_steps)
+        self.state = on_all_devices(trainer.initial_state(example_batch, self.num_steps), trainer.mesh)
         self.step = 0  # steps that are done and logged; the state may be one call ahead
         self.evaluated_step = 0
         self.window: list[Sums] = []  # metrics since the last entry in TensorBoard
@@ -55,7 +56,7 @@ class TrainingLoop:
         self.call_began = 0.0
         self.most_steps = self._most_steps(example_batch)
         self.sampler.steps_per_call = self.most_steps if self.config.steps_per_call else 1  # then as time allows
-        self._train_steps = CompiledStep(self.train_steps, donate_state=True)
+        self._train_steps = CompiledStep(self.train_steps, trainer.mesh, rows_axis=1, donate_state=True)
         self.run = RunDirectory(self.config, trainer.name)
 
     def train_steps(self, state: Any, batches: Batch, count: Array, constants: Any) -> tuple[Any, Sums]:
@@ -105,7 +106,7 @@ class TrainingLoop:
         self.call_began = time.perf_counter()
         for batches, count in self._calls():
             compiling = self._train_steps.seconds
-            self.state, sums = self._train_steps(self.state, batches, count, self.trainer.constants)
+            self.state, sums = self._train_steps(self.state, batches, count, self.trainer.shared_constants)
             compiling = self._train_steps.seconds - compiling
             self.seconds["compile"] += compiling
             self.call_began += compiling  # the clock of the steps stands still
