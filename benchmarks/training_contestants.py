@@ -51,13 +51,14 @@ class Ours:
         from jax.sharding import NamedSharding, PartitionSpec
 
         from transformer_jax.compilation import CompiledStep
+        from transformer_jax.metrics import stack_batches
         from transformer_jax.sharding import AXIS
 
         loop = self.loop
         if not hasattr(self, "_compiled"):
             loop.sampler.set_epoch(0)
             self._compiled = CompiledStep(loop.train_steps, loop.trainer.mesh, rows_axis=1, donate_state=True)
-            batches, count = next(loop._calls())
+            batches, count = stack_batches(next(iter(loop.train_loader)), loop.config.batch_size, loop.most_steps)
             shared = NamedSharding(loop.trainer.mesh, PartitionSpec(None, AXIS))
             self._batches, self._count = jax.device_put(batches, shared), count
             self._state = jax.tree.map(lambda leaf: leaf.copy(), loop.state)

@@ -1,11 +1,14 @@
 """Loaders: NumPy batches, whole batches at once, and an order that is a function of (seed, epoch)."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import default_collate
 
 from transformer_jax import ReverseDataset, make_loader, numpy_collate
-from transformer_jax.loaders import EpochBatchSampler, StackedSamples
+from transformer_jax.loaders import EpochBatchSampler, Loader, StackedSamples
 
 
 class Squares:
@@ -18,7 +21,7 @@ class Squares:
         return {"square": np.float32(index**2), "pair": (index, np.arange(3) + index)}
 
 
-def batches_of(loader: DataLoader, epoch: int) -> list[np.ndarray]:
+def batches_of(loader: Loader, epoch: int) -> list[np.ndarray]:
     loader.batch_sampler.set_epoch(epoch)
     return [inputs for inputs, _ in loader]
 
@@ -142,3 +145,12 @@ def test_impossible_loaders_are_errors():
         make_loader(ReverseDataset(10, 4, 37), 5, num_workers=-1)
     with pytest.raises(ValueError, match="groups has 36 numbers; there are 37 samples"):
         make_loader(ReverseDataset(10, 4, 37), 5, groups=np.zeros(36, int))
+
+
+def test_pytorch_is_imported_when_the_first_batch_is_asked_for():
+    code = (
+        "import sys; from transformer_jax import ReverseDataset, make_loader\n"
+        "loader = make_loader(ReverseDataset(10, 4, 37), 5); assert len(loader) == 8 and 'torch' not in sys.modules\n"
+        "batch = next(iter(loader)); assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ class CompiledStep:
         if mesh is not None:
             step = shard_step(step, mesh, rows_axis)
         self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else ())
-        self._executables: dict[Any, Callable] = {}  # shapes and types of the batch -> executable
-        self.seconds = 0.0  # spent compiling
+        self._executables: dict[Any, Future] = {}  # shapes and types of the batch -> executable
+        self._compiler = ThreadPoolExecutor(max_workers=1)
+        self.seconds = 0.0  # that a caller has spent on compiling, or on waiting for it
 
     @property
     def count(self) -> int:
@@ -37,12 +39,24 @@ class CompiledStep:
 
     def __call__(self, state: Any, batch: Any, *more: Any) -> Any:
         """Run the step, compiled for the shapes of this batch; the other arguments keep theirs."""
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
-        if shapes not in self._executables:
+        shapes = _shapes(batch)
+        if shapes not in self._executables or not self._executables[shapes].done():
             start = time.perf_counter()
-            self._executables[shapes] = self._jitted.lower(state, batch, *more).compile()
+            self.begin_to_compile(state, batch, *more)
+            self._executables[shapes].result()
             self.seconds += time.perf_counter() - start
-        return self._executables[shapes](state, batch, *more)
+        return self._executables[shapes].result()(state, batch, *more)
+
+    def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> None:
+        """Compile in the background for arguments of these shapes, if that has not begun yet."""
+        shapes = _shapes(batch)
+        if shapes not in self._executables:
+            lowered = self._jitted.lower(state, batch, *more)  # here, where the caller's settings of JAX hold
+            self._executables[shapes] = self._compiler.submit(lowered.compile)
+
+
+def _shapes(batch: Any) -> tuple[Any, ...]:
+    return tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
 
 
 def compile_to_run_once(function: Callable[..., Any]) -> Callable[..., Any]:

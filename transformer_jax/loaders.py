@@ -1,16 +1,17 @@
 """Batches of NumPy arrays from PyTorch loaders, in an order that is a function of (seed, epoch)."""
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jaxtyping import Int
-from torch.utils.data import DataLoader, Sampler
 
 from transformer_jax.errors import InputError
 
-Loader = DataLoader  # of NumPy batches, from `make_loader`
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
 
 class StackedSamples(Sequence):
@@ -47,7 +48,7 @@ class EpochIndices(list[int]):
         self.epoch = epoch
 
 
-class EpochBatchSampler(Sampler[EpochIndices]):
+class EpochBatchSampler:
     """Batches of indices; the order of an epoch depends on the seed and the epoch's number alone.
 
     With `groups`, a number for each sample, those of one group share batches: where one group ends, a batch also takes
@@ -101,6 +102,38 @@ class EpochBatchSampler(Sampler[EpochIndices]):
             start += len(chunk)
 
 
+class Loader:
+    """Batches of NumPy arrays through PyTorch's `DataLoader`, as `make_loader` sets it up.
+
+    PyTorch is imported when the first batch is asked for. That takes a second or two, in which a step can compile.
+    """
+
+    collate_fn = staticmethod(numpy_collate)
+
+    def __init__(self, dataset: Any, batch_sampler: EpochBatchSampler, num_workers: int) -> None:
+        self.dataset, self.batch_sampler, self.num_workers = dataset, batch_sampler, num_workers
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._loader)
+
+    @functools.cached_property
+    def _loader(self) -> "DataLoader":
+        from torch.utils.data import DataLoader
+
+        return DataLoader(
+            self.dataset,
+            batch_sampler=self.batch_sampler,
+            collate_fn=self.collate_fn,
+            num_workers=self.num_workers,
+            # A process forked from one that runs JAX's threads can deadlock.
+            multiprocessing_context="spawn" if self.num_workers else None,
+            persistent_workers=self.num_workers > 0,
+        )
+
+
 def make_loader(
     dataset: Any,
     batch_size: int,
@@ -111,7 +144,7 @@ def make_loader(
     num_workers: int = 0,
     groups: Int[np.ndarray, " N"] | None = None,
 ) -> Loader:
-    """A PyTorch loader of NumPy batches over a map-style dataset.
+    """A loader of NumPy batches over a map-style dataset.
 
     Args:
         dataset: gives a sample for an index, and `StackedSamples` for `EpochIndices` if it has `__getitems__`.
@@ -137,14 +170,7 @@ def make_loader(
             f"batch_size is {batch_size}; it may be at most {len(dataset)}, the size of the training set, "
             "since a shorter last batch is dropped"
         )
-    return DataLoader(
-        dataset,
-        batch_sampler=EpochBatchSampler(
-            len(dataset), batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed, groups=groups
-        ),
-        collate_fn=numpy_collate,
-        num_workers=num_workers,
-        # A process forked from one that runs JAX's threads can deadlock.
-        multiprocessing_context="spawn" if num_workers else None,
-        persistent_workers=num_workers > 0,
+    sampler = EpochBatchSampler(
+        len(dataset), batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed, groups=groups
     )
+    return Loader(dataset, sampler, num_workers)

@@ -16,7 +16,6 @@ from jax import Array
 from transformer_jax.compilation import CompiledStep, compile_to_run_once, keep_compiled_programs
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.loaders import Loader
 from transformer_jax.metrics import Batch, Elements, Sums, means, pad_batch, weighted_sums
 from transformer_jax.packing import pack, unpack
 from transformer_jax.run_directory import RunDirectory
@@ -163,10 +162,14 @@ class TrainerModule:
 
     # Training, evaluation, prediction.
 
-    def fit(self, train_loader: Loader, val_loader: Loader) -> None:
+    def fit(self, train_loader: Iterable, val_loader: Iterable) -> None:
         """Train for `config.max_epochs`, or go on with an interrupted run, and take the best parameters.
 
         The run's directory is held until `test` has written the results.
+
+        Args:
+            train_loader: from `make_loader`, with an order by epochs.
+            val_loader: from `make_loader`.
 
         Raises:
             InputError: a loader gives no batch, the warm-up is not shorter than the training, the run's directory

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -14,7 +14,6 @@ from tqdm import tqdm
 from transformer_jax.compilation import CompiledStep
 from transformer_jax.errors import InputError
 from transformer_jax.interruption import Interrupted, InterruptionRequest
-from transformer_jax.loaders import Loader
 from transformer_jax.metrics import Batch, Sums, means, stack_batches
 from transformer_jax.parameters import parameter_table
 from transformer_jax.run_directory import RunDirectory
@@ -33,11 +32,11 @@ class TrainingLoop:
 
     Args:
         trainer: a `TrainerModule`.
-        train_loader: from `make_loader`.
-        val_loader: of validation batches.
+        train_loader: from `make_loader`, with an order by epochs.
+        val_loader: from `make_loader`.
     """
 
-    def __init__(self, trainer: Any, train_loader: Loader, val_loader: Loader) -> None:
+    def __init__(self, trainer: Any, train_loader: Iterable, val_loader: Iterable) -> None:
         self.trainer, self.config = trainer, trainer.config
         self.train_loader, self.val_loader = train_loader, val_loader
         self.sampler = train_loader.batch_sampler
@@ -57,6 +56,9 @@ class TrainingLoop:
         self.most_steps = self._most_steps(example_batch)
         self.sampler.steps_per_call = self.most_steps if self.config.steps_per_call else 1  # then as time allows
         self._train_steps = CompiledStep(self.train_steps, trainer.mesh, rows_axis=1, donate_state=True)
+        if not self._has_groups:
+            batches, count = stack_batches(example_batch, self.config.batch_size, self.most_steps)
+            self._train_steps.begin_to_compile(self.state, batches, count, trainer.shared_constants)
         self.run = RunDirectory(self.config, trainer.name)
 
     def train_steps(self, state: Any, batches: Batch, count: Array, constants: Any) -> tuple[Any, Sums]:
@@ -103,8 +105,10 @@ class TrainingLoop:
     def _train_epoch(self, epoch: int, first_batch: int, last_step: int) -> None:
         self.sampler.set_epoch(epoch, first_batch)
         in_flight = None
+        loading = iter(self.train_loader)  # which takes its time in the first epoch
         self.call_began = time.perf_counter()
-        for batches, count in self._calls():
+        for data in loading:
+            batches, count = stack_batches(data, self.config.batch_size, self.most_steps)
             compiling = self._train_steps.seconds
             self.state, sums = self._train_steps(self.state, batches, count, self.trainer.shared_constants)
             compiling = self._train_steps.seconds - compiling
@@ -119,10 +123,6 @@ class TrainingLoop:
             if self.step + (in_flight[0] if in_flight else 0) >= last_step:
                 break
         self._finish(in_flight)
-
-    def _calls(self) -> Iterator[tuple[Batch, np.int32]]:
-        for data in self.train_loader:
-            yield stack_batches(data, self.config.batch_size, self.most_steps)
 
     def _finish(self, in_flight: tuple[int, Sums] | None) -> None:
         """Wait for a call's metrics, account for its time, check and log its steps."""
@@ -199,9 +199,13 @@ class TrainingLoop:
         self.window = [{name: tuple(pair) for name, pair in sums.items()} for sums in checkpoint.progress["window"]]
         print(f"Going on after step {self.step} of {self.num_steps}, from {self.run.path}")
 
+    @property
+    def _has_groups(self) -> bool:
+        return getattr(self.sampler, "groups", None) is not None
+
     def _most_steps(self, example_batch: Any) -> int:
         """K, the steps for which one call has room."""
-        if getattr(self.sampler, "groups", None) is not None:
+        if self._has_groups:
             return 1  # batches of different shapes can't be stacked
         row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(example_batch))
         fitting = STACK_BYTES // (row_bytes * self.config.batch_size)

@@ -13,11 +13,10 @@ import optax
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
-from torch.utils.data import DataLoader
 
 from transformer_jax.config import TrainingConfig, check_at_least
 from transformer_jax.errors import check_probability
-from transformer_jax.loaders import make_loader
+from transformer_jax.loaders import Loader, make_loader
 from transformer_jax.metrics import Elements
 from transformer_jax.predictor import TransformerPredictor
 from transformer_jax.tasks.anomaly_report import permutation_error, predict_sets, print_mistakes, save_pictures
@@ -149,7 +148,7 @@ def default_config(data_dir: Path = Path("data")) -> AnomalyConfig:
     return DigitsConfig(data_dir=data_dir)
 
 
-def anomaly_loaders(config: AnomalyConfig, table: FeatureTable) -> dict[str, DataLoader]:
+def anomaly_loaders(config: AnomalyConfig, table: FeatureTable) -> dict[str, Loader]:
     """Loaders of sets: `train` draws anew each epoch, `train_eval`, `val` and `test` always give the same."""
     train = AnomalySets(table.labels, config.set_size, seed=config.seed, subset=table.train, redraw=True)
     fixed = {"train_eval": (table.train, 41), "val": (table.val, 42), "test": (table.test, 43)}

@@ -10,11 +10,10 @@ import optax
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Int
-from torch.utils.data import DataLoader
 
 from transformer_jax.config import TrainingConfig, check_at_least
 from transformer_jax.errors import InputError, check_probability
-from transformer_jax.loaders import StackedSamples, make_loader
+from transformer_jax.loaders import Loader, StackedSamples, make_loader
 from transformer_jax.metrics import Elements
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.predictor import TransformerPredictor
@@ -125,7 +124,7 @@ class ReverseTrainer(TrainerModule):
         return self.forward((inputs, inputs)).argmax(-1)
 
 
-def reverse_loaders(config: ReverseConfig) -> tuple[DataLoader, DataLoader, DataLoader]:
+def reverse_loaders(config: ReverseConfig) -> tuple[Loader, Loader, Loader]:
     """Loaders of the training, the validation and the test set (seeds 42, 43 and 44, whatever the run's seed)."""
 
     def dataset(size: int, seed: int) -> ReverseDataset:

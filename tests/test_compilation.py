@@ -1,0 +1,42 @@
+"""Compiled steps: once for each shape, also where the compilation was begun ahead of the first call."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.compilation import CompiledStep
+
+
+@pytest.fixture
+def step() -> CompiledStep:
+    """A step that is traced as often as `step.traces` has entries."""
+
+    def scale(state, batch):
+        compiled.traces.append(batch.shape)
+        return state * jnp.sum(batch)
+
+    compiled = CompiledStep(scale)
+    compiled.traces = []
+    return compiled
+
+
+def test_a_step_is_compiled_once_for_each_shape_and_type(step):
+    batches = [np.arange(3.0), np.ones(3), np.arange(5.0), np.arange(3)]
+    assert [float(step(jnp.float32(2), batch)) for batch in batches] == [6, 6, 20, 6]
+    assert step.traces == [(3,), (5,), (3,)]
+    assert step.count == 3
+    assert step.seconds > 0
+
+
+def test_what_was_begun_is_what_is_called(step):
+    for _ in range(2):
+        step.begin_to_compile(jnp.float32(2), np.zeros(3))
+    assert (step.count, step.traces) == (1, [(3,)])
+    assert float(step(jnp.float32(2), np.arange(3.0))) == 6
+    assert (step.count, step.traces) == (1, [(3,)])
+
+
+def test_a_step_that_does_not_fit_its_batch_is_an_error_at_once(step):
+    with pytest.raises(AttributeError):
+        step.begin_to_compile(jnp.float32(2), [np.zeros(3)])
+    assert step.count == 0
