@@ -6,7 +6,7 @@ python benchmarks/decoding.py --json decoding.json  # also writes every single t
 
 The contestants are those of `decoding_contestants.py`. They have the same weights and the same batch, and take turns in
 one process. A turn is one decoding off the clock, as what the one before left in the processor's caches is of no use,
-and then as many on it as make up the longest length. The median of the turns counts. No row ever ends, so that each
+and then as many on it as take about a second. The median of the turns counts. No row ever ends, so that each
 gives T tokens. The time per token is that of one step, which gives every row of the batch a token; tokens per second
 are those of all rows.
 
@@ -35,6 +35,7 @@ from transformer_jax.config import check_at_least
 from transformer_jax.errors import InputError
 from transformer_jax.seq2seq import Transformer
 
+TURN_SECONDS = 1.0  # on the clock, or one decoding where that takes longer
 CHECKED_TOKENS = 32  # that must agree; much later, rounding may decide between two tokens all but equally probable
 
 
@@ -87,12 +88,13 @@ def measure(config: DecodingConfig) -> list[dict[str, Any]]:
     for length in config.lengths:
         contestants = {name: prepare(model, params, source, length) for name, prepare in CONTESTANTS.items()}
         seconds = {name: [] for name in contestants}
-        calls = max(config.lengths) // length  # a few milliseconds alone could not be timed
         for _ in range(config.repeats):
             tokens = {}
             for name, decode in contestants.items():
                 progress.set_description(f"{length} tokens, {name}")
+                start = time.perf_counter()
                 decode()
+                calls = max(1, round(TURN_SECONDS / (time.perf_counter() - start)))
                 start = time.perf_counter()
                 for _ in range(calls):
                     tokens[name] = decode()

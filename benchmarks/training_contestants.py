@@ -48,19 +48,17 @@ class Ours:
     def compute(self, num_steps: int) -> float:
         """Milliseconds per step of the compiled computation alone, its data on the device already."""
         import jax
-        from jax.sharding import NamedSharding, PartitionSpec
 
         from transformer_jax.compilation import CompiledStep
         from transformer_jax.metrics import stack_batches
-        from transformer_jax.sharding import AXIS
+        from transformer_jax.sharding import divide_rows
 
         loop = self.loop
         if not hasattr(self, "_compiled"):
             loop.sampler.set_epoch(0)
             self._compiled = CompiledStep(loop.train_steps, loop.trainer.mesh, rows_axis=1, donate_state=True)
             batches, count = stack_batches(next(iter(loop.train_loader)), loop.config.batch_size, loop.most_steps)
-            shared = NamedSharding(loop.trainer.mesh, PartitionSpec(None, AXIS))
-            self._batches, self._count = jax.device_put(batches, shared), count
+            self._batches, self._count = divide_rows(batches, loop.trainer.mesh, rows_axis=1), count
             self._state = jax.tree.map(lambda leaf: leaf.copy(), loop.state)
             self._state, _ = self._compiled(self._state, self._batches, count, loop.trainer.shared_constants)
         calls = max(1, round(num_steps / int(self._count)))

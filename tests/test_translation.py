@@ -1,10 +1,12 @@
 """The translation task: training on pairs of text, translating with the run, the command line."""
 
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -72,6 +74,14 @@ def test_beam_search_is_a_setting_of_the_translation(copying, tmp_path):
     wide.params = loaded.params
     texts = ["abc", "bad", "dad"]
     assert wide.predict(texts) == loaded.predict(texts)  # it is sure of these
+
+
+def test_devices_that_share_a_batch_translate_as_one_does(copying):
+    texts = ["abc", "d", "dcba" * 4, "bad"]
+    assert jax.default_backend() != "cpu" or copying.mesh.size == 2
+    alone = TranslationTrainer(dataclasses.replace(copying.config, num_devices=1))
+    alone.params = copying.params
+    assert alone.predict(texts) == copying.predict(texts)
 
 
 def test_the_loss_counts_real_tokens_alone():

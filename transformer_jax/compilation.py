@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from transformer_jax.sharding import shard_step
+from transformer_jax.sharding import shard
 
 
 class CompiledStep:
@@ -26,7 +26,7 @@ class CompiledStep:
         self, step: Callable[..., Any], mesh: Mesh | None = None, *, rows_axis: int = 0, donate_state: bool = False
     ) -> None:
         if mesh is not None:
-            step = shard_step(step, mesh, rows_axis)
+            step = shard(step, mesh, rows_axis=rows_axis)
         self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else ())
         self._executables: dict[Any, Future] = {}  # shapes and types of the batch -> executable
         self._compiler = ThreadPoolExecutor(max_workers=1)

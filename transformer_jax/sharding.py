@@ -15,7 +15,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.packing import pack, unpack
 
 AXIS = "batch"  # the only one of the mesh
-FEWEST_ROWS = 32  # of a batch on one CPU device, where their number is not set
+FEWEST_ROWS = 8  # of a batch on one CPU device, where their number is not set; fewer are no faster there
 
 
 def provide_cpu_devices() -> None:
@@ -51,10 +51,17 @@ def batch_mesh(batch_size: int, num_devices: int = 0) -> Mesh:
     return Mesh(np.array(devices[:num_devices]), (AXIS,))
 
 
-def shard_step(step: Callable[..., Any], mesh: Mesh, rows_axis: int) -> Callable[..., Any]:
-    """A `step(state, batch, *more)` that each device does with its rows, which lie along an axis of the batch's arrays.
+def shard(
+    step: Callable[..., Any], mesh: Mesh, *, rows_axis: int = 0, returns_rows: bool = False
+) -> Callable[..., Any]:
+    """A `step(state, batch, *more)` that each device does with its rows of the batch, and with all of the rest.
 
-    What the step returns must be the same on all devices: made from what `sum_over_devices` gave.
+    Args:
+        step: the function.
+        mesh: of the devices, from `batch_mesh`.
+        rows_axis: of the batch's arrays, along which the rows lie.
+        returns_rows: whether each device returns arrays that begin with its rows. If not, what they return must be the
+            same on all: made from what `sum_over_devices` gave.
     """
     if mesh.size == 1:
         return step
@@ -62,8 +69,13 @@ def shard_step(step: Callable[..., Any], mesh: Mesh, rows_axis: int) -> Callable
     @functools.wraps(step)
     def sharded(state: Any, batch: Any, *more: Any) -> Any:
         whole, rows = PartitionSpec(), PartitionSpec(*[None] * rows_axis, AXIS)
-        specs = (whole, rows, *[whole] * len(more))
-        return jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=whole, check_vma=False)(state, batch, *more)
+        return jax.shard_map(
+            step,
+            mesh=mesh,
+            in_specs=(whole, rows, *[whole] * len(more)),
+            out_specs=PartitionSpec(AXIS) if returns_rows else whole,
+            check_vma=False,
+        )(state, batch, *more)
 
     return sharded
 
@@ -90,6 +102,11 @@ def _axes() -> tuple[str, ...]:
 def on_all_devices(tree: Any, mesh: Mesh) -> Any:
     """The arrays, whole on each device of the mesh."""
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+
+
+def divide_rows(tree: Any, mesh: Mesh, rows_axis: int = 0) -> Any:
+    """The arrays, on each device of the mesh its rows, as `shard` wants a batch."""
+    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(*[None] * rows_axis, AXIS)))
 
 
 def on_first_device(tree: Any) -> Any:

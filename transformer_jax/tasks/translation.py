@@ -20,6 +20,7 @@ from transformer_jax.loaders import Loader, make_loader
 from transformer_jax.masks import padding_mask
 from transformer_jax.metrics import Elements
 from transformer_jax.seq2seq import DecodingCache, Transformer
+from transformer_jax.sharding import on_all_devices, shard
 from transformer_jax.tasks.dates import load_dates
 from transformer_jax.tasks.padded_pairs import PairBatch, PairSplits
 from transformer_jax.tasks.pairs import load_pairs
@@ -92,7 +93,7 @@ class TranslationTrainer(TrainerModule):
 
     def __init__(self, config: TranslationConfig, constants: Any = None) -> None:
         super().__init__(config, constants)
-        self._translate = jax.jit(self._decode, static_argnames="max_length")
+        self._translate = jax.jit(shard(self._decode, self.mesh, returns_rows=True))
 
     def create_model(self) -> Transformer:
         config = self.config
@@ -130,6 +131,7 @@ class TranslationTrainer(TrainerModule):
                 raise InputError(
                     f"the text {text[:40]!r} has {len(source)} bytes; it may have 1 to {self.config.max_bytes}"
                 )
+        params = on_all_devices(self.params, self.mesh)
         lengths = np.array([-(-len(source) // LENGTH_STEP) * LENGTH_STEP for source in sources], int)
         translations = [""] * len(sources)
         for length in np.unique(lengths):
@@ -138,7 +140,7 @@ class TranslationTrainer(TrainerModule):
                 batch = members[start : start + self.config.batch_size]
                 rows = [sources[index] for index in batch]
                 rows += [rows[0]] * (self.config.batch_size - len(rows))  # one size, one compilation
-                tokens = self._translate(self.params, pad(rows, int(length)), max_length=self._max_length).tokens
+                tokens = self._translate(params, pad(rows, int(length))).tokens
                 for index, ids in zip(batch, np.asarray(tokens), strict=False):
                     translations[index] = decode(ids)
         return translations
@@ -148,7 +150,7 @@ class TranslationTrainer(TrainerModule):
         """Tokens that a translation may have, the end token counted."""
         return 11 if self.config.data is None else self.config.max_bytes + 1
 
-    def _decode(self, params: Any, source: Int[Array, "B S"], *, max_length: int) -> Decoded:
+    def _decode(self, params: Any, source: Int[Array, "B S"]) -> Decoded:
         def start():
             return self.model.apply(
                 {"params": params}, source, padding_mask(source != PAD), method=self.model.start_decoding
@@ -157,7 +159,7 @@ class TranslationTrainer(TrainerModule):
         def step(tokens, position, cache):
             return self.model.apply({"params": params}, tokens, position, cache, method=self.model.decode_step)
 
-        settings = {"start_token": START, "end_token": END, "pad_token": PAD, "max_length": max_length}
+        settings = {"start_token": START, "end_token": END, "pad_token": PAD, "max_length": self._max_length}
         settings["grow"] = DecodingCache.grow
         if self.config.beam_width == 1:
             return greedy_decode(step, start(), len(source), **settings)
