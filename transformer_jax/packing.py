@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-LARGEST = 2**16  # elements of an array that is packed; to copy a larger one costs more than packing it saves
+LARGEST = 2**15  # elements of an array that is packed; to copy a larger one costs more than packing it saves
 
 
 def pack(tree: Any) -> list[Array]:
