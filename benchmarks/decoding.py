@@ -6,9 +6,9 @@ python benchmarks/decoding.py --json decoding.json  # also writes every single t
 
 The contestants are those of `decoding_contestants.py`. They have the same weights and the same batch, and take turns in
 one process. A turn is one decoding off the clock, as what the one before left in the processor's caches is of no use,
-and then as many on it as take about a second. The median of the turns counts. No row ever ends, so that each
-gives T tokens. The time per token is that of one step, which gives every row of the batch a token; tokens per second
-are those of all rows.
+and then as many on it as take about a second. The median of the turns counts. No row ever ends, so that each gives T
+tokens. The time per token is that of one step, which gives every row of the batch a token; tokens per second are those
+of all rows.
 
 The clock runs from the encoded source to the tokens on the host: encoding is the same work for all, and would only blur
 how the time of a token grows. Compiling is not on the clock. The tokens of all three are compared; were the first 32

@@ -87,8 +87,9 @@ class TrainerModule:
 
         Args:
             params: of the model.
-            data: a batch as `prepare` gives it.
-            key: for dropout; None where `train` is False.
+            data: a batch as `prepare` gives it; where devices share the batch, the rows of one of them.
+            key: for dropout, the same on all devices; None where `train` is False. Draws of your own take
+                `jax.random.fold_in(key, device_number())`.
             train: whether dropout is applied.
 
         Returns:
