@@ -1,6 +1,7 @@
 """Data parallelism: however many devices share a batch, the training is the same."""
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
 
-from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, make_loader
+from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, load_run, make_loader
 from transformer_jax.dropout import counter_bits
 from transformer_jax.sharding import AXIS, batch_mesh, device_number, shard, sum_over_devices
 
@@ -104,6 +105,22 @@ def test_the_number_of_devices_that_is_chosen_divides_the_batch_into_parts_that_
         assert batch_mesh(batch_size).size == chosen
     else:
         assert batch_mesh(batch_size).size == 1
+
+
+def test_a_batch_that_the_devices_cannot_divide_is_padded(tmp_path, by_one_device):
+    """Evaluation takes larger batches than the training's too."""
+    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, num_devices=3))
+    trainer.params = by_one_device.params
+    loader = make_loader(ReverseDataset(3, 5, 37, seed=1), 19)
+    assert trainer.evaluate(loader) == pytest.approx(by_one_device.evaluate(loader), abs=1e-6)
+
+
+def test_a_run_is_loaded_where_there_are_fewer_devices(tmp_path):
+    trainer = train(tmp_path, 3)
+    config = json.loads((trainer.run.path / "config.json").read_text())
+    (trainer.run.path / "config.json").write_text(json.dumps(config | {"num_devices": 12}))
+    loaded = load_run(trainer.run.path)
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, trainer.params)
 
 
 def test_a_number_of_devices_that_cannot_work_is_an_error(tmp_path):

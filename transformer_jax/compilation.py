@@ -41,8 +41,8 @@ class CompiledStep:
         """Run the step, compiled for the shapes of this batch; the other arguments keep theirs."""
         shapes = _shapes(batch)
         if shapes not in self._executables or not self._executables[shapes].done():
-            start = time.perf_counter()
             self.begin_to_compile(state, batch, *more)
+            start = time.perf_counter()
             self._executables[shapes].result()
             self.seconds += time.perf_counter() - start
         return self._executables[shapes].result()(state, batch, *more)
@@ -51,7 +51,9 @@ class CompiledStep:
         """Compile in the background for arguments of these shapes, if that has not begun yet."""
         shapes = _shapes(batch)
         if shapes not in self._executables:
+            start = time.perf_counter()
             lowered = self._jitted.lower(state, batch, *more)  # here, where the caller's settings of JAX hold
+            self.seconds += time.perf_counter() - start
             self._executables[shapes] = self._compiler.submit(lowered.compile)
 
 

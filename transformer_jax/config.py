@@ -19,7 +19,8 @@ What is done with what lies in the run's directory, in this order:
 3. Otherwise the run goes on from its newest checkpoint that can be read; a finished one is evaluated again.
 
 4. But a run of other settings is left alone: an error names them. Settings that change nothing about the parameters may
-differ: those of logging, loading, saving, and how many steps a call has.
+differ: those of logging, loading, saving, how many steps a call has, and, but for rounding, how many devices share a
+batch.
 
 5. With --pretrained nothing is trained, and the directory, which is one beside it, is always begun anew."""
 

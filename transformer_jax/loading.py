@@ -43,7 +43,8 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
             )
         module, name = TRAINERS[task]
         trainer_class = getattr(import_module(f"transformer_jax.tasks.{module}"), name)
-    trainer = trainer_class(_config(trainer_class.config_class_of(task), settings, directory))
+    config = _config(trainer_class.config_class_of(task), settings, directory)
+    trainer = trainer_class(dataclasses.replace(config, num_devices=0))  # those of this machine
     trainer.params = _best_params(directory)
     return trainer
 

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-LARGEST = 2**15  # elements of an array that is packed; to copy a larger one costs more than packing it saves
+# Elements of an array that is packed; to copy a larger one costs more than packing it saves. Checkpoints hold the
+# optimizer's arrays packed: with another number, earlier ones can't be read.
+LARGEST = 2**15
 
 
 def pack(tree: Any) -> list[Array]:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer_jax.errors import InputError
 from transformer_jax.packing import pack, unpack
 
-AXIS = "batch"  # the only one of the mesh
+AXIS = "batch_rows"  # of the mesh, the only one
 FEWEST_ROWS = 8  # of a batch on one CPU device, where their number is not set; fewer are no faster there
 
 
@@ -44,7 +44,10 @@ def batch_mesh(batch_size: int, num_devices: int = 0) -> Mesh:
     """
     devices = jax.local_devices()
     if num_devices > len(devices):
-        raise InputError(f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind} here")
+        raise InputError(
+            f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind} here (on a CPU one "
+            "for each core, but one alone where it has begun to compute before)"
+        )
     if num_devices == 0:
         most = min(len(devices), batch_size // FEWEST_ROWS) if devices[0].platform == "cpu" else 1
         num_devices = max((n for n in range(1, most + 1) if batch_size % n == 0), default=1)
@@ -83,7 +86,7 @@ def shard(
 def sum_over_devices(tree: Any) -> Any:
     """Add up the devices' arrays inside a sharded step; elsewhere the arrays themselves.
 
-    They travel as one vector: a sum for each array apart takes a small model longer than its whole step.
+    The small ones travel as one vector: a sum for each array apart takes a small model longer than its whole step.
     """
     if not _axes():
         return tree
@@ -96,7 +99,7 @@ def device_number() -> Array | int:
 
 
 def _axes() -> tuple[str, ...]:
-    return jax.sharding.get_abstract_mesh().manual_axes
+    return tuple(axis for axis in jax.sharding.get_abstract_mesh().manual_axes if axis == AXIS)
 
 
 def on_all_devices(tree: Any, mesh: Mesh) -> Any:

@@ -212,11 +212,15 @@ class TrainerModule:
             InputError: the loader gives no batch.
         """
         params = on_all_devices(self.params if params is None else params, self.mesh)
-        batches = (pad_batch(data, self.config.batch_size) for data in loader)
-        steps = [self._eval_step(params, batch, self.shared_constants) for batch in batches]
+        steps = [self._eval_step(params, self._pad(data), self.shared_constants) for data in loader]
         if not steps:
             raise InputError("the loader gives no batch; evaluation needs at least one")
         return means(jax.device_get(steps))
+
+    def _pad(self, data: Any) -> Batch:
+        """To the size of a batch; a larger one, to what the devices can share."""
+        rows = len(jax.tree.leaves(data)[0])
+        return pad_batch(data, max(self.config.batch_size, -(-rows // self.mesh.size) * self.mesh.size))
 
     def forward(self, data: Any, *, return_attention: bool = False) -> Any:
         """What the model returns, without dropout, for a batch as the loaders give it: NumPy arrays."""

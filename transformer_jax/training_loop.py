@@ -39,26 +39,23 @@ class TrainingLoop:
     def __init__(self, trainer: Any, train_loader: Iterable, val_loader: Iterable) -> None:
         self.trainer, self.config = trainer, trainer.config
         self.train_loader, self.val_loader = train_loader, val_loader
-        self.sampler = train_loader.batch_sampler
+        self.sampler = getattr(train_loader, "batch_sampler", None)
         if not hasattr(self.sampler, "set_epoch"):
             raise InputError("train_loader has no order by epochs; make_loader makes such a loader")
         self.steps_per_epoch = len(self.sampler)
         if not self.steps_per_epoch or not len(val_loader):
             raise InputError("a loader gives no batch; training and validation need at least one")
         self.num_steps = self.steps_per_epoch * self.config.max_epochs
-        example_batch = train_loader.collate_fn([train_loader.dataset[0]])
-        self.state = on_all_devices(trainer.initial_state(example_batch, self.num_steps), trainer.mesh)
+        self.example_batch = train_loader.collate_fn([train_loader.dataset[0]])
+        self.state = on_all_devices(trainer.initial_state(self.example_batch, self.num_steps), trainer.mesh)
         self.step = 0  # steps that are done and logged; the state may be one call ahead
         self.evaluated_step = 0
         self.window: list[Sums] = []  # metrics since the last entry in TensorBoard
         self.seconds = {"train": 0.0, "eval": 0.0, "compile": 0.0}
         self.call_began = 0.0
-        self.most_steps = self._most_steps(example_batch)
+        self.most_steps = self._most_steps()
         self.sampler.steps_per_call = self.most_steps if self.config.steps_per_call else 1  # then as time allows
         self._train_steps = CompiledStep(self.train_steps, trainer.mesh, rows_axis=1, donate_state=True)
-        if not self._has_groups:
-            batches, count = stack_batches(example_batch, self.config.batch_size, self.most_steps)
-            self._train_steps.begin_to_compile(self.state, batches, count, trainer.shared_constants)
         self.run = RunDirectory(self.config, trainer.name)
 
     def train_steps(self, state: Any, batches: Batch, count: Array, constants: Any) -> tuple[Any, Sums]:
@@ -85,6 +82,8 @@ class TrainingLoop:
         """Resume where there is something to resume, and show the progress and heed signals until the end."""
         print(parameter_table(self.state.params))
         self._resume()
+        if self.step < self.num_steps and not self._has_groups:
+            self._begin_to_compile()
         self.run.open_events(self.step, self.evaluated_step)
         self.saved_at = time.monotonic()
         self.bar = tqdm(total=self.num_steps, initial=self.step, unit="step", disable=None)
@@ -105,7 +104,7 @@ class TrainingLoop:
     def _train_epoch(self, epoch: int, first_batch: int, last_step: int) -> None:
         self.sampler.set_epoch(epoch, first_batch)
         in_flight = None
-        loading = iter(self.train_loader)  # which takes its time in the first epoch
+        loading = iter(self.train_loader)  # PyTorch and its processes start off the clock of the steps
         self.call_began = time.perf_counter()
         for data in loading:
             batches, count = stack_batches(data, self.config.batch_size, self.most_steps)
@@ -203,11 +202,17 @@ class TrainingLoop:
     def _has_groups(self) -> bool:
         return getattr(self.sampler, "groups", None) is not None
 
-    def _most_steps(self, example_batch: Any) -> int:
+    def _begin_to_compile(self) -> None:
+        """While the loader starts."""
+        batches, count = stack_batches(self.example_batch, self.config.batch_size, self.most_steps)
+        self._train_steps.begin_to_compile(self.state, batches, count, self.trainer.shared_constants)
+        self.seconds["compile"] += self._train_steps.seconds
+
+    def _most_steps(self) -> int:
         """K, the steps for which one call has room."""
         if self._has_groups:
             return 1  # batches of different shapes can't be stacked
-        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(example_batch))
+        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.example_batch))
         fitting = STACK_BYTES // (row_bytes * self.config.batch_size)
         most = self.config.steps_per_call or min(MOST_STEPS_PER_CALL, fitting)
         return max(1, min(most, self.steps_per_epoch))
