@@ -14,8 +14,12 @@ from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
 
 from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, load_run, make_loader
+from transformer_jax.device_axis import AXIS, device_number
 from transformer_jax.dropout import counter_bits
-from transformer_jax.sharding import AXIS, batch_mesh, device_number, shard, sum_over_devices
+from transformer_jax.sharding import batch_mesh, shard, sum_over_devices
+
+# The tests have three CPU devices (conftest.py), a machine perhaps one GPU.
+needs_three = pytest.mark.skipif("len(jax.local_devices()) < 3", reason="there are fewer than three devices")
 
 CONFIG = ReverseConfig(
     max_epochs=3, batch_size=12, seq_len=5, num_categories=3, model_dim=6, warmup=2, eval_every=1, dropout_prob=0.3
@@ -47,6 +51,7 @@ def by_one_device(tmp_path_factory):
     return train(tmp_path_factory.mktemp("one"), 1)
 
 
+@needs_three
 @pytest.mark.parametrize("num_devices", [2, 3])
 def test_devices_that_share_the_batches_train_what_one_trains(tmp_path, by_one_device, num_devices):
     """Dropout and the short last batch of the validation set included; only sums are rounded in another order."""
@@ -59,6 +64,7 @@ def test_devices_that_share_the_batches_train_what_one_trains(tmp_path, by_one_d
     assert {leaf.sharding.num_devices for leaf in jax.tree.leaves(trainer.params)} == {1}
 
 
+@needs_three
 def test_a_run_goes_on_with_another_number_of_devices(tmp_path, by_one_device):
     train(tmp_path, 2)
     for step in (16, 24):  # as if it had been killed after the first epoch
@@ -70,10 +76,12 @@ def test_a_run_goes_on_with_another_number_of_devices(tmp_path, by_one_device):
     assert_equal_params(resumed, by_one_device, atol=1e-6)
 
 
+@needs_three
 def test_the_same_number_of_devices_trains_bitwise_the_same(tmp_path):
     assert_equal_params(train(tmp_path / "a", 2), train(tmp_path / "b", 2), atol=0)
 
 
+@needs_three
 def test_dropout_gives_the_rows_of_a_batch_the_same_bits_however_many_devices_share_it():
     key = jax.random.key(7)
     mesh = batch_mesh(12, 3)
@@ -87,6 +95,7 @@ def test_dropout_gives_the_rows_of_a_batch_the_same_bits_however_many_devices_sh
     np.testing.assert_array_equal(sharded, counter_bits(key, (12, 5)))
 
 
+@needs_three
 def test_what_the_devices_have_is_added_up_inside_a_sharded_step_alone():
     def step(state, batch):
         return sum_over_devices({"rows": jnp.sum(batch), "number": jnp.asarray(device_number()), "state": state})
@@ -107,6 +116,7 @@ def test_the_number_of_devices_that_is_chosen_divides_the_batch_into_parts_that_
         assert batch_mesh(batch_size).size == 1
 
 
+@needs_three
 def test_a_batch_that_the_devices_cannot_divide_is_padded(tmp_path, by_one_device):
     """Evaluation takes larger batches than the training's too."""
     trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, num_devices=3))
@@ -115,6 +125,7 @@ def test_a_batch_that_the_devices_cannot_divide_is_padded(tmp_path, by_one_devic
     assert trainer.evaluate(loader) == pytest.approx(by_one_device.evaluate(loader), abs=1e-6)
 
 
+@needs_three
 def test_a_run_is_loaded_where_there_are_fewer_devices(tmp_path):
     trainer = train(tmp_path, 3)
     config = json.loads((trainer.run.path / "config.json").read_text())

@@ -39,26 +39,21 @@ class CompiledStep:
 
     def __call__(self, state: Any, batch: Any, *more: Any) -> Any:
         """Run the step, compiled for the shapes of this batch; the other arguments keep theirs."""
-        shapes = _shapes(batch)
-        if shapes not in self._executables or not self._executables[shapes].done():
-            self.begin_to_compile(state, batch, *more)
-            start = time.perf_counter()
-            self._executables[shapes].result()
-            self.seconds += time.perf_counter() - start
-        return self._executables[shapes].result()(state, batch, *more)
+        compiling = self.begin_to_compile(state, batch, *more)
+        start = time.perf_counter()
+        executable = compiling.result()
+        self.seconds += time.perf_counter() - start
+        return executable(state, batch, *more)
 
-    def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> None:
-        """Compile in the background for arguments of these shapes, if that has not begun yet."""
-        shapes = _shapes(batch)
+    def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> Future:
+        """Compile in the background for a batch of these shapes, if that has not begun yet; the executable to be."""
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self._executables:
             start = time.perf_counter()
             lowered = self._jitted.lower(state, batch, *more)  # here, where the caller's settings of JAX hold
             self.seconds += time.perf_counter() - start
             self._executables[shapes] = self._compiler.submit(lowered.compile)
-
-
-def _shapes(batch: Any) -> tuple[Any, ...]:
-    return tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
+        return self._executables[shapes]
 
 
 def compile_to_run_once(function: Callable[..., Any]) -> Callable[..., Any]:

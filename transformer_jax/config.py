@@ -60,16 +60,8 @@ class TrainingConfig:
     # Fields that a resumed run may change, since the parameters that it ends with do not depend on them; on the number
     # of devices no more than a sum depends on its order.
     NEUTRAL: ClassVar[frozenset[str]] = frozenset(
-        {
-            "log_every",
-            "num_devices",
-            "num_workers",
-            "steps_per_call",
-            "checkpoint_every",
-            "checkpoint_minutes",
-            "checkpoint_dir",
-        }
-        | {"compilation_cache", "resume", "overwrite", "pretrained"}
+        {"log_every", "num_workers", "steps_per_call", "checkpoint_every", "checkpoint_minutes", "checkpoint_dir"}
+        | {"num_devices", "compilation_cache", "resume", "overwrite", "pretrained"}
     )
     # Fields that the model is made from; with `pretrained` they are that model's.
     MODEL: ClassVar[frozenset[str]] = frozenset({"model_dim", "num_heads", "num_layers", "dropout_prob"})

@@ -9,7 +9,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray, UInt32
 
-from transformer_jax.sharding import device_number
+from transformer_jax.device_axis import device_number
 
 
 class Dropout(nn.Module):

@@ -8,14 +8,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import Array, lax
+from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from transformer_jax.device_axis import AXIS, sharing_axes
 from transformer_jax.errors import InputError
 from transformer_jax.packing import pack, unpack
 
-AXIS = "batch_rows"  # of the mesh, the only one
-FEWEST_ROWS = 8  # of a batch on one CPU device, where their number is not set; fewer are no faster there
+FEWEST_ROWS = 8  # of a batch on one CPU device, where their number is not set: so few gain a small model nothing
 
 
 def provide_cpu_devices() -> None:
@@ -88,18 +88,8 @@ def sum_over_devices(tree: Any) -> Any:
 
     The small ones travel as one vector: a sum for each array apart takes a small model longer than its whole step.
     """
-    if not _axes():
-        return tree
-    return unpack([lax.psum(array, _axes()) for array in pack(tree)], tree)
-
-
-def device_number() -> Array | int:
-    """Which of the devices this is inside a sharded step, 0 elsewhere."""
-    return lax.axis_index(_axes()) if _axes() else 0
-
-
-def _axes() -> tuple[str, ...]:
-    return tuple(axis for axis in jax.sharding.get_abstract_mesh().manual_axes if axis == AXIS)
+    axes = sharing_axes()
+    return unpack([lax.psum(array, axes) for array in pack(tree)], tree) if axes else tree
 
 
 def on_all_devices(tree: Any, mesh: Mesh) -> Any:

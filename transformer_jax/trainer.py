@@ -60,7 +60,6 @@ class TrainerModule:
         self.config = config
         self.mesh = batch_mesh(config.batch_size, config.num_devices)
         self.shared_constants = on_all_devices(constants, self.mesh)
-        self.constants = on_first_device(self.shared_constants)
         self.model = self.create_model()
         self.params: Any = None  # the best ones, after `fit` or `adopt`; `evaluate`, `forward` and `predict` use them
         self.run: RunDirectory | None = None  # after `fit` has begun
@@ -71,6 +70,11 @@ class TrainerModule:
     def config_class_of(cls, name: str) -> type[TrainingConfig]:
         """The class of the settings of a run of this name."""
         return cls.config_class
+
+    @property
+    def constants(self) -> Any:
+        """What `prepare` gets, on the first device; the steps that devices share get `shared_constants`."""
+        return on_first_device(self.shared_constants)
 
     # What a task gives.
 
@@ -89,7 +93,7 @@ class TrainerModule:
             params: of the model.
             data: a batch as `prepare` gives it; where devices share the batch, the rows of one of them.
             key: for dropout, the same on all devices; None where `train` is False. Draws of your own take
-                `jax.random.fold_in(key, device_number())`.
+                `jax.random.fold_in(key, device_number())`, from `transformer_jax.device_axis`.
             train: whether dropout is applied.
 
         Returns:
