@@ -1,5 +1,9 @@
 """Compiled steps: once for each shape, also where the compilation was begun ahead of the first call."""
 
+import os
+import subprocess
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -40,3 +44,24 @@ def test_a_step_that_does_not_fit_its_batch_is_an_error_at_once(step):
     with pytest.raises(AttributeError):
         step.begin_to_compile(jnp.float32(2), [np.zeros(3)])
     assert step.count == 0
+
+
+def test_devices_that_share_batches_take_any_number_of_calls_ahead():
+    """Where XLA takes too many, it ends its process; hence one of its own, and little patience."""
+    program = """
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 2)
+from transformer_jax.compilation import CompiledStep
+from transformer_jax.sharding import batch_mesh, divide_rows, on_all_devices, sum_over_devices
+mesh = batch_mesh(256, 2)
+step = CompiledStep(lambda state, batch: sum_over_devices((batch @ state @ state).sum()), mesh)
+state, batch = on_all_devices(np.eye(128), mesh), divide_rows(np.ones((256, 128)), mesh)
+sums = [step(state, batch) for _ in range(10_000)]
+print({float(sum) for sum in sums})
+"""
+    flags = (
+        "--xla_cpu_collective_call_warn_stuck_timeout_seconds=2 --xla_cpu_collective_call_terminate_timeout_seconds=10"
+    )
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (process.stdout, process.stderr) == ("{32768.0}\n", "")

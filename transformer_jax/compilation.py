@@ -11,6 +11,10 @@ from jax.sharding import Mesh
 
 from transformer_jax.sharding import shard
 
+# Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next one wait in a thread that a CPU device
+# needs; where there are no more threads than devices, one of them waits for ever for another's sum.
+MOST_CALLS_AHEAD = 16
+
 
 class CompiledStep:
     """`jax.jit` of a `step(state, batch, *more)` whose compilations are counted and timed apart from its runs.
@@ -30,6 +34,7 @@ class CompiledStep:
         self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else ())
         self._executables: dict[Any, Future] = {}  # shapes and types of the batch -> executable
         self._compiler = ThreadPoolExecutor(max_workers=1)
+        self._calls_ahead = 0
         self.seconds = 0.0  # that a caller has spent on compiling, or on waiting for it
 
     @property
@@ -43,7 +48,12 @@ class CompiledStep:
         start = time.perf_counter()
         executable = compiling.result()
         self.seconds += time.perf_counter() - start
-        return executable(state, batch, *more)
+        result = executable(state, batch, *more)
+        self._calls_ahead += 1
+        if self._calls_ahead == MOST_CALLS_AHEAD:
+            jax.block_until_ready(result)
+            self._calls_ahead = 0
+        return result
 
     def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> Future:
         """Compile in the background for a batch of these shapes, if that has not begun yet; the executable to be."""
