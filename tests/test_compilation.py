@@ -47,7 +47,7 @@ def test_a_step_that_does_not_fit_its_batch_is_an_error_at_once(step):
 
 
 def test_devices_that_share_batches_take_any_number_of_calls_ahead():
-    """Where XLA takes too many, it ends its process; hence one of its own, and little patience."""
+    """Where they are too many for XLA, it ends the process, here after 20 s of waiting."""
     program = """
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 2)
@@ -59,9 +59,7 @@ state, batch = on_all_devices(np.eye(128), mesh), divide_rows(np.ones((256, 128)
 sums = [step(state, batch) for _ in range(10_000)]
 print({float(sum) for sum in sums})
 """
-    flags = (
-        "--xla_cpu_collective_call_warn_stuck_timeout_seconds=2 --xla_cpu_collective_call_terminate_timeout_seconds=10"
-    )
+    flags = "--xla_cpu_collective_call_terminate_timeout_seconds=20"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert (process.stdout, process.stderr) == ("{32768.0}\n", "")
+    assert process.stdout == "{32768.0}\n", process.stderr
