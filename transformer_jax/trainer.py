@@ -129,7 +129,7 @@ class TrainerModule:
             self.schedule = noam_schedule(config.model_dim, config.warmup)
         else:
             self.schedule = warmup_then_cosine_schedule(config.lr, config.warmup, num_steps)
-        self.optimizer = optax.chain(optax.clip_by_global_norm(config.gradient_clip), optax.adam(self.schedule))
+        self.optimizer = optax.adam(self.schedule)
 
         def init(seed, data, constants):
             params_key, step_key = jax.random.split(jax.random.key(seed))
@@ -150,8 +150,11 @@ class TrainerModule:
         gradients, sums = jax.grad(total_loss, has_aux=True)(state.params)
         gradients, sums = sum_over_devices((pack(gradients), sums))
         _, weight = sums["loss"]
-        gradients = jax.tree.map(lambda gradient: gradient / weight, gradients)
-        sums["gradient_norm"] = (optax.tree.norm(gradients), jnp.ones(()))
+        norm = optax.tree.norm(gradients) / weight
+        # One factor for mean and clipping: as divisions, XLA would do them element by element, and store the mean.
+        scale = jnp.minimum(1, self.config.gradient_clip / norm) / weight
+        gradients = jax.tree.map(lambda gradient: gradient * scale, gradients)
+        sums["gradient_norm"] = (norm, jnp.ones(()))
         sums["learning_rate"] = (jnp.asarray(self.schedule(state.step)), jnp.ones(()))
         updates, opt_state = self.optimizer.update(gradients, state.opt_state)
         params = optax.apply_updates(state.params, unpack(updates, state.params))
