@@ -1,4 +1,4 @@
-"""Compile a step once for each shape of batch, and know what that cost; keep compiled programs for later processes."""
+"""Compile in the background: a step, once for each shape of batch; what runs only once. Keep what was compiled."""
 
 import time
 from collections.abc import Callable
@@ -14,6 +14,8 @@ from transformer_jax.sharding import shard
 # Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next one wait in a thread that a CPU device
 # needs; where there are no more threads than devices, one of them waits for ever for another's sum.
 MOST_CALLS_AHEAD = 16
+
+_compiler = ThreadPoolExecutor(max_workers=1)  # one after another: what is needed first is begun first
 
 
 class CompiledStep:
@@ -31,9 +33,10 @@ class CompiledStep:
     ) -> None:
         if mesh is not None:
             step = shard(step, mesh, rows_axis=rows_axis)
-        self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else ())
+        # On CPUs the levels above the first, LLVM's, take longer and make no step faster, and small ones slower.
+        level = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
+        self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else (), compiler_options=level)
         self._executables: dict[Any, Future] = {}  # shapes and types of the batch -> executable
-        self._compiler = ThreadPoolExecutor(max_workers=1)
         self._calls_ahead = 0
         self.seconds = 0.0  # that a caller has spent on compiling, or on waiting for it
 
@@ -62,13 +65,18 @@ class CompiledStep:
             start = time.perf_counter()
             lowered = self._jitted.lower(state, batch, *more)  # here, where the caller's settings of JAX hold
             self.seconds += time.perf_counter() - start
-            self._executables[shapes] = self._compiler.submit(lowered.compile)
+            self._executables[shapes] = _compiler.submit(lowered.compile)
         return self._executables[shapes]
 
 
-def compile_to_run_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.jit` of what runs in no time but takes long to compile: the compiler leaves most of its work undone."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+def begin_to_run_once(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Future]:
+    """Compile and run in the background what runs in no time: the compiler leaves most of its work undone.
+
+    Returns:
+        The shapes of the result, and the result to be.
+    """
+    lowered = jax.jit(function, compiler_options={"xla_backend_optimization_level": 0}).lower(*arguments)
+    return lowered.out_info, _compiler.submit(lambda: lowered.compile()(*arguments))
 
 
 def keep_compiled_programs(directory: Path) -> None:

@@ -102,10 +102,15 @@ class EpochBatchSampler:
             start += len(chunk)
 
 
+def import_pytorch() -> None:
+    """Now, while something else is compiled in the background: it takes a second or two."""
+    import torch.utils.data  # noqa: F401
+
+
 class Loader:
     """Batches of NumPy arrays through PyTorch's `DataLoader`, as `make_loader` sets it up.
 
-    PyTorch is imported when the first batch is asked for. That takes a second or two, in which a step can compile.
+    PyTorch is imported when the first batch is asked for, if not before.
     """
 
     collate_fn = staticmethod(numpy_collate)

@@ -97,6 +97,12 @@ def on_all_devices(tree: Any, mesh: Mesh) -> Any:
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
 
 
+def shapes_on_all_devices(tree: Any, mesh: Mesh) -> Any:
+    """The shapes and types of arrays that will be whole on each device of the mesh."""
+    sharding = NamedSharding(mesh, PartitionSpec())
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
+
+
 def divide_rows(tree: Any, mesh: Mesh, rows_axis: int = 0) -> Any:
     """The arrays, on each device of the mesh its rows, as `shard` wants a batch."""
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(*[None] * rows_axis, AXIS)))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from typing import Any, ClassVar
 
 import flax
@@ -13,7 +14,7 @@ import optax
 import psutil
 from jax import Array
 
-from transformer_jax.compilation import CompiledStep, compile_to_run_once, keep_compiled_programs
+from transformer_jax.compilation import CompiledStep, begin_to_run_once, keep_compiled_programs
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.metrics import Batch, Elements, Sums, means, pad_batch, weighted_sums
@@ -124,6 +125,11 @@ class TrainerModule:
         Raises:
             InputError: the warm-up is not shorter than the training.
         """
+        _, state = self.begin_initial_state(example_batch, num_steps)
+        return state.result()
+
+    def begin_initial_state(self, example_batch: Any, num_steps: int) -> tuple[TrainState, Future]:
+        """`initial_state` in the background: its shapes, and the state to be."""
         config = self.config
         if config.schedule == "noam":
             self.schedule = noam_schedule(config.model_dim, config.warmup)
@@ -136,7 +142,7 @@ class TrainerModule:
             params = self.initial_params(params_key, data, constants)
             return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(pack(params)), step_key)
 
-        return compile_to_run_once(init)(np.uint32(config.seed), example_batch, self.constants)
+        return begin_to_run_once(init, np.uint32(config.seed), example_batch, self.constants)
 
     def train_step(self, state: TrainState, batch: Batch, constants: Any = None) -> tuple[TrainState, Sums]:
         """One update of the state."""

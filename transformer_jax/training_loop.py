@@ -14,10 +14,11 @@ from tqdm import tqdm
 from transformer_jax.compilation import CompiledStep
 from transformer_jax.errors import InputError
 from transformer_jax.interruption import Interrupted, InterruptionRequest
+from transformer_jax.loaders import import_pytorch
 from transformer_jax.metrics import Batch, Sums, means, stack_batches
 from transformer_jax.parameters import parameter_table
 from transformer_jax.run_directory import RunDirectory
-from transformer_jax.sharding import on_all_devices
+from transformer_jax.sharding import on_all_devices, shapes_on_all_devices
 
 MOST_STEPS_PER_CALL = 32
 CALL_SECONDS = 0.2  # a call of several steps should take about so long: signals and the progress bar wait for it
@@ -47,7 +48,8 @@ class TrainingLoop:
             raise InputError("a loader gives no batch; training and validation need at least one")
         self.num_steps = self.steps_per_epoch * self.config.max_epochs
         self.example_batch = train_loader.collate_fn([train_loader.dataset[0]])
-        self.state = on_all_devices(trainer.initial_state(self.example_batch, self.num_steps), trainer.mesh)
+        self._shapes, self._initial_state = trainer.begin_initial_state(self.example_batch, self.num_steps)
+        self.state: Any = None  # once it is running
         self.step = 0  # steps that are done and logged; the state may be one call ahead
         self.evaluated_step = 0
         self.window: list[Sums] = []  # metrics since the last entry in TensorBoard
@@ -60,15 +62,16 @@ class TrainingLoop:
 
     def train_steps(self, state: Any, batches: Batch, count: Array, constants: Any) -> tuple[Any, Sums]:
         """The first `count` of the stacked batches, a step each; the metrics of every step come back `[K]`."""
+        train_step = jax.jit(self.trainer.train_step)  # traced once, for its shapes and in the loop
 
         def step(i, carry):
             state, sums = carry
             batch = jax.tree.map(lambda stacked: lax.dynamic_index_in_dim(stacked, i, keepdims=False), batches)
-            state, new = self.trainer.train_step(state, batch, constants)
+            state, new = train_step(state, batch, constants)
             return state, jax.tree.map(lambda all_steps, one: all_steps.at[i].set(one), sums, new)
 
         first = jax.tree.map(lambda stacked: stacked[0], batches)
-        one_step = jax.eval_shape(self.trainer.train_step, state, first, constants)[1]
+        one_step = jax.eval_shape(train_step, state, first, constants)[1]
         sums = jax.tree.map(lambda leaf: jnp.zeros((self.most_steps, *leaf.shape), leaf.dtype), one_step)
         return lax.fori_loop(0, count, step, (state, sums))
 
@@ -80,10 +83,12 @@ class TrainingLoop:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Resume where there is something to resume, and show the progress and heed signals until the end."""
-        print(parameter_table(self.state.params))
-        self._resume()
-        if self.step < self.num_steps and not self._has_groups:
+        print(parameter_table(self._shapes.params))
+        if max(self.run.checkpoints.steps, default=0) < self.num_steps and not self._has_groups:
             self._begin_to_compile()
+        import_pytorch()  # while the compiler works
+        self.state = on_all_devices(self._initial_state.result(), self.trainer.mesh)
+        self._resume()
         self.run.open_events(self.step, self.evaluated_step)
         self.saved_at = time.monotonic()
         self.bar = tqdm(total=self.num_steps, initial=self.step, unit="step", disable=None)
@@ -203,9 +208,9 @@ class TrainingLoop:
         return getattr(self.sampler, "groups", None) is not None
 
     def _begin_to_compile(self) -> None:
-        """While the loader starts."""
         batches, count = stack_batches(self.example_batch, self.config.batch_size, self.most_steps)
-        self._train_steps.begin_to_compile(self.state, batches, count, self.trainer.shared_constants)
+        state = shapes_on_all_devices(self._shapes, self.trainer.mesh)
+        self._train_steps.begin_to_compile(state, batches, count, self.trainer.shared_constants)
         self.seconds["compile"] += self._train_steps.seconds
 
     def _most_steps(self) -> int:
