@@ -15,6 +15,9 @@ from transformer_jax.sharding import shard
 # needs; where there are no more threads than devices, one of them waits for ever for another's sum.
 MOST_CALLS_AHEAD = 16
 
+# What the compiler need not do for what runs only once. Of the two, the second halves what the first has left.
+RUNS_ONCE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
 _compiler = ThreadPoolExecutor(max_workers=1)  # one after another: what is needed first is begun first
 
 
@@ -75,7 +78,7 @@ def begin_to_run_once(function: Callable[..., Any], *arguments: Any) -> tuple[An
     Returns:
         The shapes of the result, and the result to be.
     """
-    lowered = jax.jit(function, compiler_options={"xla_backend_optimization_level": 0}).lower(*arguments)
+    lowered = jax.jit(function, compiler_options=RUNS_ONCE).lower(*arguments)
     return lowered.out_info, _compiler.submit(lambda: lowered.compile()(*arguments))
 
 
