@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.compilation import CompiledStep
+from transformer_jax.compilation import CompiledStep, begin_to_run_once
 
 
 @pytest.fixture
@@ -63,3 +64,11 @@ print({float(sum) for sum in sums})
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert process.stdout == "{32768.0}\n", process.stderr
+
+
+def test_what_runs_once_has_its_shapes_at_once_and_its_result_from_the_background():
+    shapes, result = begin_to_run_once(lambda seed: (jax.random.key(seed), jnp.arange(6.0).reshape(2, 3)), 5)
+    assert [(leaf.shape, leaf.dtype) for leaf in shapes] == [((), jax.random.key(0).dtype), ((2, 3), jnp.float32)]
+    key, array = result.result()
+    assert key == jax.random.key(5)
+    np.testing.assert_array_equal(array, [[0, 1, 2], [3, 4, 5]])

@@ -261,6 +261,20 @@ def test_nothing_is_compiled_and_nothing_stays_on_the_device_after_the_first_epo
     assert (loop._train_steps.count, trainer._eval_step.count) == (1, 1)
 
 
+class Traced(ReverseTrainer):
+    """Notes how often its loss is traced for a training step."""
+
+    def loss_function(self, params, data, key, *, train):
+        self.traces = getattr(self, "traces", 0) + train
+        return super().loss_function(params, data, key, train=train)
+
+
+def test_a_training_step_is_traced_once_for_a_whole_run(tmp_path):
+    trainer = trainer_for(tmp_path, Traced)
+    trainer.fit(loader(37, drop_last=True), loader(23))
+    assert trainer.traces == 1
+
+
 def test_another_process_finds_the_compiled_programs_where_the_setting_says(tmp_path):
     cache = tmp_path / "compiled"
     command = [sys.executable, REVERSE, "--max-epochs=1", "--train-size=2000", "--warmup=2", "--val-size=9"]

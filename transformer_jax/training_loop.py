@@ -62,7 +62,7 @@ class TrainingLoop:
 
     def train_steps(self, state: Any, batches: Batch, count: Array, constants: Any) -> tuple[Any, Sums]:
         """The first `count` of the stacked batches, a step each; the metrics of every step come back `[K]`."""
-        train_step = jax.jit(self.trainer.train_step)  # traced once, for its shapes and in the loop
+        train_step = jax.jit(self.trainer.train_step)  # traced once, for the loop and for the shapes of the metrics
 
         def step(i, carry):
             state, sums = carry
@@ -84,16 +84,16 @@ class TrainingLoop:
     def running(self) -> Iterator[None]:
         """Resume where there is something to resume, and show the progress and heed signals until the end."""
         print(parameter_table(self._shapes.params))
-        if max(self.run.checkpoints.steps, default=0) < self.num_steps and not self._has_groups:
-            self._begin_to_compile()
-        import_pytorch()  # while the compiler works
-        self.state = on_all_devices(self._initial_state.result(), self.trainer.mesh)
-        self._resume()
-        self.run.open_events(self.step, self.evaluated_step)
-        self.saved_at = time.monotonic()
-        self.bar = tqdm(total=self.num_steps, initial=self.step, unit="step", disable=None)
-        with InterruptionRequest() as self.request, self.bar:
-            yield
+        with InterruptionRequest() as self.request:
+            if max(self.run.checkpoints.steps, default=0) < self.num_steps and not self._has_groups:
+                self._begin_to_compile()
+            import_pytorch()  # while the compiler works
+            self.state = on_all_devices(self._initial_state.result(), self.trainer.mesh)
+            self._resume()
+            self.run.open_events(self.step, self.evaluated_step)
+            self.saved_at = time.monotonic()
+            with tqdm(total=self.num_steps, initial=self.step, unit="step", disable=None) as self.bar:
+                yield
 
     def train_until(self, step: int) -> None:
         """Go on until this step is done, and those that came in one call with it; all are logged then."""
