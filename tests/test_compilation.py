@@ -67,8 +67,14 @@ print({float(sum) for sum in sums})
 
 
 def test_what_runs_once_has_its_shapes_at_once_and_its_result_from_the_background():
-    shapes, result = begin_to_run_once(lambda seed: (jax.random.key(seed), jnp.arange(6.0).reshape(2, 3)), 5)
+    shapes, finish = begin_to_run_once(lambda seed: (jax.random.key(seed), jnp.arange(6.0).reshape(2, 3)), 5)
     assert [(leaf.shape, leaf.dtype) for leaf in shapes] == [((), jax.random.key(0).dtype), ((2, 3), jnp.float32)]
-    key, array = result.result()
+    key, array = finish()
     assert key == jax.random.key(5)
     np.testing.assert_array_equal(array, [[0, 1, 2], [3, 4, 5]])
+
+
+def test_the_callers_settings_hold_for_what_runs_once():
+    with jax.enable_x64(True):
+        _, finish = begin_to_run_once(lambda array: array + 1, np.full(3, 1e-12))
+        np.testing.assert_array_equal(finish(), np.full(3, 1 + 1e-12))

@@ -1,6 +1,7 @@
 """A run that is killed ends as if it had not been, and a run's directory is guarded."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 from kill_and_resume import PATIENCE, assert_same_run, command, run_with_kills
 
-from transformer_jax import load_run, train_reverse
+from transformer_jax import load_run, train_reverse, training_loop
 from transformer_jax.checkpoints import Checkpoints
+from transformer_jax.interruption import Interrupted
 
 SETTINGS = ("--max-epochs=10", "--train-size=6400", "--dropout-prob=0.1", "--eval-every=1", "--checkpoint-every=7")
 SMALL = {
@@ -59,6 +61,19 @@ def test_a_finished_run_is_evaluated_again_and_not_trained_again(tmp_path, capsy
         name: results[name] for name in ("val_acc", "test_acc", "steps", "train_seconds")
     }
     jax.tree.map(np.testing.assert_array_equal, first.params, again.params)
+
+
+def test_a_signal_while_a_run_starts_ends_it_also_where_nothing_is_left_to_train(tmp_path, monkeypatch):
+    def signalled() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    for step in (0, 20):
+        with monkeypatch.context() as patch:
+            patch.setattr(training_loop, "import_pytorch", signalled)
+            with pytest.raises(Interrupted, match=f"SIGTERM.* after step {step};"):
+                train_reverse(checkpoint_dir=tmp_path, **SMALL)
+        _, results = train_reverse(checkpoint_dir=tmp_path, **SMALL)
+        assert results["steps"] == 20
 
 
 def test_other_settings_are_an_error_that_names_them_unless_they_change_nothing(tmp_path):

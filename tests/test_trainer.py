@@ -1,6 +1,7 @@
 """The trainer: what a step computes, what an evaluation counts, which model is kept, and when training stops."""
 
 import dataclasses
+import gc
 import json
 import subprocess
 import sys
@@ -259,6 +260,25 @@ def test_nothing_is_compiled_and_nothing_stays_on_the_device_after_the_first_epo
     assert loop.step == 3 * 14
     assert (len(compilations), len(jax.live_arrays())) == first
     assert (loop._train_steps.count, trainer._eval_step.count) == (1, 1)
+
+
+def test_a_resumed_run_has_one_state_on_the_device_and_counts_its_compilation(tmp_path):
+    def begun() -> TrainingLoop:
+        return TrainingLoop(trainer_for(tmp_path, eval_every=1), loader(100, shuffle=True, drop_last=True), loader(23))
+
+    loop = begun()
+    with loop.running():
+        loop.train_until(loop.steps_per_epoch)
+    loop.run.close()
+    gc.collect()
+    before = len(jax.live_arrays())
+    resumed = begun()
+    with resumed.running():
+        assert resumed.step == resumed.steps_per_epoch
+        assert len(jax.live_arrays()) - before == len(jax.tree.leaves(resumed.state))
+        assert resumed.seconds["compile"] == loop.seconds["compile"] + resumed._train_steps.seconds
+    resumed.run.close()
+    assert resumed._train_steps.seconds > 0
 
 
 class Traced(ReverseTrainer):

@@ -72,14 +72,15 @@ class CompiledStep:
         return self._executables[shapes]
 
 
-def begin_to_run_once(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Future]:
-    """Compile and run in the background what runs in no time: the compiler leaves most of its work undone.
+def begin_to_run_once(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Callable[[], Any]]:
+    """Compile in the background what runs in no time: the compiler leaves most of its work undone.
 
     Returns:
-        The shapes of the result, and the result to be.
+        The shapes of the result, and what waits for the compiler and gives the result.
     """
     lowered = jax.jit(function, compiler_options=RUNS_ONCE).lower(*arguments)
-    return lowered.out_info, _compiler.submit(lambda: lowered.compile()(*arguments))
+    compiling = _compiler.submit(lowered.compile)
+    return lowered.out_info, lambda: compiling.result()(*arguments)  # run by the caller, whose settings hold
 
 
 def keep_compiled_programs(directory: Path) -> None:

@@ -103,7 +103,7 @@ class EpochBatchSampler:
 
 
 def import_pytorch() -> None:
-    """Now, while something else is compiled in the background: it takes a second or two."""
+    """Before the first batch is asked for: it takes a second or two."""
     import torch.utils.data  # noqa: F401
 
 

@@ -1,8 +1,7 @@
 """TrainerModule: one model on one task. What a task gives, the pure steps, training, evaluation, prediction."""
 
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import flax
@@ -125,11 +124,15 @@ class TrainerModule:
         Raises:
             InputError: the warm-up is not shorter than the training.
         """
-        _, state = self.begin_initial_state(example_batch, num_steps)
-        return state.result()
+        _, finish = self.begin_initial_state(example_batch, num_steps)
+        return finish()
 
-    def begin_initial_state(self, example_batch: Any, num_steps: int) -> tuple[TrainState, Future]:
-        """`initial_state` in the background: its shapes, and the state to be."""
+    def begin_initial_state(self, example_batch: Any, num_steps: int) -> tuple[TrainState, Callable[[], TrainState]]:
+        """`initial_state`, compiled in the background: its shapes, and what waits for the compiler and gives it.
+
+        Raises:
+            InputError: the warm-up is not shorter than the training.
+        """
         config = self.config
         if config.schedule == "noam":
             self.schedule = noam_schedule(config.model_dim, config.warmup)

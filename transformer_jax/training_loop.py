@@ -48,8 +48,8 @@ class TrainingLoop:
             raise InputError("a loader gives no batch; training and validation need at least one")
         self.num_steps = self.steps_per_epoch * self.config.max_epochs
         self.example_batch = train_loader.collate_fn([train_loader.dataset[0]])
-        self._shapes, self._initial_state = trainer.begin_initial_state(self.example_batch, self.num_steps)
-        self.state: Any = None  # once it is running
+        self._shapes, self._finish_initial_state = trainer.begin_initial_state(self.example_batch, self.num_steps)
+        self.state: Any = None  # before it is running
         self.step = 0  # steps that are done and logged; the state may be one call ahead
         self.evaluated_step = 0
         self.window: list[Sums] = []  # metrics since the last entry in TensorBoard
@@ -62,7 +62,9 @@ class TrainingLoop:
 
     def train_steps(self, state: Any, batches: Batch, count: Array, constants: Any) -> tuple[Any, Sums]:
         """The first `count` of the stacked batches, a step each; the metrics of every step come back `[K]`."""
-        train_step = jax.jit(self.trainer.train_step)  # traced once, for the loop and for the shapes of the metrics
+        # One trace for the loop and for the shapes of the metrics; of a function of our own, since JAX would give
+        # another `jit` of the same method its trace.
+        train_step = jax.jit(lambda *arguments: self.trainer.train_step(*arguments))
 
         def step(i, carry):
             state, sums = carry
@@ -82,14 +84,17 @@ class TrainingLoop:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Resume where there is something to resume, and show the progress and heed signals until the end."""
+        """Begin to compile, resume where there is something to resume; show the progress, heed signals to the end."""
         print(parameter_table(self._shapes.params))
         with InterruptionRequest() as self.request:
             if max(self.run.checkpoints.steps, default=0) < self.num_steps and not self._has_groups:
                 self._begin_to_compile()
             import_pytorch()  # while the compiler works
-            self.state = on_all_devices(self._initial_state.result(), self.trainer.mesh)
+            self.state = on_all_devices(self._finish_initial_state(), self.trainer.mesh)
             self._resume()
+            self.seconds["compile"] += self._train_steps.seconds
+            if self.request.signal_number is not None:
+                raise Interrupted(self.request.signal_number, self.step)
             self.run.open_events(self.step, self.evaluated_step)
             self.saved_at = time.monotonic()
             with tqdm(total=self.num_steps, initial=self.step, unit="step", disable=None) as self.bar:
@@ -109,7 +114,7 @@ class TrainingLoop:
     def _train_epoch(self, epoch: int, first_batch: int, last_step: int) -> None:
         self.sampler.set_epoch(epoch, first_batch)
         in_flight = None
-        loading = iter(self.train_loader)  # PyTorch and its processes start off the clock of the steps
+        loading = iter(self.train_loader)  # its processes start off the clock of the steps
         self.call_began = time.perf_counter()
         for data in loading:
             batches, count = stack_batches(data, self.config.batch_size, self.most_steps)
@@ -211,7 +216,6 @@ class TrainingLoop:
         batches, count = stack_batches(self.example_batch, self.config.batch_size, self.most_steps)
         state = shapes_on_all_devices(self._shapes, self.trainer.mesh)
         self._train_steps.begin_to_compile(state, batches, count, self.trainer.shared_constants)
-        self.seconds["compile"] += self._train_steps.seconds
 
     def _most_steps(self) -> int:
         """K, the steps for which one call has room."""
