@@ -12,10 +12,10 @@ import time
 from functools import partial
 from typing import Any
 
-from transformer_jax.command_line import parse, run
+from transformer_jax.cli import parse, run
 from transformer_jax.config import check_at_least
-from transformer_jax.tasks.dates import DatePair, date_pairs
-from transformer_jax.text_metrics import exact_match
+from transformer_jax.tasks.translation.dates import DatePair, date_pairs
+from transformer_jax.tasks.translation.text_metrics import exact_match
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

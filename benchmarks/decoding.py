@@ -30,10 +30,10 @@ import torch
 from tqdm import tqdm
 
 from decoding_contestants import CONTESTANTS
-from transformer_jax.command_line import parse, run
+from transformer_jax.cli import parse, run
 from transformer_jax.config import check_at_least
 from transformer_jax.errors import InputError
-from transformer_jax.seq2seq import Transformer
+from transformer_jax.nn.encoder_decoder import Transformer
 
 TURN_SECONDS = 1.0  # on the clock, or one decoding where that takes longer
 CHECKED_TOKENS = 32  # that must agree; much later, rounding may decide between two tokens all but equally probable

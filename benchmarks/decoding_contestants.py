@@ -23,10 +23,10 @@ from jax import Array, lax
 from torch import Tensor, nn
 
 from transformer_jax import params_to_torch
-from transformer_jax.decoding import greedy_decode
-from transformer_jax.positional import sinusoidal_table
-from transformer_jax.seq2seq import DecodingCache, Transformer
-from transformer_jax.sharding import batch_mesh, divide_rows, on_all_devices, shard
+from transformer_jax.decoding.token_by_token import greedy_decode
+from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
+from transformer_jax.nn.positions import sinusoidal_table
+from transformer_jax.training.parallel import batch_mesh, divide_rows, on_all_devices, shard
 
 START_TOKEN = 0
 NO_TOKEN = -1  # as the end token: no argmax gives it

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 import tyro
 
-from transformer_jax.loaders import make_loader
-from transformer_jax.metrics import pad_batch
-from transformer_jax.tasks.anomaly import AnomalyTrainer, Cifar100Config
-from transformer_jax.tasks.anomaly_sets import AnomalySets
+from transformer_jax.data.loader import make_loader
+from transformer_jax.tasks.anomaly.sets import AnomalySets
+from transformer_jax.tasks.anomaly.task import AnomalyTrainer, Cifar100Config
+from transformer_jax.training.metrics import pad_batch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-from transformer_jax.checkpoints import Checkpoints
-from transformer_jax.command_line import parse, run
+from transformer_jax.cli import parse, run
+from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.tasks.reverse import ReverseConfig, ReverseTrainer, reverse_loaders
-from transformer_jax.training_loop import TrainingLoop
+from transformer_jax.training.loop import TrainingLoop
 
 
 @dataclasses.dataclass(frozen=True)

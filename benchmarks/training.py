@@ -29,7 +29,7 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from training_contestants import CONTESTANTS, Window, serve
-from transformer_jax.command_line import parse, run
+from transformer_jax.cli import parse, run
 from transformer_jax.config import check_at_least
 
 

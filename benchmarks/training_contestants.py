@@ -27,7 +27,7 @@ class Ours:
     """The loop of `transformer_jax`, stopped and continued."""
 
     def __init__(self, task: str, seed: int) -> None:
-        from transformer_jax.training_loop import TrainingLoop
+        from transformer_jax.training.loop import TrainingLoop
 
         self._directory = tempfile.TemporaryDirectory()
         prepare = prepare_reverse if task == "reverse" else prepare_anomaly
@@ -49,9 +49,9 @@ class Ours:
         """Milliseconds per step of the compiled computation alone, its data on the device already."""
         import jax
 
-        from transformer_jax.compilation import CompiledStep
-        from transformer_jax.metrics import stack_batches
-        from transformer_jax.sharding import divide_rows
+        from transformer_jax.training.compilation import CompiledStep
+        from transformer_jax.training.metrics import stack_batches
+        from transformer_jax.training.parallel import divide_rows
 
         loop = self.loop
         if not hasattr(self, "_compiled"):
@@ -118,9 +118,9 @@ def prepare_reverse(directory: Path, seed: int) -> tuple[Any, Any, Any]:
 
 def prepare_anomaly(directory: Path, seed: int) -> tuple[Any, Any, Any]:
     """Trainer and loaders of the anomaly task at CIFAR-100's size, with the references' features."""
-    from transformer_jax.loaders import make_loader
-    from transformer_jax.tasks.anomaly import AnomalyTrainer, Cifar100Config
-    from transformer_jax.tasks.anomaly_sets import AnomalySets
+    from transformer_jax.data.loader import make_loader
+    from transformer_jax.tasks.anomaly.sets import AnomalySets
+    from transformer_jax.tasks.anomaly.task import AnomalyTrainer, Cifar100Config
 
     task = TASKS["anomaly"]
     assert isinstance(task, AnomalyTask)

@@ -8,8 +8,14 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from transformer_jax.command_line import parse, run
-from transformer_jax.tasks.anomaly import AnomalyConfig, Cifar100Config, DigitsConfig, default_config, train_anomaly
+from transformer_jax.cli import parse, run
+from transformer_jax.tasks.anomaly.task import (
+    AnomalyConfig,
+    Cifar100Config,
+    DigitsConfig,
+    default_config,
+    train_anomaly,
+)
 
 
 @dataclasses.dataclass(frozen=True)

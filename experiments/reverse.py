@@ -5,7 +5,7 @@ Takes 12 to 18 seconds on two CPU cores, reaches 100.00 % on validation and test
 
 from functools import partial
 
-from transformer_jax.command_line import parse, run
+from transformer_jax.cli import parse, run
 from transformer_jax.tasks.reverse import ReverseConfig, train_reverse
 
 if __name__ == "__main__":

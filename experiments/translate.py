@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from transformer_jax.command_line import parse, run
+from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
-from transformer_jax.loading import load_run
-from transformer_jax.tasks.translation import TranslationConfig, train_translation
+from transformer_jax.tasks.translation.task import TranslationConfig, train_translation
+from transformer_jax.trained.load import load_run
 
 
 @dataclass(frozen=True)

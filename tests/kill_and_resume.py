@@ -16,10 +16,10 @@ from pathlib import Path
 import jax
 import numpy as np
 from events import read_scalars
+from repository import REPOSITORY
 
-from transformer_jax.checkpoints import Checkpoints
+from transformer_jax.runs.checkpoints import Checkpoints
 
-REPOSITORY = Path(__file__).parent.parent
 PATIENCE = 300  # seconds that one start may take
 
 

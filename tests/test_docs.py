@@ -2,13 +2,11 @@
 
 import re
 import runpy
-from pathlib import Path
 
 import numpy as np
+from repository import REPOSITORY
 
 from transformer_jax import load_run
-
-REPOSITORY = Path(__file__).parent.parent
 
 
 def code_of(document: str) -> list[str]:

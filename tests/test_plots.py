@@ -12,8 +12,8 @@ from transformer_jax import (
     plot_positional_encoding,
     plot_schedules,
 )
+from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
-from transformer_jax.positional import sinusoidal_table
 
 B, H, T, S, L = 2, 3, 5, 7, 2
 MAPS = [np.random.default_rng(layer).dirichlet(np.ones(T), size=(B, H, T)) for layer in range(L)]

@@ -5,8 +5,8 @@ import math
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from transformer_jax.attention import head_width
 from transformer_jax.errors import InputError, check_probability
+from transformer_jax.nn.attention import head_width
 
 # Shown by --help, under what the task's config says of itself.
 PRECEDENCE = """\

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int, Num, Shaped
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from transformer_jax.positional import sinusoidal_table
+from transformer_jax.nn.positions import sinusoidal_table
 
 
 def plot_attention_maps(

@@ -12,13 +12,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Int
 
 from transformer_jax.config import TrainingConfig, check_at_least
+from transformer_jax.data.loader import Loader, StackedSamples, make_loader
 from transformer_jax.errors import InputError, check_probability
-from transformer_jax.loaders import Loader, StackedSamples, make_loader
-from transformer_jax.metrics import Elements
+from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.plots import plot_attention_maps
-from transformer_jax.predictor import TransformerPredictor
-from transformer_jax.trained_models import find_trained, fit_or_adopt
-from transformer_jax.trainer import TrainerModule
+from transformer_jax.trained.pretrained import find_trained, fit_or_adopt
+from transformer_jax.training.metrics import Elements
+from transformer_jax.training.trainer import TrainerModule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,468 @@
+"""Greedy decoding, sampling and beam search against plain Python that has no cache and never stops early."""
+
+import functools
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.decoding.beam_search import beam_search
+from transformer_jax.decoding.token_by_token import greedy_decode, sample
+
+START, END, PAD = 1, 0, 13  # padding is no token of the vocabularies here, so it can't be mistaken for one
+TOKENS = {"start_token": START, "end_token": END, "pad_token": PAD}
+
+
+class HistoryModel:
+    """Logits that depend on a row's source and on every token so far, like a translator's.
+
+    `step` reads the history from the cache, `log_probs` from its arguments, so that each can be held against the other.
+    """
+
+    def __init__(self, seed, vocabulary, max_length):
+        rng = np.random.default_rng(seed)
+        self.vocabulary, self.max_length = vocabulary, max_length
+        self.table = rng.normal(scale=1.5, size=(211, vocabulary)).astype(np.float32)
+        self.weights = rng.integers(1, 211, max_length)
+        self.log_prob = functools.cache(self._log_prob)
+
+    def cache(self, sources):
+        return {"source": np.asarray(sources), "history": np.zeros((len(sources), self.max_length), np.int32)}
+
+    def step(self, tokens, position, cache):
+        history = cache["history"].at[:, position].set(tokens + 1)
+        index = (31 * cache["source"] + history @ self.weights[: history.shape[1]]) % len(self.table)
+        return jnp.asarray(self.table)[index], {"source": cache["source"], "history": history}
+
+    def log_probs(self, source, output):
+        history = np.array([START, *output]) + 1
+        logits = self.table[(31 * source + history @ self.weights[: len(history)]) % len(self.table)].astype(np.float64)
+        return logits - np.log(np.sum(np.exp(logits)))
+
+    def _log_prob(self, source, output):
+        return self.log_prob(source, output[:-1]) + self.log_probs(source, output[:-1])[output[-1]] if output else 0.0
+
+
+def run(decode, step, cache, batch_size, **settings):
+    """Decode under `jax.jit`, to NumPy arrays."""
+    return jax.device_get(jax.jit(partial(decode, step, batch_size=batch_size, **TOKENS, **settings))(cache))
+
+
+def run_model(decode, model, sources, **settings):
+    """The same, to the model's full length, for these sources."""
+    return run(decode, model.step, model.cache(sources), len(sources), max_length=model.max_length, **settings)
+
+
+def penalised(log_prob, output, alpha):
+    return log_prob / ((5 + len(output)) / 6) ** alpha
+
+
+def plain_greedy(model, source):
+    output = ()
+    while len(output) < model.max_length and END not in output:
+        output += (int(np.argmax(model.log_probs(source, output))),)
+    return output
+
+
+def plain_beam_search(model, source, width, alpha):
+    """Every finished hypothesis with its score, best first; it never stops early."""
+    live, finished = [()], []
+    while live:
+        continuations = [(*output, token) for output in live for token in range(model.vocabulary)]
+        continuations.sort(key=lambda output: -model.log_prob(source, output))
+        live = []
+        for output in continuations[:width]:
+            (finished if output[-1] == END or len(output) == model.max_length else live).append(output)
+    return ranked(model, source, finished, alpha)
+
+
+def all_outputs(model):
+    for length in range(1, model.max_length + 1):
+        for output in itertools.product(range(model.vocabulary), repeat=length):
+            if END not in output[:-1] and (output[-1] == END or length == model.max_length):
+                yield output
+
+
+def ranked(model, source, outputs, alpha):
+    scores = [(penalised(model.log_prob(source, output), output, alpha), output) for output in outputs]
+    return sorted(scores, reverse=True)
+
+
+def padded(output, length):
+    return [*output, *[PAD] * (length - len(output))]
+
+
+def assert_is(decoded, expected, length):
+    """One row's results are these (score, output) pairs, in this order."""
+    np.testing.assert_array_equal(decoded.tokens, [padded(output, length) for _, output in expected])
+    np.testing.assert_array_equal(decoded.lengths, [len(output) for _, output in expected])
+    np.testing.assert_allclose(decoded.scores, [score for score, _ in expected], rtol=1e-5)
+
+
+def row(decoded, index):
+    return jax.tree.map(lambda leaf: leaf[index], decoded)
+
+
+def assert_same(one, other):
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), one, other)
+
+
+def constant_step(probabilities, calls=None):
+    """A step of the same probabilities everywhere, or of `probabilities[position]`; `calls` collects its positions."""
+    with np.errstate(divide="ignore"):
+        logits = jnp.asarray(np.log(probabilities), jnp.float32)
+
+    def step(tokens, position, cache):
+        if calls is not None:
+            jax.debug.callback(lambda position: calls.append(int(position)), position)
+        here = logits if logits.ndim == 1 else logits[jnp.minimum(position, len(logits) - 1)]
+        return jnp.broadcast_to(here, (len(tokens), logits.shape[-1])), cache
+
+    return step
+
+
+# Greedy decoding.
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_greedy_takes_the_most_probable_token_until_the_end_token(seed):
+    model = HistoryModel(seed, vocabulary=5, max_length=11)
+    sources = np.arange(7)
+    decoded = run_model(greedy_decode, model, sources)
+
+    expected = [plain_greedy(model, source) for source in sources]
+    assert len({len(output) for output in expected}) > 2  # some rows end early, some late
+    scores = [model.log_prob(source, output) for source, output in zip(sources, expected, strict=True)]
+    assert_is(decoded, list(zip(scores, expected, strict=True)), 11)
+
+
+def test_a_row_that_has_ended_is_stepped_on_with_padding_and_its_score_stays():
+    def step(tokens, position, cache):
+        ends = jnp.log(jnp.array([0.75, 0.25]))
+        goes_on = jnp.where(position < 4, ends[::-1], ends)
+        logits = jnp.where(cache["ends"][:, None], ends, goes_on)
+        return jnp.where((tokens == PAD)[:, None], jnp.nan, logits), cache
+
+    decoded = run(greedy_decode, step, {"ends": np.array([True, False, True])}, 3, max_length=7)
+
+    first, second = [0, *[PAD] * 6], [1, 1, 1, 1, 0, PAD, PAD]
+    np.testing.assert_array_equal(decoded.tokens, [first, second, first])
+    np.testing.assert_array_equal(decoded.lengths, [1, 5, 1])
+    np.testing.assert_allclose(decoded.scores, np.log(0.75) * np.array([1, 5, 1]), rtol=1e-6)
+
+
+# Beam search.
+
+
+@pytest.mark.parametrize(("seed", "alpha"), [(0, 0.0), (1, 0.6), (2, 2.0)])
+def test_beam_width_1_is_greedy(seed, alpha):
+    model = HistoryModel(seed, vocabulary=5, max_length=11)
+    greedy = run_model(greedy_decode, model, np.arange(7))
+    beam = row(run_model(beam_search, model, np.arange(7), beam_width=1, length_penalty=alpha), (slice(None), 0))
+
+    np.testing.assert_array_equal(beam.tokens, greedy.tokens)
+    np.testing.assert_array_equal(beam.lengths, greedy.lengths)
+    np.testing.assert_allclose(beam.scores, greedy.scores / ((5 + greedy.lengths) / 6) ** alpha, rtol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 3.0])
+def test_a_wide_enough_beam_lists_every_output_in_order(alpha):
+    model = HistoryModel(seed=5, vocabulary=3, max_length=5)
+    sources = np.array([2, 3, 5])
+    decoded = run_model(beam_search, model, sources, beam_width=67, length_penalty=alpha)
+
+    outputs = list(all_outputs(model))
+    assert len(outputs) == 63
+    for index, source in enumerate(sources):
+        expected = ranked(model, source, outputs, alpha)
+        results = row(decoded, index)
+        assert_is(row(results, slice(63)), expected, 5)
+        # The outputs are all that can happen.
+        lengths = np.array([len(output) for _, output in expected])
+        assert np.exp(results.scores[:63] * ((5 + lengths) / 6) ** alpha).sum() == pytest.approx(1, abs=1e-5)
+        # There is no 64th.
+        np.testing.assert_array_equal(results.tokens[63:], PAD)
+        np.testing.assert_array_equal(results.lengths[63:], 0)
+        np.testing.assert_array_equal(results.scores[63:], -np.inf)
+
+
+@pytest.mark.parametrize(("width", "alpha", "too_narrow"), [(2, 0.0, 1), (3, 1.0, 0), (5, 3.0, 1)])
+def test_a_narrow_beam_keeps_the_best_continuations_and_stopping_early_changes_nothing(width, alpha, too_narrow):
+    model = HistoryModel(seed=7, vocabulary=3, max_length=7)
+    sources = np.arange(11)
+    decoded = run_model(beam_search, model, sources, beam_width=width, length_penalty=alpha)
+    best = run_model(beam_search, model, sources, beam_width=width, length_penalty=alpha, n_best=1)
+
+    outputs = list(all_outputs(model))
+    missed = 0
+    for index, source in enumerate(sources):
+        expected = plain_beam_search(model, source, width, alpha)[:width]
+        assert_is(row(decoded, index), expected, 7)
+        assert_is(row(best, index), expected[:1], 7)
+        optimum, _ = ranked(model, source, outputs, alpha)[0]
+        assert decoded.scores[index, 0] <= optimum + 1e-5
+        missed += decoded.scores[index, 0] < optimum - 1e-5
+    assert missed == too_narrow
+
+
+# Either "end" at once (0.4), or token 1 (0.35) four times, which then ends for certain.
+SHORT_OR_LONG = [[0.4, 0.35, 0.25], [0, 1, 0], [0, 1, 0], [0, 1, 0], [1, 0, 0]]
+
+
+def short_or_long_step(tokens, position, cache):
+    after_1 = jnp.log(jnp.array(SHORT_OR_LONG))[position]
+    after_2 = jnp.log(jnp.array([0.5, 0.25, 0.25]))
+    return jnp.where((tokens == 2)[:, None], after_2, after_1), cache
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected", "score"),
+    [(0.0, [0], np.log(0.4)), (1.0, [1, 1, 1, 1, 0], np.log(0.35) / (10 / 6))],
+)
+def test_the_length_penalty_decides_between_a_short_result_and_a_less_probable_long_one(alpha, expected, score):
+    settings = {"max_length": 5, "beam_width": 2, "length_penalty": alpha, "n_best": 1}
+    decoded = run(beam_search, short_or_long_step, {}, 1, **settings)
+    np.testing.assert_array_equal(decoded.tokens[0, 0], padded(expected, 5))
+    assert decoded.scores[0, 0] == pytest.approx(score, rel=1e-6)
+
+
+def test_a_finished_hypothesis_is_not_lost_to_live_ones_that_looked_better():
+    # To end at once has 0.3. Both others are more probable until they end too.
+    step = constant_step([[0.3, 0.36, 0.34], [0.8, 0.1, 0.1]])
+    decoded = run(beam_search, step, {}, 1, max_length=5, beam_width=3, length_penalty=0.0)
+    np.testing.assert_array_equal(decoded.tokens[0], [padded(output, 5) for output in ([0], [1, 0], [2, 0])])
+    np.testing.assert_allclose(decoded.scores[0], np.log([0.3, 0.36 * 0.8, 0.34 * 0.8]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("width", [2, 5])
+def test_forbidden_tokens_are_in_no_result_and_a_dead_end_gives_no_nan(width):
+    def step(tokens, position, cache):
+        begin = jnp.log(jnp.array([0.0, 0.0, 0.7, 0.3]))  # 2 leads nowhere, 3 to the end
+        after = jnp.where(tokens[:, None] == 2, -jnp.inf, jnp.log(jnp.array([1.0, 0.0, 0.0, 0.0])))
+        return jnp.where(position == 0, begin, after), cache
+
+    decoded = run(beam_search, step, {}, 2, max_length=3, beam_width=width)
+
+    nothing = [[PAD] * 3] * (width - 1)
+    np.testing.assert_array_equal(decoded.tokens, [[[3, 0, PAD], *nothing]] * 2)
+    np.testing.assert_array_equal(decoded.lengths, [[2, *[0] * (width - 1)]] * 2)
+    expected = np.log(0.3) / (7 / 6) ** 0.6
+    np.testing.assert_allclose(decoded.scores, [[expected, *[-np.inf] * (width - 1)]] * 2, rtol=1e-6)
+
+
+def test_a_vocabulary_of_one_token_gives_one_result():
+    decoded = run(beam_search, constant_step([1.0]), {}, 2, beam_width=3, max_length=5)
+    np.testing.assert_array_equal(decoded.lengths, [[1, 0, 0]] * 2)
+    np.testing.assert_array_equal(decoded.scores, [[0, -np.inf, -np.inf]] * 2)
+
+
+# Sampling. What one draw does is in test_sampling.py.
+
+
+def test_sampling_at_a_low_temperature_is_greedy():
+    model = HistoryModel(seed=11, vocabulary=5, max_length=11)
+    greedy = run_model(greedy_decode, model, np.arange(7))
+    draw = partial(run_model, sample, model, np.arange(7), key=jax.random.key(3))
+    assert_same(draw(temperature=1e-6), greedy)
+    assert_same(draw(top_k=1), greedy)
+    assert not np.array_equal(draw().tokens, greedy.tokens)
+
+
+def test_sampled_outputs_have_the_model_s_probabilities():
+    model = HistoryModel(seed=13, vocabulary=3, max_length=3)
+    model.table /= 3  # no output is too rare to be counted
+    rows = 20011
+    decoded = run_model(sample, model, np.full(rows, 2), key=jax.random.key(5))
+
+    outputs = list(all_outputs(model))
+    probabilities = np.exp([model.log_prob(2, output) for output in outputs])
+    drawn = [tuple(tokens[:length]) for tokens, length in zip(decoded.tokens.tolist(), decoded.lengths, strict=True)]
+    counts = np.array([drawn.count(output) for output in outputs])
+    assert counts.sum() == rows
+    assert probabilities.min() * rows > 5
+    chi_squared = np.sum((counts - rows * probabilities) ** 2 / (rows * probabilities))
+    assert chi_squared < 36.12  # exceeded once in 1000 with 14 degrees of freedom
+    np.testing.assert_allclose(decoded.scores, np.log(probabilities)[[outputs.index(o) for o in drawn]], rtol=1e-5)
+
+
+def test_scores_of_samples_are_the_model_s_whatever_the_temperature_and_the_restriction():
+    step = constant_step([0.5, 0.3, 0.2])
+    decoded = run(sample, step, {}, 101, max_length=5, key=jax.random.key(7), temperature=3.0, top_k=2)
+    ones, lengths = np.sum(decoded.tokens == 1, axis=1), decoded.lengths
+    assert not np.any(decoded.tokens == 2)
+    np.testing.assert_allclose(decoded.scores, ones * np.log(0.3) + (lengths - ones) * np.log(0.5), rtol=1e-5)
+
+
+def test_positions_are_drawn_independently_and_another_key_draws_anew():
+    step = constant_step([0.0, 0.5, 0.5])
+    draw = jax.jit(lambda key: sample(step, {}, 4001, key=key, max_length=2, **TOKENS).tokens)
+    tokens, again, anew = (np.asarray(draw(jax.random.key(seed))) for seed in (11, 11, 13))
+    assert np.mean(tokens[:, 0] == tokens[:, 1]) == pytest.approx(0.5, abs=0.03)
+    assert np.mean(tokens == anew) == pytest.approx(0.5, abs=0.03)
+    np.testing.assert_array_equal(tokens, again)
+
+
+# What the three have in common.
+
+THREE = [greedy_decode, partial(sample, key=jax.random.key(19)), partial(beam_search, beam_width=3)]
+NAMES = ["greedy_decode", "sample", "beam_search"]
+
+
+@pytest.mark.parametrize("decode", [greedy_decode, *(partial(beam_search, beam_width=k) for k in (2, 3))])
+def test_a_row_gives_in_a_batch_what_it_gives_alone(decode):
+    model = HistoryModel(seed=17, vocabulary=5, max_length=11)
+    together = run_model(decode, model, np.arange(7))
+    alone = jax.jit(partial(decode, model.step, batch_size=1, max_length=11, **TOKENS))
+    assert len(set(np.ravel(together.lengths).tolist())) > 2
+    for index in range(7):
+        assert_same(row(together, slice(index, index + 1)), alone(model.cache([index])))
+
+
+def test_the_rows_that_follow_change_nothing_in_a_sampled_row():
+    model = HistoryModel(seed=17, vocabulary=5, max_length=11)
+    together = run_model(sample, model, np.arange(7), key=jax.random.key(23))
+    fewer = run_model(sample, model, np.arange(3), key=jax.random.key(23))
+    assert_same(row(together, slice(3)), fewer)
+
+
+@pytest.mark.parametrize("decode", THREE, ids=NAMES)
+def test_nothing_but_padding_follows_the_end_token(decode):
+    model = HistoryModel(seed=19, vocabulary=5, max_length=5)
+    decoded = run_model(decode, model, np.arange(23))
+    tokens, lengths = decoded.tokens, decoded.lengths[..., None]
+    position = np.arange(5)
+    np.testing.assert_array_equal(tokens == PAD, position >= lengths)
+    assert not np.any((tokens == END) & (position != lengths - 1))
+    assert np.all((tokens == END).any(axis=-1) | (lengths[..., 0] == 5))
+    assert np.any(lengths < 5)
+    assert np.any(lengths == 5)
+
+
+@pytest.mark.parametrize("decode", THREE, ids=NAMES)
+def test_a_cache_that_grows_by_segments_gives_what_one_with_room_from_the_start_gives(decode):
+    model = HistoryModel(seed=23, vocabulary=5, max_length=137)
+    model.table[:, END] -= 3  # some rows end in each segment, some never
+    rooms = []
+
+    def grow(cache, length):
+        rooms.append(length)
+        history = cache["history"]
+        return {**cache, "history": jnp.pad(history, ((0, 0), (0, length - history.shape[1])))}
+
+    sources = np.arange(61)
+    empty = {"source": sources, "history": np.zeros((61, 0), np.int32)}
+    decoded = run(decode, model.step, empty, 61, max_length=137, grow=grow)
+    assert_same(decoded, run_model(decode, model, sources))
+    assert rooms == [64, 128, 137]
+    segments = np.digitize(decoded.lengths, rooms, right=True)
+    assert {0, 1, 2} <= set(segments.ravel().tolist())
+
+
+@pytest.mark.parametrize(("length", "rooms"), [(3, [3]), (64, [64]), (65, [64, 65]), (1000, range(125, 1001, 125))])
+def test_a_growing_cache_makes_room_in_at_most_eight_segments(length, rooms):
+    asked = []
+    decoded = run(
+        greedy_decode, constant_step([0, 0.5, 0.5]), {}, 2, max_length=length, grow=lambda c, n: asked.append(n) or c
+    )
+    assert asked == list(rooms)
+    np.testing.assert_array_equal(decoded.lengths, [length, length])
+
+
+@pytest.mark.parametrize("decode", THREE, ids=NAMES)
+def test_the_loop_stops_when_every_row_has_ended(decode):
+    calls = []
+    step = constant_step([[0, 0.5, 0.5], [0, 0.5, 0.5], [1, 0, 0]], calls)
+    decoded = run(decode, step, {}, 5, max_length=101)
+    jax.effects_barrier()
+    assert sorted(calls) == [0, 1, 2]
+    np.testing.assert_array_equal(decoded.lengths, np.full(decoded.lengths.shape, 3))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "n_best", "steps"), [(0.0, 1, 1), (0.0, 2, 2), (1.0, 2, 3), (3.0, 1, 3), (3.0, 2, 11)]
+)
+def test_beam_search_stops_when_no_live_hypothesis_can_come_among_the_best(alpha, n_best, steps):
+    # One hypothesis lives, of t ones after t steps: its score will be at most t ln 0.2 / (16/6)^α. At α = 0, 1, 3 that
+    # is -1.609 t, -0.604 t, -0.085 t. The first finished has -0.223, the second -1.833, -1.571, -1.154.
+    calls = []
+    settings = {"max_length": 11, "beam_width": 2, "length_penalty": alpha, "n_best": n_best}
+    decoded = run(beam_search, constant_step([0.8, 0.2], calls), {}, 1, **settings)
+    jax.effects_barrier()
+    assert len(calls) == steps
+    np.testing.assert_array_equal(decoded.lengths[0], [1, 11 if steps == 11 else 2][:n_best])
+    assert decoded.scores[0, 0] == pytest.approx(np.log(0.8), rel=1e-5)
+
+
+@pytest.mark.parametrize("decode", THREE, ids=NAMES)
+def test_without_an_end_token_the_length_limit_ends_every_row(decode):
+    calls = []
+    decoded = run(decode, constant_step([0, 0.5, 0.5], calls), {}, 2, max_length=3)
+    jax.effects_barrier()
+    assert sorted(calls) == [0, 1, 2]
+    np.testing.assert_array_equal(decoded.lengths, np.full(decoded.lengths.shape, 3))
+    penalty = (8 / 6) ** 0.6 if decoded.scores.ndim == 2 else 1
+    np.testing.assert_allclose(decoded.scores, np.full(decoded.scores.shape, 3 * np.log(0.5) / penalty), rtol=1e-6)
+
+
+@pytest.mark.parametrize("decode", THREE, ids=NAMES)
+def test_a_jitted_call_is_traced_once_and_equals_the_plain_one(decode):
+    model = HistoryModel(seed=23, vocabulary=5, max_length=7)
+    decode = partial(decode, model.step, batch_size=3, max_length=7, **TOKENS)
+    traced = []
+
+    @jax.jit
+    def jitted(cache):
+        traced.append(True)
+        return decode(cache)
+
+    jitted(model.cache([0, 1, 2]))
+    assert_same(jitted(model.cache([3, 5, 7])), decode(model.cache([3, 5, 7])))
+    assert len(traced) == 1
+
+
+@pytest.mark.parametrize("decode", THREE[::2], ids=NAMES[::2])
+def test_bfloat16_logits_are_scored_in_float32(decode):
+    model = HistoryModel(seed=29, vocabulary=5, max_length=7)
+    model.table = np.asarray(jnp.asarray(model.table, jnp.bfloat16), np.float32)
+
+    def step(tokens, position, cache):
+        logits, cache = model.step(tokens, position, cache)
+        return logits.astype(jnp.bfloat16), cache
+
+    narrow = run(decode, step, model.cache(np.arange(7)), 7, max_length=7)
+    assert narrow.scores.dtype == jnp.float32
+    assert_same(narrow, run_model(decode, model, np.arange(7)))
+
+
+@pytest.mark.parametrize(
+    ("decode", "settings", "message"),
+    [
+        *((decode, {"max_length": 0}, "max_length is 0; it must be at least 1") for decode in THREE),
+        (THREE[1], {"temperature": 0.0}, "temperature is 0.0; it must be a finite number above 0"),
+        (THREE[1], {"top_k": 0}, "top_k is 0; it must be at least 1, or None"),
+        (THREE[1], {"top_p": 1.5}, "top_p is 1.5; it must be above 0 and at most 1, or None"),
+        (beam_search, {"beam_width": 0}, "beam_width is 0; it must be at least 1"),
+        (beam_search, {"length_penalty": -0.5}, "length_penalty is -0.5; it must be a finite number, at least 0"),
+        (beam_search, {"beam_width": 3, "n_best": 5}, "n_best is 5; it must be at least 1 and at most beam_width"),
+        (beam_search, {"n_best": 0}, "n_best is 0; it must be"),
+    ],
+)
+def test_settings_that_cannot_work_are_errors(decode, settings, message):
+    with pytest.raises(ValueError, match=message):
+        decode(constant_step([0.5, 0.5]), {}, 2, **{"max_length": 3, **TOKENS, **settings})
+
+
+@pytest.mark.parametrize("decode", THREE, ids=NAMES)
+def test_rows_that_do_not_fit_the_batch_are_errors(decode):
+    settings = {"max_length": 3, **TOKENS}
+    with pytest.raises(ValueError, match=r"cache\['memory'\] has shape \(3, 7\); its first axis must be batch_size, 2"):
+        decode(constant_step([0.5, 0.5]), {"memory": jnp.zeros((3, 7))}, 2, **settings)
+
+    def step(tokens, position, cache):
+        return jnp.zeros((len(tokens), 1, 5)), cache
+
+    with pytest.raises(ValueError, match=r"step gave logits of shape \(\d, 1, 5\); they must be \[N, V\]"):
+        decode(step, {}, 2, **settings)

@@ -1,0 +1,102 @@
+"""Dropout: how much it drops, that the mean is kept, and that no draw tells of another."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import TransformerEncoder
+from transformer_jax.nn.dropout import Dropout, counter_bits
+
+ROWS, COLUMNS = 997, 1009  # about a million elements
+X = np.ones((ROWS, COLUMNS), np.float32)
+
+
+def kept(rate: float, key: jax.Array, x: np.ndarray = X) -> np.ndarray:
+    return np.asarray(Dropout(rate).apply({}, x, train=True, rngs={"dropout": key}))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_the_keep_rate_is_as_asked_and_the_mean_unbiased(rate):
+    output = kept(rate, jax.random.key(0))
+    standard_error = np.sqrt(rate * (1 - rate) / X.size)
+    assert abs((output != 0).mean() - (1 - rate)) < 4 * standard_error
+    assert abs(output.mean() - 1) < 4 * standard_error / (1 - rate)
+    values = np.unique(output)
+    assert values[0] == 0
+    np.testing.assert_allclose(values[1:], [1 / (1 - rate)], rtol=1e-6)
+
+
+def correlation(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.corrcoef((a != 0).ravel(), (b != 0).ravel())[0, 1])
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_positions_steps_and_keys_are_uncorrelated(rate):
+    base = jax.random.key(3)
+    mask = kept(rate, jax.random.fold_in(base, 7))
+    bound = 5 / np.sqrt(X.size)  # five standard errors of a correlation of independent draws
+    for shift in (1, 2, 4, 16, 64):
+        assert abs(correlation(mask[:, shift:], mask[:, :-shift])) < bound * 1.1
+        assert abs(correlation(mask[shift:], mask[:-shift])) < bound * 1.1
+    assert abs(correlation(mask, kept(rate, jax.random.fold_in(base, 8)))) < bound
+    assert abs(correlation(mask, kept(rate, jax.random.fold_in(jax.random.key(4), 7)))) < bound
+
+
+def test_over_many_keys_every_position_is_kept_equally_often_and_independently_of_its_neighbour():
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(11), np.arange(4001))  # as the steps of a training do
+    ones = np.ones((13, 17), np.float32)
+    masks = np.asarray(
+        jax.jit(jax.vmap(lambda key: Dropout(0.3).apply({}, ones, train=True, rngs={"dropout": key})))(keys)
+    )
+    deviations = ((masks != 0).reshape(4001, -1) - 0.7) / np.sqrt(0.3 * 0.7)  # [keys, positions], of variance 1
+    scores = deviations.mean(axis=0) * np.sqrt(4001)
+    assert np.abs(scores).max() < 4.5
+    assert np.mean(scores**2) == pytest.approx(1, abs=5 * np.sqrt(2 / scores.size))  # χ² of 221 positions
+    pairs = (deviations[:, 1:] * deviations[:, :-1]).mean(axis=0) * np.sqrt(4001)
+    assert np.abs(pairs).max() < 4.5
+    assert np.mean(pairs**2) == pytest.approx(1, abs=5 * np.sqrt(2 / pairs.size))
+
+
+def test_each_of_the_32_bits_is_set_half_the_time_and_tells_nothing_of_the_others():
+    bits = np.asarray(counter_bits(jax.random.key(13), (100_003,)))
+    signs = 2.0 * ((bits[:, None] >> np.arange(32, dtype=np.uint32)) & 1) - 1  # [draws, 32]
+    bound = 5 / np.sqrt(len(bits))
+    assert np.abs(signs.mean(axis=0)).max() < bound
+    assert np.abs(signs.T @ signs / len(bits) - np.eye(32)).max() < bound
+
+
+def test_layers_draw_independently():
+    """The masks of two layers, seen where their activations come out as zero."""
+    encoder = TransformerEncoder(2, 8, 2, 512, dropout_prob=0.5)
+    x = np.random.default_rng(0).normal(size=(7, 101, 8)).astype(np.float32)
+    params = encoder.init(jax.random.key(0), x)
+    _, variables = encoder.apply(
+        params, x, train=True, rngs={"dropout": jax.random.key(1)},
+        capture_intermediates=lambda module, _: isinstance(module, Dropout) and module.name is not None,
+    )  # fmt: skip
+    masks = [leaf != 0 for leaf in jax.tree.leaves(variables) if leaf.shape == (7, 101, 8)]
+    assert len(masks) == 4  # two sub-layers in two layers
+    for i in range(4):
+        for j in range(i):
+            assert abs(np.corrcoef(masks[i].ravel(), masks[j].ravel())[0, 1]) < 5 / np.sqrt(masks[i].size)
+
+
+def test_the_same_key_drops_the_same():
+    np.testing.assert_array_equal(kept(0.3, jax.random.key(5)), kept(0.3, jax.random.key(5)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_type_stays_and_nothing_happens_outside_training(dtype):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 7)), dtype)
+    dropout = Dropout(0.5)
+    np.testing.assert_array_equal(dropout.apply({}, x, train=False), x)
+    assert dropout.apply({}, x, train=True, rngs={"dropout": jax.random.key(0)}).dtype == dtype
+    np.testing.assert_array_equal(Dropout(0.0).apply({}, x, train=True), x)
+
+
+def test_the_gradient_goes_through_what_was_kept():
+    x = np.random.default_rng(0).normal(size=(11, 13)).astype(np.float32)
+    key = {"dropout": jax.random.key(2)}
+    gradient = jax.grad(lambda x: Dropout(0.25).apply({}, x, train=True, rngs=key).sum())(x)
+    np.testing.assert_array_equal(gradient, kept(0.25, jax.random.key(2), np.ones_like(x)))

@@ -1,0 +1,74 @@
+"""Sinusoidal positions: their values, their type, and that they are stored nowhere."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import PositionalEncoding
+from transformer_jax.nn.positions import sinusoidal_table
+
+
+def test_even_dimensions_are_sines_and_odd_ones_cosines_of_the_papers_angles():
+    table = sinusoidal_table(11, 6)
+    for pos in range(11):
+        for i in range(3):
+            angle = pos / 10000 ** (2 * i / 6)
+            assert table[pos, 2 * i] == pytest.approx(np.sin(angle), abs=1e-7)
+            assert table[pos, 2 * i + 1] == pytest.approx(np.cos(angle), abs=1e-7)
+
+
+def test_an_odd_width_ends_on_a_sine():
+    np.testing.assert_allclose(sinusoidal_table(3, 1)[:, 0], np.sin([0, 1, 2]), atol=1e-7)
+    np.testing.assert_allclose(sinusoidal_table(3, 5)[:, 4], np.sin(np.arange(3) / 10000**0.8), atol=1e-7)
+
+
+def test_positions_far_out_keep_their_phase():
+    """In float32 the angle 4999 alone would be off by 2e-4."""
+    assert sinusoidal_table(5000, 2)[4999, 0] == pytest.approx(np.sin(4999.0), abs=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_positions_are_added_in_the_inputs_type_and_are_no_parameters(dtype):
+    x = jnp.ones((2, 5, 6), dtype)
+    encoding = PositionalEncoding(6)
+    assert encoding.init(jax.random.key(0), x) == {}
+    output = encoding.apply({}, x)
+    assert output.dtype == dtype
+    expected = np.broadcast_to(1 + sinusoidal_table(5, 6), (2, 5, 6))
+    np.testing.assert_allclose(output.astype(np.float32), expected, atol=2 * float(jnp.finfo(dtype).eps))
+
+
+def test_a_sequence_longer_than_the_table_is_an_error_that_says_so():
+    encoding = PositionalEncoding(6, max_len=4)
+    assert encoding.apply({}, np.zeros((1, 4, 6), np.float32)).shape == (1, 4, 6)
+    with pytest.raises(ValueError, match="5 positions; max_len.* 4"):
+        encoding.apply({}, np.zeros((1, 5, 6), np.float32))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_one_position_gets_what_it_gets_in_the_whole_sequence_also_traced(dtype):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 7)), dtype)
+    encoding = PositionalEncoding(7)
+    whole = encoding.apply({}, x)
+    traced = jax.jit(lambda x, position: encoding.apply({}, x, position, 11, method="at"))
+    for t in range(5):
+        one = x[:, t : t + 1]
+        np.testing.assert_array_equal(traced(one, t), whole[:, t : t + 1])
+        np.testing.assert_array_equal(encoding.apply({}, one, t, 5, method="at"), whole[:, t : t + 1])
+    assert traced(one, 4).dtype == dtype
+
+
+def test_one_position_of_a_sequence_longer_than_the_table_or_of_another_width_is_an_error():
+    encoding = PositionalEncoding(6, max_len=4)
+    x = np.zeros((1, 1, 6), np.float32)
+    assert encoding.apply({}, x, 0, 4, method="at").shape == (1, 1, 6)
+    with pytest.raises(ValueError, match="5 positions; max_len.* 4"):
+        encoding.apply({}, x, 0, 5, method="at")
+    with pytest.raises(ValueError, match="5 wide; d_model.* 6"):
+        encoding.apply({}, x[..., :5], 0, 4, method="at")
+
+
+def test_an_input_of_another_width_is_an_error():
+    with pytest.raises(ValueError, match="1 wide; d_model.* 6"):
+        PositionalEncoding(6).apply({}, np.zeros((1, 4, 1), np.float32))

@@ -1,0 +1,229 @@
+"""The anomaly task: whole runs on the digits, its equivariance, its pictures, its command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import miniature_cifar100
+import numpy as np
+import pytest
+from repository import REPOSITORY
+
+from transformer_jax import TransformerPredictor
+from transformer_jax.tasks.anomaly.report import Predictions, permutation_error, predict_sets, print_mistakes
+from transformer_jax.tasks.anomaly.tables import cifar100_table, digits_table
+from transformer_jax.tasks.anomaly.task import (
+    AnomalyTrainer,
+    Cifar100Config,
+    DigitsConfig,
+    anomaly_loaders,
+    default_config,
+    train_anomaly,
+)
+
+COMMAND = [sys.executable, str(REPOSITORY / "experiments" / "anomaly.py")]
+SMALL = DigitsConfig(max_epochs=2, warmup=5, model_dim=16)
+
+
+def run(*arguments) -> subprocess.CompletedProcess:
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return digits_table()
+
+
+def test_the_digits_are_split_per_class_and_completely(digits):
+    everything = np.sort(np.concatenate([digits.train, digits.val, digits.test]))
+    np.testing.assert_array_equal(everything, np.arange(1797))
+    assert [len(digits.train), len(digits.val), len(digits.test)] == [1295, 143, 359]
+    assert digits.features.shape == (1797, 64)
+    assert (digits.features.min(), digits.features.max()) == (0, 1)
+    for split, smallest in ((digits.train, 126), (digits.val, 14), (digits.test, 35)):
+        assert np.bincount(digits.labels[split]).min() >= smallest - 1
+    np.testing.assert_array_equal(digits.images.reshape(-1, 64) / 16, digits.features)
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> tuple[Path, str]:
+    """The command with the digits' defaults: its run directory and what it printed."""
+    parent = tmp_path_factory.mktemp("checkpoints")
+    process = run("--dataset", "digits", "--checkpoint-dir", parent, "--data-dir", parent / "data")
+    assert process.returncode == 0, process.stderr
+    return parent / "SetAnomalyTask_digits", process.stdout
+
+
+def test_the_defaults_find_the_odd_digit_in_98_of_100_sets(whole_run):
+    directory, printed = whole_run
+    results = json.loads((directory / "results.json").read_text())
+    assert results["test_acc"] >= 0.98
+    assert results["train_acc"] >= 0.98
+    assert results["val_acc"] >= 0.95  # 143 sets alone
+    assert results["dataset"] == "digits"
+    assert results["permutation_error"] <= 1e-5
+    assert results["num_mistakes"] == round((1 - results["test_acc"]) * 359)
+    assert f"Test accuracy: {results['test_acc']:.2%}" in printed
+    assert f"Mistakes: {results['num_mistakes']} of 359 test sets" in printed
+    for picture in (
+        "example_sets.png",
+        "right_prediction.png",
+        *["wrong_prediction.png"] * bool(results["num_mistakes"]),
+    ):
+        assert (directory / picture).read_bytes().startswith(b"\x89PNG"), picture
+
+
+def test_the_model_is_made_by_the_settings():
+    settings = {"model_dim": 15, "num_heads": 5, "num_layers": 3, "dropout_prob": 0.25, "input_dropout_prob": 0.125}
+    assert AnomalyTrainer(DigitsConfig(**settings)).model == TransformerPredictor(num_classes=1, **settings)
+
+
+def small_trainer(digits, **settings) -> AnomalyTrainer:
+    config = DigitsConfig(warmup=5, model_dim=16, **settings)
+    return with_params(AnomalyTrainer(config, constants=digits.features))
+
+
+def with_params(trainer: AnomalyTrainer) -> AnomalyTrainer:
+    """Untrained ones."""
+    example = (np.zeros((1, trainer.config.set_size), np.int32), np.zeros(1, np.int32))
+    trainer.params = trainer.initial_state(example, num_steps=100).params
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def untrained(digits) -> AnomalyTrainer:
+    return small_trainer(digits)
+
+
+@pytest.mark.parametrize("set_size", range(2, 18))
+def test_permuting_a_set_permutes_its_prediction(digits, untrained, set_size):
+    trainer = untrained
+    rng = np.random.default_rng(set_size)
+    indices = rng.integers(len(digits.features), size=(5, set_size)).astype(np.int32)
+    positions = np.zeros(5, np.int32)
+    # Half of float32's seven digits, of logits of about 1: the order of sums over the set differs.
+    assert permutation_error(trainer, (indices, positions), seed=set_size) <= 1e-5
+    order = rng.permutation(set_size)
+    logits, permuted = (trainer.forward((i, positions))[..., 0] for i in (indices, indices[:, order]))
+    np.testing.assert_allclose(permuted, logits[:, order], atol=1e-5)
+
+
+def test_the_permutation_error_sees_a_model_that_knows_positions(digits):
+    class WithPositions(AnomalyTrainer):
+        def model_inputs(self, data):
+            return data[0], None, True
+
+    trainer = with_params(WithPositions(SMALL, constants=digits.features))
+    assert permutation_error(trainer, next(iter(anomaly_loaders(SMALL, digits)["test"]))) > 1e-2
+
+
+def test_the_softmax_is_over_the_set(digits):
+    trainer = small_trainer(digits)
+    indices, positions = next(iter(anomaly_loaders(SMALL, digits)["test"]))
+    logits = trainer.forward((indices, positions))
+    assert logits.shape == (64, 10, 1)
+    elements = trainer.loss_function(
+        trainer.params, trainer.prepare((indices, positions), trainer.constants), None, train=False
+    )
+    expected = -jax.nn.log_softmax(logits[..., 0])[np.arange(64), positions]
+    np.testing.assert_allclose(elements["loss"][0], expected, atol=1e-6)
+
+
+def test_predictions_come_for_every_set_in_order_with_the_maps_of_the_pass(digits):
+    trainer = small_trainer(digits)
+    loader = anomaly_loaders(SMALL, digits)["test"]
+    predictions = predict_sets(trainer, loader)
+    sets, positions = loader.dataset.draw(0)
+    np.testing.assert_array_equal(predictions.indices, sets)
+    np.testing.assert_array_equal(predictions.positions, positions)
+    np.testing.assert_allclose(predictions.probabilities.sum(-1), 1, atol=1e-6)
+    accuracy = trainer.evaluate(loader)["accuracy"]
+    assert len(predictions.mistakes) == round((1 - accuracy) * len(sets))
+    _, maps = trainer.forward((sets[:3], positions[:3]), return_attention=True)
+    assert [layer.shape for layer in maps] == [(3, 4, 10, 10)] * 2
+
+
+def test_mistakes_are_told_with_what_was_said_and_what_was_right(capsys):
+    probabilities = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
+    predictions = Predictions(np.array([[0, 1, 2], [2, 1, 0]]), np.array([0, 1]), probabilities)
+    print_mistakes(predictions, labels=np.array([5, 6, 7]))
+    assert capsys.readouterr().out == (
+        "Mistakes: 1 of 2 test sets\n  set 1: said image 2 of class 5 (60.0%), it was image 1 of class 6 (30.0%)\n"
+    )
+
+
+def test_a_run_is_repeatable_with_dropout_and_workers(tmp_path):
+    def params(name, **settings):
+        trainer, _ = train_anomaly(SMALL, checkpoint_dir=tmp_path / name, **settings)
+        return jax.tree.leaves(trainer.params)
+
+    for a, b in zip(params("alone"), params("workers", num_workers=2), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+class UntrainedResNet(Cifar100Config):
+    """With random weights instead of ImageNet's, which nobody can download here."""
+
+    def table(self):
+        return cifar100_table(self.data_dir, self.features_dir, self.resolution, pretrained=None)
+
+
+def test_cifar100_from_its_archive_to_the_report(tmp_path, monkeypatch):
+    """100 classes in the format on disk, through the network, the split, the training and the pictures."""
+    data = tmp_path / "data"
+    miniature_cifar100.write_miniature(data, train_per_class=20, test_per_class=3)
+    miniature_cifar100.accept(monkeypatch, data)
+    assert isinstance(default_config(data), Cifar100Config)  # auto takes it, since it lies there
+    small = {"resolution": 32, "set_size": 3, "model_dim": 16, "num_layers": 1, "max_epochs": 1, "warmup": 5}
+    config = UntrainedResNet(data_dir=data, checkpoint_dir=tmp_path, **small)
+    trainer, results = train_anomaly(config)
+    assert (results["steps"], results["dataset"]) == (1800 // 64, "cifar100")
+    assert results["permutation_error"] <= 1e-5
+    assert trainer.constants.shape == (2300, 512)
+    assert results["num_mistakes"] == round((1 - results["test_acc"]) * 300)
+    directory = tmp_path / "SetAnomalyTask_cifar100"
+    assert (directory / "example_sets.png").read_bytes().startswith(b"\x89PNG")
+    assert (directory / "wrong_prediction.png").exists()
+
+
+def test_auto_takes_the_digits_where_no_cifar100_lies_and_says_how_to_get_it(tmp_path, capsys):
+    assert isinstance(default_config(tmp_path), DigitsConfig)
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert "--dataset cifar100" in printed
+
+
+def test_the_tutorials_settings_are_the_defaults_of_cifar100():
+    config = Cifar100Config()
+    assert (config.model_dim, config.num_heads, config.num_layers) == (256, 4, 4)
+    assert (config.dropout_prob, config.input_dropout_prob) == (0.1, 0.1)
+    assert (config.lr, config.warmup, config.max_epochs, config.batch_size) == (5e-4, 100, 100, 64)
+    assert (config.set_size, config.resolution) == (10, 224)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dataset", "digits", "--resolution", 64], "Unrecognized options: --resolution"),
+        (["--dataset", "mnist"], "mnist"),
+        (["--dataset", "digits", "--set-size", 40], "set_size is 40; it may be at most"),
+        (["--dataset", "digits", "--set-size", 1], "set_size is 1"),
+        (["--dataset", "digits", "--num-heads", 3], "num_heads is 3"),
+    ],
+)
+def test_the_command_line_shows_an_error_in_one_line_with_status_2(tmp_path, arguments, message):
+    process = run(*arguments, "--checkpoint-dir", tmp_path / "runs")
+    assert process.returncode == 2
+    assert process.stderr.count("\n") == 1
+    assert message in process.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_shows_the_chosen_data_sets_defaults():
+    digits, cifar100 = (run("--dataset", name, "--help").stdout for name in ("digits", "cifar100"))
+    assert "--resolution" in cifar100
+    assert "--resolution" not in digits
+    assert "(default: 60)" in digits
+    assert "(default: 100)" in cifar100

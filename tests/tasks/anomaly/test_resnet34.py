@@ -1,0 +1,120 @@
+"""ResNet-34's features: the numbers that PyTorch computes, from weights that are downloaded whole or not at all."""
+
+import hashlib
+import re
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import torchvision
+from flaxmodels.resnet.resnet import URLS
+from local_server import UNREACHABLE, serve
+
+from transformer_jax.errors import InputError
+from transformer_jax.tasks.anomaly.resnet34 import ResNet34Features, fetch_weights, weights_digest, weights_file
+
+
+@pytest.fixture(scope="module")
+def resnet34():
+    """PyTorch's network with random weights and statistics, and its weights in the format of flaxmodels' file."""
+    torch.manual_seed(3)
+    model = torchvision.models.resnet34(weights=None)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 1.0
+            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+            torch.nn.init.uniform_(module.bias, -0.5, 0.5)
+    with torch.no_grad():
+        model(torch.randn(16, 3, 71, 71))  # sets the statistics, so that what differs between images comes through
+    model.eval()
+    return model, published_weights(model)
+
+
+def published_weights(model) -> bytes:
+    names = {"running_mean": "mean", "running_var": "var", "bias": "bias"}
+    with h5py.File("weights", "w", driver="core", backing_store=False) as file:
+        for key, value in model.state_dict().items():
+            *path, kind = (
+                re.sub(r"(layer\d)\.(\d)", r"\1.block\2", key)
+                .replace("downsample.0", "downsample.conv")
+                .replace("downsample.1", "downsample.bn")
+                .split(".")
+            )
+            if kind == "num_batches_tracked":
+                continue
+            if kind == "weight" and value.ndim == 1:
+                kind = "scale"
+            array = value.numpy()
+            array = array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T  # [kh kw in out] and [in out]
+            file["/".join([*path, names.get(kind, kind)])] = array
+        file.flush()
+        return file.id.get_file_image()
+
+
+def features_by_pytorch(model, images, resolution: int) -> np.ndarray:
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
+    pixels = torch.nn.functional.interpolate(
+        pixels, size=(resolution, resolution), mode="bilinear", align_corners=False
+    )
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    backbone = torch.nn.Sequential(*list(model.children())[:-2])
+    with torch.no_grad():
+        return backbone((pixels - mean[:, None, None]) / std[:, None, None]).mean((2, 3)).numpy()
+
+
+def test_features_are_those_of_pytorch_with_downloaded_weights(tmp_path, resnet34, monkeypatch):
+    model, weights = resnet34
+    data_dir = tmp_path / "data"
+    assert weights_digest(data_dir, "imagenet") is None
+    with serve({"/resnet34_weights.h5": weights}) as (url, requests):
+        monkeypatch.setitem(URLS, "resnet34", f"{url}/resnet34_weights.h5?dl=1")
+        fetch_weights(data_dir)
+        fetch_weights(data_dir)
+    assert requests == ["/resnet34_weights.h5"]
+    assert [path for path in data_dir.rglob("*") if path.is_file()] == [weights_file(data_dir)]
+    assert weights_digest(data_dir, "imagenet") == hashlib.sha256(weights).hexdigest()
+
+    images = np.random.default_rng(2).integers(256, size=(13, 32, 32, 3), dtype=np.uint8)
+    extractor = ResNet34Features(data_dir, "imagenet", resolution=71, batch_size=5)
+    batches = list(extractor(images))
+    assert [batch.shape for batch in batches] == [(5, 512), (5, 512), (3, 512)]
+    assert extractor.num_compilations == 1
+    expected = features_by_pytorch(model, images, 71)
+    spread = expected.std(axis=0).mean()  # over the images
+    np.testing.assert_allclose(np.concatenate(batches), expected, atol=3e-4 * spread)
+
+
+@pytest.mark.parametrize("failure", ["unreachable", "not found", "cut off", "other content", "nonsense", "not asked"])
+def test_weights_that_cannot_be_had_say_what_to_do_and_leave_nothing(tmp_path, monkeypatch, failure):
+    data_dir = tmp_path / "data"
+    monkeypatch.setitem(URLS, "resnet34", f"{UNREACHABLE}/w.h5?dl=1")
+    weights = bytes(100_000)
+    pages = {"cut off": (weights, 5000), "other content": weights, "nonsense": None}
+    with serve({"/w.h5": pages[failure]} if failure in pages else {}) as (url, requests):
+        if failure != "unreachable":
+            monkeypatch.setitem(URLS, "resnet34", f"{url}/w.h5?dl=1")
+        with pytest.raises(InputError, match=r"^ResNet-34's ImageNet weights ") as caught:
+            fetch_weights(data_dir, download=failure != "not asked")
+        assert (len(requests) > 0) == (failure not in ("unreachable", "not asked"))
+    for advice in (
+        f"put them at {data_dir}/flaxmodels/resnet34_weights.h5 by hand",
+        "--features-dir",
+        "--dataset digits",
+        URLS["resnet34"],
+    ):
+        assert advice in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_weights_are_named(tmp_path):
+    path = tmp_path / "flaxmodels" / "resnet34_weights.h5"
+    path.parent.mkdir()
+    for damage in ("content", "names"):
+        if damage == "content":
+            path.write_bytes(b"no HDF5")
+        else:
+            h5py.File(path, "w").close()
+        with pytest.raises(InputError, match=rf"{path} must hold flaxmodels' weights of ResNet-34 \(.*remove the file"):
+            ResNet34Features(tmp_path, "imagenet", resolution=32, batch_size=3)

@@ -1,0 +1,151 @@
+"""Sets with an odd one out: what is drawn, how often, and that it is a function of (seed, epoch, index)."""
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from transformer_jax import make_loader
+from transformer_jax.data.loader import EpochIndices
+from transformer_jax.tasks.anomaly.sets import AnomalySets, SetAnomalyDataset, distinct_integers, stratified_split
+
+SIZES = (11, 17, 23, 29, 12)  # images in each class
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(5) * 10, SIZES))
+FEATURES = np.random.default_rng(1).normal(size=(len(LABELS), 7)).astype(np.float32)
+LIMIT = 1e-4  # below this probability of so uneven a draw, a χ² test says that it is not uniform
+
+
+@pytest.fixture(scope="module")
+def ten_thousand_sets() -> tuple[np.ndarray, np.ndarray]:
+    sets = AnomalySets(LABELS, seed=3, redraw=True)
+    drawn = [sets.draw(epoch) for epoch in range(-(-10_000 // len(sets)))]
+    indices, positions = (np.concatenate(part)[:10_000] for part in zip(*drawn, strict=True))
+    return indices, positions
+
+
+def test_a_set_holds_one_image_of_a_class_that_the_others_do_not_have(ten_thousand_sets):
+    indices, positions = ten_thousand_sets
+    anomaly = LABELS[np.take_along_axis(indices, positions[:, None], 1)]  # [N 1]
+    is_anomaly = np.arange(10) == positions[:, None]
+    classes = LABELS[indices]
+    first_other = np.where(positions == 0, 1, 0)[:, None]
+    assert (classes == np.take_along_axis(classes, first_other, 1))[~is_anomaly].all()
+    assert (classes != anomaly)[~is_anomaly].all()
+
+
+def test_no_image_stands_twice_in_a_set(ten_thousand_sets):
+    indices, _ = ten_thousand_sets
+    ordered = np.sort(indices, axis=1)
+    assert (ordered[:, 1:] != ordered[:, :-1]).all()
+
+
+def test_every_ordered_pair_of_classes_occurs_as_often_as_the_anomalys_class_has_images(ten_thousand_sets):
+    indices, positions = ten_thousand_sets
+    anomaly = LABELS[np.take_along_axis(indices, positions[:, None], 1)[:, 0]]
+    rest = LABELS[np.take_along_axis(indices, (positions[:, None] + 1) % 10, 1)[:, 0]]
+    pairs = [(a, b) for a in range(0, 50, 10) for b in range(0, 50, 10) if a != b]
+    counts = np.array([np.sum((anomaly == a) & (rest == b)) for a, b in pairs])
+    shares = np.array([SIZES[a // 10] for a, _ in pairs], float)
+    assert counts.min() > 0
+    assert chisquare(counts, shares / shares.sum() * counts.sum()).pvalue > LIMIT
+
+
+def test_the_anomalys_position_is_uniform(ten_thousand_sets):
+    _, positions = ten_thousand_sets
+    assert chisquare(np.bincount(positions, minlength=10)).pvalue > LIMIT
+
+
+def test_the_images_of_a_class_are_drawn_uniformly_at_every_position(ten_thousand_sets):
+    indices, positions = ten_thousand_sets
+    slots = np.arange(10) != positions[:, None]
+    members = indices[slots].reshape(-1, 9)
+    of_class = members[LABELS[members[:, 0]] == 10]
+    images = np.flatnonzero(LABELS == 10)
+    for slot in (0, 4, 8):
+        counts = [np.sum(of_class[:, slot] == image) for image in images]
+        assert chisquare(counts).pvalue > LIMIT
+
+
+def test_distinct_integers_are_every_ordered_choice_equally_often():
+    drawn = distinct_integers(np.random.default_rng(0), np.full(6000, 4), 2)
+    pairs = drawn[:, 0] * 4 + drawn[:, 1]
+    counts = np.bincount(pairs, minlength=16).reshape(4, 4)
+    assert (np.diag(counts) == 0).all()
+    assert chisquare(counts[~np.eye(4, dtype=bool)]).pvalue > LIMIT
+    everything = distinct_integers(np.random.default_rng(0), np.array([3]), 3)
+    assert sorted(everything[0]) == [0, 1, 2]
+
+
+def test_an_epoch_uses_each_image_once_as_the_anomaly():
+    indices, positions = AnomalySets(LABELS, seed=3, redraw=True).draw(4)
+    anomalies = np.take_along_axis(indices, positions[:, None], 1)[:, 0]
+    np.testing.assert_array_equal(anomalies, np.arange(len(LABELS)))
+
+
+def batches(loader, epoch) -> np.ndarray:
+    loader.batch_sampler.set_epoch(epoch)
+    return np.concatenate([indices for indices, _ in loader])
+
+
+def test_training_draws_anew_each_epoch_and_testing_never():
+    train = make_loader(AnomalySets(LABELS, seed=3, redraw=True), 7)
+    test = make_loader(AnomalySets(LABELS, seed=3), 7)
+    assert not np.array_equal(batches(train, 0), batches(train, 1))
+    np.testing.assert_array_equal(batches(train, 1), batches(train, 1))
+    np.testing.assert_array_equal(batches(test, 0), batches(test, 1))
+
+
+def test_two_workers_draw_what_none_draws_and_do_not_repeat_each_other():
+    sets = AnomalySets(LABELS, seed=3, redraw=True)
+    alone, workers = (make_loader(sets, 7, shuffle=True, seed=1, num_workers=n) for n in (0, 2))
+    for epoch in (0, 1):
+        drawn = batches(workers, epoch)
+        np.testing.assert_array_equal(drawn, batches(alone, epoch))
+        assert len(np.unique(drawn, axis=0)) == len(drawn)
+
+
+def test_an_item_is_the_tutorials_features_indices_and_label():
+    dataset = SetAnomalyDataset(FEATURES, LABELS, seed=3)
+    assert len(dataset) == len(LABELS)
+    features, indices, label = dataset[13]
+    np.testing.assert_array_equal(features, FEATURES[indices])
+    assert indices[label] == 13
+    np.testing.assert_array_equal(indices, dataset.sets.__getitems__(EpochIndices([13], epoch=0)).stacked[0][0])
+
+
+def test_a_subset_draws_from_its_own_images_alone():
+    subset = np.arange(1, len(LABELS), 2)
+    indices, _ = AnomalySets(LABELS, 4, seed=3, subset=subset).draw(0)
+    assert len(indices) == len(subset)
+    assert set(np.unique(indices)) <= set(subset)
+
+
+def test_the_split_takes_the_first_part_of_each_class_in_index_order():
+    rest, part = stratified_split(LABELS, 0.3)
+    np.testing.assert_array_equal(np.sort(np.concatenate([rest, part])), np.arange(len(LABELS)))
+    for label, size in zip(range(0, 50, 10), SIZES, strict=True):
+        members = np.flatnonzero(label == LABELS)
+        np.testing.assert_array_equal(part[LABELS[part] == label], members[: round(0.3 * size)])
+
+
+def test_cifar100s_split_is_50_images_of_each_class():
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(100), 500))
+    rest, part = stratified_split(labels, 0.1)
+    assert (len(rest), len(part)) == (45_000, 5_000)
+    np.testing.assert_array_equal(np.bincount(labels[part]), 50)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AnomalySets(np.zeros(20, int), seed=0), "there are 1 classes"),
+        (lambda: AnomalySets(LABELS, 13, seed=0), "set_size is 13; it may be at most 12, .* class 0 has 11 images"),
+        (lambda: AnomalySets(LABELS, 1, seed=0), "set_size is 1"),
+        (lambda: SetAnomalyDataset(FEATURES[1:], LABELS), "91 features and 92 labels"),
+        (lambda: SetAnomalyDataset(np.where(FEATURES > 3, np.nan, FEATURES), LABELS), "not finite"),
+        (lambda: stratified_split(LABELS, 1.0), "fraction is 1.0"),
+    ],
+)
+def test_impossible_sets_are_errors(make, message):
+    assert (FEATURES > 3).any()
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,233 @@
+"""The reverse task: its data, whole runs of the real command, and what bad input is told."""
+
+import dataclasses
+import inspect
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from events import read_scalars
+from repository import REPOSITORY
+
+from transformer_jax import (
+    ReverseConfig,
+    ReverseDataset,
+    ReverseTrainer,
+    TrainingConfig,
+    TransformerPredictor,
+    load_run,
+    train_reverse,
+)
+from transformer_jax.config import PRECEDENCE
+
+COMMAND = [sys.executable, str(REPOSITORY / "experiments" / "reverse.py")]
+SMALL = {"max_epochs": 1, "train_size": 640, "val_size": 130, "test_size": 70, "batch_size": 64, "warmup": 3}
+
+
+def run(*arguments) -> subprocess.CompletedProcess:
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("seed", "first"),
+    [
+        (42, "0 7 6 4 4 8 0 6 2 0 5 9 7 7 7 7"),
+        (43, "5 6 4 0 5 0 2 8 4 5 9 2 8 7 3 2"),
+        (44, "6 1 8 2 6 4 0 9 5 1 9 8 0 1 1 3"),
+    ],
+)
+def test_the_first_rows_are_those_of_the_specification(seed, first):
+    inputs, labels = ReverseDataset(seed=seed, size=1000)[0]
+    assert inputs.tolist() == [int(number) for number in first.split()]
+    assert labels.tolist() == inputs.tolist()[::-1]
+
+
+def test_every_category_is_drawn_and_no_other():
+    dataset = ReverseDataset(num_categories=7, seq_len=11, size=100, seed=0)
+    assert len(dataset) == 100
+    assert dataset[99][0].shape == (11,)
+    assert np.unique(dataset.inputs).tolist() == list(range(7))
+
+
+@pytest.mark.parametrize("name", ["num_categories", "seq_len", "size"])
+def test_a_dataset_of_nothing_is_an_error(name):
+    with pytest.raises(ValueError, match=f"{name} is 0; it must be at least 1"):
+        ReverseDataset(**{name: 0})
+
+
+def test_the_model_is_made_by_the_settings():
+    settings = {"model_dim": 15, "num_heads": 5, "num_layers": 3, "dropout_prob": 0.25, "input_dropout_prob": 0.125}
+    trainer = ReverseTrainer(ReverseConfig(num_categories=7, **settings))
+    assert trainer.model == TransformerPredictor(num_classes=7, **settings)
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> tuple[Path, str]:
+    """The command as a user types it, with all its defaults: its run directory and what it printed."""
+    parent = tmp_path_factory.mktemp("checkpoints")
+    process = run("--checkpoint-dir", parent)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""  # no progress bar where there is no terminal
+    return parent / "ReverseTask", process.stdout
+
+
+def test_ten_epochs_reverse_every_sequence(whole_run):
+    directory, printed = whole_run
+    assert "Val accuracy:  100.00%\nTest accuracy: 100.00%\n" in printed
+    results = json.loads((directory / "results.json").read_text())
+    assert results["val_acc"] == results["test_acc"] == 1.0
+    assert (results["steps"], results["seed"], results["device"]) == (3900, 42, jax.devices()[0].device_kind)
+    parts = results["train_seconds"] + results["compile_seconds"] + results["eval_seconds"]
+    assert 0 < parts < results["total_seconds"]
+
+
+def test_the_run_can_be_looked_at(whole_run):
+    directory, printed = whole_run
+    scalars = read_scalars(directory)
+    epochs_end_and_every_50_steps = sorted({*range(50, 3901, 50), *range(390, 3901, 390)})
+    for name in ("loss", "accuracy", "learning_rate", "gradient_norm", "steps_per_second"):
+        assert list(scalars[f"train/{name}"]) == epochs_end_and_every_50_steps, name
+    assert list(scalars["val/accuracy"]) == [1950, 3900]
+    assert scalars["val/accuracy"][3900] == 1.0
+    assert scalars["train/loss"][3900] < 0.01 < 1 < scalars["train/loss"][50]
+    assert max(scalars["train/learning_rate"].values()) == pytest.approx(5e-4, rel=1e-3)
+    assert (directory / "attention_maps.png").read_bytes().startswith(b"\x89PNG")
+    config = json.loads((directory / "config.json").read_text())
+    assert (config["task"], config["model_dim"], config["num_heads"]) == ("ReverseTask", 32, 1)
+    assert "encoder/layers_0/self_attn/query_proj/kernel" in printed
+    assert checkpoint_steps(directory) == ["1950", "3900"]
+
+
+def train(tmp_path: Path, **settings):
+    return train_reverse(checkpoint_dir=tmp_path, **(SMALL | settings))
+
+
+def test_the_attention_map_is_close_to_the_anti_diagonal(tmp_path):
+    trainer, results = train(tmp_path, max_epochs=40, seq_len=5, num_categories=4, lr=3e-3)
+    assert results["test_acc"] == 1.0
+    inputs = ReverseDataset(4, 5, 200, seed=9).inputs
+    _, (attention,) = trainer.forward((inputs, inputs), return_attention=True)
+    mirrored = attention[:, 0, np.arange(5), np.arange(5)[::-1]]
+    assert mirrored.mean() > 0.5  # 0.2 if it looked everywhere
+    looks_at = attention[:, 0].argmax(-1)
+    assert (looks_at == np.arange(5)[::-1]).mean() > 0.95
+
+
+def test_a_run_of_one_epoch_leaves_a_checkpoint_and_results(tmp_path):
+    trainer, results = train(tmp_path)
+    directory = tmp_path / "ReverseTask"
+    assert checkpoint_steps(directory) == ["10"]
+    assert json.loads((directory / "results.json").read_text()) == results
+    assert 0 < results["val_acc"] < 1
+    jax.tree.map(np.testing.assert_array_equal, trainer.params, load_run(directory).params)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")  # more than this machine's cores
+def test_the_same_seed_gives_bitwise_the_same_parameters_also_with_workers_and_another_does_not(tmp_path):
+    def params(name, **settings):
+        return jax.tree.leaves(train(tmp_path / name, dropout_prob=0.1, **settings)[0].params)
+
+    first = params("first")
+    for again in (params("again"), params("workers", num_workers=4)):
+        for a, b in zip(first, again, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert any(np.any(a != b) for a, b in zip(first, params("other", seed=7), strict=True))
+
+
+def checkpoint_steps(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / "checkpoints").iterdir())
+
+
+BAD_SETTINGS = [
+    ({"num_heads": 5}, "num_heads is 5"),
+    ({"num_heads": 0}, "num_heads is 0"),
+    ({"seq_len": 5001}, "seq_len is 5001; it may be at most 5000"),
+    ({"seq_len": 0}, "seq_len is 0"),
+    ({"warmup": -1}, "warmup is -1"),
+    ({"warmup": 3900}, "warmup is 3900"),
+    ({"max_epochs": 0}, "max_epochs is 0"),
+    ({"batch_size": 0}, "batch_size is 0"),
+    ({"batch_size": 50_001}, "batch_size is 50001; it may be at most 50000"),
+    ({"num_categories": 1}, "num_categories is 1; it must be at least 2"),
+    ({"dropout_prob": 1.0}, "dropout_prob is 1.0"),
+    ({"input_dropout_prob": -0.1}, "input_dropout_prob is -0.1"),
+    ({"lr": float("nan")}, "lr is nan"),
+    ({"lr": 0.0}, "lr is 0.0"),
+    ({"gradient_clip": -1.0}, "gradient_clip is -1.0"),
+    ({"num_layers": 0}, "num_layers is 0"),
+    ({"seed": 2**32}, "seed is 4294967296"),
+    ({"steps_per_call": -1}, "steps_per_call is -1"),
+    ({"checkpoint_minutes": 0.0}, "checkpoint_minutes is 0.0"),
+    ({"num_workers": -1}, "num_workers is -1"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), BAD_SETTINGS, ids=[message for _, message in BAD_SETTINGS])
+def test_a_setting_that_cannot_work_is_named_before_anything_is_written(tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        train_reverse(checkpoint_dir=tmp_path / "runs", **settings)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_setting_is_an_error():
+    with pytest.raises(TypeError, match="heads"):
+        train_reverse(heads=2)
+
+
+def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="checkpoint_dir is .*file.*; it must be a directory that can be written"):
+        train(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--num-heads", 5], "num_heads is 5; it must be at least 1 and divide the model's width 32"),
+        (["--heads", 5], "Unrecognized options: --heads"),
+        (["--lr", "fast"], "--lr"),
+        (["--batch-size", 50_001], "batch_size is 50001; it may be at most 50000"),
+        (["--checkpoint-dir", __file__], "checkpoint_dir is"),
+    ],
+)
+def test_the_command_line_shows_an_error_in_one_line_with_status_2(arguments, message):
+    process = run(*arguments)
+    assert process.returncode == 2
+    assert process.stderr.count("\n") == 1
+    assert process.stderr.startswith("reverse.py: error: ")
+    assert message in process.stderr
+    assert process.stdout == ""
+
+
+def test_an_error_is_one_plain_line_on_a_terminal_too():
+    directory = "/proc/" + "a" * 150
+    master, terminal = pty.openpty()
+    arguments = ["--num-heads", "5", "--checkpoint-dir", directory]
+    process = subprocess.run([*COMMAND, *arguments], stdout=terminal, stderr=subprocess.PIPE, text=True)
+    os.close(terminal)
+    os.close(master)
+    assert process.stderr == (
+        "reverse.py: error: num_heads is 5; it must be at least 1 and divide the model's width 32\n"
+    )
+
+
+def test_help_explains_every_flag():
+    process = run("--help")
+    assert process.returncode == 0
+    printed = re.sub(r"[│\s]+", " ", process.stdout)
+    sources = inspect.getsource(TrainingConfig) + inspect.getsource(ReverseConfig)
+    comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", sources, re.M))
+    names = [field.name for field in dataclasses.fields(ReverseConfig)]
+    assert len(names) >= 20
+    for name in names:
+        assert "--" + name.replace("_", "-") in printed
+        assert comments[name] in printed, name
+    for rule in re.findall(r"^\d\. [^:;.]+", PRECEDENCE, re.M):
+        assert rule in printed

@@ -1,0 +1,59 @@
+"""Text as ids of its bytes, and back."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.errors import InputError
+from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, pad
+
+
+def test_ids_are_the_bytes_of_utf8():
+    assert encode("3 é年").tolist() == [0x33, 0x20, 0xC3, 0xA9, 0xE5, 0xB9, 0xB4]
+    assert encode("3", delimited=True).tolist() == [257, 0x33, 258]
+    assert encode("").tolist() == []
+    assert encode("", delimited=True).tolist() == [START, END]
+    assert (PAD, START, END, VOCABULARY_SIZE) == (256, 257, 258, 259)
+
+
+@pytest.mark.parametrize("delimited", [False, True])
+def test_every_character_of_unicode_comes_back(delimited):
+    surrogates = range(0xD800, 0xE000)
+    text = "".join(chr(code) for code in range(0x110000) if code not in surrogates)
+    assert decode(encode(text, delimited=delimited)) == text
+
+
+def test_decoding_stops_at_end_and_skips_padding():
+    assert decode([START, 65, PAD, 66, END, 67, END]) == "AB"
+    assert decode([65, PAD, 66]) == "AB"
+    assert decode([END, 65]) == ""
+    assert decode([]) == ""
+    assert decode(jnp.array([START, 0xC3, 0xA9, END, PAD])) == "é"
+
+
+def test_bytes_that_are_no_utf8_are_replaced():
+    assert decode([65, 0xC3, 66]) == "A\ufffdB"
+    assert decode([65, 0xE5, 0xB9, END, 0xB4]) == "A\ufffd"
+    assert decode([0xFF]) == "\ufffd"
+
+
+@pytest.mark.parametrize("wrong", [-1, 259])
+def test_an_id_outside_the_vocabulary_is_an_error(wrong):
+    with pytest.raises(ValueError, match=f"ids hold {wrong}; they may be 0 … 258"):
+        decode([65, wrong])
+
+
+def test_half_a_surrogate_pair_is_an_error():
+    with pytest.raises(InputError, match=r"holds U\+D83D at position 2"):
+        encode("ab\ud83d")
+
+
+def test_sequences_are_padded_on_the_right():
+    padded = pad([encode("ab"), encode(""), encode("cde")], 3)
+    assert padded.dtype == np.int32
+    assert padded.tolist() == [[97, 98, 256], [256, 256, 256], [99, 100, 101]]
+
+
+def test_a_sequence_is_not_cut_off():
+    with pytest.raises(ValueError, match="a sequence has 3 ids; it may have at most length, 2"):
+        pad([encode("cde")], 2)

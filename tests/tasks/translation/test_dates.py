@@ -1,0 +1,164 @@
+"""Dates in many languages: the forms, the split by day, and batches of few shapes."""
+
+import datetime
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from transformer_jax.data.loader import make_loader
+from transformer_jax.tasks.translation.byte_text import END, PAD, START, decode
+from transformer_jax.tasks.translation.dates import (
+    LOCALES,
+    SPLITS,
+    STYLES,
+    DatePair,
+    date_pairs,
+    days_of,
+    load_dates,
+    write_date,
+)
+
+
+@pytest.mark.parametrize(
+    ("locale", "style", "words"),
+    [
+        ("en_US", "medium", "Jan 3, 2017"),
+        ("en_GB", "long", "3 January 2017"),
+        ("de", "medium", "03.01.2017"),
+        ("fr", "full", "mardi 3 janvier 2017"),
+        ("ru", "long", "3 января 2017 г."),
+        ("el", "full", "Τρίτη 3 Ιανουαρίου 2017"),
+        ("ar", "medium", "03/01/2017"),
+        ("he", "long", "3 בינואר 2017"),
+        ("hi", "full", "मंगलवार, 3 जनवरी 2017"),
+        ("th", "long", "3 มกราคม ค.ศ. 2017"),
+        ("ja", "long", "2017年1月3日"),
+        ("zh", "full", "2017年1月3日星期二"),
+    ],
+)
+def test_known_dates(locale, style, words):
+    assert write_date(datetime.date(2017, 1, 3), locale, style) == words
+
+
+def test_pairs_are_the_same_in_every_run():
+    assert date_pairs("test", 3) == [
+        DatePair("August 30, 2060", "2060-08-30", "en_US", "long"),
+        DatePair("Mar 24, 2083", "2083-03-24", "en_US", "medium"),
+        DatePair("Monday, December 8, 2092", "2092-12-08", "en_US", "full"),
+    ]
+    assert date_pairs("train", 70_000)[-1] == DatePair("24 febbraio 1922", "1922-02-24", "it", "long")
+
+
+def test_a_pair_is_a_function_of_seed_and_index():
+    assert date_pairs("val", 4000)[:101] == date_pairs("val", 101)  # there are 3 652 days
+    assert date_pairs("val", 101) != date_pairs("val", 101, seed=43)
+
+
+def test_words_say_the_date():
+    for pair in date_pairs("train", 211):
+        assert pair.source == write_date(datetime.date.fromisoformat(pair.target), pair.locale, pair.style)
+
+
+def test_no_words_mean_two_dates():
+    year = [datetime.date(2003, 1, 1) + datetime.timedelta(days) for days in range(365)]
+    meanings = {}
+    for day in year:
+        for words in {write_date(day, locale, style) for locale in LOCALES for style in STYLES}:
+            assert meanings.setdefault(words, day) == day
+            assert not set(words) & {"\u00a0", "\u202f", "\u200f"}
+
+
+def test_every_locale_and_style_occurs_as_often():
+    counts = Counter((pair.locale, pair.style) for pair in date_pairs("test", 2000))
+    assert len(LOCALES) == len(set(LOCALES)) == 24
+    assert counts.keys() == {(locale, style) for locale in LOCALES for style in STYLES}
+    assert set(counts.values()) == {27, 28}
+
+
+def test_every_day_has_one_split():
+    train, val, test = (set(days_of(split).tolist()) for split in SPLITS)
+    assert (len(train), len(val), len(test)) == (65_745, 3_652, 3_652)
+    first, last = datetime.date(1900, 1, 1).toordinal(), datetime.date(2099, 12, 31).toordinal()
+    assert train | val | test == set(range(first, last + 1))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("seed", [0, 42])
+def test_pairs_are_of_days_of_their_split(split, seed):
+    dates = [datetime.date.fromisoformat(pair.target).toordinal() for pair in date_pairs(split, 2003, seed)]
+    assert len(set(dates)) == 2003
+    assert set(dates) <= set(days_of(split).tolist())
+
+
+def test_every_day_occurs_before_any_occurs_again():
+    counts = Counter(pair.target for pair in date_pairs("test", 2 * 3652 + 1))
+    assert Counter(counts.values()) == {2: 3651, 3: 1}
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return load_dates(1009, 211, 101)
+
+
+def loader(dataset, **options):
+    return make_loader(dataset, 7, groups=dataset.buckets, **options)
+
+
+def test_data_sets_hold_the_pairs_in_order(splits):
+    assert [len(dataset) for dataset in splits] == [1009, 211, 101]
+    for split, dataset in zip(SPLITS, splits, strict=True):
+        assert dataset.pairs == date_pairs(split, len(dataset))
+
+
+def test_batches_have_at_most_four_shapes(splits):
+    shapes = Counter(
+        (batch.source.shape[1], batch.target.shape[1]) for dataset in splits for batch in loader(dataset, shuffle=True)
+    )
+    assert sum(shapes.values()) == 145 + 31 + 15
+    assert len(shapes) == 4
+    assert shapes.keys() == set(splits.train.shapes)
+    assert {target for _, target in shapes} == {12}  # ten characters, START and END
+
+
+def test_batches_hold_the_pairs(splits):
+    batches = loader(splits.test, shuffle=True)
+    for indices, batch in zip(batches.batch_sampler, batches, strict=True):
+        pairs = [splits.test.pairs[index] for index in indices]
+        assert [decode(row) for row in batch.source] == [pair.source for pair in pairs]
+        assert [decode(row) for row in batch.target] == [pair.target for pair in pairs]
+        assert batch.source.dtype == batch.target.dtype == np.int32
+        assert (batch.target[:, 0] == START).all()
+        assert (batch.target[:, 11] == END).all()
+
+
+def test_an_item_is_padded_to_its_own_shape(splits):
+    for index in range(20):
+        item = splits.test[index]
+        length = len(splits.test.pairs[index].source.encode())
+        assert (len(item.source), len(item.target)) == splits.test.shapes[splits.test.buckets[index]]
+        assert item.source[length:].tolist() == [PAD] * (len(item.source) - length)
+
+
+def test_little_padding_is_computed(splits):
+    real = sum(len(pair.source.encode()) for pair in splits.train.pairs)
+    padded = sum(batch.source.size for batch in loader(splits.train, shuffle=True))
+    assert 1.0 < padded / real < 1.35
+    mixed = sum(batch.source.size for batch in make_loader(splits.train, 7, shuffle=True))
+    assert mixed / real > 1.6
+
+
+def test_batches_are_the_same_with_worker_processes():
+    dataset = load_dates(67, 1, 1).train
+
+    def batches(num_workers):
+        batches = loader(dataset, shuffle=True, num_workers=num_workers)
+        for epoch in (0, 1):
+            batches.batch_sampler.set_epoch(epoch)
+            yield from batches
+
+    alone, with_workers = list(batches(0)), list(batches(2))
+    assert len(alone) == len(with_workers) == 20
+    for one, other in zip(alone, with_workers, strict=True):
+        np.testing.assert_array_equal(one.source, other.source)
+        np.testing.assert_array_equal(one.target, other.target)

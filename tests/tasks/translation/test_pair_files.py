@@ -1,0 +1,115 @@
+"""Files of sentence pairs: what is read, how it is split, and what each bad line says."""
+
+import pytest
+
+from transformer_jax.errors import InputError
+from transformer_jax.tasks.translation.padded_pairs import TextPair
+from transformer_jax.tasks.translation.pair_files import load_pairs, read_pairs, split_pairs
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(content: bytes):
+        path = tmp_path / "pairs.tsv"
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+def test_two_columns_are_read_and_further_ones_ignored(file):
+    path = file("Go.\tVa !\tCC-BY 2.0\nHi.\tSalut !\nRun!\t走れ\t\t\n".encode())
+    assert read_pairs(path) == [TextPair("Go.", "Va !"), TextPair("Hi.", "Salut !"), TextPair("Run!", "走れ")]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"a\tb\nc\td",
+        b"a\tb\nc\td\n",
+        b"a\tb\r\nc\td\r\n",
+        b"\xef\xbb\xbfa\tb\nc\td\n",
+        b"a\tb\nc\td\n\n \r\n\n",
+        b" a \t b\nc\td \n",
+    ],
+    ids=["no line end", "Unix", "Windows", "byte order mark", "blank lines at the end", "spaces"],
+)
+def test_what_is_no_text_is_left_off(file, content):
+    assert read_pairs(file(content)) == [TextPair("a", "b"), TextPair("c", "d")]
+
+
+def test_only_a_newline_ends_a_line(file):
+    path = file("a\u2028b\x0bc\x85d\te\n".encode())
+    assert read_pairs(path) == [TextPair("a\u2028b\x0bc\x85d", "e")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\tb\nc d\ne\tf\n", ":2: no tab in the line; it must part a source text from its target text"),
+        (b"a\tb\n\nc\td\n", ":2: no tab in the line; it must part a source text from its target text"),
+        (b"a\tb\nc\td\n\xc3\xa9\xe9\tf\n", ":3: byte 3 of the line, 0xe9, is not valid UTF-8"),
+        ("a\tb\n".encode("utf-16"), ":1: byte 1 of the line, 0xff, is not valid UTF-8"),
+        (b"a\tb\n\td\n", ":2: the source text is empty"),
+        (b"a\tb\nc\t\n", ":2: the target text is empty"),
+        (b"a\tb\nc\t \te\n", ":2: the target text is empty"),
+        (b"", ": no pairs left; the file is empty"),
+        (b"\xef\xbb\xbf\r\n", ": no pairs left; the file is empty"),
+        (b"abcdefgh\ta\nb\tabcdefgh\n", ": no pairs left; all 2 are longer than max_bytes, 7"),
+        (b"a\tb\na\tc\nd\te\n", ": 2 different source texts; training, validation and test need at least one each"),
+    ],
+)
+def test_bad_input_is_named_with_file_line_and_reason(file, content, message):
+    path = file(content)
+    with pytest.raises(InputError) as error:
+        load_pairs(path, max_bytes=7)
+    assert str(error.value) == f"{path}{message}"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(InputError) as error:
+        load_pairs(tmp_path / "missing.tsv")
+    assert str(error.value) == f"{tmp_path / 'missing.tsv'}: No such file or directory"
+    with pytest.raises(InputError, match="Is a directory"):
+        load_pairs(tmp_path)
+
+
+def test_pairs_longer_than_the_limit_are_counted(file, capsys):
+    path = file("aaaaaaa\tb\nééé\tb\néééé\tb\nc\tdddddddd\ne\tf\ng\th\n".encode())
+    splits = load_pairs(path, max_bytes=7)
+    assert capsys.readouterr().out == f"{path}: 2 of 6 pairs left out, longer than 7 bytes\n"
+    assert {pair.source for dataset in splits for pair in dataset.pairs} == {"aaaaaaa", "ééé", "e", "g"}
+
+
+def test_nothing_is_printed_when_nothing_is_left_out(file, capsys):
+    load_pairs(file(b"a\tb\nc\td\ne\tf\n"))
+    assert capsys.readouterr().out == ""
+
+
+PAIRS = [TextPair(f"source {number % 307}", f"target {number}") for number in range(613)]
+
+
+def test_a_source_is_in_one_split_with_all_its_targets():
+    splits = split_pairs(PAIRS, seed=0)
+    train, val, test = ({pair.source for pair in pairs} for pairs in splits)
+    assert (len(train), len(val), len(test)) == (277, 15, 15)
+    assert len(train | val | test) == 307
+    assert sorted(pair.target for pairs in splits for pair in pairs) == sorted(pair.target for pair in PAIRS)
+
+
+def test_the_split_is_a_function_of_the_seed():
+    assert split_pairs(PAIRS, seed=0) == split_pairs(PAIRS, seed=0)
+    assert split_pairs(PAIRS, seed=0)[2] != split_pairs(PAIRS, seed=1)[2]
+
+
+def test_held_out_sources_have_a_limit():
+    pairs = [TextPair(str(number), "x") for number in range(50_000)]
+    assert [len(part) for part in split_pairs(pairs, seed=0)] == [46_000, 2_000, 2_000]
+
+
+def test_the_three_sets_share_at_most_four_shapes(file):
+    lines = [f"{'s' * (1 + number * number % 97)}{number}\t{'t' * (1 + number % 53)}" for number in range(401)]
+    splits = load_pairs(file("\n".join(lines).encode()))
+    assert splits.train.shapes == splits.val.shapes == splits.test.shapes
+    assert len(splits.train.shapes) == 4
+    assert splits.train.shapes[-1] == (100, 55)

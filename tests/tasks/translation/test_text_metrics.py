@@ -1,0 +1,40 @@
+"""Measures of text, with answers worked out by hand."""
+
+import pytest
+
+from transformer_jax.tasks.translation.text_metrics import char_error_rate, exact_match, translation_scores
+
+
+def test_exact_match_counts_whole_texts():
+    assert exact_match(["2017-01-03", "2017-01-03", ""], ["2017-01-03", "2017-01-04", ""]) == 2 / 3
+
+
+def test_character_error_rate_counts_edits_per_reference_character():
+    # kitten -> sitting: two substitutions and an insertion, 7 characters; é is one character; one deletion.
+    assert char_error_rate(["kitten"], ["sitting"]) == 3 / 7
+    assert char_error_rate(["kitten", "é", "abc"], ["sitting", "e", "ab"]) == (3 + 1 + 1) / (7 + 1 + 2)
+    assert char_error_rate(["same"], ["same"]) == 0
+    assert char_error_rate(["aaaa"], ["b"]) == 4
+    assert char_error_rate([""], ["abc"]) == 1
+
+
+def test_translation_scores_of_the_corpus():
+    assert translation_scores(["the cat sat on the mat"], ["the cat sat on the mat"]) == pytest.approx(
+        {"chrf": 100, "bleu": 100}
+    )
+    # 4 of 5 words, 3 of 4 pairs, 2 of 3 triples and 1 of 2 quadruples agree; the length penalty is 1.
+    scores = translation_scores(["a b c d e"], ["a b c d f"])
+    assert scores["bleu"] == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4))
+    assert 0 < scores["chrf"] < 100
+
+
+@pytest.mark.parametrize("measure", [exact_match, char_error_rate, translation_scores])
+@pytest.mark.parametrize(("predictions", "references"), [([], []), (["a"], ["a", "b"])])
+def test_predictions_and_references_must_pair_up(measure, predictions, references):
+    with pytest.raises(ValueError, match=f"{len(predictions)} predictions and {len(references)} references"):
+        measure(predictions, references)
+
+
+def test_an_error_rate_needs_a_character():
+    with pytest.raises(ValueError, match="the references are all empty"):
+        char_error_rate(["a"], [""])

@@ -1,0 +1,179 @@
+"""Published models by name and by path: the reverse task solved, downloads whole or not at all, clear errors."""
+
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import flax.serialization
+import jax
+import numpy as np
+import pytest
+import torch
+from local_server import UNREACHABLE, serve
+from repository import REPOSITORY
+from tutorial_models import TorchPredictor, evaluate, flax_tree
+
+from transformer_jax import load_pretrained
+from transformer_jax.errors import InputError
+from transformer_jax.tasks.reverse import ReverseDataset
+from transformer_jax.trained import published as pretrained
+
+FOLDER = Path(os.environ.get("PUBLISHED_WEIGHTS", REPOSITORY.parent / "shared" / "pretrained"))
+REVERSE = FOLDER / "ReverseTask.ckpt"
+FEATURES, D, C, H, L = 11, 22, 5, 2, 1
+FLAX = flax.serialization.msgpack_serialize(flax_tree(FEATURES, D, C, L))
+BY_HAND = r"put the file at .*data/reverse-jax.ckpt by hand"
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """Puts another file in the place of the published one."""
+
+    def replace(url: str, content: bytes | None = FLAX, num_heads: int = H) -> None:
+        digest = None if content is None else hashlib.sha256(content).hexdigest()
+        monkeypatch.setitem(pretrained.PUBLISHED, "reverse-jax", pretrained.Published(url, num_heads, digest))
+
+    return replace
+
+
+@pytest.mark.skipif(
+    not REVERSE.is_file(), reason=f"needs the published {REVERSE}; PUBLISHED_WEIGHTS may name its folder"
+)
+def test_the_published_reverse_model_solves_its_task_with_the_logits_of_the_formulas(tmp_path):
+    (tmp_path / "reverse-jax.ckpt").write_bytes(REVERSE.read_bytes())  # as by hand, and checked against the digest
+    model, params = load_pretrained("reverse-jax", cache_dir=tmp_path)
+    assert (model.model_dim, model.num_heads, model.num_layers, model.num_classes) == (32, 1, 1, 10)
+    inputs = ReverseDataset(size=10_000, seed=44).inputs  # [N T]
+    one_hot = np.eye(10, dtype=np.float32)[inputs]
+    logits = jax.jit(model.apply)(params, one_hot)  # [N T C]
+    assert (logits.argmax(-1) == inputs[:, ::-1]).mean() == 1.0
+    expected = evaluate(flax.serialization.msgpack_restore(REVERSE.read_bytes()), one_hot, num_heads=1)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda array: array.astype(np.float64), (params, one_hot))
+        np.testing.assert_allclose(jax.jit(model.apply)(*wide), expected, rtol=0, atol=1e-5)
+    # Float32 alone puts the worst of 1.6 million logits 1.9e-5 off, in a range of ±10.6.
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    by_path = load_pretrained(REVERSE, num_heads=1)
+    assert by_path[0] == model
+    jax.tree.map(np.testing.assert_array_equal, by_path[1], params)
+
+
+def test_the_names_and_the_addresses_of_the_published_files():
+    main = "https://raw.githubusercontent.com/phlippe/saved_models/main/"
+    assert {name: (file.url.removeprefix(main), file.num_heads) for name, file in pretrained.PUBLISHED.items()} == {
+        "reverse-jax": ("JAX/tutorial6/ReverseTask.ckpt", 1),
+        "reverse-pytorch": ("tutorial6/ReverseTask.ckpt", 1),
+        "anomaly-jax": ("JAX/tutorial6/SetAnomalyTask.ckpt", 4),
+        "anomaly-pytorch": ("tutorial6/SetAnomalyTask.ckpt", 4),
+    }
+    digest = "af733e4191eafd377769576d3a9e06fde606748881ca887ef4462d92c3b038f9"
+    assert pretrained.PUBLISHED["reverse-jax"].sha256 == digest
+
+
+def test_a_name_is_downloaded_once_and_knows_its_heads(tmp_path, published):
+    cache_dir = tmp_path / "not" / "yet"
+    with serve({"/a.ckpt": FLAX}) as (url, requests):
+        published(f"{url}/a.ckpt")
+        model, params = load_pretrained("reverse-jax", cache_dir=cache_dir)
+        assert (model.num_heads, len(requests)) == (H, 1)
+        again = load_pretrained("reverse-jax", cache_dir=str(cache_dir), num_heads=H)
+        assert len(requests) == 1
+    jax.tree.map(np.testing.assert_array_equal, params, again[1])
+    assert [path.name for path in cache_dir.iterdir()] == ["reverse-jax.ckpt"]
+    assert (cache_dir / "reverse-jax.ckpt").read_bytes() == FLAX
+    with pytest.raises(InputError, match="num_heads is 11; that of reverse-jax is 2"):
+        load_pretrained("reverse-jax", cache_dir=cache_dir, num_heads=11)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        ("unreachable", "Connection refused"),
+        ("not found", "404"),
+        ("cut off", r"IncompleteRead\(\d+ bytes read"),
+        ("nonsense", "nonsense"),
+        ("other content", r"is not the published file: its SHA-256 is \w{64}, not \w{64}"),
+    ],
+)
+def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, published, failure, reason, exists):
+    cache_dir = tmp_path / "data"
+    if exists:
+        cache_dir.mkdir()
+    page = {"cut off": (FLAX, 1000), "nonsense": None, "other content": FLAX[:-1] + b"!"}
+    with serve({"/a": page[failure]} if failure in page else {}) as (url, _):
+        published(f"{UNREACHABLE if failure == 'unreachable' else url}/a")
+        with pytest.raises(
+            InputError, match=rf"reverse-jax could not be had from http.*{reason}.*; {BY_HAND}"
+        ) as error:
+            load_pretrained("reverse-jax", cache_dir=cache_dir)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.rglob("*")) == ([cache_dir] if exists else [])
+
+
+def test_a_page_in_the_place_of_a_file_without_a_known_digest_is_not_kept(tmp_path, published):
+    with serve({"/a": b"<html>please log in</html>"}) as (url, _):
+        published(f"{url}/a", content=None)
+        with pytest.raises(InputError, match=rf"neither a Flax msgpack nor a PyTorch file.*; {BY_HAND}"):
+            load_pretrained("reverse-jax", cache_dir=tmp_path / "data")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_never_answers_is_given_up(tmp_path, published, monkeypatch):
+    monkeypatch.setattr(pretrained, "TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        published(f"http://127.0.0.1:{silent.getsockname()[1]}/a")
+        with pytest.raises(InputError, match=rf"could not be had from .*timed out.*; {BY_HAND}"):
+            load_pretrained("reverse-jax", cache_dir=tmp_path / "data")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_cache_that_is_not_the_published_one_is_named(tmp_path, published):
+    path = tmp_path / "reverse-jax.ckpt"
+    path.write_bytes(FLAX[:-1] + b"!")
+    published(UNREACHABLE)
+    with pytest.raises(InputError, match=rf"{path} is not the published file.*; remove {path} to have it downloaded"):
+        load_pretrained("reverse-jax", cache_dir=tmp_path)
+    published(UNREACHABLE, content=None)
+    path.write_bytes(FLAX[:1000])
+    with pytest.raises(InputError, match=rf"{path} is no Flax msgpack .*; remove {path} to have it downloaded again"):
+        load_pretrained("reverse-jax", cache_dir=tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cache_dir is .*/file/x; it must be a directory that can be written"):
+        load_pretrained("reverse-jax", cache_dir=tmp_path / "file" / "x")
+
+
+def test_a_path_serves_for_both_kinds(tmp_path):
+    (tmp_path / "flax").write_bytes(FLAX)
+    settings = {"input_dim": FEATURES, "model_dim": D, "num_classes": C, "num_heads": H, "num_layers": L}
+    module = TorchPredictor(**settings, dropout=0.0, input_dropout=0.0)
+    torch.save(module.checkpoint(), tmp_path / "lightning")
+    x = np.random.default_rng(0).normal(size=(3, 7, FEATURES)).astype(np.float32)
+    model, params = load_pretrained(str(tmp_path / "flax"), num_heads=H)
+    expected = evaluate(flax_tree(FEATURES, D, C, L), x, H)
+    np.testing.assert_allclose(model.apply(params, x), expected, atol=1e-5)
+    model, params = load_pretrained(str(tmp_path / "lightning"))
+    np.testing.assert_allclose(model.apply(params, x), module(torch.tensor(x)).detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["reverse", "nowhere/model.ckpt", "."])
+def test_what_is_neither_a_name_nor_a_file_is_an_error(what):
+    with pytest.raises(
+        InputError, match=rf"pretrained is {what}; it must be a file, or one of reverse-jax, reverse-py"
+    ):
+        load_pretrained(what)
+
+
+def test_a_flax_file_is_loaded_without_pytorch(tmp_path):
+    (tmp_path / "flax").write_bytes(FLAX)
+    code = (
+        "import sys; from transformer_jax import load_pretrained; "
+        f"load_pretrained({str(tmp_path / 'flax')!r}, num_heads=1); print('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

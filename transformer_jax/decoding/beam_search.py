@@ -1,0 +1,135 @@
+"""Decoding by beam search: several hypotheses for each batch element. No model is known here."""
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, Int
+
+from transformer_jax.decoding.token_by_token import (
+    Cache,
+    Decoded,
+    Grow,
+    Step,
+    check_sizes,
+    decoding_loop,
+    empty_results,
+    row_log_probs,
+)
+
+
+def beam_search(
+    step: Step,
+    cache: Cache,
+    batch_size: int,
+    *,
+    start_token: int,
+    end_token: int,
+    pad_token: int,
+    max_length: int,
+    grow: Grow | None = None,
+    beam_width: int = 4,
+    length_penalty: float = 0.6,
+    n_best: int | None = None,
+) -> Decoded:
+    """Search for the results with the highest `log-probability / ((5 + length) / 6)^α` (Wu et al. 2016, equation 14).
+
+    At each position the K most probable continuations of the live hypotheses survive. Those that end, or reach
+    `max_length`, are finished and compete by their score; the others live on. The search stops when no live hypothesis
+    can still come among the `n_best` finished ones, so stopping early changes no result. K = 1 is greedy.
+
+    Args:
+        beam_width: K; it and α default to those of Vaswani et al. 2017. `token_by_token` has the others.
+        length_penalty: α; 0 compares log-probabilities, larger ones favour longer results.
+        n_best: number of results for each batch element, None for K; with fewer the search stops earlier.
+
+    Returns:
+        Tokens `[B, n_best, T]`, lengths `[B, n_best]` and scores `[B, n_best]`, best first.
+
+    Raises:
+        ValueError: as `greedy_decode`; or `beam_width` is below 1, `length_penalty` is below 0 or not finite, or
+            `n_best` is outside 1 … K.
+    """
+    n_best = beam_width if n_best is None else n_best
+    _check_beams(beam_width, length_penalty, n_best)
+    check_sizes(cache, batch_size, max_length)
+    beams = _Beams(
+        position=jnp.int32(0),
+        # One hypothesis to begin with: K equal ones would stay equal.
+        log_probs=jnp.full((batch_size, beam_width), -jnp.inf).at[:, 0].set(0),
+        last_tokens=jnp.full((batch_size, beam_width), start_token, jnp.int32),
+        tokens=jnp.full((batch_size, beam_width, max_length), pad_token, jnp.int32),
+        finished=empty_results((batch_size, n_best), max_length, pad_token, score=-jnp.inf),
+        cache=jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_width, axis=0), cache),
+    )
+    can_improve = partial(_can_improve, alpha=length_penalty)
+    advance = partial(_advance_beams, step=step, end_token=end_token, alpha=length_penalty)
+    return decoding_loop(can_improve, advance, beams, max_length, grow).finished
+
+
+class _Beams(NamedTuple):
+    """What beam search carries from one position to the next."""
+
+    position: Int[Array, ""]
+    log_probs: Float[Array, "B K"]  # of the live hypotheses, -inf where none lives
+    last_tokens: Int[Array, "B K"]
+    tokens: Int[Array, "B K T"]
+    finished: Decoded  # [B, n_best]
+    cache: Cache
+
+
+def _can_improve(beams: _Beams, *, alpha: float) -> Bool[Array, ""]:
+    """Whether a live hypothesis of any batch element may still come among the finished ones."""
+    # Log-probabilities only fall with length and the penalty only rises, so no hypothesis can end above this.
+    bound = jnp.max(beams.log_probs, axis=1) / _length_penalty(beams.tokens.shape[-1], alpha)
+    return jnp.any(bound > beams.finished.scores[:, -1])
+
+
+def _advance_beams(beams: _Beams, *, step: Step, end_token: int, alpha: float) -> _Beams:
+    """Continue the live hypotheses by one token, and set aside those that this finishes."""
+    batch_size, beam_width, max_length = beams.tokens.shape
+    logits, cache = step(beams.last_tokens.reshape(-1), beams.position, beams.cache)
+    log_probs = row_log_probs(logits, batch_size * beam_width).reshape(batch_size, beam_width, -1)  # [B K V]
+    log_probs += beams.log_probs[..., None]
+    totals, best = lax.top_k(log_probs.reshape(batch_size, -1), beam_width)  # [B K]
+    parents, chosen = jnp.divmod(best, log_probs.shape[-1])
+    tokens = lax.dynamic_update_index_in_dim(_take(beams.tokens, parents), chosen, beams.position, axis=-1)
+    rows = (jnp.arange(batch_size)[:, None] * beam_width + parents).reshape(-1)  # [B·K]
+
+    length = beams.position + 1
+    ended = (chosen == end_token) | (length == max_length)
+    scores = jnp.where(ended, totals / _length_penalty(length, alpha), -jnp.inf)
+    new = Decoded(tokens, jnp.full_like(chosen, length), scores)
+    # Of equal scores top_k takes the first, so that a place without a result stays as it was.
+    candidates = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), beams.finished, new)
+    _, best = lax.top_k(candidates.scores, beams.finished.scores.shape[1])
+    return _Beams(
+        position=length,
+        log_probs=jnp.where(ended, -jnp.inf, totals),
+        last_tokens=chosen,
+        tokens=tokens,
+        finished=_take(candidates, best),
+        cache=jax.tree.map(lambda leaf: leaf[rows], cache),
+    )
+
+
+def _length_penalty(length: Int[ArrayLike, ""], alpha: float) -> Float[Array, ""]:
+    return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** alpha
+
+
+def _take(tree: Any, index: Int[Array, "B chosen"]) -> Any:
+    """For each batch element the hypotheses with these indices, from every array `[B, K, ...]` of a pytree."""
+    return jax.vmap(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))(tree, index)
+
+
+def _check_beams(beam_width: int, length_penalty: float, n_best: int) -> None:
+    if beam_width < 1:
+        raise ValueError(f"beam_width is {beam_width}; it must be at least 1")
+    if not 0 <= length_penalty < math.inf:
+        raise ValueError(f"length_penalty is {length_penalty}; it must be a finite number, at least 0")
+    if not 1 <= n_best <= beam_width:
+        raise ValueError(f"n_best is {n_best}; it must be at least 1 and at most beam_width, which is {beam_width}")

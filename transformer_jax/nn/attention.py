@@ -1,0 +1,163 @@
+"""Scaled dot-product attention as a function, and the multi-head module around it (Vaswani et al. 2017)."""
+
+import math
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int, Shaped
+
+from transformer_jax.errors import InputError
+from transformer_jax.nn.dense import Dense
+from transformer_jax.nn.masks import fit_mask
+
+
+def scaled_dot_product(
+    q: Shaped[ArrayLike, "... T d"],
+    k: Shaped[ArrayLike, "... S d"],
+    v: Shaped[ArrayLike, "... S d_v"],
+    mask: Shaped[ArrayLike, "..."] | None = None,
+) -> tuple[Float[Array, "... T d_v"], Float[Array, "... T S"]]:
+    """Attend to `v` by the similarity of `q` and `k`: `softmax(Q Kᵀ / √d) V` (Vaswani et al. 2017, equation 1).
+
+    The softmax is taken in float32 or wider, whatever the input type. A query that may attend to nothing gets zero
+    weights and zero values, and a finite gradient.
+
+    What is masked must still be finite: zero times infinity is no number.
+
+    Args:
+        q: queries `[..., T, d]`.
+        k: keys `[..., S, d]`.
+        v: values `[..., S, d_v]`.
+        mask: True = may attend; see `transformer_jax.nn.masks` for the ranks.
+
+    Returns:
+        The values `[..., T, d_v]` and the attention weights `[..., T, S]`, each row of which sums to one.
+
+    Raises:
+        InputError: the mask is of another rank, of float type, or does not fit.
+    """
+    q, k, v = promote_dtype(q, k, v, dtype=None)  # to one floating type
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    logits = jnp.einsum("...td,...sd->...ts", q, k, preferred_element_type=wide) / math.sqrt(q.shape[-1])
+    if mask is not None:
+        mask = fit_mask(mask, logits.shape)
+        # Finite, so that a row without any allowed key is no NaN on its way, also not in the gradient.
+        logits = jnp.where(mask, logits, jnp.finfo(wide).min)
+    attention = nn.softmax(logits)
+    if mask is not None:
+        attention = jnp.where(mask, attention, 0)  # a row without any allowed key was uniform until here
+    attention = attention.astype(v.dtype)
+    return jnp.einsum("...ts,...sd->...td", attention, v), attention
+
+
+def head_width(embed_dim: int, num_heads: int) -> int:
+    """Width d = D / H of one head.
+
+    Raises:
+        InputError: `num_heads` does not divide `embed_dim`.
+    """
+    if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
+        raise InputError(f"num_heads is {num_heads}; it must be at least 1 and divide the model's width {embed_dim}")
+    return embed_dim // num_heads
+
+
+class KeyValue(NamedTuple):
+    """Keys and values of every head, projected: what attention needs of a memory, and keeps while decoding."""
+
+    key: Float[Array, "B H S d"]
+    value: Float[Array, "B H S d"]
+
+    def grow(self, length: int) -> "KeyValue":
+        """The same, with room for `length` positions."""
+        return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, 0))), self)
+
+
+class MultiheadAttention(nn.Module):
+    """Multi-head attention: `Concat(head_1 … head_H) W_O`, `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`.
+
+    Queries come from `x`; keys and values from `memory`, or from `x` too where there is none (self-attention).
+    Xavier-uniform kernels, zero biases. Source: Vaswani et al. 2017, section 3.2.2.
+
+    Raises:
+        InputError: at construction, if `num_heads` does not divide `embed_dim`.
+    """
+
+    embed_dim: int  # D, the width of the output and of the H heads together
+    num_heads: int  # H
+
+    def __post_init__(self) -> None:
+        head_width(self.embed_dim, self.num_heads)
+        super().__post_init__()
+
+    def setup(self) -> None:
+        self.query_proj = self._dense()
+        self.key_proj = self._dense()
+        self.value_proj = self._dense()
+        self.output_proj = self._dense()
+
+    def _dense(self) -> Dense:
+        return Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
+
+    def __call__(
+        self,
+        x: Float[ArrayLike, "B T D_x"],
+        memory: Float[ArrayLike, "B S D_memory"] | None = None,
+        mask: Shaped[ArrayLike, "..."] | None = None,
+        return_attention: bool = False,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+        """Attend from `x` to `memory` (or to itself).
+
+        Args:
+            x: `[B, T, D_x]`; its width may differ from `embed_dim`.
+            memory: `[B, S, D_memory]`, or None for self-attention (S = T).
+            mask: True = may attend; see `transformer_jax.nn.masks` for the ranks.
+            return_attention: also return the weights that this pass used.
+
+        Returns:
+            `[B, T, D]`, with `return_attention` a pair of it and the weights `[B, H, T, S]`.
+        """
+        output, attention = self.attend(x, self.project(x if memory is None else memory), mask)
+        return (output, attention) if return_attention else output
+
+    def project(self, memory: Float[ArrayLike, "B S D_memory"]) -> KeyValue:
+        """The keys and values of a memory."""
+        return KeyValue(self._split_heads(self.key_proj(memory)), self._split_heads(self.value_proj(memory)))
+
+    def attend(
+        self, x: Float[ArrayLike, "B T D_x"], memory: KeyValue, mask: Shaped[ArrayLike, "..."] | None = None
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+        """Attend from `x` to keys and values that are projected already; returns the output and the weights."""
+        query = self._split_heads(self.query_proj(x))  # [B H T d]
+        values, attention = scaled_dot_product(query, memory.key, memory.value, mask)
+        return self.output_proj(self._join_heads(values)), attention
+
+    def extend(
+        self, x: Float[ArrayLike, "B 1 D"], cache: KeyValue, position: Int[ArrayLike, ""]
+    ) -> tuple[Float[Array, "B 1 D"], KeyValue]:
+        """Causal self-attention of one more position, whose keys and values join those of the earlier ones.
+
+        Args:
+            x: the new position.
+            cache: room for S positions, of which those before `position` are filled.
+            position: where the new one stands.
+
+        Returns:
+            The output at the new position, and the cache with it.
+        """
+        new = self.project(x)
+        cache = jax.tree.map(lambda old, one: jax.lax.dynamic_update_slice_in_dim(old, one, position, 2), cache, new)
+        filled = jnp.arange(cache.key.shape[2]) <= position  # [S]
+        return self.attend(x, cache, filled[None])[0], cache
+
+    def _split_heads(self, x: Float[Array, "B T D"]) -> Float[Array, "B H T d"]:
+        d = head_width(self.embed_dim, self.num_heads)
+        return x.reshape(*x.shape[:-1], self.num_heads, d).swapaxes(-3, -2)
+
+    def _join_heads(self, x: Float[Array, "B H T d"]) -> Float[Array, "B T D"]:
+        x = x.swapaxes(-3, -2)  # [B T H d]
+        return x.reshape(*x.shape[:-2], self.embed_dim)

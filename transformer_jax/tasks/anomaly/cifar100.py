@@ -1,0 +1,92 @@
+"""CIFAR-100 as arrays: read from disk, or downloaded whole or not at all."""
+
+import http.client
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int, UInt8
+
+from transformer_jax.data.downloads import directory_for_download, in_one_line
+from transformer_jax.errors import InputError
+
+FOLDER = "cifar-100-python"
+ARCHIVE = "cifar-100-python.tar.gz"
+FILES = ("train", "test", "meta")  # inside the folder
+
+
+class LabelledImages(NamedTuple):
+    """One split of the data set."""
+
+    images: UInt8[np.ndarray, "N 32 32 3"]
+    labels: Int[np.ndarray, " N"]  # fine labels, 0 … 99
+    digest: str  # MD5 of the file that holds them
+
+
+def has_cifar100_images(data_dir: str | Path) -> bool:
+    """Whether CIFAR-100's images lie under a directory, unpacked or as the archive; their digests are not checked."""
+    folder = Path(data_dir) / FOLDER
+    return all((folder / name).is_file() for name in FILES) or (Path(data_dir) / ARCHIVE).is_file()
+
+
+def load_cifar100(data_dir: str | Path, *, download: bool = True) -> tuple[LabelledImages, LabelledImages]:
+    """The training and the test split of CIFAR-100 (Krizhevsky, 2009).
+
+    Args:
+        data_dir: where `cifar-100-python/` or its archive lies, or is downloaded to.
+        download: fetch the archive (161 MB) if neither is there.
+
+    Raises:
+        InputError: the files are not there and cannot be downloaded, which then leaves nothing behind; or one of them
+            is not the published one, by its MD5.
+    """
+    from torchvision.datasets import CIFAR100
+
+    data_dir = Path(data_dir)
+    if not all((data_dir / FOLDER / name).is_file() for name in FILES):
+        _fetch(data_dir, download=download)
+    digests = dict([*CIFAR100.train_list, *CIFAR100.test_list, (CIFAR100.meta["filename"], CIFAR100.meta["md5"])])
+    for name in FILES:  # torchvision checks too, but does not say which file it is
+        _check_digest(data_dir / FOLDER / name, digests[name])
+    train, test = (CIFAR100(data_dir, train=train) for train in (True, False))
+    return _as_arrays(train, digests["train"]), _as_arrays(test, digests["test"])
+
+
+def _as_arrays(dataset: Any, digest: str) -> LabelledImages:
+    # torchvision's images are a transposed view, in which an image is not one piece of memory.
+    return LabelledImages(np.ascontiguousarray(dataset.data), np.asarray(dataset.targets, np.int32), digest)
+
+
+def _fetch(data_dir: Path, *, download: bool) -> None:
+    """Unpack the archive, downloaded if need be, beside where its files belong, and move them there one by one."""
+    from torchvision.datasets import CIFAR100
+    from torchvision.datasets.utils import extract_archive
+
+    archive = data_dir / ARCHIVE
+    by_hand = f"put {ARCHIVE} into {data_dir} by hand, or use the data set that needs no network (--dataset digits)"
+    if archive.is_file():
+        _check_digest(archive, CIFAR100.tgz_md5)
+    elif not download:
+        raise InputError(f"CIFAR-100 is not in data_dir {data_dir}, and download is off; {by_hand}")
+    source = archive if archive.is_file() else CIFAR100.url
+    with directory_for_download(data_dir) as temporary:
+        try:
+            if source == archive:
+                extract_archive(archive, temporary)
+            else:
+                CIFAR100(temporary, download=True)
+        except (OSError, RuntimeError, http.client.HTTPException) as error:
+            raise InputError(f"CIFAR-100 could not be had from {source} ({in_one_line(error)}); {by_hand}") from error
+        (data_dir / FOLDER).mkdir(exist_ok=True)
+        for name in FILES:
+            (temporary / FOLDER / name).replace(data_dir / FOLDER / name)
+
+
+def _check_digest(path: Path, expected: str) -> None:
+    from torchvision.datasets.utils import calculate_md5
+
+    if (found := calculate_md5(path)) != expected:
+        raise InputError(
+            f"{path} is not CIFAR-100's: its MD5 is {found}, and it must be {expected}; "
+            "remove the file to have it downloaded again"
+        )

@@ -1,0 +1,170 @@
+"""Image features on disk: files that know what made them, built in shards that outlive an interruption."""
+
+import dataclasses
+import json
+import shutil
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer_jax.errors import InputError
+from transformer_jax.tasks.anomaly.resnet34 import FEATURE_DIM
+
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """What made features; a field that is not known is None."""
+
+    data: str | None = None  # digest of the images
+    model: str | None = None  # network, its training and the layer
+    weights: str | None = None  # digest of the network's weights
+    resolution: int | None = None  # pixels to which the images were resized
+
+    def difference(self, wanted: "Provenance") -> str | None:
+        """The first known field that differs from what is wanted, in words."""
+        for field in dataclasses.fields(self):
+            found, expected = getattr(self, field.name), getattr(wanted, field.name)
+            if None not in (found, expected) and found != expected:
+                return f"{field.name} was {found} and is now {expected}"
+        return None
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Provenance":
+        """From text; what is no such text gives a `ValueError` or a `TypeError`."""
+        return cls(**json.loads(text))
+
+
+def read_features(path: Path) -> tuple[Float[np.ndarray, "N 512"], Provenance | None]:
+    """Features from an `.npz` under the key `feats`, and what made them if the file says so.
+
+    Nothing in the file is unpickled.
+
+    Raises:
+        InputError: the file is missing, damaged or without the key, or holds anything but finite `[N, 512]`.
+    """
+    features, provenance = _read_arrays(path)
+    if features.ndim != 2 or features.shape[1] != FEATURE_DIM:
+        raise InputError(f"feats in {path} has the shape {list(features.shape)}; it must be [images, {FEATURE_DIM}]")
+    if not np.issubdtype(features.dtype, np.floating):
+        raise InputError(f"feats in {path} has the type {features.dtype}; it must be a floating-point type")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinity, which is refused below
+        features = features.astype(np.float32, copy=False)
+    if num_bad := np.count_nonzero(~np.isfinite(features).all(axis=1)):
+        raise InputError(
+            f"feats in {path} has NaN or infinity in {num_bad} of {len(features)} rows; all must be finite"
+        )
+    return features, provenance
+
+
+def _read_arrays(path: Path) -> tuple[np.ndarray, Provenance | None]:
+    try:
+        # Opened here, since NumPy leaves the file open when it is not a whole .npz.
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError(f"{path} holds a single array; it must be an .npz with the key feats")
+            if "feats" not in archive:
+                raise InputError(f"{path} has the keys {archive.files}; it must have the key feats")
+            provenance = Provenance.from_json(str(archive["provenance"])) if "provenance" in archive else None
+            return archive["feats"], provenance
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path} must be an .npz of plain arrays, whole and not pickled ({error})") from error
+
+
+class FeatureFile:
+    """A cached `.npz` of features, made anew when something else would make them now.
+
+    While it is being made, shards of it lie in a directory beside it, so that an interrupted extraction continues. What
+    is finished gets its name by a rename: whatever has its name is whole.
+
+    Args:
+        path: of the `.npz`.
+        num_images: N, rows of the finished file.
+        provenance: what makes the features now.
+        shard_size: images in a shard, the most that an interruption loses.
+    """
+
+    def __init__(self, path: Path, num_images: int, provenance: Provenance, shard_size: int) -> None:
+        self.path = path
+        self.num_images = num_images
+        self.provenance = provenance
+        self._ranges = [(start, min(start + shard_size, num_images)) for start in range(0, num_images, shard_size)]
+        self._shards = path.with_suffix(".parts")
+
+    def read(self) -> Float[np.ndarray, "N 512"] | None:
+        """The features, or None if they have to be made: there is no file, or something else made it.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        if not self.path.exists():
+            return None
+        features, provenance = read_features(self.path)
+        if self._reason_to_rebuild(provenance):
+            return None
+        return features
+
+    def begin(self) -> list[tuple[int, int]]:
+        """Prepare to make the file; the ranges of images, start and stop, whose features are still wanted."""
+        if self.path.exists() and (reason := self._reason_to_rebuild(read_features(self.path)[1])):
+            print(f"Rebuilding {self.path}: {reason}.")
+        self._discard_other_shards()
+        wanted = [limits for limits in self._ranges if not self._has_shard(*limits)]
+        if len(wanted) < len(self._ranges):
+            num_missing = sum(stop - start for start, stop in wanted)
+            print(f"Continuing {self.path} with the last {num_missing} of {self.num_images} images.")
+        return wanted
+
+    def add(self, start: int, stop: int, features: Float[np.ndarray, "B 512"]) -> None:
+        """Keep the features of one range."""
+        temporary = self._shards / "shard.tmp"
+        with temporary.open("wb") as file:
+            np.save(file, features, allow_pickle=False)
+        temporary.replace(self._shard(start, stop))
+
+    def join(self) -> None:
+        """Make the file of its shards, which are removed."""
+        features = np.concatenate([np.load(self._shard(*limits), allow_pickle=False) for limits in self._ranges])
+        temporary = self._shards / "joined.npz"
+        np.savez(temporary, feats=features, provenance=np.array(self.provenance.to_json()))
+        temporary.replace(self.path)
+        shutil.rmtree(self._shards)
+
+    def _reason_to_rebuild(self, provenance: Provenance | None) -> str | None:
+        if provenance is None:
+            return "it does not say what made it"
+        return provenance.difference(self.provenance)
+
+    def _discard_other_shards(self) -> None:
+        """Leave only shards that the same data, network and resolution made."""
+        record = self._shards / "provenance.json"
+        if self._shards.exists():
+            try:
+                reason = self._reason_to_rebuild(Provenance.from_json(record.read_text(encoding="utf-8")))
+            except (OSError, ValueError, TypeError):
+                reason = "they do not say what made them"
+            if not reason:
+                return
+            print(f"Discarding the interrupted extraction in {self._shards}: {reason}.")
+            shutil.rmtree(self._shards)
+        self._shards.mkdir(parents=True)
+        record.write_text(self.provenance.to_json(), encoding="utf-8")
+
+    def _shard(self, start: int, stop: int) -> Path:
+        return self._shards / f"{start:06}-{stop:06}.npy"
+
+    def _has_shard(self, start: int, stop: int) -> bool:
+        try:
+            shard = np.load(self._shard(start, stop), allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return False
+        return shard.shape == (stop - start, FEATURE_DIM) and shard.dtype == np.float32

@@ -1,0 +1,157 @@
+"""CIFAR-100 as features of a pretrained ResNet-34: computed once, cached, or taken from ready files."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+from tqdm import tqdm
+
+from transformer_jax.errors import InputError
+from transformer_jax.tasks.anomaly.cifar100 import has_cifar100_images, load_cifar100
+from transformer_jax.tasks.anomaly.feature_cache import FeatureFile, Provenance, read_features
+from transformer_jax.tasks.anomaly.resnet34 import ACTIVATION, ResNet34Features, fetch_weights, weights_digest
+
+FILE_NAMES = ("train_set_features.npz", "test_set_features.npz")  # the tutorial's
+CACHE = "cifar100_features"  # directory of our own files, so that no file of the tutorial is ever overwritten
+
+
+class ImageFeatures(NamedTuple):
+    """One split of a data set of images, each with its features."""
+
+    features: Float[np.ndarray, "N 512"]
+    labels: Int[np.ndarray, " N"]  # 0 … 99
+    images: UInt8[np.ndarray, "N 32 32 3"]
+
+
+def has_cifar100(data_dir: str | Path) -> bool:
+    """Whether images or finished features of CIFAR-100 lie under a directory; looks at names alone, so it is quick."""
+    finished = all((Path(data_dir) / CACHE / name).is_file() for name in FILE_NAMES)
+    return finished or has_cifar100_images(data_dir)
+
+
+def cifar100_features(
+    data_dir: str | Path,
+    features_dir: str | Path | None = None,
+    *,
+    resolution: int = 224,
+    batch_size: int = 64,
+    shard_size: int = 1024,
+    pretrained: str | None = "imagenet",
+    download: bool = True,
+) -> tuple[ImageFeatures, ImageFeatures]:
+    """The training and the test split of CIFAR-100 with the features of a ResNet-34.
+
+    Images are resized bilinearly, scaled to [0, 1] and normalized with ImageNet's statistics; the features are the
+    activation `block4_2`, averaged over height and width. They are cached as `data_dir/cifar100_features/*.npz` under
+    the key `feats`, and made anew when the images, the weights or the resolution differ from those that made the cache.
+
+    Args:
+        data_dir: where `cifar-100-python/` and the weights lie or are downloaded to, and the cache is kept.
+        features_dir: where ready features lie, `train_set_features.npz` and `test_set_features.npz`; nothing is
+            computed then.
+        resolution: pixels to which the height and the width of images are resized.
+        batch_size: images that go through the network at once.
+        shard_size: images whose features are written at once, the most that an interruption loses.
+        pretrained: "imagenet" for the published weights, None for random ones, good for tests alone.
+        download: fetch images and weights that are not under `data_dir`.
+
+    Raises:
+        InputError: an argument that cannot work; files that are missing and cannot be downloaded, damaged, not the
+            published ones, or not of these images.
+    """
+    _check_arguments(resolution, batch_size, shard_size, pretrained)
+    ready = None if features_dir is None else [read_features(Path(features_dir) / name) for name in FILE_NAMES]
+    splits = load_cifar100(data_dir, download=download)
+    model = f"flaxmodels.ResNet34 {pretrained or 'random'} {ACTIVATION} averaged"
+    provenances = [Provenance(data=split.digest, model=model, resolution=resolution) for split in splits]
+    if ready is not None:
+        for name, split, found, wanted in zip(FILE_NAMES, splits, ready, provenances, strict=True):
+            _check_ready(Path(features_dir) / name, *found, len(split.labels), wanted)
+        tables = [features for features, _ in ready]
+    else:
+        images = [split.images for split in splits]
+        tables = _cached_features(Path(data_dir), images, provenances, batch_size, shard_size, pretrained, download)
+    train, test = (
+        ImageFeatures(table, split.labels, split.images) for table, split in zip(tables, splits, strict=True)
+    )
+    return train, test
+
+
+def _check_arguments(resolution: int, batch_size: int, shard_size: int, pretrained: str | None) -> None:
+    for name, value in (("resolution", resolution), ("batch_size", batch_size), ("shard_size", shard_size)):
+        if value < 1:
+            raise InputError(f"{name} is {value}; it must be at least 1")
+    if pretrained not in ("imagenet", None):
+        raise InputError(f"pretrained is {pretrained!r}; it may be 'imagenet' or None")
+
+
+def _check_ready(
+    path: Path, features: np.ndarray, provenance: Provenance | None, num_images: int, wanted: Provenance
+) -> None:
+    """Raise an `InputError` unless a ready file is of these images, as far as it says what made it."""
+    if provenance and (difference := provenance.difference(wanted)):
+        raise InputError(f"{path} cannot be used: {difference}; leave out features_dir to have the features computed")
+    if len(features) != num_images:
+        raise InputError(f"feats in {path} has {len(features)} rows; it must have {num_images}, one for each image")
+
+
+def _cached_features(
+    data_dir: Path,
+    images: Sequence[np.ndarray],
+    provenances: Sequence[Provenance],
+    batch_size: int,
+    shard_size: int,
+    pretrained: str | None,
+    download: bool,
+) -> list[np.ndarray]:
+    """The features of each split from the cache, which is completed first."""
+
+    def cache() -> list[FeatureFile]:
+        weights = weights_digest(data_dir, pretrained)  # None before they are fetched: then a cache serves as it is
+        return [
+            FeatureFile(data_dir / CACHE / name, len(split), dataclasses.replace(made_by, weights=weights), shard_size)
+            for name, split, made_by in zip(FILE_NAMES, images, provenances, strict=True)
+        ]
+
+    if any(file.read() is None for file in cache()):
+        if pretrained:
+            fetch_weights(data_dir, download=download)
+        resolution = provenances[0].resolution
+        extractor = ResNet34Features(data_dir, pretrained, resolution=resolution, batch_size=batch_size)
+        missing = [(file, split) for file, split in zip(cache(), images, strict=True) if file.read() is None]
+        try:
+            _extract(missing, extractor)
+        except OSError as error:
+            raise InputError(f"data_dir is {data_dir}; it must be a directory that can be written ({error})") from error
+    return [file.read() for file in cache()]
+
+
+def _extract(missing: Sequence[tuple[FeatureFile, np.ndarray]], extractor: ResNet34Features) -> None:
+    """Compute the features that the files lack, and finish the files."""
+    work = [(file, images, file.begin()) for file, images in missing]
+    num_batches = sum(-(-(stop - start) // extractor.batch_size) for *_, ranges in work for start, stop in ranges)
+    if num_batches and jax.default_backend() == "cpu":
+        _, images, _ = work[0]
+        _announce_duration(num_batches * extractor.seconds_per_batch(images[: 2 * extractor.batch_size]))
+    for file, images, ranges in work:
+        num_done = len(images) - sum(stop - start for start, stop in ranges)
+        with tqdm(total=len(images), initial=num_done, unit="image", desc=file.path.stem, disable=None) as progress:
+            for start, stop in ranges:
+                batches = []
+                for features in extractor(images[start:stop]):
+                    batches.append(features)
+                    progress.update(len(features))
+                file.add(start, stop, np.concatenate(batches))
+        file.join()
+
+
+def _announce_duration(seconds: float) -> None:
+    duration = "less than a minute" if seconds < 60 else f"about {seconds / 60:.0f} min"
+    print(
+        f"Extracting the features takes {duration} on this CPU, measured on the first batches; it may be interrupted, "
+        "and continues when started again. Faster: a GPU; ready files (--features-dir); the digits (--dataset digits)."
+    )

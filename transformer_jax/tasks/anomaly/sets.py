@@ -1,0 +1,168 @@
+"""Sets of images with one that is of another class: which images, drawn as a function of (seed, epoch, index)."""
+
+import numpy as np
+from jaxtyping import Float, Int, Num
+
+from transformer_jax.data.loader import EpochIndices, StackedSamples
+from transformer_jax.errors import InputError
+
+
+class AnomalySets:
+    """Sets as indices into a table: `set_size - 1` distinct images of one class, and an anomaly of another.
+
+    An epoch uses each image once as the anomaly, at a random position, which is the set's label.
+
+    Args:
+        labels: `[N]`, the class of each row of the table; classes may be of unequal size.
+        set_size: images in a set, the anomaly among them.
+        seed: of the draws.
+        subset: indices of the rows that take part; all of them if None.
+        redraw: draw anew in each epoch (training), or the same sets always (validation and test).
+
+    Raises:
+        InputError: there are fewer than two classes, or a class with fewer than `set_size - 1` images.
+    """
+
+    def __init__(
+        self,
+        labels: Int[np.ndarray, " N"],
+        set_size: int = 10,
+        *,
+        seed: int,
+        subset: Int[np.ndarray, " M"] | None = None,
+        redraw: bool = False,
+    ) -> None:
+        self.anomalies = np.arange(len(labels)) if subset is None else np.asarray(subset)  # [M], of set i
+        self.set_size = set_size
+        self.seed = seed
+        self.redraw = redraw
+        classes, self._class_of, self._class_sizes = np.unique(
+            np.asarray(labels)[self.anomalies], return_inverse=True, return_counts=True
+        )
+        if set_size < 2:
+            raise InputError(f"set_size is {set_size}; it must be at least 2")
+        if len(classes) < 2:
+            raise InputError(f"there are {len(classes)} classes; finding the odd one out needs at least 2")
+        if self._class_sizes.min() < set_size - 1:
+            raise InputError(
+                f"set_size is {set_size}; it may be at most {self._class_sizes.min() + 1}, "
+                f"since class {classes[self._class_sizes.argmin()]} has {self._class_sizes.min()} images"
+            )
+        self._by_class = self.anomalies[np.argsort(self._class_of, kind="stable")]
+        self._class_starts = np.cumsum(self._class_sizes) - self._class_sizes  # of each class in _by_class
+        self._drawn: tuple[int, tuple[np.ndarray, np.ndarray]] | None = None  # the latest epoch and its sets
+
+    def __len__(self) -> int:
+        return len(self.anomalies)
+
+    def __getitem__(self, index: int) -> tuple[Int[np.ndarray, " S"], np.int32]:
+        indices, positions = self.draw(epoch=0)
+        return indices[index], positions[index]
+
+    def __getitems__(self, indices: EpochIndices) -> StackedSamples:
+        sets, positions = self.draw(indices.epoch)
+        return StackedSamples((sets[indices], positions[indices]))
+
+    def draw(self, epoch: int) -> tuple[Int[np.ndarray, "M S"], Int[np.ndarray, " M"]]:
+        """All sets of an epoch: the images' indices, and the position of each set's anomaly."""
+        epoch = epoch if self.redraw else 0
+        if self._drawn is None or self._drawn[0] != epoch:
+            self._drawn = (epoch, self._draw(np.random.default_rng([self.seed, epoch])))
+        return self._drawn[1]
+
+    def _draw(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        size, num_classes = len(self), len(self._class_sizes)
+        other_class = (self._class_of + rng.integers(1, num_classes, size)) % num_classes  # [M]
+        chosen = distinct_integers(rng, self._class_sizes[other_class], self.set_size - 1)  # [M S-1]
+        positions = rng.integers(self.set_size, size=size, dtype=np.int32)
+        slots = np.arange(self.set_size - 1) + (np.arange(self.set_size - 1) >= positions[:, None])  # past the anomaly
+        sets = np.empty((size, self.set_size), np.int32)
+        np.put_along_axis(sets, slots, self._by_class[self._class_starts[other_class][:, None] + chosen], axis=1)
+        np.put_along_axis(sets, positions[:, None], self.anomalies[:, None], axis=1)
+        return sets, positions
+
+
+class SetAnomalyDataset:
+    """Sets of features with one of another class, in the tutorial's form.
+
+    An item is the features `[S, F]` of a set's images, their indices `[S]` in the table, and the anomaly's position.
+    Training goes over `.sets` instead, whose items are the latter two alone: the table lies on the device.
+
+    Args:
+        features: `[N, F]`, the table.
+        labels: `[N]`, the class of each row.
+        set_size, seed, subset, redraw: as for `AnomalySets`.
+
+    Raises:
+        InputError: features and labels are of different length, a feature is not finite, or what `AnomalySets` raises.
+    """
+
+    def __init__(
+        self,
+        features: Float[np.ndarray, "N F"],
+        labels: Int[np.ndarray, " N_labels"],
+        set_size: int = 10,
+        *,
+        seed: int = 0,
+        subset: Int[np.ndarray, " M"] | None = None,
+        redraw: bool = False,
+    ) -> None:
+        check_features(features, labels)
+        self.features = features
+        self.sets = AnomalySets(labels, set_size, seed=seed, subset=subset, redraw=redraw)
+
+    def __len__(self) -> int:
+        return len(self.sets)
+
+    def __getitem__(self, index: int) -> tuple[Float[np.ndarray, "S F"], Int[np.ndarray, " S"], np.int32]:
+        indices, position = self.sets[index]
+        return self.features[indices], indices, position
+
+
+def check_features(features: Num[np.ndarray, "N F"], labels: Num[np.ndarray, " N_labels"]) -> None:
+    """Raise an `InputError` if a table does not have a label for each row, or a feature is not finite."""
+    if len(features) != len(labels):
+        raise InputError(f"there are {len(features)} features and {len(labels)} labels; there must be as many")
+    broken = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    if broken.size:
+        raise InputError(f"the features of image {broken[0]} are not finite, one of {broken.size} such images")
+
+
+def stratified_split(
+    labels: Int[np.ndarray, " N"], fraction: float
+) -> tuple[Int[np.ndarray, " N_rest"], Int[np.ndarray, " N_part"]]:
+    """Split indices so that the part holds the first `fraction` of each class, in index order.
+
+    Args:
+        labels: `[N]`, the class of each image; classes may be of unequal size.
+        fraction: of each class's images, rounded to a whole number of them.
+
+    Returns:
+        The indices of the rest and those of the part, each in ascending order.
+
+    Raises:
+        InputError: the fraction is not between 0 and 1.
+    """
+    if not 0 < fraction < 1:
+        raise InputError(f"fraction is {fraction}; it must be above 0 and below 1")
+    in_part = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        in_part[members[: round(fraction * len(members))]] = True
+    return np.flatnonzero(~in_part), np.flatnonzero(in_part)
+
+
+def distinct_integers(
+    rng: np.random.Generator, limits: Int[np.ndarray, " M"], size: int
+) -> Int[np.ndarray, "M {size}"]:
+    """For each limit n, draw `size` distinct integers below n, every ordered choice equally likely.
+
+    Source: Floyd's algorithm (Bentley and Floyd 1987, "A sample of brilliance"), for all rows at once, then shuffled.
+    """
+    chosen = np.empty((len(limits), size), np.int64)
+    for k in range(size):
+        last = limits - size + k  # [M], the largest integer that is new in this round
+        drawn = rng.integers(last + 1)
+        taken = (chosen[:, :k] == drawn[:, None]).any(axis=1)
+        chosen[:, k] = np.where(taken, last, drawn)
+    return rng.permuted(chosen, axis=1)

@@ -1,0 +1,53 @@
+"""Feature tables for the anomaly task: every image's features, label and pixels, and who belongs to which split."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, Num
+
+from transformer_jax.tasks.anomaly.features import cifar100_features
+from transformer_jax.tasks.anomaly.sets import check_features, stratified_split
+
+
+class FeatureTable(NamedTuple):
+    """Images of all splits in one table."""
+
+    features: Float[np.ndarray, "N F"]
+    labels: Int[np.ndarray, " N"]
+    images: Num[np.ndarray, "N ..."]  # [N, height, width] or [N, height, width, 3], for pictures
+    train: Int[np.ndarray, " N_train"]  # indices of the images in the training set
+    val: Int[np.ndarray, " N_val"]
+    test: Int[np.ndarray, " N_test"]
+
+
+def digits_table() -> FeatureTable:
+    """scikit-learn's 1 797 handwritten digits, 8×8: pixels / 16 are the 64 features.
+
+    Of each class a fifth is for test and a tenth of the rest for validation. The digits lie in the order of their
+    writers, so they are shuffled first, always in the same way.
+    """
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    labels = digits.target[order]
+    rest, test = stratified_split(labels, 0.2)
+    train, val = stratified_split(labels[rest], 0.1)
+    features = (digits.data[order] / 16).astype(np.float32)
+    return FeatureTable(features, labels, digits.images[order], rest[train], rest[val], test)
+
+
+def cifar100_table(
+    data_dir: Path, features_dir: Path | None = None, resolution: int = 224, pretrained: str | None = "imagenet"
+) -> FeatureTable:
+    """CIFAR-100 with the features of a ResNet-34; validation is the first tenth of each training class.
+
+    The arguments and the errors are those of `cifar100_features`.
+    """
+    train_split, test_split = cifar100_features(data_dir, features_dir, resolution=resolution, pretrained=pretrained)
+    features, labels, images = (np.concatenate(parts) for parts in zip(train_split, test_split, strict=True))
+    check_features(features, labels)
+    train, val = stratified_split(train_split.labels, 0.1)
+    test = len(train_split.labels) + np.arange(len(test_split.labels))
+    return FeatureTable(features, labels, images, train, val, test)

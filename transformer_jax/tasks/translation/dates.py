@@ -1,0 +1,93 @@
+"""Data of a task: dates written out in many languages, and the same in ISO 8601 (`mardi 3 janvier 2017`, `2017-01-03`).
+
+The forms are those of the Unicode CLDR, which come with Babel.
+"""
+
+import dataclasses
+import datetime
+from collections.abc import Iterator
+from functools import cache
+from itertools import cycle, islice, product
+from typing import Any, Literal
+
+import numpy as np
+
+from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair, padded_splits
+
+LOCALES = (
+    "en_US", "en_GB", "de", "fr", "es", "it", "pt_BR", "sv", "fi", "pl", "cs", "hu", "tr", "vi",  # Latin
+    "el", "ru", "uk",  # Greek, Cyrillic
+    "ar", "he",  # Arabic, Hebrew
+    "hi", "th",  # Devanagari, Thai
+    "ja", "ko", "zh",  # Japanese, Korean, Chinese
+)  # fmt: skip
+STYLES = ("long", "medium", "full")
+FIRST_DAY = datetime.date(1900, 1, 1)
+LAST_DAY = datetime.date(2099, 12, 31)
+
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+HELD_OUT = 0.05  # of all days for validation, and as many for the test
+
+# CLDR's spaces that do not break and its marks of direction, as people type them: plain, and not at all.
+TYPED = {0x00A0: " ", 0x202F: " ", 0x200F: None}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DatePair(TextPair):
+    """A date in words and in ISO 8601, and how the words were chosen."""
+
+    locale: str
+    style: str
+
+
+def write_date(day: datetime.date, locale: str, style: str) -> str:
+    """A date in words: `write_date(date(2017, 1, 3), "fr", "full")` is `mardi 3 janvier 2017`."""
+    from babel.dates import format_date
+
+    return format_date(day, style, _locale(locale)).translate(TYPED)
+
+
+def date_pairs(split: Split, size: int, seed: int = 42) -> list[DatePair]:
+    """The first `size` pairs of a split.
+
+    The pair at an index is a function of (split, seed, index). Every day of the split occurs once before any occurs
+    again, and the locales and styles take turns. A day belongs to one split, whatever the seed.
+    """
+    forms = cycle(product(LOCALES, STYLES))
+    return [
+        DatePair(write_date(day, locale, style), day.isoformat(), locale, style)
+        for day, (locale, style) in zip(islice(_shuffled_days(split, seed), size), forms, strict=False)
+    ]
+
+
+def load_dates(train_size: int, val_size: int, test_size: int, seed: int = 42) -> PairSplits:
+    """Data sets of so many dates each, which have no day in common."""
+    return padded_splits(
+        *(date_pairs(split, size, seed) for split, size in zip(SPLITS, (train_size, val_size, test_size), strict=True))
+    )
+
+
+def days_of(split: Split) -> np.ndarray:
+    """The days of a split as proleptic ordinals, in no order; the same in every run."""
+    days = np.arange(FIRST_DAY.toordinal(), LAST_DAY.toordinal() + 1)
+    days = np.random.default_rng(0).permutation(days)
+    held_out = round(HELD_OUT * len(days))
+    test, val, train = np.split(days, [held_out, 2 * held_out])
+    return {"train": train, "val": val, "test": test}[split]
+
+
+def _shuffled_days(split: Split, seed: int) -> Iterator[datetime.date]:
+    """All days of a split in random order, then all of them in another, without end."""
+    days = days_of(split)
+    rng = np.random.default_rng([seed, SPLITS.index(split)])
+    while True:
+        yield from map(datetime.date.fromordinal, rng.permutation(days).tolist())
+
+
+@cache
+def _locale(name: str) -> Any:
+    """Babel's data on a locale, kept since reading it takes longer than writing a date."""
+    from babel import Locale
+
+    return Locale.parse(name)

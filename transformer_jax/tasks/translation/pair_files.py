@@ -1,0 +1,93 @@
+"""Pairs of texts from a file of tab-separated columns, as in the Tatoeba and Anki files.
+
+The first column is the source, the second the target; further ones are ignored.
+"""
+
+import codecs
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from transformer_jax.errors import InputError
+from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair, padded_splits
+
+HELD_OUT = 0.05  # of all sources for validation, and as many for the test
+MAX_HELD_OUT = 2_000  # sources in each of them, since decoding them all takes its time
+
+
+def load_pairs(path: Path, *, max_bytes: int = 256, seed: int = 42) -> PairSplits:
+    """Data sets of a file's pairs, of which no two have a source in common.
+
+    Pairs with a text longer than `max_bytes` of UTF-8 are left out; their number is printed.
+
+    Raises:
+        InputError: the file cannot be read, a line is no pair, or too few pairs are left.
+    """
+    pairs = read_pairs(path)
+    short = [pair for pair in pairs if max(len(pair.source.encode()), len(pair.target.encode())) <= max_bytes]
+    if len(short) < len(pairs):
+        print(f"{path}: {len(pairs) - len(short)} of {len(pairs)} pairs left out, longer than {max_bytes} bytes")
+    if not short:
+        reason = f"all {len(pairs)} are longer than max_bytes, {max_bytes}" if pairs else "the file is empty"
+        raise InputError(f"{path}: no pairs left; {reason}")
+    try:
+        return padded_splits(*split_pairs(short, seed))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def read_pairs(path: Path) -> list[TextPair]:
+    """The first two columns of a UTF-8 file, without the white space around them.
+
+    A byte order mark, Windows' line ends and blank lines at the end are no part of the text.
+
+    Raises:
+        InputError: the file cannot be read; a line is not UTF-8, has no tab, or has an empty side.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    content = content.removeprefix(codecs.BOM_UTF8).rstrip(b" \r\n")
+    lines = content.split(b"\n") if content else []
+    return [_pair(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+
+
+def split_pairs(pairs: Sequence[TextPair], seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
+    """Pairs for training, validation and test, a function of the pairs and the seed.
+
+    All pairs of one source go together: a test sentence that was trained on with another translation tells nothing.
+
+    Raises:
+        InputError: there are fewer than 3 different sources.
+    """
+    sources = list(dict.fromkeys(pair.source for pair in pairs))
+    if len(sources) < 3:
+        raise InputError(f"{len(sources)} different source texts; training, validation and test need at least one each")
+    held_out = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
+    order = np.random.default_rng(seed).permutation(len(sources)).tolist()
+    test = {sources[index] for index in order[:held_out]}
+    val = {sources[index] for index in order[held_out : 2 * held_out]}
+    return (
+        [pair for pair in pairs if pair.source not in test and pair.source not in val],
+        [pair for pair in pairs if pair.source in val],
+        [pair for pair in pairs if pair.source in test],
+    )
+
+
+def _pair(line: bytes, place: str) -> TextPair:
+    """The pair on a line; `place` is the file and the line's number."""
+    try:
+        columns = line.decode().split("\t")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{place}: byte {error.start + 1} of the line, 0x{line[error.start]:02x}, is not valid UTF-8"
+        ) from None
+    if len(columns) < 2:
+        raise InputError(f"{place}: no tab in the line; it must part a source text from its target text")
+    source, target = (column.strip() for column in columns[:2])
+    for side, text in (("source", source), ("target", target)):
+        if not text:
+            raise InputError(f"{place}: the {side} text is empty")
+    return TextPair(source, target)

@@ -1,0 +1,53 @@
+"""What a trained translator is asked: how much of the test set is right, and where does it look?"""
+
+from collections.abc import Sequence
+
+from transformer_jax.plots import plot_attention_maps
+from transformer_jax.tasks.translation.padded_pairs import PairDataset, TextPair
+from transformer_jax.tasks.translation.text_metrics import char_error_rate, exact_match, translation_scores
+from transformer_jax.training.trainer import TrainerModule
+
+FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
+
+
+def score(trainer: TrainerModule, pairs: Sequence[TextPair], *, corpus: bool) -> dict[str, float]:
+    """Translate and compare: `exact_match` and `char_error_rate`, with `corpus` also `chrf` and `bleu`; print them."""
+    predictions = trainer.predict([pair.source for pair in pairs])
+    references = [pair.target for pair in pairs]
+    scores = {
+        "exact_match": exact_match(predictions, references),
+        "char_error_rate": char_error_rate(predictions, references),
+    }
+    print(
+        f"Exact match: {scores['exact_match']:.2%} of {len(pairs)}, character errors: {scores['char_error_rate']:.2%}"
+    )
+    if corpus:
+        scores |= translation_scores(predictions, references)
+        print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}")
+    wrong = [number for number, (a, b) in enumerate(zip(predictions, references, strict=True)) if a != b]
+    for number in wrong[:10]:
+        print(f"  {pairs[number].source!r}: said {predictions[number]!r}, it is {references[number]!r}")
+    return scores
+
+
+def save_attention(trainer: TrainerModule, pair: TextPair) -> None:
+    """Draw where each byte of a translation looks in its source, into the run: every layer and head."""
+    batch = PairDataset([pair]).__getitems__([0]).stacked
+    _, maps = trainer.forward(batch, return_attention=True)
+    queries = ["start", *byte_labels(pair.target)]
+    figure = plot_attention_maps([byte_labels(pair.source)], maps.cross, query_data=[queries])
+    trainer.run.save_figure("cross_attention.png", figure)
+
+
+def byte_labels(text: str) -> list[str]:
+    """A label for each byte of a text: its character at the first, a dot at those that continue it.
+
+    What matplotlib's own font has no glyph for is written as its code point.
+    """
+    labels = []
+    for character in text:
+        shown = (
+            "␣" if character == " " else character if ord(character) < FIRST_WITHOUT_GLYPH else f"{ord(character):X}"
+        )
+        labels += [shown, *["·"] * (len(character.encode()) - 1)]
+    return labels

@@ -1,0 +1,32 @@
+"""Make a small directory of a finished run, for the repository: `load_run` opens it as it opens the run."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import flax.serialization
+import jax
+import numpy as np
+
+from transformer_jax.runs.directory import CONFIG, PARAMETERS
+from transformer_jax.trained.load import load_run
+
+
+def ship(run: str | Path, destination: str | Path) -> None:
+    """Write a run's settings and its best parameters, without anything of the machine that it ran on.
+
+    Args:
+        run: directory of the run.
+        destination: directory of the model, `checkpoints/pretrained/reverse` for example.
+
+    Raises:
+        InputError: as `load_run` does.
+    """
+    trainer, destination = load_run(run), Path(destination)
+    config = trainer.config
+    neutral = {field.name: field.default for field in dataclasses.fields(config) if field.name in config.NEUTRAL}
+    settings = {"task": trainer.name, **dataclasses.asdict(dataclasses.replace(config, **neutral))}
+    destination.mkdir(parents=True, exist_ok=True)
+    (destination / CONFIG).write_text(json.dumps(settings, indent=2, default=str) + "\n", encoding="utf-8")
+    params = flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, trainer.params))
+    (destination / PARAMETERS).write_bytes(params)

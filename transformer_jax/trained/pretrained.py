@@ -1,0 +1,91 @@
+"""`--pretrained`: a model that was trained before takes the place of training."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import flax.linen as nn
+import jax
+from flax.traverse_util import flatten_dict
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.data.loader import Loader
+from transformer_jax.errors import InputError
+from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.runs.directory import CONFIG
+from transformer_jax.trained.load import load_run, read_settings
+from transformer_jax.trained.published import PUBLISHED, load_pretrained
+from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.weights.layouts import check_arrays
+
+SHIPPED = Path(__file__).parents[2] / "checkpoints" / "pretrained"  # in the repository, a directory for each model
+
+Config = TypeVar("Config", bound=TrainingConfig)
+
+
+class Trained(NamedTuple):
+    """A model that was trained."""
+
+    what: str  # it was called
+    model: nn.Module
+    params: Any
+
+
+def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Config, Trained | None]:
+    """The model that `config.pretrained` names, None if that is None, and the config with the model's own settings.
+
+    Args:
+        trainer_class: of the task that the model must be of.
+        config: its settings.
+
+    Raises:
+        InputError: there is no such model, it cannot be read, is of another task, or was trained on other data.
+    """
+    what = config.pretrained
+    if what is None:
+        return config, None
+    task = trainer_class(config)
+    is_predictor = isinstance(task.model, TransformerPredictor)  # which the tutorials' models are
+    directory = SHIPPED / what if what in shipped_models() else Path(what)
+    if what not in PUBLISHED and directory.is_dir():
+        made_by, _ = read_settings(directory)
+        if made_by != task.name:
+            raise InputError(f"pretrained is {what}, a model of the task {made_by}; it must be one of {task.name}")
+        run = load_run(directory, trainer_class)
+        config.check_trained_on(run.config, what)
+        origin, trained = run.config, Trained(what, run.model, run.params)
+    elif is_predictor and (what in PUBLISHED or Path(what).is_file()):
+        model, variables = load_pretrained(what, num_heads=config.num_heads)
+        origin, trained = model, Trained(what, model, variables["params"])
+    else:
+        files = f", a file of the tutorials, or one of {', '.join(PUBLISHED)}" if is_predictor else ""
+        raise InputError(
+            f"pretrained is {what}; it must be a run's directory, a model that ships "
+            f"({', '.join(shipped_models()) or 'there is none here'}){files}"
+        )
+    return dataclasses.replace(config, **{name: getattr(origin, name) for name in config.MODEL}), trained
+
+
+def fit_or_adopt(trainer: TrainerModule, trained: Trained | None, train_loader: Loader, val_loader: Loader) -> None:
+    """Train, or take a trained model instead: what comes after is the same.
+
+    Raises:
+        InputError: the trained model does not fit the data, or what `TrainerModule.fit` raises.
+    """
+    if trained is None:
+        trainer.fit(train_loader, val_loader)
+        return
+    example_batch = train_loader.collate_fn([train_loader.dataset[0]])
+    expected = jax.eval_shape(trainer.initial_params, jax.random.key(0), example_batch, trainer.constants)
+    shapes = {path: leaf.shape for path, leaf in flatten_dict(expected, sep="/").items()}
+    try:
+        check_arrays(flatten_dict(trained.params, sep="/"), shapes, trained.what)
+    except InputError as error:
+        raise InputError(f"pretrained is {trained.what}, which does not fit the task and its data: {error}") from error
+    trainer.adopt(trained.model, trained.params)
+    print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
+
+
+def shipped_models() -> list[str]:
+    """The names of the models that ship with the repository."""
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))

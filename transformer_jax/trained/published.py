@@ -1,0 +1,98 @@
+"""The models that the tutorials' authors published, by name, and files of the same two kinds, by path."""
+
+import hashlib
+import http.client
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.data.downloads import directory_for_download, fetch, in_one_line
+from transformer_jax.errors import InputError
+from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.weights.tutorials import load_tutorial_weights
+
+TIMEOUT = 30.0  # seconds without an answer
+
+
+class Published(NamedTuple):
+    """A file on the web."""
+
+    url: str
+    num_heads: int  # H, which a Flax file does not tell
+    sha256: str | None  # None: not known
+
+
+BASE_URL = "https://raw.githubusercontent.com/phlippe/saved_models/main/"
+PUBLISHED = {
+    "reverse-jax": Published(
+        BASE_URL + "JAX/tutorial6/ReverseTask.ckpt",
+        num_heads=1,
+        sha256="af733e4191eafd377769576d3a9e06fde606748881ca887ef4462d92c3b038f9",
+    ),
+    "reverse-pytorch": Published(
+        BASE_URL + "tutorial6/ReverseTask.ckpt",
+        num_heads=1,
+        sha256="30bc6601c4818c15f0e4d12aabcebfc199ba8cb40386ecbe90aaae9e6693c19b",
+    ),
+    "anomaly-jax": Published(BASE_URL + "JAX/tutorial6/SetAnomalyTask.ckpt", num_heads=4, sha256=None),
+    "anomaly-pytorch": Published(BASE_URL + "tutorial6/SetAnomalyTask.ckpt", num_heads=4, sha256=None),
+}
+
+
+def load_pretrained(
+    what: str | Path, *, num_heads: int | None = None, cache_dir: str | Path = "data/pretrained"
+) -> tuple[TransformerPredictor, dict[str, Any]]:
+    """A published model, or one from a file that the tutorials' code saved.
+
+    The reverse task's models take one-hot numbers and positions; the anomaly task's take ResNet-34 features without
+    positions (`add_positional_encoding=False`).
+
+    Args:
+        what: `reverse-jax`, `reverse-pytorch`, `anomaly-jax` or `anomaly-pytorch`, which are downloaded once; or the
+            path of a Flax msgpack or a PyTorch Lightning checkpoint, told apart by their content.
+        num_heads: H, where the file does not tell it; those of the published models are known.
+        cache_dir: where downloads lie, or are put.
+
+    Returns:
+        The model, and what its `apply` takes: `{"params": ...}`, NumPy arrays.
+
+    Raises:
+        InputError: there is no such file, it cannot be downloaded (which then leaves nothing behind), it is not the
+            published one, or anything that `load_tutorial_weights` refuses.
+    """
+    if what in PUBLISHED:
+        return _load_published(str(what), num_heads, Path(cache_dir))
+    if not Path(what).is_file():
+        raise InputError(f"pretrained is {what}; it must be a file, or one of {', '.join(PUBLISHED)}")
+    return load_tutorial_weights(what, num_heads=num_heads)
+
+
+def _load_published(name: str, num_heads: int | None, cache_dir: Path) -> tuple[TransformerPredictor, dict[str, Any]]:
+    published = PUBLISHED[name]
+    if num_heads not in (None, published.num_heads):
+        raise InputError(f"num_heads is {num_heads}; that of {name} is {published.num_heads}")
+    path = cache_dir / f"{name}.ckpt"
+    if path.is_file():
+        try:
+            return _load_checked(path, published)
+        except (OSError, InputError) as error:
+            raise InputError(f"{error}; remove {path} to have it downloaded again") from error
+    with directory_for_download(cache_dir, "cache_dir") as temporary:
+        fetched = temporary / path.name
+        try:
+            fetched.write_bytes(fetch(published.url, timeout=TIMEOUT))
+            loaded = _load_checked(fetched, published)  # before it gets its name: what does not load is not kept
+        except (OSError, http.client.HTTPException, InputError) as error:
+            raise InputError(
+                f"{name} could not be had from {published.url} ({in_one_line(error)}); put the file at {path} by hand"
+            ) from error
+        fetched.replace(path)
+    return loaded
+
+
+def _load_checked(path: Path, published: Published) -> tuple[TransformerPredictor, dict[str, Any]]:
+    if published.sha256 is not None:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != published.sha256:
+            raise InputError(f"{path} is not the published file: its SHA-256 is {found}, not {published.sha256}")
+    return load_tutorial_weights(path, num_heads=published.num_heads)

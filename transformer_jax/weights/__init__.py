@@ -1,0 +1,4 @@
+"""Other programs' files of weights, PyTorch's and the tutorials', in and out.
+
+Imports `nn` and `errors`, and PyTorch.
+"""

@@ -1,0 +1,131 @@
+"""How other programs name and arrange the arrays of a model: one table for each, read in both directions.
+
+Trees of parameters are nested dictionaries. A path joins their keys: `encoder/layers_0/self_attn/query_proj/kernel`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Shaped
+
+from transformer_jax.errors import InputError
+from transformer_jax.nn.attention import head_width
+
+Arrays = dict[str, np.ndarray]  # by name
+Shapes = dict[str, tuple[int, ...]]
+Kernels = Sequence[Shaped[np.ndarray, "*inputs D"]]  # of query, key and value, or their biases
+
+FUSED = ("query_proj", "key_proj", "value_proj")  # of ours, in the order in which others fuse them
+
+
+class Fusion(NamedTuple):
+    """How the projections of query, key and value, D wide each, are one projection, 3 D wide (`fused`)."""
+
+    join: Callable[[Kernels], Shaped[np.ndarray, "*inputs fused"]]
+    split: Callable[[Shaped[np.ndarray, "*inputs fused"]], Kernels]
+
+
+STACKED = Fusion(lambda parts: np.concatenate(parts, axis=-1), lambda whole: np.split(whole, 3, axis=-1))
+
+
+def per_head(num_heads: int) -> Fusion:
+    """The fusion `[H, 3 d]`: of each head its query, its key and its value."""
+
+    def join(parts: Kernels) -> Shaped[np.ndarray, "*inputs fused"]:
+        *inputs, width = parts[0].shape
+        heads = [part.reshape(*inputs, num_heads, head_width(width, num_heads)) for part in parts]  # [... H d]
+        return np.concatenate(heads, axis=-1).reshape(*inputs, 3 * width)
+
+    def split(whole: Shaped[np.ndarray, "*inputs fused"]) -> Kernels:
+        *inputs, width = whole.shape
+        heads = whole.reshape(*inputs, num_heads, width // num_heads)  # [... H 3d]
+        return [part.reshape(*inputs, width // 3) for part in np.split(heads, 3, axis=-1)]
+
+    return Fusion(join, split)
+
+
+class Layout(NamedTuple):
+    """Another program's names for our arrays, and their arrangement there."""
+
+    renames: tuple[tuple[str, str], ...]  # regular expressions and replacements, applied to our path one after another
+    fusion: Fusion  # of the arrays of query, key and value, to which `renames` gives one name
+    transposed: bool  # kernels are [out, in], as in PyTorch; ours are [in, out]
+
+    def name(self, path: str) -> str:
+        """Their name for our array."""
+        for pattern, replacement in self.renames:
+            path = re.sub(pattern, replacement, path)
+        return path
+
+    def names(self, paths: Iterable[str]) -> dict[str, list[str]]:
+        """For each of their names the paths of ours under it: one, or those of query, key and value."""
+        named: dict[str, list[str]] = {}
+        for path in paths:
+            named.setdefault(self.name(path), []).append(path)
+        return {name: sorted(ours, key=_place) if len(ours) > 1 else ours for name, ours in named.items()}
+
+    def to_theirs(self, params: Mapping[str, Any]) -> Arrays:
+        """Their arrays from a tree of ours."""
+        arrays = flatten_dict(params, sep="/")
+        theirs = {}
+        for name, paths in self.names(arrays).items():
+            parts = [np.asarray(arrays[path]) for path in paths]
+            whole = self.fusion.join(parts) if len(parts) > 1 else parts[0]
+            theirs[name] = whole.T if self.transposed else whole
+        return theirs
+
+    def to_ours(self, arrays: Arrays, like: Mapping[str, Any], source: str) -> dict[str, Any]:
+        """A tree of ours from their arrays: copies of the same numbers, in the same type.
+
+        Args:
+            arrays: theirs, by name.
+            like: a tree of anything with shapes, which ours must have.
+            source: what holds the arrays, for the errors.
+
+        Raises:
+            InputError: as `check_arrays` does.
+        """
+        # Nothing is stored for an array that repeats one number, whatever its shape.
+        hollow = {path: np.broadcast_to(False, leaf.shape) for path, leaf in flatten_dict(like, sep="/").items()}
+        expected = self.to_theirs(unflatten_dict(hollow, sep="/"))
+        check_arrays(arrays, {name: array.shape for name, array in expected.items()}, source)
+        ours = {}
+        for name, paths in self.names(hollow).items():
+            whole = arrays[name].T if self.transposed else arrays[name]
+            parts = self.fusion.split(whole) if len(paths) > 1 else [whole]
+            ours |= {path: np.array(part, order="C") for path, part in zip(paths, parts, strict=True)}
+        return unflatten_dict(ours, sep="/")
+
+
+def check_arrays(arrays: Mapping[str, Any], shapes: Shapes, source: str) -> None:
+    """Refuse arrays that are not those of a model.
+
+    Raises:
+        InputError: arrays are missing or too many, of another shape, of no floating-point type, or not finite; the
+            message names the first.
+    """
+    if missing := [name for name in shapes if name not in arrays]:
+        raise InputError(f"{source} lacks {_first_of(missing)}")
+    if extra := [name for name in arrays if name not in shapes]:
+        raise InputError(f"{source} has {_first_of(extra)}, for which the model has no place")
+    for name, array in arrays.items():
+        if array.shape != shapes[name]:
+            raise InputError(f"{name} in {source} has the shape {[*array.shape]}; it must be {[*shapes[name]]}")
+    for name, array in arrays.items():
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise InputError(f"{name} in {source} has the type {array.dtype}; it must be a floating-point type")
+        if not np.isfinite(np.asarray(array)).all():
+            raise InputError(f"{name} in {source} holds NaN or infinity; every number must be finite")
+
+
+def _first_of(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return f"{shown} and {len(names) - 3} more arrays" if len(names) > 3 else shown
+
+
+def _place(path: str) -> int:
+    return FUSED.index(path.split("/")[-2])

@@ -1,0 +1,116 @@
+"""Weights of PyTorch's own attention and Transformer modules, in and out.
+
+| here | `torch.nn` |
+| --- | --- |
+| `MultiheadAttention` | `MultiheadAttention` |
+| `EncoderBlock` | `TransformerEncoderLayer` |
+| `TransformerEncoder` | `TransformerEncoder` |
+| `Transformer` on features | `Transformer` |
+
+For the outputs to agree too, `layer_norm_epsilon` must be that of PyTorch (1e-5 by default), a gelu the exact one
+(`approximate=False`), and `torch.nn.Transformer`, which always ends its stacks on a LayerNorm, wants `final_norm=True`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from flax.traverse_util import flatten_dict
+
+from transformer_jax.errors import InputError
+from transformer_jax.nn.attention import MultiheadAttention
+from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.weights.files import array_of, read_weights
+from transformer_jax.weights.layouts import STACKED, Layout, check_arrays
+
+Model = MultiheadAttention | EncoderBlock | TransformerEncoder | Transformer
+
+LAYOUT = Layout(
+    renames=(
+        ("(query|key|value)_proj/kernel", "in_proj_weight"),
+        ("(query|key|value)_proj/bias", "in_proj_bias"),
+        ("output_proj", "out_proj"),
+        ("self_attn_residual/norm", "norm1"),
+        ("cross_attn_residual/norm", "norm2"),
+        ("^(decoder/.*)feed_forward_residual/norm", r"\1norm3"),
+        ("feed_forward_residual/norm", "norm2"),
+        ("cross_attn", "multihead_attn"),
+        ("feed_forward/expand", "linear1"),
+        ("feed_forward/contract", "linear2"),
+        (r"layers_(\d+)", r"layers/\1"),
+        ("(kernel|scale)$", "weight"),
+        ("/", "."),
+    ),
+    fusion=STACKED,
+    transposed=True,
+)
+
+
+def params_from_torch(model: Model, weights: Mapping[str, Any] | str | Path) -> dict[str, Any]:
+    """Parameters of a model from the weights of its counterpart in PyTorch.
+
+    Args:
+        model: one of the table above.
+        weights: a `state_dict()`, its values tensors or arrays, or a file to which one was saved. A file is read
+            without running anything that it may hold.
+
+    Returns:
+        What `model.apply` takes: `{"params": ...}`, NumPy arrays with the same numbers, in the same type.
+
+    Raises:
+        InputError: the file cannot be read, or the weights are not those of this model; the message names the first
+            array that is missing, too many, of another shape, or not finite.
+    """
+    if isinstance(weights, str | Path):
+        arrays, source = read_weights(weights).arrays, str(weights)
+    else:
+        arrays, source = {name: array_of(value) for name, value in weights.items()}, "the state dict"
+    return {"params": LAYOUT.to_ours(arrays, _abstract_params(model), source)}
+
+
+def params_to_torch(model: Model, params: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The state dict of a model's counterpart in PyTorch, for its `load_state_dict`.
+
+    Args:
+        model: one of the table above.
+        params: its parameters, `{"params": ...}`.
+
+    Raises:
+        InputError: the parameters are not those of this model, or not finite.
+    """
+    if set(params) != {"params"}:
+        raise InputError(f"params has the keys {sorted(params)}; it must have 'params' alone, as model.init gives it")
+    shapes = {path: leaf.shape for path, leaf in flatten_dict(_abstract_params(model), sep="/").items()}
+    check_arrays(flatten_dict(params["params"], sep="/"), shapes, "params")
+    return {name: _tensor_of(array) for name, array in LAYOUT.to_theirs(params["params"]).items()}
+
+
+def _abstract_params(model: Model) -> dict[str, Any]:
+    """Shapes and types of a model's parameters."""
+    match model:
+        case Transformer():
+            if (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
+                raise InputError(
+                    "model has a vocabulary, and torch.nn.Transformer no embeddings; it must be one on features, with "
+                    "vocabulary sizes of None and 'encoder' and 'decoder' as its parameters"
+                )
+            inputs = (jnp.zeros((1, 1, model.model_dim)),) * 2
+        case EncoderBlock() | TransformerEncoder():
+            inputs = (jnp.zeros((1, 1, model.input_dim)),)
+        case MultiheadAttention():
+            inputs = (jnp.zeros((1, 1, model.embed_dim)),)
+        case _:
+            raise InputError(f"model is a {type(model).__name__}; it must be one of {Model}")
+    return jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+
+
+def _tensor_of(array: np.ndarray) -> torch.Tensor:
+    """A copy of an array."""
+    if array.dtype == jnp.bfloat16:  # which NumPy by itself does not know
+        return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
+    return torch.from_numpy(np.array(array, order="C"))

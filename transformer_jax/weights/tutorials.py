@@ -1,0 +1,129 @@
+"""The tutorials' own files of weights, Flax's and PyTorch Lightning's, as a `TransformerPredictor`.
+
+Their trees have our model's structure under other names, with one projection for query, key and value of each head.
+"""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.errors import InputError
+from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.weights.files import WeightFile, read_weights
+from transformer_jax.weights.layouts import Layout, per_head
+
+FLAX_RENAMES = (
+    ("^encoder/", "transformer/"),
+    ("(query|key|value)_proj", "qkv_proj"),
+    ("self_attn/output_proj", "self_attn/o_proj"),
+    ("feed_forward/expand", "linear_0"),
+    ("feed_forward/contract", "linear_3"),
+    ("self_attn_residual/norm", "norm1"),
+    ("feed_forward_residual/norm", "norm2"),
+    ("^output_hidden", "output_net_0"),
+    ("^output_norm", "output_net_1"),
+    ("^output_layer", "output_net_4"),
+)
+LIGHTNING_RENAMES = (
+    *FLAX_RENAMES,
+    ("^input_layer", "input_net_1"),
+    ("linear_", "linear_net_"),
+    (r"_(\d+)/", r"/\1/"),
+    ("(kernel|scale)$", "weight"),
+    ("/", "."),
+)
+
+
+def load_tutorial_weights(
+    path: str | Path, *, num_heads: int | None = None
+) -> tuple[TransformerPredictor, dict[str, Any]]:
+    """A model and its parameters from a file that the tutorials' code saved.
+
+    Sizes are inferred from the arrays' shapes. Of a Lightning file the dropout probabilities are taken over, too; a
+    Flax file does not tell them, and the model's are 0.
+
+    Args:
+        path: a Flax msgpack of parameters (`save_checkpoint`), or a PyTorch Lightning checkpoint.
+        num_heads: H, needed for a file that does not tell it, as Flax's never do.
+
+    Returns:
+        The model, and what its `apply` takes: `{"params": ...}`, NumPy arrays.
+
+    Raises:
+        InputError: the file cannot be read or is not one of the tutorials'; the message names the first array that is
+            missing, too many, of another shape or not finite; or `num_heads` is missing, is not the file's, or does
+            not divide the width.
+    """
+    file = read_weights(path)
+    model, num_features = _model_of(file, num_heads, str(path))
+    like = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1, num_features)))["params"]
+    return model, {"params": tutorial_layout(file.is_torch, model.num_heads).to_ours(file.arrays, like, str(path))}
+
+
+def tutorial_layout(is_torch: bool, num_heads: int) -> Layout:
+    """The layout of the tutorials' models in PyTorch or in Flax."""
+    return Layout(LIGHTNING_RENAMES if is_torch else FLAX_RENAMES, per_head(num_heads), transposed=is_torch)
+
+
+def _model_of(file: WeightFile, num_heads: int | None, source: str) -> tuple[TransformerPredictor, int]:
+    """The model whose parameters a file holds, and the number of its input features."""
+    sizes, told = _sizes(file, source), file.hyperparameters
+    for name, size in sizes.items():
+        if told.get(name, size) != size:
+            raise InputError(f"{name} in {source} is {told[name]}, and its arrays are those of {size}")
+    settings = {
+        "model_dim": sizes["model_dim"],
+        "num_classes": sizes["num_classes"],
+        "num_heads": _num_heads(num_heads, told.get("num_heads"), source, sizes["model_dim"]),
+        "num_layers": sizes["num_layers"],
+        "dropout_prob": _probability(told, "dropout", source),
+        "input_dropout_prob": _probability(told, "input_dropout", source),
+        "layer_norm_epsilon": 1e-5 if file.is_torch else 1e-6,  # the defaults of PyTorch and of Flax
+    }
+    try:
+        return TransformerPredictor(**settings), sizes["input_dim"]
+    except ValueError as error:  # of heads that do not divide the width
+        raise InputError(f"{source}: {error}") from error
+
+
+def _sizes(file: WeightFile, source: str) -> dict[str, int]:
+    """What the shapes tell, under the names of the tutorials' hyperparameters."""
+    layout = tutorial_layout(file.is_torch, num_heads=1)  # for names, in which heads do not show
+
+    def kernel_shape(path: str) -> tuple[int, int]:
+        name = layout.name(path)
+        if name not in file.arrays or file.arrays[name].ndim != 2 or not file.arrays[name].size:
+            raise InputError(f"{source} is not a model of the tutorials: it has no matrix {name}")
+        inputs, outputs = file.arrays[name].shape[:: -1 if layout.transposed else 1]
+        return inputs, outputs
+
+    input_dim, model_dim = kernel_shape("input_layer/kernel")
+    layers = (layout.name(f"encoder/layers_{i}/self_attn/query_proj/kernel") for i in itertools.count())
+    return {
+        "input_dim": input_dim,
+        "model_dim": model_dim,
+        "num_classes": kernel_shape("output_layer/kernel")[1],
+        # At least one, so that arrays of the first that are missing are named.
+        "num_layers": max(1, sum(1 for _ in itertools.takewhile(file.arrays.__contains__, layers))),
+    }
+
+
+def _num_heads(given: int | None, told: Any, source: str, model_dim: int) -> int:
+    """What was given and what the file tells, if they agree."""
+    if told is not None and not isinstance(told, int):
+        raise InputError(f"num_heads in {source} is {told!r}; it must be a whole number")
+    if given is None and told is None:
+        raise InputError(f"num_heads is None, and {source} does not tell it; it must divide {model_dim}")
+    if None not in (given, told) and given != told:
+        raise InputError(f"num_heads is {given}; that of {source} is {told}")
+    return told if given is None else given
+
+
+def _probability(told: dict[str, Any], name: str, source: str) -> float:
+    value = told.get(name, 0.0)
+    if not isinstance(value, int | float) or not 0 <= value < 1:
+        raise InputError(f"{name} in {source} is {value!r}; it must be at least 0 and below 1")
+    return float(value)
