@@ -3,10 +3,9 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from transformer_jax.errors import InputError, check_probability
-from transformer_jax.nn.attention import head_width
+from transformer_jax.errors import InputError, check_heads, check_probability
 
 # Shown by --help, under what the task's config says of itself.
 PRECEDENCE = """\
@@ -23,6 +22,34 @@ differ: those of logging, loading, saving, how many steps a call has, and, but f
 batch.
 
 5. With --pretrained nothing is trained, and the directory, which is one beside it, is always begun anew."""
+
+
+class Criterion(NamedTuple):
+    """Which of two evaluations is better: a metric of the validation set, and whether to maximise or minimise it."""
+
+    metric: str  # as the loss function names it: `accuracy`, `loss`
+    mode: Literal["max", "min"]
+
+    @classmethod
+    def parse(cls, text: str) -> "Criterion":
+        """Read what `str` writes: `val/accuracy:max`.
+
+        Raises:
+            InputError: the text has another form.
+        """
+        metric, colon, mode = text.partition(":")
+        if not (metric.startswith("val/") and len(metric) > len("val/") and colon and mode in ("max", "min")):
+            raise InputError(f"best_by is {text!r}; it must be val/METRIC:max or val/METRIC:min, as val/loss:min")
+        return cls(metric.removeprefix("val/"), "max" if mode == "max" else "min")
+
+    def __str__(self) -> str:
+        return f"val/{self.metric}:{self.mode}"
+
+    def is_better(self, new: float, old: float) -> bool:
+        """Whether `new` is better than `old`; of equal values the later one is, NaN never is."""
+        if math.isnan(new):
+            return False
+        return math.isnan(old) or (new >= old if self.mode == "max" else new <= old)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +104,7 @@ class TrainingConfig:
             )
         if self.seed >= 2**32:  # JAX's keys would wrap around
             raise InputError(f"seed is {self.seed}; it must be below 2**32")
-        head_width(self.model_dim, self.num_heads)
+        check_heads(self.model_dim, self.num_heads)
 
     def check_trained_on(self, trained: "TrainingConfig", what: str) -> None:
         """Raise an `InputError` if `what`, a run with the settings `trained`, learned from data of another form."""

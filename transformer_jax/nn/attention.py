@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import check_heads
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.masks import fit_mask
 
@@ -61,8 +61,7 @@ def head_width(embed_dim: int, num_heads: int) -> int:
     Raises:
         InputError: `num_heads` does not divide `embed_dim`.
     """
-    if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
-        raise InputError(f"num_heads is {num_heads}; it must be at least 1 and divide the model's width {embed_dim}")
+    check_heads(embed_dim, num_heads)
     return embed_dim // num_heads
 
 
