@@ -18,8 +18,10 @@ import numpy as np
 from events import read_scalars
 from repository import REPOSITORY
 
+from transformer_jax.config import Criterion
 from transformer_jax.runs.checkpoints import Checkpoints
 
+CRITERION = Criterion("accuracy", "max")  # of the reverse task
 PATIENCE = 300  # seconds that one start may take
 
 
@@ -70,7 +72,7 @@ def _checkpoints(run: Path) -> set[int]:
 
 def assert_same_run(run: Path, uninterrupted: Path) -> None:
     """The same parameters bit for bit, the same best step, the same curves without gaps or doubles."""
-    ours, theirs = (Checkpoints(path / "checkpoints", create=False) for path in (run, uninterrupted))
+    ours, theirs = (Checkpoints(path / "checkpoints", CRITERION, create=False) for path in (run, uninterrupted))
     assert ours.best_step == theirs.best_step
     assert ours.steps[-1] == theirs.steps[-1]
     for step in {ours.best_step, ours.steps[-1]}:

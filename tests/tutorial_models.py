@@ -1,5 +1,5 @@
-"""The tutorials' model, written from the specification twice: as a PyTorch module with the names that Lightning's files
-have, and as formulas on a Flax file's arrays, in float64."""
+"""The tutorials' model, written twice: as a PyTorch module with the names in Lightning's files, and as formulas in
+float64 on the arrays of a Flax file."""
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ class Block(nn.Module):
 
 
 class TorchPredictor(nn.Module):
-    """Its state dict has the keys of specification section 11; the settings have Lightning's names."""
+    """Its state dict has the keys of the tutorials' Lightning files; the settings have the names there."""
 
     def __init__(self, **hyperparameters) -> None:
         super().__init__()
@@ -74,13 +74,15 @@ class TorchPredictor(nn.Module):
         return self.output_net(x)
 
     def checkpoint(self) -> dict:
-        """What Lightning saves."""
+        """Content of a checkpoint that Lightning saves."""
         return {
             "epoch": 3,
             "global_step": 1170,
             "pytorch-lightning_version": "1.0.2",
             "callbacks": {"ModelCheckpoint": {"best_model_score": torch.tensor(0.5)}},
-            "optimizer_states": [torch.optim.Adam(self.parameters()).state_dict()],
+            "optimizer_states": [
+                {"state": {0: {"step": 1170, "exp_avg": torch.ones(3)}}, "param_groups": [{"lr": 5e-4}]}
+            ],
             "lr_schedulers": [],
             "state_dict": self.state_dict(),
             "hparams_name": "kwargs",
@@ -121,7 +123,7 @@ def evaluate(params: dict, x: np.ndarray, num_heads: int, *, positions: bool = T
 
 
 def flax_tree(num_features: int, width: int, num_classes: int, num_layers: int) -> dict:
-    """The tree of a Flax file (specification section 11), no two arrays alike."""
+    """The tree of a tutorial's Flax file, no two arrays alike."""
     rng = np.random.default_rng(0)
 
     def draw(*shape: int) -> np.ndarray:

@@ -18,7 +18,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "nn.attention": ["MultiheadAttention", "scaled_dot_product"],
         "decoding.beam_search": ["beam_search"],
-        "config": ["TrainingConfig"],
+        "cli": ["parse", "run"],
+        "config": ["Criterion", "TrainingConfig", "setting"],
+        "data.batch": ["Batch"],
+        "nn.blocks": ["BlockSettings"],
+        "nn.mesh_axis": ["all_rows", "device_number"],
+        "tasks.train_and_test": ["TaskData", "train_and_test"],
         "nn.decoder": ["DecoderBlock", "TransformerDecoder"],
         "decoding.token_by_token": ["Decoded", "greedy_decode", "sample"],
         "nn.encoder": ["EncoderBlock", "TransformerEncoder"],

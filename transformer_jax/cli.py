@@ -14,7 +14,7 @@ import tyro
 
 from transformer_jax.config import PRECEDENCE, TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.training.parallel import provide_cpu_devices
+from transformer_jax.training.compilation import prepare_jax
 from transformer_jax.training.signals import Interrupted
 
 Config = TypeVar("Config")
@@ -29,7 +29,8 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], An
     gc.freeze()  # what the imports made stays, and is not worth looking through again and again
     try:
         config = read_config(sys.argv[1:])
-        provide_cpu_devices()  # before anything is computed
+        if isinstance(config, TrainingConfig):
+            prepare_jax(config)  # before anything is computed
         train(config)
     except InputError as error:
         _exit(str(error), status=2)

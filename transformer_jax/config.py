@@ -1,27 +1,48 @@
-"""What every training run is configured by. Tasks extend it, and the command line is made from it."""
+"""Settings of a training run. Tasks extend them; command lines and `config.json` are made from them."""
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from transformer_jax.errors import InputError, check_heads, check_probability
 
-# Shown by --help, under what the task's config says of itself.
+# Shown by --help, under the task's description.
 PRECEDENCE = """\
-What is done with what lies in the run's directory, in this order:
+Rules for a run's directory, in this order:
 
-1. Nothing there: the run begins.
+1. If the directory is empty, the run begins.
 
-2. With --no-resume an unfinished run is begun anew; a finished one (it has results) only with --overwrite.
+2. With --no-resume, an unfinished run is begun anew; a finished one (it has results) only with --overwrite.
 
-3. Otherwise the run goes on from its newest checkpoint that can be read; a finished one is evaluated again.
+3. Otherwise the run goes on from its newest readable checkpoint; a finished one is evaluated again.
 
-4. But a run of other settings is left alone: an error names them. Settings that change nothing about the parameters may
-differ: those of logging, loading, saving, how many steps a call has, and, but for rounding, how many devices share a
-batch.
+4. A run of other settings is left alone: an error names them. Settings that do not change the trained parameters may
+differ: those of logging, loading and saving, the number of steps per call, and, except for rounding, the number of
+devices.
 
-5. With --pretrained nothing is trained, and the directory, which is one beside it, is always begun anew."""
+5. With --pretrained nothing is trained; the results go to a directory of their own, which is always begun anew."""
+
+T = TypeVar("T")
+Config = TypeVar("Config", bound="TrainingConfig")
+
+
+def setting(
+    default: T, *, neutral: bool = False, machine: bool = False, of_model: bool = False, path: bool = False
+) -> T:
+    """A field of a config, and what is special about it.
+
+    Args:
+        default: of the field.
+        neutral: may differ when a run is resumed, since the parameters that it ends with do not depend on it.
+        machine: belongs to the machine and is never taken from the config of a run that is opened; implies `neutral`.
+        of_model: the model is made from it; with `pretrained` it is that model's.
+        path: a `Path`, or None, which `config.json` holds as text.
+    """
+    metadata = {"neutral": neutral or machine, "machine": machine, "of_model": of_model, "path": path}
+    field: T = dataclasses.field(default=default, metadata=metadata)
+    return field
 
 
 class Criterion(NamedTuple):
@@ -60,64 +81,113 @@ class TrainingConfig:
         InputError: at construction, for a value that cannot work.
     """
 
-    model_dim: int = 32  # width of the model
-    num_heads: int = 1  # attention heads, a divisor of the width
-    num_layers: int = 1  # blocks in each stack
-    dropout_prob: float = 0.0  # inside the blocks and the output network
+    model_dim: int = setting(32, of_model=True)  # width of the model
+    num_heads: int = setting(1, of_model=True)  # attention heads, a divisor of the width
+    num_layers: int = setting(1, of_model=True)  # blocks in each stack
+    dropout_prob: float = setting(0.0, of_model=True)  # dropout probability inside the blocks and the output network
     max_epochs: int = 10  # passes over the training set
     batch_size: int = 128  # samples in one step
     lr: float = 5e-4  # peak learning rate of the cosine schedule
     warmup: int = 50  # steps in which the learning rate rises from 0 to its peak
     schedule: Literal["cosine", "noam"] = "cosine"  # noam is the paper's: width and warmup alone set its peak
+    weight_decay: float = 0.0  # decoupled weight decay of Adam, not applied to biases, norms and embeddings
+    adam_b1: float = 0.9  # decay rate of Adam's mean of the gradients
+    adam_b2: float = 0.999  # decay rate of Adam's mean of their squares
     gradient_clip: float = 1.0  # largest global norm of the gradient
     seed: int = 42  # of the parameters, the dropout and the order of the training set
     eval_every: int = 5  # epochs between evaluations; the last epoch is always followed by one
-    log_every: int = 50  # steps between TensorBoard entries; an epoch always ends in one
-    num_devices: int = 0  # that share each batch, a divisor of its size; 0 for one GPU, or some CPU cores
-    num_workers: int = 0  # processes that load data, 0 loads in the main one
-    steps_per_call: int = 0  # training steps in one compiled call; 0 chooses by the time that a step takes
-    checkpoint_every: int = 0  # steps between checkpoints, beside those of checkpoint_minutes; 0 for none
-    checkpoint_minutes: float = 5.0  # between checkpoints; each evaluation is followed by one in any case
-    checkpoint_dir: Path = Path("checkpoints")  # parent of the run's directory
-    compilation_cache: Path | None = None  # directory in which JAX keeps compiled programs for the next process
-    pretrained: str | None = None  # evaluate, instead of training: a run's directory, a shipped or a published model
-    resume: bool = True  # go on with a run of the same settings, other settings are an error; if not, begin anew
-    overwrite: bool = False  # with --no-resume: replace a run that is finished, which is an error otherwise
-
-    # Fields that a resumed run may change, since the parameters that it ends with do not depend on them; on the number
-    # of devices no more than a sum depends on its order.
-    NEUTRAL: ClassVar[frozenset[str]] = frozenset(
-        {"log_every", "num_workers", "steps_per_call", "checkpoint_every", "checkpoint_minutes", "checkpoint_dir"}
-        | {"num_devices", "compilation_cache", "resume", "overwrite", "pretrained"}
-    )
-    # Fields that the model is made from; with `pretrained` they are that model's.
-    MODEL: ClassVar[frozenset[str]] = frozenset({"model_dim", "num_heads", "num_layers", "dropout_prob"})
+    best_by: str | None = None  # val/METRIC:max or val/METRIC:min chooses the best model; none: the task's own choice
+    patience: int = 0  # evaluations without a better model after which training stops; 0 for never
+    log_every: int = setting(50, neutral=True)  # steps between TensorBoard entries; an epoch always ends in one
+    num_devices: int = setting(0, machine=True)  # devices that share each batch; 0 for one GPU, or some CPU cores
+    num_workers: int = setting(0, machine=True)  # processes that load data; 0 loads in the main process
+    steps_per_call: int = setting(0, neutral=True)  # training steps in one compiled call; 0 chooses by their duration
+    checkpoint_every: int = setting(0, neutral=True)  # steps between checkpoints; 0 for none beside the timed ones
+    checkpoint_minutes: float = setting(5.0, neutral=True)  # between checkpoints, beside those after evaluations
+    checkpoint_dir: Path = setting(Path("checkpoints"), machine=True, path=True)  # parent of the run's directory
+    compilation_cache: Path | None = setting(None, machine=True, path=True)  # where compiled programs are kept
+    pretrained: str | None = setting(None, neutral=True)  # evaluate this model (run, shipped, published), train nothing
+    resume: bool = setting(True, neutral=True)  # go on with a run of the same settings; if not, begin it anew
+    overwrite: bool = setting(False, neutral=True)  # with --no-resume: replace a finished run, too
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "model_dim", "num_layers", "max_epochs", "batch_size", "eval_every", "log_every")
         check_at_least(self, 0, "warmup", "num_devices", "num_workers", "seed", "steps_per_call", "checkpoint_every")
+        check_at_least(self, 0, "patience", "weight_decay")
         check_positive(self, "lr", "gradient_clip", "checkpoint_minutes")
         check_probability("dropout_prob", self.dropout_prob)
+        check_probability("adam_b1", self.adam_b1)
+        check_probability("adam_b2", self.adam_b2)
+        if not math.isfinite(self.weight_decay):
+            raise InputError(f"weight_decay is {self.weight_decay}; it must be finite")
         if self.num_devices and self.batch_size % self.num_devices:
             raise InputError(
                 f"num_devices is {self.num_devices}; it must be a divisor of batch_size, {self.batch_size}"
             )
         if self.seed >= 2**32:  # JAX's keys would wrap around
             raise InputError(f"seed is {self.seed}; it must be below 2**32")
+        if self.best_by is not None:
+            Criterion.parse(self.best_by)
         check_heads(self.model_dim, self.num_heads)
 
-    def check_trained_on(self, trained: "TrainingConfig", what: str) -> None:
+    @property
+    def criterion(self) -> Criterion:
+        """Which evaluation is the best: that of `best_by`, or the task's own."""
+        return self.default_criterion if self.best_by is None else Criterion.parse(self.best_by)
+
+    @property
+    def default_criterion(self) -> Criterion:
+        """Which evaluation is the best where `best_by` does not say it."""
+        return Criterion("accuracy", "max")
+
+    @classmethod
+    def neutral_fields(cls) -> frozenset[str]:
+        """Names of the settings that may differ when a run is resumed."""
+        return cls._fields_with("neutral")
+
+    @classmethod
+    def model_fields(cls) -> frozenset[str]:
+        """Names of the settings that the model is made from."""
+        return cls._fields_with("of_model")
+
+    def without_neutral(self: Config) -> Config:
+        """The same settings, with the defaults for those that do not change the trained parameters."""
+        defaults: dict[str, Any] = {
+            field.name: field.default for field in dataclasses.fields(self) if field.metadata.get("neutral")
+        }
+        return dataclasses.replace(self, **defaults)
+
+    @classmethod
+    def from_json(cls: type[Config], settings: Mapping[str, Any]) -> Config:
+        """The config that `config.json` holds; what belongs to the machine is not read.
+
+        Raises:
+            InputError: a setting is unknown, or cannot work.
+        """
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        if unknown := settings.keys() - fields.keys():
+            raise InputError(f"unknown settings: {', '.join(sorted(unknown))}")
+        paths = cls._fields_with("path")
+        known = {name: value for name, value in settings.items() if not fields[name].metadata.get("machine")}
+        values: dict[str, Any] = {n: Path(v) if n in paths and v is not None else v for n, v in known.items()}
+        return cls(**values)
+
+    def check_trained_on(self: Config, trained: Config, what: str) -> None:
         """Raise an `InputError` if `what`, a run with the settings `trained`, learned from data of another form."""
 
+    @classmethod
+    def _fields_with(cls, mark: str) -> frozenset[str]:
+        return frozenset(field.name for field in dataclasses.fields(cls) if field.metadata.get(mark))
 
-def check_at_least(config: Any, minimum: int, *names: str) -> None:
+
+def check_at_least(config: object, minimum: int, *names: str) -> None:
     """Raise an `InputError` for the first of these fields whose value is below `minimum`."""
     for name in names:
         if getattr(config, name) < minimum:
             raise InputError(f"{name} is {getattr(config, name)}; it must be at least {minimum}")
 
 
-def check_positive(config: Any, *names: str) -> None:
+def check_positive(config: object, *names: str) -> None:
     """Raise an `InputError` for the first of these fields whose value is not a finite number above 0."""
     for name in names:
         if not (math.isfinite(getattr(config, name)) and getattr(config, name) > 0):

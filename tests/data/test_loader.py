@@ -2,39 +2,62 @@
 
 import subprocess
 import sys
+from itertools import chain, islice
 
 import numpy as np
 import pytest
 from torch.utils.data import default_collate
 
-from transformer_jax import ReverseDataset, make_loader, numpy_collate
-from transformer_jax.data.loader import EpochBatchSampler, Loader, StackedSamples
+from transformer_jax import InputError, ReverseDataset, make_loader, numpy_collate
+from transformer_jax.data.epoch_sampler import EpochBatchSampler
+from transformer_jax.data.loader import Loader, StackedSamples
 
 
 class Squares:
-    """A dataset that only answers for one index at a time."""
+    """A data set that only answers for one index at a time."""
 
     def __len__(self) -> int:
         return 11
 
-    def __getitem__(self, index: int) -> dict:
-        return {"square": np.float32(index**2), "pair": (index, np.arange(3) + index)}
+    def __getitem__(self, index: int) -> tuple:
+        return {"number": index, "next": np.arange(3) + index}, np.float32(index**2)
 
 
-def batches_of(loader: Loader, epoch: int) -> list[np.ndarray]:
-    loader.batch_sampler.set_epoch(epoch)
-    return [inputs for inputs, _ in loader]
+class Rows:
+    """A data set of a given sample, that answers for whole batches and counts how often it is asked."""
+
+    def __init__(self, sample) -> None:
+        self.sample, self.requests = sample, []
+
+    def __len__(self) -> int:
+        return 11
+
+    def __getitem__(self, index: int):
+        return self.sample
+
+    def __getitems__(self, indices) -> StackedSamples:
+        self.requests.append(indices)
+        return StackedSamples((np.array(indices), np.array(indices) ** 2))
+
+
+def numbers(**options) -> Loader:
+    """Batches of the numbers from 0 to 36, five at a time; the inputs of each are its indices."""
+    return make_loader(StackedSamples((np.arange(37), 10 * np.arange(37))), 5, **options)
+
+
+def order_of(batches) -> list[list[int]]:
+    return [inputs.tolist() for inputs, _ in batches]
 
 
 def test_collate_stacks_pytrees_of_samples_into_numpy_arrays():
-    batch = numpy_collate([Squares()[2], Squares()[5]])
-    np.testing.assert_array_equal(batch["square"], np.array([4, 25], np.float32))
-    np.testing.assert_array_equal(batch["pair"][0], [2, 5])
-    np.testing.assert_array_equal(batch["pair"][1], [[2, 3, 4], [5, 6, 7]])
-    assert all(isinstance(leaf, np.ndarray) for leaf in (batch["square"], *batch["pair"]))
+    inputs, targets = numpy_collate([Squares()[2], Squares()[5]])
+    np.testing.assert_array_equal(targets, np.array([4, 25], np.float32))
+    np.testing.assert_array_equal(inputs["number"], [2, 5])
+    np.testing.assert_array_equal(inputs["next"], [[2, 3, 4], [5, 6, 7]])
+    assert all(isinstance(leaf, np.ndarray) for leaf in (targets, *inputs.values()))
 
 
-def test_a_dataset_that_answers_for_a_batch_gives_what_it_gives_for_each_index():
+def test_a_data_set_that_answers_for_a_batch_gives_the_samples_of_its_indices():
     dataset = ReverseDataset(7, 5, 13, seed=3)
     whole = numpy_collate(dataset.__getitems__([3, 0, 12]))
     single = numpy_collate([dataset[3], dataset[0], dataset[12]])
@@ -45,11 +68,18 @@ def test_a_dataset_that_answers_for_a_batch_gives_what_it_gives_for_each_index()
 def test_stacked_samples_are_a_sequence_that_pytorch_collates_too():
     samples = ReverseDataset(7, 5, 13, seed=3).__getitems__([3, 0])
     assert len(samples) == 2
+    assert numpy_collate(samples) is samples.stacked
     inputs, labels = default_collate(samples)
     np.testing.assert_array_equal(inputs.numpy(), samples.stacked[0])
     np.testing.assert_array_equal(labels.numpy(), samples.stacked[1])
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="index is 2; there are 2 samples"):
         samples[2]
+
+
+def test_a_slice_of_stacked_samples_is_one_too():
+    samples = StackedSamples({"number": np.arange(7)})[2:5]
+    assert isinstance(samples, StackedSamples)
+    assert [sample["number"] for sample in samples] == [2, 3, 4]
 
 
 def test_pytorch_collates_single_samples_too():
@@ -59,98 +89,111 @@ def test_pytorch_collates_single_samples_too():
     np.testing.assert_array_equal(labels.numpy(), dataset.inputs[[3, 0], ::-1])
 
 
-def test_an_epoch_holds_every_sample_once_in_an_order_of_its_own():
-    loader = make_loader(ReverseDataset(10, 4, 37, seed=1), 5, shuffle=True, seed=2)
-    epochs = [np.concatenate(batches_of(loader, epoch)) for epoch in (0, 1)]
-    assert not np.array_equal(*epochs)
-    everything = np.sort(loader.dataset.inputs.tolist(), axis=0)
-    for epoch in epochs:
-        np.testing.assert_array_equal(np.sort(epoch, axis=0), everything)
-
-
-def test_the_order_is_a_function_of_seed_and_epoch_alone():
-    def loader(seed):
-        return make_loader(ReverseDataset(10, 4, 37, seed=1), 5, shuffle=True, seed=seed)
-
-    used = loader(2)
-    batches_of(used, 0)
-    np.testing.assert_array_equal(np.concatenate(batches_of(used, 3)), np.concatenate(batches_of(loader(2), 3)))
-    assert not np.array_equal(np.concatenate(batches_of(loader(2), 0)), np.concatenate(batches_of(loader(5), 0)))
-
-
 @pytest.mark.parametrize("groups", [None, np.arange(37) % 3])
-def test_an_epoch_can_begin_at_any_of_its_batches_and_the_next_is_whole_again(groups):
-    sampler = EpochBatchSampler(37, 5, shuffle=True, drop_last=False, seed=2, groups=groups)
-    sampler.set_epoch(3)
-    whole = list(sampler)
-    for first_batch in (0, 1, 4, 7, 8):
-        sampler.set_epoch(3, first_batch)
-        assert list(sampler) == whole[first_batch:]
-    assert [indices.epoch for indices in whole] == [3] * 8
-    sampler.set_epoch(4)
-    assert sorted(np.concatenate(list(sampler))) == list(range(37))
+def test_an_epoch_gives_the_samplers_batches(groups):
+    options = {"shuffle": True, "seed": 2, "groups": groups}
+    loader, sampler = numbers(**options), EpochBatchSampler(37, 5, drop_last=False, **options)
+    for epoch in (3, 0):
+        batches = list(loader.epoch(epoch))
+        assert order_of(batches) == list(sampler.epoch(epoch))
+        assert all((targets == 10 * inputs).all() for inputs, targets in batches)
+    assert loader.has_groups == sampler.has_groups
+    assert (len(loader), loader.batch_size, len(loader.dataset)) == (8, 5, 37)
 
 
-@pytest.mark.parametrize("steps_per_call", [2, 3, 8, 11])
-def test_several_batches_at_once_are_the_same_ones_behind_each_other(steps_per_call):
-    sampler = EpochBatchSampler(37, 5, shuffle=True, drop_last=False, seed=2)
-    one_by_one = list(sampler)
-    sampler.set_epoch(0, first_batch=1)
-    sampler.steps_per_call = steps_per_call
-    calls = list(sampler)
-    np.testing.assert_array_equal(np.concatenate(calls), np.concatenate(one_by_one[1:]))
-    assert [len(call) for call in calls[:-1]] == [5 * steps_per_call] * (len(calls) - 1)
-    assert len(calls) == -(-7 // steps_per_call)
+def test_a_loader_itself_is_its_epoch_0():
+    loader = numbers(shuffle=True)
+    list(loader.epoch(1))
+    assert order_of(loader) == order_of(loader.epoch(0)) != order_of(loader.epoch(1))
 
 
-def test_the_number_of_batches_at_once_may_change_while_iterating():
-    sampler = EpochBatchSampler(37, 5, shuffle=True, drop_last=True, seed=2)
-    one_by_one, calls = list(sampler), []
-    for call in sampler:
-        calls.append(call)
-        sampler.steps_per_call = 3
-    assert [len(call) for call in calls] == [5, 15, 15]
-    np.testing.assert_array_equal(np.concatenate(calls), np.concatenate(one_by_one))
+def test_an_epoch_can_begin_later_and_give_several_batches_at_once():
+    loader, at_once = numbers(shuffle=True), iter([1, 3, 2, 7])
+    whole = order_of(loader.epoch(3))
+    items = order_of(loader.epoch(3, first_batch=1, batches_at_once=lambda: next(at_once)))
+    assert [len(item) for item in items] == [5, 15, 10, 2]
+    assert list(chain(*items)) == list(chain(*whole[1:]))
 
 
-@pytest.mark.parametrize(("drop_last", "sizes"), [(True, [5] * 7), (False, [5] * 7 + [2])])
-def test_the_last_batch_is_short_or_dropped(drop_last, sizes):
-    loader = make_loader(ReverseDataset(10, 4, 37, seed=1), 5, drop_last=drop_last)
-    assert len(loader) == len(sizes)
-    assert [len(batch) for batch in batches_of(loader, 0)] == sizes
+def test_without_workers_the_number_of_batches_is_asked_when_an_item_is():
+    sizes = []
+    for inputs, _ in numbers(drop_last=True).epoch(0, batches_at_once=lambda: 3 if sizes else 1):
+        sizes.append(len(inputs))
+    assert sizes == [5, 15, 15]
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")  # more than this machine's cores
-def test_four_workers_give_the_same_batches_as_none():
-    dataset = ReverseDataset(10, 4, 37, seed=1)
-    alone, with_workers = (make_loader(dataset, 5, shuffle=True, seed=2, num_workers=n) for n in (0, 4))
-    for epoch in (0, 1):
-        for expected, batch in zip(batches_of(alone, epoch), batches_of(with_workers, epoch), strict=True):
-            np.testing.assert_array_equal(batch, expected)
+def test_overlapping_epochs_each_have_their_own_order():
+    loader = numbers(shuffle=True)
+    pairs = list(zip(loader.epoch(0), loader.epoch(1), strict=True))
+    for epoch, batches in enumerate(zip(*pairs, strict=True)):
+        assert order_of(batches) == order_of(numbers(shuffle=True).epoch(epoch))
 
 
-def test_a_dataset_without_batched_access_works_too():
+def test_the_last_batch_is_short_or_dropped():
+    assert [len(indices) for indices in order_of(numbers())] == [5] * 7 + [2]
+    assert [len(indices) for indices in order_of(numbers(drop_last=True))] == [5] * 7
+    assert len(numbers(drop_last=True)) == 7
+
+
+def test_a_data_set_is_asked_once_for_all_batches_of_an_item():
+    rows = Rows((0, 0))
+    list(make_loader(rows, 3).epoch(7, batches_at_once=lambda: 2))
+    assert rows.requests == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
+    assert [indices.epoch for indices in rows.requests] == [7, 7]
+
+
+def test_a_data_set_without_batched_access_works_too():
     batches = list(make_loader(Squares(), 4))
-    np.testing.assert_array_equal(np.concatenate([batch["square"] for batch in batches]), np.arange(11.0) ** 2)
+    np.testing.assert_array_equal(np.concatenate([squares for _, squares in batches]), np.arange(11.0) ** 2)
+
+
+def test_the_example_is_the_first_sample_as_a_batch_of_one_row():
+    inputs, targets = make_loader(Squares(), 4).example()
+    np.testing.assert_array_equal(inputs["next"], [[0, 1, 2]])
+    np.testing.assert_array_equal(targets, [0])
+
+
+def test_workers_give_the_same_batches_as_none():
+    alone = numbers(shuffle=True, seed=2)
+    workers = numbers(shuffle=True, seed=2, num_workers=2)
+    whole = order_of(alone.epoch(0))
+    assert order_of(workers.epoch(0)) == whole
+
+    # An epoch that is left early does not reach into the next one.
+    early = workers.epoch(0, batches_at_once=lambda: 2)
+    assert order_of(islice(early, 2)) == [whole[0] + whole[1], whole[2] + whole[3]]
+    assert order_of(workers.epoch(1, first_batch=3)) == order_of(alone.epoch(1, first_batch=3))
+
+    # Nor does it go on with the next one's batches.
+    with pytest.raises(RuntimeError, match="another epoch of this loader was begun"):
+        next(early)
 
 
 def test_impossible_loaders_are_errors():
-    with pytest.raises(ValueError, match="batch_size is 38; it may be at most 37"):
+    with pytest.raises(InputError, match="batch_size is 38; it may be at most 37"):
         make_loader(ReverseDataset(10, 4, 37), 38, drop_last=True)
-    with pytest.raises(ValueError, match="empty"):
+    with pytest.raises(InputError, match="empty"):
         make_loader(StackedSamples(np.zeros((0, 3))), 4)
-    with pytest.raises(ValueError, match="batch_size is 0; it must be at least 1"):
+    with pytest.raises(InputError, match="batch_size is 0; it must be at least 1"):
         make_loader(ReverseDataset(10, 4, 37), 0)
-    with pytest.raises(ValueError, match="num_workers is -1; it must be at least 0"):
+    with pytest.raises(InputError, match="num_workers is -1; it must be at least 0"):
         make_loader(ReverseDataset(10, 4, 37), 5, num_workers=-1)
-    with pytest.raises(ValueError, match="groups has 36 numbers; there are 37 samples"):
-        make_loader(ReverseDataset(10, 4, 37), 5, groups=np.zeros(36, int))
+    with pytest.raises(InputError, match="groups has 36 numbers; there are 37 samples"):
+        numbers(groups=np.zeros(36, int))
+
+
+def test_a_data_set_that_gives_no_pairs_is_an_error():
+    loader = make_loader(StackedSamples({"a": np.arange(7), "b": np.arange(7)}), 3)
+    for ask in (loader.example, lambda: next(loader.epoch(0))):
+        with pytest.raises(InputError, match=r"a data set gives \(inputs, targets\); got dict"):
+            ask()
 
 
 def test_pytorch_is_imported_when_the_first_batch_is_asked_for():
     code = (
         "import sys; from transformer_jax import ReverseDataset, make_loader\n"
-        "loader = make_loader(ReverseDataset(10, 4, 37), 5); assert len(loader) == 8 and 'torch' not in sys.modules\n"
+        "loader = make_loader(ReverseDataset(10, 4, 37), 5); assert len(loader) == 8\n"
+        "loader.example(); assert 'torch' not in sys.modules\n"
         "batch = next(iter(loader)); assert 'torch' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""Greedy decoding, sampling and beam search against plain Python that has no cache and never stops early."""
+"""Greedy decoding, sampling and beam search, compared with plain Python that has no cache and never stops early."""
 
 import functools
 import itertools
@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled_models import quick_jit
 
 from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.token_by_token import greedy_decode, sample
@@ -47,8 +48,8 @@ class HistoryModel:
 
 
 def run(decode, step, cache, batch_size, **settings):
-    """Decode under `jax.jit`, to NumPy arrays."""
-    return jax.device_get(jax.jit(partial(decode, step, batch_size=batch_size, **TOKENS, **settings))(cache))
+    """Decode in one compiled program, to NumPy arrays."""
+    return jax.device_get(quick_jit(partial(decode, step, batch_size=batch_size, **TOKENS, **settings))(cache))
 
 
 def run_model(decode, model, sources, **settings):
@@ -229,7 +230,7 @@ def test_the_length_penalty_decides_between_a_short_result_and_a_less_probable_l
     assert decoded.scores[0, 0] == pytest.approx(score, rel=1e-6)
 
 
-def test_a_finished_hypothesis_is_not_lost_to_live_ones_that_looked_better():
+def test_a_finished_hypothesis_is_kept_while_live_ones_are_more_probable():
     # To end at once has 0.3. Both others are more probable until they end too.
     step = constant_step([[0.3, 0.36, 0.34], [0.8, 0.1, 0.1]])
     decoded = run(beam_search, step, {}, 1, max_length=5, beam_width=3, length_penalty=0.0)
@@ -259,7 +260,7 @@ def test_a_vocabulary_of_one_token_gives_one_result():
     np.testing.assert_array_equal(decoded.scores, [[0, -np.inf, -np.inf]] * 2)
 
 
-# Sampling. What one draw does is in test_sampling.py.
+# Sampling. test_next_token.py tests a single draw.
 
 
 def test_sampling_at_a_low_temperature_is_greedy():
@@ -288,7 +289,7 @@ def test_sampled_outputs_have_the_model_s_probabilities():
     np.testing.assert_allclose(decoded.scores, np.log(probabilities)[[outputs.index(o) for o in drawn]], rtol=1e-5)
 
 
-def test_scores_of_samples_are_the_model_s_whatever_the_temperature_and_the_restriction():
+def test_scores_of_samples_are_the_model_s_at_any_temperature_and_restriction():
     step = constant_step([0.5, 0.3, 0.2])
     decoded = run(sample, step, {}, 101, max_length=5, key=jax.random.key(7), temperature=3.0, top_k=2)
     ones, lengths = np.sum(decoded.tokens == 1, axis=1), decoded.lengths
@@ -296,9 +297,9 @@ def test_scores_of_samples_are_the_model_s_whatever_the_temperature_and_the_rest
     np.testing.assert_allclose(decoded.scores, ones * np.log(0.3) + (lengths - ones) * np.log(0.5), rtol=1e-5)
 
 
-def test_positions_are_drawn_independently_and_another_key_draws_anew():
+def test_positions_and_keys_draw_independently():
     step = constant_step([0.0, 0.5, 0.5])
-    draw = jax.jit(lambda key: sample(step, {}, 4001, key=key, max_length=2, **TOKENS).tokens)
+    draw = quick_jit(lambda key: sample(step, {}, 4001, key=key, max_length=2, **TOKENS).tokens)
     tokens, again, anew = (np.asarray(draw(jax.random.key(seed))) for seed in (11, 11, 13))
     assert np.mean(tokens[:, 0] == tokens[:, 1]) == pytest.approx(0.5, abs=0.03)
     assert np.mean(tokens == anew) == pytest.approx(0.5, abs=0.03)
@@ -315,7 +316,7 @@ NAMES = ["greedy_decode", "sample", "beam_search"]
 def test_a_row_gives_in_a_batch_what_it_gives_alone(decode):
     model = HistoryModel(seed=17, vocabulary=5, max_length=11)
     together = run_model(decode, model, np.arange(7))
-    alone = jax.jit(partial(decode, model.step, batch_size=1, max_length=11, **TOKENS))
+    alone = quick_jit(partial(decode, model.step, batch_size=1, max_length=11, **TOKENS))
     assert len(set(np.ravel(together.lengths).tolist())) > 2
     for index in range(7):
         assert_same(row(together, slice(index, index + 1)), alone(model.cache([index])))
@@ -413,7 +414,7 @@ def test_a_jitted_call_is_traced_once_and_equals_the_plain_one(decode):
     decode = partial(decode, model.step, batch_size=3, max_length=7, **TOKENS)
     traced = []
 
-    @jax.jit
+    @quick_jit
     def jitted(cache):
         traced.append(True)
         return decode(cache)

@@ -1,4 +1,4 @@
-"""What is drawn: the stated distribution, and nothing outside it."""
+"""Draws of a next token: the stated distribution, and no token outside it."""
 
 from functools import partial
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled_models import quick_jit
 
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 
@@ -17,7 +18,7 @@ CRITICAL = {1: 10.83, 2: 13.82, 3: 16.27, 5: 20.52}  # degrees of freedom -> Ï‡Â
 def draw(**settings):
     with np.errstate(divide="ignore"):
         logits = np.tile(np.float32(np.log(PROBABILITIES) - 7), (DRAWS, 1))
-    return np.asarray(jax.jit(partial(draw_tokens, **settings))(jnp.asarray(logits), jax.random.key(17)))
+    return np.asarray(quick_jit(partial(draw_tokens, **settings))(jnp.asarray(logits), jax.random.key(17)))
 
 
 def normalised(weights):

@@ -1,17 +1,20 @@
-"""Attention: the known answers, agreement with PyTorch, and what masks do."""
+"""Attention: known answers, agreement with PyTorch, effects of masks."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from compiled_models import compiled, drawn, quick_jit
 
 from transformer_jax import MultiheadAttention, causal_mask, padding_mask, params_from_torch, scaled_dot_product
 
 B, H, T, S, D, D_MEMORY = 2, 3, 5, 7, 33, 17
 HEAD_WIDTH = D // H
 
-# Specification, section 1: (q, k, v, output, weights, decimals that are given)
+# (q, k, v, output, weights, decimals that are given)
 KNOWN_ANSWERS = [
     (
         [[-0.6613315, 0.70056266], [0.08239268, -1.7793142], [-0.04378588, 1.0965251]],
@@ -87,16 +90,22 @@ def test_values_and_gradients_agree_with_pytorch(rank):
     mask = masks()[rank] if rank else None
     cotangent = draw(B, H, T, 6, seed=3)
 
+    @quick_jit
     def ours(q, k, v):
-        return jnp.sum(scaled_dot_product(q, k, v, mask)[0] * cotangent)
+        def total(q, k, v):
+            values, _ = scaled_dot_product(q, k, v, mask)
+            return jnp.sum(values * cotangent), values
+
+        return jax.value_and_grad(total, (0, 1, 2), has_aux=True)(q, k, v)
 
     tensors = [torch.tensor(x, requires_grad=True) for x in (q, k, v)]
     torch_mask = None if mask is None else torch.tensor(mask[:, None] if mask.ndim == 3 else mask)
     expected = torch.nn.functional.scaled_dot_product_attention(*tensors, attn_mask=torch_mask)
     (expected * torch.tensor(cotangent)).sum().backward()
 
-    np.testing.assert_allclose(scaled_dot_product(q, k, v, mask)[0], expected.detach(), atol=1e-5)
-    for gradient, tensor in zip(jax.grad(ours, (0, 1, 2))(q, k, v), tensors, strict=True):
+    (_, values), gradients = ours(q, k, v)
+    np.testing.assert_allclose(values, expected.detach(), atol=1e-5)
+    for gradient, tensor in zip(gradients, tensors, strict=True):
         np.testing.assert_allclose(gradient, tensor.grad, atol=1e-5)
 
 
@@ -110,7 +119,7 @@ def test_integer_masks_mean_the_same_as_boolean_ones(rank):
 
 
 @pytest.mark.parametrize("rank", masks())
-def test_what_a_masked_position_contains_changes_nothing(rank):
+def test_the_content_of_a_masked_position_changes_nothing(rank):
     q, k, v = draw(B, H, T, 4), draw(B, H, S, 4, seed=1), draw(B, H, S, 6, seed=2)
     mask = masks()[rank].copy()
     mask[..., 3] = False
@@ -145,7 +154,7 @@ def test_a_query_that_may_attend_to_nothing_gets_zero_and_a_finite_gradient(dtyp
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_the_softmax_is_taken_in_float32_whatever_the_input_type(dtype):
+def test_the_softmax_is_computed_in_float32_for_narrower_types_too(dtype):
     """257 equal keys: their weights' sum is off by over 1 % where it is accumulated in bfloat16."""
     q, k = jnp.zeros((1, 8), dtype), jnp.zeros((257, 8), dtype)
     _, attention = scaled_dot_product(q, k, jnp.ones((257, 1), dtype))
@@ -185,8 +194,13 @@ def test_multihead_attention_its_maps_and_its_gradients_agree_with_pytorch(rank,
     params = params_from_torch(attend, module.state_dict())
     cotangent = draw(B, T, D, seed=2)
 
+    @quick_jit
     def ours(params, x, memory):
-        return jnp.sum(attend.apply(params, x, memory, mask) * cotangent)
+        def total(params, x, memory):
+            output, attention = attend.apply(params, x, memory, mask, return_attention=True)
+            return jnp.sum(output * cotangent), (output, attention)
+
+        return jax.value_and_grad(total, (0, 1, 2) if cross else (0, 1), has_aux=True)(params, x, memory)
 
     torch_x = torch.tensor(x, requires_grad=True)
     keys = torch_x if memory is None else torch.tensor(memory, requires_grad=True)
@@ -197,10 +211,9 @@ def test_multihead_attention_its_maps_and_its_gradients_agree_with_pytorch(rank,
     expected, maps = module(torch_x, keys, keys, attn_mask=torch_mask, average_attn_weights=False)
     (expected * torch.tensor(cotangent)).sum().backward()
 
-    output, attention = attend.apply(params, x, memory, mask, return_attention=True)
+    (_, (output, attention)), gradients = ours(params, x, memory)
     np.testing.assert_allclose(output, expected.detach(), atol=1e-5)
     np.testing.assert_allclose(attention, maps.detach(), atol=1e-5)
-    gradients = jax.grad(ours, (0, 1, 2) if cross else (0, 1))(params, x, memory)
     np.testing.assert_allclose(gradients[1], torch_x.grad, atol=1e-5)
     if cross:
         np.testing.assert_allclose(gradients[2], keys.grad, atol=1e-5)
@@ -215,8 +228,10 @@ def test_multihead_attention_its_maps_and_its_gradients_agree_with_pytorch(rank,
 def test_the_input_and_the_memory_may_be_of_other_widths_than_the_embedding():
     x, memory = draw(B, T, D + 4), draw(B, S, D_MEMORY)
     attend = MultiheadAttention(D, H)
-    params = attend.init(jax.random.key(0), x, memory)
-    output, attention = attend.apply(params, x, memory, return_attention=True)
+    params = drawn(attend, x, memory)
+    output, attention = compiled(attend, return_attention=True)(params, x, memory)
+    shapes = jax.tree.map(np.shape, params["params"])
+    assert (shapes["query_proj"]["kernel"], shapes["value_proj"]["kernel"]) == ((D + 4, D), (D_MEMORY, D))
     assert output.shape == (B, T, D)
     assert attention.shape == (B, H, T, S)
 
@@ -240,20 +255,19 @@ def test_heads_that_do_not_divide_the_width_are_an_error_at_construction(num_hea
 
 
 def test_self_attention_is_equivariant_to_permutation():
-    x = draw(B, T, D)
-    attend = MultiheadAttention(D, H)
-    params = attend.init(jax.random.key(0), x)
+    x, attend = draw(B, T, D), MultiheadAttention(D, H)
+    run = functools.partial(compiled(attend), drawn(attend, x))
     order = np.array([3, 0, 4, 1, 2])
-    np.testing.assert_allclose(attend.apply(params, x[:, order]), attend.apply(params, x)[:, order], atol=1e-6)
+    np.testing.assert_allclose(run(x[:, order]), run(x)[:, order], atol=1e-5)
 
 
 def test_masks_work_when_they_are_traced():
     x, valid = draw(B, T, D), np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
     attend = MultiheadAttention(D, H)
-    params = attend.init(jax.random.key(0), x)
-    jitted = jax.jit(lambda valid: attend.apply(params, x, mask=padding_mask(valid)))(valid)
-    np.testing.assert_allclose(jitted, attend.apply(params, x, mask=padding_mask(valid)), atol=1e-6)
-    np.testing.assert_array_less(1e-3, np.abs(jitted - attend.apply(params, x))[0].max())
-    np.testing.assert_array_less(
-        1e-3, np.abs(attend.apply(params, x, mask=causal_mask(T)) - attend.apply(params, x)).max()
-    )
+    params = drawn(attend, x)
+    run = functools.partial(compiled(attend), params, x)
+    traced = quick_jit(lambda valid: attend.apply(params, x, mask=padding_mask(valid)))(valid)
+    np.testing.assert_allclose(traced, run(mask=padding_mask(valid)), atol=1e-5, rtol=1e-5)
+    assert np.abs(traced - run())[0].max() > 1e-3
+    np.testing.assert_allclose(traced[1], run()[1], atol=1e-5)  # nothing of the second element is masked
+    assert np.abs(run(mask=causal_mask(T)) - run()).max() > 1e-3

@@ -1,9 +1,10 @@
-"""Dropout: how much it drops, that the mean is kept, and that no draw tells of another."""
+"""Dropout: the share that it drops, the mean that it keeps, and the independence of its draws."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled_models import drawn, quick_jit
 
 from transformer_jax import TransformerEncoder
 from transformer_jax.nn.dropout import Dropout, counter_bits
@@ -58,7 +59,7 @@ def test_over_many_keys_every_position_is_kept_equally_often_and_independently_o
     assert np.mean(pairs**2) == pytest.approx(1, abs=5 * np.sqrt(2 / pairs.size))
 
 
-def test_each_of_the_32_bits_is_set_half_the_time_and_tells_nothing_of_the_others():
+def test_each_of_the_32_bits_is_set_half_the_time_and_independent_of_the_others():
     bits = np.asarray(counter_bits(jax.random.key(13), (100_003,)))
     signs = 2.0 * ((bits[:, None] >> np.arange(32, dtype=np.uint32)) & 1) - 1  # [draws, 32]
     bound = 5 / np.sqrt(len(bits))
@@ -68,21 +69,25 @@ def test_each_of_the_32_bits_is_set_half_the_time_and_tells_nothing_of_the_other
 
 def test_layers_draw_independently():
     """The masks of two layers, seen where their activations come out as zero."""
-    encoder = TransformerEncoder(2, 8, 2, 512, dropout_prob=0.5)
-    x = np.random.default_rng(0).normal(size=(7, 101, 8)).astype(np.float32)
-    params = encoder.init(jax.random.key(0), x)
-    _, variables = encoder.apply(
-        params, x, train=True, rngs={"dropout": jax.random.key(1)},
-        capture_intermediates=lambda module, _: isinstance(module, Dropout) and module.name is not None,
-    )  # fmt: skip
-    masks = [leaf != 0 for leaf in jax.tree.leaves(variables) if leaf.shape == (7, 101, 8)]
+    encoder = TransformerEncoder(2, 8, 2, 13, dropout_prob=0.5)
+    x = np.random.default_rng(0).normal(size=(101, 7, 8)).astype(np.float32)
+
+    @quick_jit
+    def dropped(params, key):
+        return encoder.apply(
+            params, x, train=True, rngs={"dropout": key},
+            capture_intermediates=lambda module, _: isinstance(module, Dropout) and module.name is not None,
+        )[1]  # fmt: skip
+
+    variables = jax.device_get(dropped(drawn(encoder, x), jax.random.key(1)))
+    masks = [leaf != 0 for leaf in jax.tree.leaves(variables) if leaf.shape == (101, 7, 8)]
     assert len(masks) == 4  # two sub-layers in two layers
     for i in range(4):
         for j in range(i):
             assert abs(np.corrcoef(masks[i].ravel(), masks[j].ravel())[0, 1]) < 5 / np.sqrt(masks[i].size)
 
 
-def test_the_same_key_drops_the_same():
+def test_the_same_key_drops_the_same_elements():
     np.testing.assert_array_equal(kept(0.3, jax.random.key(5)), kept(0.3, jax.random.key(5)))
 
 

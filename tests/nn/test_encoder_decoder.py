@@ -1,21 +1,25 @@
 """The encoder-decoder Transformer: PyTorch's numbers, cached decoding, masks, maps, and what each option changes."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from compiled_models import compiled, drawn, quick_jit
 
 from transformer_jax import padding_mask, params_from_torch
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.decoder import DecoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
 
-B, S, T, D, H, F, L, V_SOURCE, V_TARGET = 3, 7, 5, 22, 2, 13, 2, 11, 17
+B, S, T, D, H, F, L, V_SOURCE, V_TARGET = 3, 7, 5, 10, 2, 13, 2, 11, 17
 SIZES = {
     "model_dim": D,
     "num_heads": H,
-    "num_encoder_layers": L,
+    "num_encoder_layers": 1,
     "num_decoder_layers": L,
     "dim_feedforward": F,
 }
@@ -29,19 +33,30 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def tokens_model(**options) -> tuple[Transformer, dict]:
-    """A model whose every parameter is drawn, so that none can be forgotten."""
-    model = Transformer(V_SOURCE, V_TARGET, **SIZES, **options)
-    params = model.init(jax.random.key(0), SOURCE, TARGET)
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    drawn = [0.3 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
-    return model, structure.unflatten(drawn)
+MODEL = Transformer(V_SOURCE, V_TARGET, **SIZES)
+TIED = Transformer(V_SOURCE, V_SOURCE, **SIZES, tie_embeddings=True)
+SOURCE_MASK = np.asarray(padding_mask(SOURCE_VALID))
+
+
+@pytest.fixture(scope="module")
+def params() -> dict:
+    return drawn(MODEL, SOURCE, TARGET)
+
+
+@functools.cache
+def compiled_gradients(model):
+    """Output, and gradients of the parameters, the source and the target."""
+
+    def total(params, source, target, source_mask, target_mask, cotangent):
+        output = model.apply(params, source, target, source_mask, target_mask)
+        return jnp.sum(output * cotangent), output
+
+    return quick_jit(jax.value_and_grad(total, (0, 1, 2), has_aux=True))
 
 
 def torch_transformer(norm_first: bool) -> torch.nn.Transformer:
     torch.manual_seed(2)
-    module = torch.nn.Transformer(D, H, L, L, F, dropout=0.0, batch_first=True, norm_first=norm_first)
+    module = torch.nn.Transformer(D, H, 1, L, F, dropout=0.0, batch_first=True, norm_first=norm_first)
     module.encoder.enable_nested_tensor = False
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -53,10 +68,12 @@ def torch_transformer(norm_first: bool) -> torch.nn.Transformer:
 @pytest.mark.parametrize("padded", [False, True])
 def test_outputs_and_gradients_agree_with_pytorch(norm_first, padded):
     module = torch_transformer(norm_first)
-    model = Transformer(**SIZES, dropout_prob=0.0, norm_first=norm_first, final_norm=True, layer_norm_epsilon=1e-5)
+    settings = BlockSettings(norm_first=norm_first, layer_norm_epsilon=1e-5)
+    model = Transformer(**SIZES, settings=settings, final_norm=True)
     params = params_from_torch(model, module.state_dict())
     source, target, cotangent = draw(B, S, D), draw(B, T, D, seed=1), draw(B, T, D, seed=2)
-    masks = (padding_mask(SOURCE_VALID), padding_mask(TARGET_VALID)) if padded else (None, None)
+    valid = SOURCE_VALID | (not padded), TARGET_VALID | (not padded)
+    masks = [np.asarray(padding_mask(one)) for one in valid]
     torch_masks = {}
     if padded:
         not_source, not_target = torch.tensor(~SOURCE_VALID), torch.tensor(~TARGET_VALID)
@@ -70,10 +87,8 @@ def test_outputs_and_gradients_agree_with_pytorch(norm_first, padded):
     expected = module(torch_source, torch_target, tgt_mask=causal, **torch_masks)
     (expected * torch.tensor(cotangent)).sum().backward()
 
-    np.testing.assert_allclose(model.apply(params, source, target, *masks), expected.detach(), atol=1e-5)
-    gradients = jax.grad(lambda p, s, t: jnp.sum(model.apply(p, s, t, *masks) * cotangent), (0, 1, 2))(
-        params, source, target
-    )
+    (_, output), gradients = compiled_gradients(model)(params, source, target, *masks, cotangent)
+    np.testing.assert_allclose(output, expected.detach(), atol=1e-5)
     # Relative beside absolute: the sum over positions makes some gradients larger than one.
     np.testing.assert_allclose(gradients[1], torch_source.grad, atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(gradients[2], torch_target.grad, atol=1e-5, rtol=1e-5)
@@ -82,13 +97,14 @@ def test_outputs_and_gradients_agree_with_pytorch(norm_first, padded):
     np.testing.assert_allclose(cross, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"norm_first": True}, {"final_norm": True}])
+@pytest.mark.parametrize("options", [{}, {"settings": BlockSettings(norm_first=True)}, {"final_norm": True}])
 def test_cached_decoding_equals_the_full_pass_at_every_position_with_ragged_sources(options):
-    model, params = tokens_model(**options)
-    mask = padding_mask(SOURCE_VALID)
-    full = model.apply(params, SOURCE, TARGET, mask)
-    cache = model.apply(params, SOURCE, mask, T + 2, method=model.start_decoding)
-    step = jax.jit(lambda token, position, cache: model.apply(params, token, position, cache, method=model.decode_step))
+    model = Transformer(V_SOURCE, V_TARGET, **SIZES, **options)
+    params = drawn(model, SOURCE, TARGET)
+    full = compiled(model)(params, SOURCE, TARGET, SOURCE_MASK)
+    start = quick_jit(lambda source, mask: model.apply(params, source, mask, T + 2, method="start_decoding"))
+    cache = start(SOURCE, SOURCE_MASK)
+    step = quick_jit(lambda token, position, cache: model.apply(params, token, position, cache, method="decode_step"))
     assert np.abs(full).max() > 0.1
     for position in range(T):
         logits, cache = step(TARGET[:, position], position, cache)
@@ -96,31 +112,48 @@ def test_cached_decoding_equals_the_full_pass_at_every_position_with_ragged_sour
 
 
 def test_the_cache_of_tied_embeddings_and_without_a_mask():
-    model = Transformer(V_SOURCE, V_SOURCE, **SIZES, tie_embeddings=True)
     target = TARGET % V_SOURCE
-    params = model.init(jax.random.key(0), SOURCE, target)
-    full = model.apply(params, SOURCE, target)
-    cache = model.apply(params, SOURCE, length=T, method=model.start_decoding)
-    logits, cache = model.apply(params, target[:, 0], 0, cache, method=model.decode_step)
-    np.testing.assert_allclose(logits, full[:, 0], atol=1e-5)
+    params = drawn(TIED, SOURCE, target)
+
+    @quick_jit
+    def first_step(source, token):
+        cache = TIED.apply(params, source, length=T, method="start_decoding")
+        return TIED.apply(params, token, 0, cache, method="decode_step")
+
+    logits, cache = first_step(SOURCE, target[:, 0])
+    np.testing.assert_allclose(logits, compiled(TIED)(params, SOURCE, target)[:, 0], atol=1e-5)
     assert all(leaf.shape[0] == B for leaf in jax.tree.leaves(cache))  # rows can be reordered, as beams are
 
 
-def test_what_stands_in_the_padding_changes_nothing():
-    model, params = tokens_model()
-    mask = padding_mask(SOURCE_VALID)
+def test_the_content_of_the_padding_changes_nothing(params):
     other = np.where(SOURCE_VALID, SOURCE, (SOURCE + 3) % V_SOURCE)
-    np.testing.assert_array_equal(model.apply(params, SOURCE, TARGET, mask), model.apply(params, other, TARGET, mask))
-    assert np.abs(model.apply(params, SOURCE, TARGET) - model.apply(params, other, TARGET)).max() > 1e-3
+    run = functools.partial(compiled(MODEL), params)
+    np.testing.assert_array_equal(run(SOURCE, TARGET, SOURCE_MASK), run(other, TARGET, SOURCE_MASK))
+    unmasked = np.ones_like(SOURCE_MASK)
+    assert np.abs(run(SOURCE, TARGET, unmasked) - run(other, TARGET, unmasked)).max() > 1e-3
 
 
-def test_no_position_sees_a_later_one_and_all_see_the_source():
-    model = Transformer(**SIZES, dropout_prob=0.0)
-    source, target = draw(1, S, D), draw(1, T, D, seed=1)
-    params = model.init(jax.random.key(0), source, target)
-    of_source, of_target = jax.jacobian(lambda s, t: model.apply(params, s, t)[0, :, 0], (0, 1))(source, target)
-    np.testing.assert_array_equal(np.abs(of_target[:, 0]).max(-1) > 1e-9, np.tri(T, dtype=bool))
-    assert (np.abs(of_source[:, 0]).max(-1) > 1e-9).all()
+def test_without_a_mask_every_source_position_is_attended_to(params):
+    np.testing.assert_allclose(
+        compiled(MODEL)(params, SOURCE, TARGET), compiled(MODEL)(params, SOURCE, TARGET, np.ones_like(SOURCE_MASK)),
+        atol=1e-6,
+    )  # fmt: skip
+
+
+def test_no_position_sees_a_later_one_and_all_see_the_source(params):
+    """One token is changed at a time; a position depends on it if its logits change."""
+
+    def changes(sequence, position, of_source):
+        changed = sequence.copy()
+        changed[:, position] = (changed[:, position] + 1) % V_SOURCE
+        pair = (changed, TARGET) if of_source else (SOURCE, changed)
+        difference = run(*pair, mask) - run(SOURCE, TARGET, mask)
+        return np.abs(difference[0]).max(-1) > 1e-5  # [T]
+
+    run, mask = functools.partial(compiled(MODEL), params), np.ones_like(SOURCE_MASK)
+    of_target = np.stack([changes(TARGET, position, False) for position in range(T)], axis=1)
+    np.testing.assert_array_equal(of_target, np.tri(T, dtype=bool))
+    assert np.all([changes(SOURCE, position, True) for position in range(S)])
 
 
 def test_the_feature_form_and_the_defaults_are_those_of_the_base_model():
@@ -135,16 +168,16 @@ def test_the_feature_form_and_the_defaults_are_those_of_the_base_model():
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
 
 
-def test_the_maps_of_all_three_attentions_come_out_of_the_forward_pass():
-    model, params = tokens_model()
-    mask = padding_mask(SOURCE_VALID)
-    maps = model.apply(params, SOURCE, TARGET, mask, method=model.get_attention_maps)
-    output, from_the_pass = model.apply(params, SOURCE, TARGET, mask, return_attention=True)
-    np.testing.assert_array_equal(output, model.apply(params, SOURCE, TARGET, mask))
-    jax.tree.map(np.testing.assert_array_equal, maps, from_the_pass)
-    for kind, shape in (("encoder", (S, S)), ("decoder", (T, T)), ("cross", (T, S))):
+def test_the_maps_of_all_three_attentions_come_out_of_the_forward_pass(params):
+    output, maps = compiled(MODEL, return_attention=True)(params, SOURCE, TARGET, SOURCE_MASK)
+    np.testing.assert_allclose(output, compiled(MODEL)(params, SOURCE, TARGET, SOURCE_MASK), atol=1e-6)
+    get_maps = quick_jit(functools.partial(MODEL.apply, method="get_attention_maps"))
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, atol=1e-6), get_maps(params, SOURCE, TARGET, SOURCE_MASK), maps
+    )
+    for kind, num_layers, shape in (("encoder", 1, (S, S)), ("decoder", L, (T, T)), ("cross", L, (T, S))):
         layers = getattr(maps, kind)
-        assert [layer.shape for layer in layers] == [(B, H, *shape)] * L
+        assert [layer.shape for layer in layers] == [(B, H, *shape)] * num_layers
         for layer in layers:
             np.testing.assert_allclose(layer.sum(-1), 1, atol=1e-5)
     for layer in (*maps.encoder, *maps.cross):
@@ -154,43 +187,43 @@ def test_the_maps_of_all_three_attentions_come_out_of_the_forward_pass():
 
 
 def test_embeddings_start_as_large_as_positions_when_they_are_read():
-    model = Transformer(5000, 5000, **(SIZES | {"model_dim": 64}))
-    params = model.init(jax.random.key(0), SOURCE, TARGET)["params"]
-    # Specification, trap 10: standard deviation 1/√D. 320 000 draws determine it to 0.2 %.
+    sizes = SIZES | {"model_dim": 64, "num_encoder_layers": 0, "num_decoder_layers": 0}
+    params = Transformer(5000, 5000, **sizes).init(jax.random.key(0), SOURCE, TARGET)["params"]
+    # Reading multiplies by √D, so that they start with 1/√D. 320 000 draws determine it to 0.2 %.
     np.testing.assert_allclose(np.std(params["source_embedding"]["embedding"]), 64**-0.5, rtol=0.01)
     np.testing.assert_allclose(np.std(params["target_embedding"]["embedding"]), 64**-0.5, rtol=0.01)
 
 
 def test_tied_embeddings_are_one_matrix():
-    model = Transformer(V_SOURCE, V_SOURCE, **SIZES, tie_embeddings=True)
-    params = model.init(jax.random.key(0), SOURCE, TARGET % V_SOURCE)["params"]
-    assert {name for name in params if "embedding" in name or "output" in name} == {"source_embedding"}
-    assert model.apply({"params": params}, SOURCE, TARGET % V_SOURCE).shape == (B, T, V_SOURCE)
+    params = drawn(TIED, SOURCE, TARGET % V_SOURCE)
+    assert {name for name in params["params"] if "embedding" in name or "output" in name} == {"source_embedding"}
+    assert compiled(TIED)(params, SOURCE, TARGET % V_SOURCE).shape == (B, T, V_SOURCE)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"norm_first": True},
+        {"settings": BlockSettings(dropout_prob=0.1, norm_first=True)},
         {"final_norm": True},
-        {"activation": nn.gelu},
-        {"layer_norm_epsilon": 0.5},
+        {"settings": BlockSettings(dropout_prob=0.1, activation=nn.gelu)},
+        {"settings": BlockSettings(dropout_prob=0.1, layer_norm_epsilon=0.5)},
         {"dropout_prob": 0.5},
     ],
+    ids=["norm_first", "final_norm", "activation", "layer_norm_epsilon", "dropout_prob"],
 )
 def test_each_option_changes_the_output(options):
-    _, params = tokens_model(final_norm=options.get("norm_first", False) or options.get("final_norm", False))
-    plain = Transformer(V_SOURCE, V_TARGET, **SIZES)
-    changed = Transformer(V_SOURCE, V_TARGET, **SIZES, **options)
-    train = {"train": True, "rngs": {"dropout": jax.random.key(1)}}
-    outputs = [model.apply(params, SOURCE, TARGET, **train) for model in (plain, changed)]
+    sizes = SIZES | {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    plain, changed = Transformer(V_SOURCE, V_TARGET, **sizes), Transformer(V_SOURCE, V_TARGET, **sizes, **options)
+    params = drawn(Transformer(V_SOURCE, V_TARGET, **sizes, final_norm=True), SOURCE, TARGET)
+    key = {"dropout": jax.random.key(1)}
+    outputs = [compiled(model, train=True)(params, SOURCE, TARGET, rngs=key) for model in (plain, changed)]
     assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
 
 
-def test_outside_training_no_key_is_needed():
-    model, params = tokens_model(dropout_prob=0.5)
+def test_outside_training_no_key_is_needed(params):
+    dropping = MODEL.clone(dropout_prob=0.5)
     np.testing.assert_array_equal(
-        model.apply(params, SOURCE, TARGET), Transformer(V_SOURCE, V_TARGET, **SIZES).apply(params, SOURCE, TARGET)
+        compiled(dropping)(params, SOURCE, TARGET, SOURCE_MASK), compiled(MODEL)(params, SOURCE, TARGET, SOURCE_MASK)
     )
 
 

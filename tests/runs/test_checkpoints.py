@@ -1,12 +1,21 @@
 """Checkpoints: which are kept, that they come back as they were, and what happens when they are damaged."""
 
+import json
+import math
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
+from transformer_jax.config import Criterion
+from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.preservation import best_step
+
+ACCURACY = Criterion("accuracy", "max")
+LOSS = Criterion("loss", "min")
+NAN = math.nan
 
 
 def state(value: float) -> dict:
@@ -14,58 +23,184 @@ def state(value: float) -> dict:
     return {"params": arrays, "key": jax.random.key(int(value)), "step": np.array(value, np.int32)}
 
 
-def saved(directory: Path, accuracies) -> Checkpoints:
-    checkpoints = Checkpoints(directory)
-    for step, accuracy in enumerate(accuracies, start=1):
-        checkpoints.save(step, state(step), {"note": step}, accuracy)
+def opened(directory: Path, criterion: Criterion = ACCURACY) -> Checkpoints:
+    return Checkpoints(directory, criterion)
+
+
+def saved(directory: Path, values, criterion: Criterion = ACCURACY) -> Checkpoints:
+    """Steps 1, 2, … with these values of the criterion's metric, None for a step that is not evaluated."""
+    checkpoints = opened(directory, criterion)
+    for step, value in enumerate(values, start=1):
+        metrics = None if value is None else {criterion.metric: value, "other": 100.0 * step}
+        checkpoints.save(step, state(step), {"note": step}, metrics)
     checkpoints.wait()
     return checkpoints
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "best", "kept"),
+    ("criterion", "values", "best", "kept"),
     [
-        ((0.5, 0.9, 0.7, None), 2, [2, 3, 4]),
-        ((0.9, 0.9, 0.7), 2, [2, 3]),
-        ((0.1, 0.1, 0.1), 3, [2, 3]),
-        ((0.9, 0.5, None, None), 1, [1, 3, 4]),
-        ((None, 0.0, None, None), 2, [2, 3, 4]),
+        (ACCURACY, (0.5, 0.9, 0.7, None), 2, [2, 3, 4]),
+        (ACCURACY, (0.9, 0.9, 0.7), 2, [2, 3]),
+        (ACCURACY, (0.1, 0.1, 0.1), 3, [2, 3]),
+        (ACCURACY, (0.9, 0.5, None, None), 1, [1, 3, 4]),
+        (ACCURACY, (None, 0.0, None, None), 2, [2, 3, 4]),
+        (ACCURACY, (None, -7.0, None, None), 2, [2, 3, 4]),
+        (ACCURACY, (None, None, None, None), None, [3, 4]),
+        (ACCURACY, (0.5, NAN, None, None), 1, [1, 3, 4]),
+        (ACCURACY, (NAN, None, None), None, [2, 3]),
+        (LOSS, (0.5, 0.9, 0.7, None), 1, [1, 3, 4]),
+        (LOSS, (0.9, 0.5, 0.5, 0.7, None, None), 3, [3, 5, 6]),
+        (LOSS, (None, 2.0, None, None), 2, [2, 3, 4]),
+        (LOSS, (NAN, 2.0, NAN, NAN), 2, [2, 3, 4]),
     ],
 )
-def test_the_newest_are_kept_and_the_best_of_equal_ones_the_later(tmp_path, accuracies, best, kept):
-    saved(tmp_path, accuracies).close()
-    reopened = Checkpoints(tmp_path)
-    assert reopened.best_step == best
-    assert reopened.steps == kept
-    jax.tree.map(np.testing.assert_array_equal, reopened.read(best, state(0)).state["params"], state(best)["params"])
+def test_the_newest_are_kept_and_the_best_evaluated_one(tmp_path, criterion, values, best, kept):
+    checkpoints = saved(tmp_path, values, criterion)
+    assert (checkpoints.best_step, checkpoints.steps) == (best, kept)
+    checkpoints.close()
+    reopened = opened(tmp_path, criterion)
+    assert (reopened.best_step, reopened.steps) == (best, kept)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [str(step) for step in kept]
+    if best is not None:
+        jax.tree.map(
+            np.testing.assert_array_equal, reopened.read(best, state(0)).state["params"], state(best)["params"]
+        )
+
+
+def test_the_best_of_an_earlier_process_stays_until_a_better_one_comes(tmp_path):
+    saved(tmp_path, (0.9, 0.5, None)).close()
+    checkpoints = opened(tmp_path)
+    checkpoints.save(4, state(4), {})
+    checkpoints.save(5, state(5), {}, {"accuracy": 0.8})
+    assert (checkpoints.best_step, checkpoints.steps) == (1, [1, 4, 5])
+    checkpoints.save(6, state(6), {}, {"accuracy": 0.9})
+    assert (checkpoints.best_step, checkpoints.steps) == (6, [5, 6])
+
+
+def test_the_best_of_no_values_is_none():
+    assert best_step({}, ACCURACY) is None
+    assert best_step({7: NAN, 11: NAN}, LOSS) is None
+    assert best_step({11: 3.0, 7: 3.0, 13: NAN}, LOSS) == 11
+
+
+def test_the_metrics_of_an_evaluation_come_back(tmp_path):
+    checkpoints = saved(tmp_path, (0.5, None))
+    assert checkpoints.metrics(1) == {"accuracy": 0.5, "other": 100.0}
+    assert checkpoints.metrics(2) is None
+    checkpoints.save(3, state(3), {}, {"accuracy": 0.25})
+    assert checkpoints.metrics(3) == {"accuracy": 0.25}
+    checkpoints.close()
+    reopened = opened(tmp_path)
+    assert reopened.metrics(1) == {"accuracy": 0.5, "other": 100.0}
+    assert reopened.metrics(2) is None
+    assert reopened.metrics(3) == {"accuracy": 0.25}
+    with pytest.raises(InputError, match="step 7 in .* can't be read"):
+        reopened.metrics(7)
+
+
+def test_a_missing_metric_is_an_error_that_names_the_others_and_nothing_is_written(tmp_path):
+    checkpoints = saved(tmp_path, (0.5,))
+    message = "criterion is val/accuracy:max, but the evaluation at step 2 has no accuracy; it has bleu, loss"
+    with pytest.raises(InputError, match=message):
+        checkpoints.save(2, state(2), {}, {"loss": 0.1, "bleu": 3.0})
+    checkpoints.close()
+    by_loss = opened(tmp_path, LOSS)
+    assert by_loss.steps == [1]
+    with pytest.raises(InputError, match="evaluation at step 1 has no loss; it has accuracy, other"):
+        _ = by_loss.best_step
+    with pytest.raises(InputError, match="evaluation at step 1 has no loss; it has accuracy, other"):
+        by_loss.save(2, state(2), {}, {"loss": 0.1})
+    assert by_loss.steps == [1]
 
 
 def test_a_checkpoint_comes_back_bit_for_bit_with_its_key_and_its_progress(tmp_path):
-    checkpoint = saved(tmp_path, [0.5]).newest(state(0))
-    assert (checkpoint.step, checkpoint.progress) == (1, {"note": 1})
+    checkpoints = opened(tmp_path)
+    progress = {"note": 1, "window": [(0.1, NAN)], "seconds": {11: 1e-300, 2: 0.0}}
+    checkpoints.save(1, state(1), progress, {"accuracy": 0.5})
+    checkpoint = checkpoints.newest(state(0))
+    assert checkpoint.step == 1
+    as_json = {"note": 1, "window": [[0.1, NAN]], "seconds": {"11": 1e-300, "2": 0.0}}
+    assert repr(checkpoint.progress) == repr(as_json)  # NaN is not equal to itself
     assert checkpoint.state["step"] == 1
     np.testing.assert_array_equal(jax.random.key_data(checkpoint.state["key"]), jax.random.key_data(state(1)["key"]))
 
 
+def test_the_states_memory_may_be_used_again_at_once(tmp_path):
+    reused = {"params": np.full(2**20, 3.0, np.float32)}
+    checkpoints = opened(tmp_path)
+    checkpoints.save(1, reused, {})
+    reused["params"][:] = -1
+    np.testing.assert_array_equal(checkpoints.read_as_saved(1)["params"], np.full(2**20, 3.0, np.float32))
+
+
+def test_the_state_comes_back_as_numpy_arrays_where_its_classes_are_unknown(tmp_path):
+    arrays = saved(tmp_path, [0.5]).read_as_saved(1)
+    assert {type(leaf) for leaf in jax.tree.leaves(arrays)} == {np.ndarray}
+    np.testing.assert_array_equal(arrays["params"]["kernel"], np.full((3, 5), 1.0))
+
+
 def test_a_step_that_is_saved_again_when_it_was_evaluated_replaces_itself(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = opened(tmp_path)
     checkpoints.save(1, state(1), {"note": "before"})
-    checkpoints.save(1, state(1), {"note": "after"}, 0.5)
+    assert checkpoints.best_step is None
+    checkpoints.save(1, state(1), {"note": "after"}, {"accuracy": 0.5})
     checkpoints.wait()
     assert checkpoints.newest(state(0)).progress == {"note": "after"}
     assert checkpoints.best_step == 1
+    assert opened(tmp_path).best_step == 1
 
 
 def test_there_is_none_before_the_first(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = opened(tmp_path)
     assert checkpoints.best_step is None
     assert checkpoints.newest(state(0)) is None
+    missing = Checkpoints(tmp_path / "missing", ACCURACY, create=False)
+    assert (missing.best_step, missing.steps) == (None, [])
+    assert not (tmp_path / "missing").exists()
+
+
+# Formats.
+
+
+def rewrite_record(directory: Path, step: int, change) -> None:
+    file = directory / str(step) / "progress" / "metadata"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+
+
+@pytest.mark.parametrize(
+    ("change", "number"),
+    [
+        (lambda record: record | {"format": 1}, 1),
+        (lambda record: record | {"format": 3}, 3),
+        (lambda record: {"evaluated_step": 1, "seconds": {}, "digest": "0123"}, 1),  # of before there were numbers
+    ],
+)
+def test_another_format_is_an_error_that_names_both_and_is_not_passed_over(tmp_path, change, number):
+    saved(tmp_path, [0.5, 0.4]).close()
+    rewrite_record(tmp_path, 2, change)
+    checkpoints = opened(tmp_path)
+    message = f"the checkpoint of step 2 in {tmp_path} is of format {number}, this version reads 2"
+    for read in (
+        lambda: checkpoints.newest(state(0)),
+        lambda: checkpoints.read(2, state(0)),
+        lambda: checkpoints.read_as_saved(2),
+        lambda: checkpoints.metrics(2),
+        lambda: checkpoints.best_step,
+        lambda: checkpoints.save(3, state(3), {}),
+    ):
+        with pytest.raises(InputError, match=message):
+            read()
+    assert checkpoints.steps == [1, 2]
+
+
+# Damage.
 
 
 def content_files(step_directory: Path) -> list[Path]:
     """The files that hold the arrays and the progress, the largest first."""
     files = [path for path in step_directory.rglob("*") if path.is_file() and path.stat().st_size > 0]
-    return sorted((path for path in files if "metrics" not in path.parts), key=lambda path: -path.stat().st_size)
+    return sorted(files, key=lambda path: -path.stat().st_size)
 
 
 DAMAGES = {
@@ -76,17 +211,34 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(tmp_path, damage):
-    saved(tmp_path, [0.5, 0.4]).close()
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning_and_is_not_the_best(tmp_path, damage):
+    saved(tmp_path, [0.5, 0.6]).close()
     for path in content_files(tmp_path / "2"):
         path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    checkpoints = opened(tmp_path)
     with pytest.warns(UserWarning, match="checkpoint of step 2 .* can't be read"):
-        assert Checkpoints(tmp_path).newest(state(0)).step == 1
+        assert checkpoints.newest(state(0)).step == 1
+    assert checkpoints.best_step == 1
+
+
+def test_a_run_that_is_resumed_before_a_damaged_checkpoint_saves_again(tmp_path):
+    saved(tmp_path, [None, 0.5, 0.6]).close()
+    for path in content_files(tmp_path / "3"):
+        path.write_bytes(b"")
+    checkpoints = opened(tmp_path)
+    with pytest.warns(UserWarning, match="step 3"):
+        assert checkpoints.newest(state(0)).step == 2
+    checkpoints.save(2, state(2), {"note": "again"}, {"accuracy": 0.4})
+    checkpoints.close()
+    reopened = opened(tmp_path)
+    assert reopened.steps == [2]
+    assert reopened.newest(state(0)).progress == {"note": "again"}
+    assert reopened.best_step == 2
 
 
 def test_a_single_flipped_bit_of_an_array_is_noticed(tmp_path):
     big = {"params": np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)}
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = opened(tmp_path)
     checkpoints.save(1, big, {})
     checkpoints.close()
     largest = content_files(tmp_path / "1")[0]
@@ -94,7 +246,32 @@ def test_a_single_flipped_bit_of_an_array_is_noticed(tmp_path):
     data[len(data) // 2] ^= 1
     largest.write_bytes(bytes(data))
     with pytest.raises(ValueError, match="step 1"):
-        Checkpoints(tmp_path).read(1, big)
+        opened(tmp_path).read(1, big)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record | {"progress": {"note": 3}},
+        lambda record: record | {"metrics": {"accuracy": 0.9, "other": 100.0}},
+        lambda record: record | {"state": "0123"},
+        lambda record: {name: value for name, value in record.items() if name != "digest"},
+    ],
+)
+def test_a_change_beside_the_arrays_is_noticed(tmp_path, change):
+    saved(tmp_path, [0.5]).close()
+    rewrite_record(tmp_path, 1, change)
+    for read in (lambda: opened(tmp_path).read(1, state(0)), lambda: opened(tmp_path).metrics(1)):
+        with pytest.raises(InputError, match="step 1 .* can't be read: its record does not agree with its digest"):
+            read()
+    assert opened(tmp_path).best_step is None
+
+
+def test_a_checkpoint_under_another_steps_name_is_noticed(tmp_path):
+    saved(tmp_path, [0.5]).close()
+    (tmp_path / "1").rename(tmp_path / "7")
+    with pytest.raises(InputError, match="step 7 .* can't be read"):
+        opened(tmp_path).read(7, state(0))
 
 
 @pytest.mark.parametrize("tenth", range(10))
@@ -104,13 +281,13 @@ def test_a_save_that_was_cut_off_leaves_the_one_before(tmp_path, tenth):
     for path in content_files(tmp_path / "2"):
         path.write_bytes(path.read_bytes()[: path.stat().st_size * tenth // 10])
     with pytest.warns(UserWarning, match="step 2"):
-        assert Checkpoints(tmp_path).newest(state(0)).step == 1
+        assert opened(tmp_path).newest(state(0)).step == 1
 
 
 def test_a_save_that_was_never_finished_is_no_checkpoint(tmp_path):
     saved(tmp_path, [0.5, 0.4]).close()
     (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp")
-    assert Checkpoints(tmp_path).newest(state(0)).step == 1
+    assert opened(tmp_path).newest(state(0)).step == 1
 
 
 def test_when_all_are_damaged_that_is_an_error_and_nothing_is_deleted(tmp_path):
@@ -122,7 +299,7 @@ def test_when_all_are_damaged_that_is_an_error_and_nothing_is_deleted(tmp_path):
         pytest.warns(UserWarning, match="step"),
         pytest.raises(ValueError, match="no checkpoint in .* can be read; --no-resume"),
     ):
-        Checkpoints(tmp_path).newest(state(0))
+        opened(tmp_path).newest(state(0))
     assert {path.name for path in tmp_path.iterdir()} >= {"1", "2"}
 
 

@@ -10,27 +10,33 @@ import numpy as np
 import pytest
 
 from transformer_jax.training.compilation import CompiledStep, begin_to_run_once
+from transformer_jax.training.stopwatch import Stopwatch
 
 
 @pytest.fixture
-def step() -> CompiledStep:
+def watch() -> Stopwatch:
+    return Stopwatch("compile")
+
+
+@pytest.fixture
+def step(watch) -> CompiledStep:
     """A step that is traced as often as `step.traces` has entries."""
 
     def scale(state, batch):
         compiled.traces.append(batch.shape)
         return state * jnp.sum(batch)
 
-    compiled = CompiledStep(scale)
+    compiled = CompiledStep(scale, stopwatch=watch)
     compiled.traces = []
     return compiled
 
 
-def test_a_step_is_compiled_once_for_each_shape_and_type(step):
+def test_a_step_is_compiled_once_for_each_shape_and_type(step, watch):
     batches = [np.arange(3.0), np.ones(3), np.arange(5.0), np.arange(3)]
     assert [float(step(jnp.float32(2), batch)) for batch in batches] == [6, 6, 20, 6]
     assert step.traces == [(3,), (5,), (3,)]
     assert step.count == 3
-    assert step.seconds > 0
+    assert watch.seconds["compile"] > 0
 
 
 def test_what_was_begun_is_what_is_called(step):
@@ -53,10 +59,10 @@ def test_devices_that_share_batches_take_any_number_of_calls_ahead():
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 2)
 from transformer_jax.training.compilation import CompiledStep
-from transformer_jax.training.parallel import batch_mesh, divide_rows, on_all_devices, sum_over_devices
-mesh = batch_mesh(256, 2)
-step = CompiledStep(lambda state, batch: sum_over_devices((batch @ state @ state).sum()), mesh)
-state, batch = on_all_devices(np.eye(128), mesh), divide_rows(np.ones((256, 128)), mesh)
+from transformer_jax.training.parallel import Replicated, sum_over_devices
+strategy = Replicated(256, 2)
+step = CompiledStep(lambda state, batch: sum_over_devices((batch @ state @ state).sum()), strategy)
+state, batch = strategy.place(np.eye(128)), strategy.place_rows(np.ones((256, 128)))
 sums = [step(state, batch) for _ in range(10_000)]
 print({float(sum) for sum in sums})
 """

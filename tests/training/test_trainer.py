@@ -1,4 +1,4 @@
-"""The trainer: what a step computes, what an evaluation counts, which model is kept, and when training stops."""
+"""The trainer: what an evaluation counts, which model is kept, when training stops, and what a task can override."""
 
 import dataclasses
 import gc
@@ -14,15 +14,18 @@ import optax
 import pytest
 from events import read_scalars
 from repository import REPOSITORY
-from torch.utils.data import DataLoader
 
-from transformer_jax import ReverseConfig, ReverseDataset, ReverseTrainer, make_loader, numpy_collate
-from transformer_jax.data.loader import StackedSamples
+from transformer_jax import (
+    InputError,
+    ReverseConfig,
+    ReverseDataset,
+    ReverseTrainer,
+    StackedSamples,
+    all_rows,
+    load_run,
+    make_loader,
+)
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.training.loop import TrainingLoop
-from transformer_jax.training.metrics import pad_batch
-from transformer_jax.training.packing import unpack
-from transformer_jax.training.trainer import TrainState
 
 REVERSE = str(REPOSITORY / "experiments/reverse.py")
 
@@ -40,73 +43,19 @@ def trainer_for(tmp_path, trainer_class: type = ReverseTrainer, **settings) -> R
     return trainer_class(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, **settings))
 
 
-def state_of(trainer: ReverseTrainer) -> TrainState:
-    return trainer.initial_state(numpy_collate([loader(1).dataset[0]]), num_steps=100)
+def fit(trainer: ReverseTrainer) -> ReverseTrainer:
+    trainer.fit(loader(37, drop_last=True), loader(23))
+    trainer.run.close()
+    return trainer
 
 
-def first_batch(size: int = 7):
-    return pad_batch(next(iter(loader(size))), CONFIG.batch_size)
-
-
-@pytest.mark.parametrize("clip", [0.01, 100.0])
-def test_a_step_is_adam_on_the_clipped_gradient_of_the_mean_loss(tmp_path, clip):
-    trainer = trainer_for(tmp_path, gradient_clip=clip)
-    state = state_of(trainer).replace(step=30)
-    batch = first_batch()
-
-    def mean_loss(params):
-        logits = trainer.model.apply({"params": params}, jax.nn.one_hot(batch.data[0], 3))
-        return optax.softmax_cross_entropy_with_integer_labels(logits, batch.data[1]).mean()
-
-    loss, gradients = jax.value_and_grad(mean_loss)(state.params)
-    norm = optax.tree.norm(gradients)
-    assert 0.01 < norm < 100
-    new_state, sums = jax.jit(trainer.train_step)(state, batch)
-    total, weight = sums["loss"]
-    assert weight == 7 * 5
-    assert total / weight == pytest.approx(float(loss), rel=1e-5)
-    assert sums["gradient_norm"][0] == pytest.approx(float(norm), rel=1e-5)
-    assert new_state.step == 31
-    # The optimizer counts its own updates: this is its first, at the schedule's rate of step 0, which is 0.
-    np.testing.assert_allclose(optax.tree.norm(jax.tree.map(jnp.subtract, new_state.params, state.params)), 0)
-    mean = jax.tree.map(lambda g: 0.1 * min(1, clip / norm) * g, gradients)  # (1 - β₁) times the clipped gradient
-    ours = unpack(new_state.opt_state[0].mu, state.params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), ours, mean)
-
-
-def test_padded_rows_change_neither_the_update_nor_the_metrics(tmp_path):
-    trainer = trainer_for(tmp_path)
-    data = next(iter(loader(4)))
-    padded, exact = pad_batch(data, 7), pad_batch(data, 4)
-    other = padded._replace(data=jax.tree.map(lambda a: np.concatenate([a[:4], a[:3]]), padded.data))
-    step = jax.jit(trainer.train_step)
-    results = [step(state_of(trainer), batch) for batch in (exact, padded, other)]
-    assert [float(sums["loss"][1]) for _, sums in results] == [20, 20, 20]
-    for state, _ in results[1:]:
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7),
-            state.opt_state[0].mu,
-            results[0][0].opt_state[0].mu,
-        )
-
-
-def test_dropout_is_a_function_of_the_seed_and_the_step(tmp_path):
-    trainer = trainer_for(tmp_path, dropout_prob=0.5)
-    initial = state_of(trainer)
-    step, batch = jax.jit(trainer.train_step), first_batch()
-
-    def loss(at_step, seed=CONFIG.seed):
-        state = initial.replace(step=at_step, key=jax.random.key(seed))
-        return float(step(state, batch)[1]["loss"][0])
-
-    assert loss(3) == loss(3)
-    assert loss(3) != loss(4)
-    assert loss(3) != loss(3, seed=1)
+def initial_params(trainer: ReverseTrainer):
+    return trainer.initial_state(loader(1).example(), num_steps=100).params
 
 
 def test_an_evaluation_counts_every_element_once_and_compiles_once(tmp_path):
     trainer = trainer_for(tmp_path)
-    trainer.params = state_of(trainer).params
+    trainer.params = initial_params(trainer)
     full = trainer.evaluate(loader(7 * 3 + 2))
     assert trainer._eval_step.count == 1
     logits = trainer.model.apply({"params": trainer.params}, jax.nn.one_hot(loader(23).dataset.inputs, 3))
@@ -117,43 +66,107 @@ def test_an_evaluation_counts_every_element_once_and_compiles_once(tmp_path):
 
 
 def test_an_empty_loader_is_an_error(tmp_path):
+    trainer = trainer_for(tmp_path)
+    trainer.params = initial_params(trainer)
     with pytest.raises(ValueError, match="no batch"):
-        trainer_for(tmp_path).evaluate([])
+        trainer.evaluate([])
+
+
+def test_before_training_there_are_no_parameters_and_no_run(tmp_path):
+    trainer = trainer_for(tmp_path)
+    with pytest.raises(InputError, match="ReverseTask is not trained yet; call fit"):
+        trainer.predict(np.zeros((1, 5), int))
+    with pytest.raises(InputError, match="ReverseTask has no run directory yet; call fit"):
+        trainer.run.save_figure("a.png", None)
+
+
+def test_building_a_trainer_changes_no_setting_of_jax(tmp_path):
+    code = (
+        "import jax, sys\n"
+        "from pathlib import Path\n"
+        "from transformer_jax import ReverseConfig, ReverseTrainer\n"
+        "before = dict(jax.config.values)\n"
+        "ReverseTrainer(ReverseConfig(compilation_cache=Path(sys.argv[1])))\n"
+        "assert dict(jax.config.values) == before\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "cache")], check=True)
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_run_logs_what_it_should_at_the_right_steps(tmp_path):
-    trainer = trainer_for(tmp_path)
-    trainer.fit(loader(37, drop_last=True), loader(23))
+    trainer = fit(trainer_for(tmp_path))
     scalars = read_scalars(trainer.run.path)
     every_two_steps_and_at_each_epochs_end = [2, 4, 5, 6, 8, 10, 12, 14, 15]
     names = ("loss", "accuracy", "learning_rate", "gradient_norm", "steps_per_second")
     for name in names:
         assert list(scalars[f"train/{name}"]) == every_two_steps_and_at_each_epochs_end, name
     assert list(scalars["val/accuracy"]) == [10, 15]  # epochs 2 and 3: every second, and the last
+    schedule = trainer.create_schedule(15)
     for step, rate in scalars["train/learning_rate"].items():
-        assert rate == pytest.approx(float(trainer.schedule(step - 1)), abs=1e-9)
+        assert rate == pytest.approx(float(schedule(step - 1)), abs=1e-9)
     assert trainer._eval_step.count == 1
-    assert all(seconds > 0 for seconds in trainer.seconds.values())
+    assert all(seconds > 0 for seconds in trainer.stopwatch.seconds.values())
 
 
-class Accuracies(ReverseTrainer):
-    """Validates with accuracies that are given, and remembers the parameters of each time."""
+class Evaluations(ReverseTrainer):
+    """Validates with metrics that are given, and remembers the parameters of each time."""
 
-    accuracies: tuple[float, ...]
+    values: tuple[float, ...]
 
     def evaluate(self, loader, params=None):
         self.seen = [*getattr(self, "seen", []), jax.tree.map(np.array, params)]
-        return {"accuracy": self.accuracies[len(self.seen) - 1], "loss": 1.0}
+        value = self.values[len(self.seen) - 1]
+        return {"accuracy": value, "loss": 1 - value}
 
 
-@pytest.mark.parametrize(("accuracies", "best"), [((0.3, 0.7, 0.5), 1), ((0.7, 0.7, 0.5), 1), ((0.1, 0.2, 0.2), 2)])
-def test_the_best_model_is_what_a_run_ends_with_the_later_of_equal_ones(tmp_path, accuracies, best):
-    trainer = trainer_for(tmp_path, trainer_class=Accuracies, eval_every=1)
-    trainer.accuracies = accuracies
-    trainer.fit(loader(37, drop_last=True), loader(23))
+@pytest.mark.parametrize(
+    ("values", "best_by", "best"),
+    [
+        ((0.3, 0.7, 0.5), None, 1),
+        ((0.7, 0.7, 0.5), None, 1),  # the later of equal ones
+        ((0.1, 0.2, 0.2), None, 2),
+        ((0.3, 0.7, 0.5), "val/accuracy:min", 0),
+        ((0.3, 0.7, 0.5), "val/loss:min", 1),
+        ((0.7, 0.3, float("nan")), None, 0),
+    ],
+)
+def test_a_run_ends_with_the_best_model_by_its_criterion(tmp_path, values, best_by, best):
+    trainer = trainer_for(tmp_path, trainer_class=Evaluations, eval_every=1, best_by=best_by)
+    trainer.values = values
+    fit(trainer)
     assert len(trainer.seen) == 3
     assert trainer.run.checkpoints.best_step == 5 * (best + 1)
     jax.tree.map(np.testing.assert_array_equal, trainer.params, trainer.seen[best])
+
+
+def test_patience_ends_a_training_that_no_longer_improves_also_after_a_restart(tmp_path):
+    def train(values):
+        trainer = trainer_for(tmp_path, trainer_class=Evaluations, eval_every=1, patience=2, max_epochs=7)
+        trainer.values = values
+        return fit(trainer)
+
+    trainer = train((0.1, 0.5, 0.4, 0.3, 0.9, 0.9, 0.9))
+    assert (trainer.steps, trainer.run.checkpoints.best_step) == (20, 10)
+    again = train(())  # nothing is left to train, nor to evaluate
+    assert (again.steps, again.run.checkpoints.best_step) == (20, 10)
+    jax.tree.map(np.testing.assert_array_equal, trainer.params, again.params)
+
+
+def test_when_no_evaluation_is_finite_there_is_no_best_model(tmp_path):
+    trainer = trainer_for(tmp_path, trainer_class=Evaluations)
+    trainer.values = (float("nan"),) * 2
+    with pytest.raises(FloatingPointError, match="val/accuracy was never a finite number"):
+        fit(trainer)
+
+
+def test_a_run_that_was_never_evaluated_has_no_best_model(tmp_path):
+    trainer = trainer_for(tmp_path, checkpoint_every=2, steps_per_call=2)
+    with trainer.training(loader(37, drop_last=True), loader(23)) as loop:
+        loop.train_until(4)
+    trainer.run.close()
+    assert trainer.run.checkpoints.steps == [2, 4]
+    with pytest.raises(InputError, match="has no checkpoint that was evaluated"):
+        load_run(trainer.run.path)
 
 
 class Diverges(ReverseTrainer):
@@ -161,10 +174,10 @@ class Diverges(ReverseTrainer):
 
     poison: Callable  # the losses, from what they were, which are poisoned, and a number made of the parameters
 
-    def loss_function(self, params, data, key, *, train):
-        elements = super().loss_function(params, data, key, train=train)
+    def loss_function(self, params, batch, key, *, train):
+        elements = super().loss_function(params, batch, key, train=train)
         losses, weights = elements["loss"]
-        poisoned = (data[0] == 2).all(-1, keepdims=True) & train
+        poisoned = (jnp.asarray(batch.targets) == 2).all(-1, keepdims=True) & train
         return elements | {"loss": (self.poison(losses, poisoned, params["input_layer"]["kernel"].sum()), weights)}
 
 
@@ -195,22 +208,19 @@ class PoisonedDataset(ReverseDataset):
     ],
     ids=["loss is nan", "loss is inf", "gradient_norm is nan"],
 )
-def test_what_is_not_finite_stops_the_training_names_the_step_and_keeps_the_last_good_checkpoint(
+def test_a_step_that_is_not_finite_stops_the_training_and_keeps_the_last_good_checkpoint(
     tmp_path, message, poison, steps_per_call
 ):
     trainer = trainer_for(tmp_path, trainer_class=Diverges, eval_every=1, log_every=50, steps_per_call=steps_per_call)
     trainer.poison = poison
     train_loader = make_loader(PoisonedDataset(), CONFIG.batch_size, shuffle=True, drop_last=True, seed=SEED)
-    order = []
-    for epoch in range(3):
-        train_loader.batch_sampler.set_epoch(epoch)
-        order += list(train_loader.batch_sampler)
-    poisoned_step = 1 + next(number for number, indices in enumerate(order) if 5 in indices)
+    order = [samples for epoch in range(3) for samples in train_loader.epoch(epoch)]
+    poisoned_step = 1 + next(number for number, (inputs, _) in enumerate(order) if (inputs == 2).all(1).any())
     with pytest.raises(FloatingPointError, match=f"{message} at step {poisoned_step}"):
         trainer.fit(train_loader, loader(23))
     last_good = (poisoned_step - 1) // 5 * 5
     assert last_good > 0
-    checkpoints = Checkpoints(trainer.run.path / "checkpoints")
+    checkpoints = Checkpoints(trainer.run.path / "checkpoints", CONFIG.criterion)
     assert checkpoints.steps[-1] == last_good
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(checkpoints.read_as_saved(last_good)))
 
@@ -219,6 +229,7 @@ def test_how_many_steps_a_call_has_changes_nothing(tmp_path):
     def run(steps_per_call):
         trainer = trainer_for(tmp_path / str(steps_per_call), dropout_prob=0.2, steps_per_call=steps_per_call)
         trainer.fit(loader(240, shuffle=True, drop_last=True), loader(23))
+        trainer.run.close()
         assert trainer.steps == 102
         return trainer
 
@@ -249,50 +260,54 @@ def compilations():
 
 def test_nothing_is_compiled_and_nothing_stays_on_the_device_after_the_first_epoch(tmp_path, compilations):
     trainer = trainer_for(tmp_path, dropout_prob=0.2, eval_every=1)
-    loop = TrainingLoop(trainer, loader(100, shuffle=True, drop_last=True), loader(23))
-    with loop.running():
+    with trainer.training(loader(100, shuffle=True, drop_last=True), loader(23)) as loop:
         loop.train_until(loop.steps_per_epoch)
-        loop.run.checkpoints.wait()
+        trainer.run.checkpoints.wait()
         first = len(compilations), len(jax.live_arrays())
         assert first[0] > 0
         loop.train_until(loop.num_steps)
-    loop.run.close()
+        assert (len(compilations), len(jax.live_arrays())) == first
+    trainer.run.close()
     assert loop.step == 3 * 14
-    assert (len(compilations), len(jax.live_arrays())) == first
-    assert (loop._train_steps.count, trainer._eval_step.count) == (1, 1)
+    assert (loop.runner.compiled.count, trainer._eval_step.count) == (1, 1)
 
 
-def test_a_resumed_run_has_one_state_on_the_device_and_counts_its_compilation(tmp_path):
-    def begun() -> TrainingLoop:
-        return TrainingLoop(trainer_for(tmp_path, eval_every=1), loader(100, shuffle=True, drop_last=True), loader(23))
+def test_a_resumed_run_has_one_state_on_the_device_and_goes_on_with_its_stopwatch(tmp_path):
+    def begun() -> ReverseTrainer:
+        return trainer_for(tmp_path, eval_every=1)
 
-    loop = begun()
-    with loop.running():
+    trainer = begun()
+    with trainer.training(loader(100, shuffle=True, drop_last=True), loader(23)) as loop:
         loop.train_until(loop.steps_per_epoch)
-    loop.run.close()
+    trainer.run.close()
+    directory = trainer.run.checkpoints.directory
+    del trainer, loop
     gc.collect()
     before = len(jax.live_arrays())
     resumed = begun()
-    with resumed.running():
-        assert resumed.step == resumed.steps_per_epoch
-        assert len(jax.live_arrays()) - before == len(jax.tree.leaves(resumed.state))
-        assert resumed.seconds["compile"] == loop.seconds["compile"] + resumed._train_steps.seconds
+    with resumed.training(loader(100, shuffle=True, drop_last=True), loader(23)) as loop:
+        assert loop.step == loop.steps_per_epoch
+        gc.collect()
+        assert len(jax.live_arrays()) - before == len(jax.tree.leaves(loop.state))
+        seconds = resumed.stopwatch.seconds
     resumed.run.close()
-    assert resumed._train_steps.seconds > 0
+    earlier = Checkpoints(directory, CONFIG.criterion).newest(resumed.initial_state(loader(1).example(), 42))
+    assert seconds["train"] == earlier.progress["seconds"]["train"] > 0
+    assert seconds["compile"] > earlier.progress["seconds"]["compile"] > 0
 
 
 class Traced(ReverseTrainer):
     """Notes how often its loss is traced for a training step."""
 
-    def loss_function(self, params, data, key, *, train):
-        self.traces = getattr(self, "traces", 0) + train
-        return super().loss_function(params, data, key, train=train)
+    traces = 0
+
+    def loss_function(self, params, batch, key, *, train):
+        self.traces += train
+        return super().loss_function(params, batch, key, train=train)
 
 
 def test_a_training_step_is_traced_once_for_a_whole_run(tmp_path):
-    trainer = trainer_for(tmp_path, Traced)
-    trainer.fit(loader(37, drop_last=True), loader(23))
-    assert trainer.traces == 1
+    assert fit(trainer_for(tmp_path, Traced)).traces == 1
 
 
 def test_another_process_finds_the_compiled_programs_where_the_setting_says(tmp_path):
@@ -304,14 +319,13 @@ def test_another_process_finds_the_compiled_programs_where_the_setting_says(tmp_
         subprocess.run([*command, f"--checkpoint-dir={tmp_path / str(number)}"], check=True, capture_output=True)
         written.append({path.name for path in cache.iterdir() if path.name.endswith("-cache")})
     assert written[0] == written[1]
-    assert any("train_steps" in name for name in written[0])
+    assert any("run_stacked" in name for name in written[0])
     first, second = (json.loads((tmp_path / number / "ReverseTask/results.json").read_text()) for number in ("1", "2"))
     assert first["val_acc"] == second["val_acc"]
 
 
 def test_the_papers_schedule_is_a_setting(tmp_path):
-    trainer = trainer_for(tmp_path, schedule="noam", warmup=4)
-    trainer.fit(loader(37, drop_last=True), loader(23))
+    trainer = fit(trainer_for(tmp_path, schedule="noam", warmup=4))
     rates = read_scalars(trainer.run.path)["train/learning_rate"]
     assert rates[5] == pytest.approx(6**-0.5 * 4**-0.5, rel=1e-5)  # the peak: step 4, counted from 0
 
@@ -319,33 +333,70 @@ def test_the_papers_schedule_is_a_setting(tmp_path):
 class Constants(ReverseTrainer):
     """Looks its inputs up in a table, inside the compiled step."""
 
-    def prepare(self, data, constants):
-        indices, labels = data
-        return constants[indices], labels
+    def prepare(self, inputs, constants):
+        return constants[inputs]
+
+
+class LookedUp(ReverseDataset):
+    """The inputs as the table has them; the targets as ever."""
+
+    def __getitems__(self, indices):
+        inputs, labels = super().__getitems__(indices).stacked
+        return StackedSamples((TABLE[inputs].astype(np.int32), labels))
+
+
+TABLE = np.array([2, 0, 1])
 
 
 def test_constants_reach_every_step_through_prepare(tmp_path):
-    table = np.array([2, 0, 1])
-    looked_up = Constants(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path / "a"), constants=table)
-    looked_up.fit(loader(37, drop_last=True), loader(23))
+    looked_up = Constants(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path / "a"), constants=TABLE)
+    fit(looked_up)
     direct = trainer_for(tmp_path / "b")
-    loaders = loader(37, drop_last=True), loader(23)
-    for each in loaders:
-        each.dataset.inputs, labels = table[each.dataset.inputs].astype(np.int32), each.dataset.inputs[:, ::-1].copy()
-        each.dataset.__class__ = type("Labelled", (ReverseDataset,), {"__getitems__": _labelled(each.dataset, labels)})
-    direct.fit(*loaders)
+    train_loader, val_loader = (make_loader(LookedUp(3, 5, size, 1), 7, drop_last=size == 37) for size in (37, 23))
+    direct.fit(train_loader, val_loader)
+    direct.run.close()
     jax.tree.map(np.testing.assert_array_equal, looked_up.params, direct.params)
 
 
-def _labelled(dataset, labels):
-    return lambda self, indices: StackedSamples((self.inputs[indices], labels[indices]))
+class Contrastive(ReverseTrainer):
+    """Each sequence must be nearer to its own label than to those of all other rows of the batch."""
+
+    def loss_function(self, params, batch, key, *, train):
+        ours = self.apply(params, batch.inputs, key, train=train).reshape(len(batch.inputs), -1)  # [B E]
+        theirs = jax.nn.one_hot(batch.targets, 3).reshape(len(batch.inputs), -1)
+        candidates, valid = all_rows((theirs, jnp.asarray(batch.valid)))
+        logits = jnp.where(valid, ours @ candidates.T, -1e9)  # [B, rows of all devices]
+        return {"loss": (jax.nn.logsumexp(logits, axis=-1) - (ours * theirs).sum(-1), 1.0)}
 
 
-def test_loaders_that_cannot_train_are_errors_before_anything_is_written(tmp_path):
-    with pytest.raises(ValueError, match="make_loader"):
-        trainer_for(tmp_path / "runs").fit(DataLoader(loader(37).dataset, batch_size=7), loader(23))
-    with pytest.raises(ValueError, match="no batch"):
-        trainer_for(tmp_path / "runs").fit(loader(37), DataLoader([], batch_sampler=[]))
+@pytest.mark.skipif("len(jax.local_devices()) < 3", reason="there are fewer than three devices")
+def test_a_loss_that_compares_rows_does_not_depend_on_the_number_of_devices(tmp_path):
+    def train(num_devices: int) -> tuple:
+        settings = {"num_devices": num_devices, "batch_size": 12, "best_by": "val/loss:min", "max_epochs": 2}
+        trainer = trainer_for(tmp_path / str(num_devices), Contrastive, **settings)
+        dataset = ReverseDataset(3, 5, 41, seed=1)
+        trainer.fit(make_loader(dataset, 12, drop_last=True), make_loader(dataset, 12))
+        trainer.run.close()
+        return trainer.params, read_scalars(trainer.run.path)
+
+    (alone, scalars), (shared, shared_scalars) = train(1), train(3)
+    for tag in ("train/loss", "train/gradient_norm", "val/loss"):
+        assert list(shared_scalars[tag].values()) == pytest.approx(list(scalars[tag].values()), rel=1e-5), tag
+    np.testing.assert_allclose(shared["input_layer"]["kernel"], alone["input_layer"]["kernel"], atol=1e-6)
+
+
+def test_a_loader_of_another_kind_is_an_error_before_anything_is_written(tmp_path):
+    # In a process of its own, where no run-time check of types comes first.
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from torch.utils.data import DataLoader\n"
+        "from transformer_jax import ReverseConfig, ReverseDataset, ReverseTrainer\n"
+        "loader = DataLoader(ReverseDataset(size=37), batch_size=7)\n"
+        "ReverseTrainer(ReverseConfig(checkpoint_dir=Path(sys.argv[1]))).fit(loader, loader)\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code, str(tmp_path / "runs")], capture_output=True, text=True)
+    assert "InputError: train_loader is a DataLoader; it must be a Loader, from make_loader" in process.stderr
     assert not (tmp_path / "runs").exists()
 
 

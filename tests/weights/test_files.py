@@ -1,4 +1,4 @@
-"""Files of weights: both kinds are told by their content, and whatever else is in a file is refused and never run."""
+"""Files of weights: both kinds are recognized by their content; other objects in a file are refused and never run."""
 
 import io
 import os
@@ -83,7 +83,7 @@ def test_a_pickle_bomb_does_not_go_off(tmp_path, zipped, around):
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_bare_pickle_does_not_go_off_either(tmp_path, protocol):
+def test_a_bare_pickle_bomb_does_not_go_off_either(tmp_path, protocol):
     path, trace = tmp_path / "model.ckpt", tmp_path / "trace"
     path.write_bytes(pickle.dumps(Bomb(trace), protocol))
     with pytest.raises(InputError, match="model.ckpt (asks for|is no PyTorch file|is neither)"):
@@ -107,7 +107,7 @@ def test_a_truncated_file_is_an_error_that_names_it(tmp_path, content, tenths):
 
 
 @KINDS
-def test_flipped_bits_never_end_in_another_error(tmp_path, content):
+def test_flipped_bits_raise_no_other_error(tmp_path, content):
     rng, refused = np.random.default_rng(0), 0
     for position in rng.integers(len(content), size=60):
         flipped = bytearray(content)

@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from compiled_models import compiled
+from compiled_models import drawn as drawn_params
 
 from transformer_jax import MultiheadAttention, TransformerEncoder, padding_mask, params_from_torch, params_to_torch
 from transformer_jax.errors import InputError
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.predictor import TransformerPredictor
@@ -42,14 +45,17 @@ def torch_transformer(norm_first: bool = False, final_norm: bool = True) -> torc
     return module
 
 
-def encoder(norm_first: bool = False, final_norm: bool = False, **options) -> TransformerEncoder:
-    options = {"norm_first": norm_first, "final_norm": final_norm, "layer_norm_epsilon": 1e-5} | options
-    return TransformerEncoder(L, D, H, F, **options)
+def encoder(norm_first: bool = False, final_norm: bool = False) -> TransformerEncoder:
+    return TransformerEncoder(L, D, H, F, settings=settings(norm_first), final_norm=final_norm)
 
 
 def transformer(norm_first: bool = False, final_norm: bool = True) -> Transformer:
     sizes = {"model_dim": D, "num_heads": H, "num_encoder_layers": L, "num_decoder_layers": L - 1, "dim_feedforward": F}
-    return Transformer(**sizes, norm_first=norm_first, final_norm=final_norm, layer_norm_epsilon=1e-5)
+    return Transformer(**sizes, settings=settings(norm_first), final_norm=final_norm)
+
+
+def settings(norm_first: bool) -> BlockSettings:
+    return BlockSettings(norm_first=norm_first, layer_norm_epsilon=1e-5)
 
 
 def drawn(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -58,11 +64,6 @@ def drawn(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return module.state_dict()
-
-
-def drawn_params(model, *inputs) -> dict:
-    leaves, structure = jax.tree.flatten(jax.eval_shape(model.init, jax.random.key(0), *inputs))
-    return structure.unflatten([0.3 * draw(*leaf.shape, seed=seed) for seed, leaf in enumerate(leaves)])
 
 
 def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
@@ -91,7 +92,7 @@ def test_from_pytorch_and_back_is_exact(make, norm_first, final_norm):
     ],
     ids=["attention", "block"],
 )
-def test_the_parts_of_a_stack_have_their_counterparts_too(module, model):
+def test_attention_and_a_block_from_pytorch_and_back_are_exact(module, model):
     state = drawn(module)
     assert_same(params_to_torch(model, params_from_torch(model, state)), state)
 
@@ -112,7 +113,7 @@ def test_an_encoder_made_here_runs_in_pytorch(norm_first, final_norm):
     x = draw(B, S, D)
     params = drawn_params(model, x)
     module.load_state_dict(params_to_torch(model, params))
-    expected = jax.jit(model.apply)(params, x, padding_mask(SOURCE_VALID))
+    expected = compiled(model)(params, x, padding_mask(SOURCE_VALID))
     output = module.train()(torch.tensor(x), src_key_padding_mask=torch.tensor(~SOURCE_VALID))
     np.testing.assert_allclose(output.detach(), expected, atol=1e-5)
 
@@ -124,7 +125,7 @@ def test_an_encoder_decoder_made_here_runs_in_pytorch(norm_first, final_norm):
     source, target = draw(B, S, D), draw(B, T, D, seed=1)
     params = drawn_params(model, source, target)
     module.load_state_dict(params_to_torch(model, params))
-    expected = jax.jit(model.apply)(params, source, target, padding_mask(SOURCE_VALID), padding_mask(TARGET_VALID))
+    expected = compiled(model)(params, source, target, padding_mask(SOURCE_VALID), padding_mask(TARGET_VALID))
     not_source, not_target = torch.tensor(~SOURCE_VALID), torch.tensor(~TARGET_VALID)
     output = module(
         torch.tensor(source),
@@ -148,7 +149,7 @@ def test_each_array_goes_where_its_name_says():
         np.testing.assert_array_equal(scale, state[f"decoder.layers.1.{name}.weight"])
 
 
-def test_what_comes_in_and_goes_out_are_copies():
+def test_imported_parameters_and_exported_tensors_are_copies():
     module = torch_encoder()
     state = drawn(module)
     params = params_from_torch(encoder(), state)
@@ -225,7 +226,7 @@ def test_parameters_of_another_model_do_not_go_out():
         params_to_torch(encoder(final_norm=True), params)
     with pytest.raises(InputError, match="params has layers_2/.* and 13 more arrays, for which"):
         params_to_torch(TransformerEncoder(L - 1, D, H, F), params)
-    with pytest.raises(InputError, match=r"params has the keys \['layers_0', .*; it must have 'params' alone"):
+    with pytest.raises(InputError, match=r"params has the keys \['layers_0', .*; it must have only 'params'"):
         params_to_torch(encoder(), params["params"])
     params["params"]["layers_1"]["self_attn"]["key_proj"]["bias"] = np.full(D, np.nan)
     with pytest.raises(InputError, match="layers_1/self_attn/key_proj/bias in params holds NaN"):

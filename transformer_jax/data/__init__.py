@@ -1,4 +1,4 @@
-"""Batches of NumPy arrays: order, loading, padding, stacking; downloads.
+"""Data on their way to the compiled step: order of samples, loading, padding, stacking; downloads.
 
-Imports `errors`, and PyTorch in `loader` alone.
+Imports `errors` and `trees`. PyTorch is imported in `loader` alone, when the first batch is asked for.
 """

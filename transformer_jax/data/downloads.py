@@ -1,4 +1,4 @@
-"""Downloads that leave nothing behind when they fail."""
+"""Downloads that leave no partial file when they fail."""
 
 import contextlib
 import tempfile
@@ -12,13 +12,13 @@ from transformer_jax.errors import InputError
 
 @contextlib.contextmanager
 def directory_for_download(parent: Path, argument: str = "data_dir") -> Iterator[Path]:
-    """A new directory inside `parent`, from where a finished file is moved to its place by a rename.
+    """A temporary directory inside `parent`: download into it, then rename the finished file into `parent`.
 
-    It is removed at the end, and so is `parent` if it was made for this and nothing was moved into it.
+    The directory is removed on exit. `parent` is created if it does not exist, and removed again if it stays empty.
 
     Args:
-        parent: where the finished file belongs.
-        argument: the name under which the caller was given `parent`, for the error.
+        parent: directory of the finished file; on the same file system, so that the rename is atomic.
+        argument: name of the caller's argument that gave `parent`, for the error message.
 
     Raises:
         InputError: `parent` cannot be written.
@@ -39,24 +39,25 @@ def directory_for_download(parent: Path, argument: str = "data_dir") -> Iterator
 
 
 def fetch(url: str, *, timeout: float) -> bytes:
-    """What a web address gives, whole.
+    """Read a URL's content into memory.
 
     Args:
-        url: the address, of something that fits into memory.
-        timeout: seconds to wait for the connection, and then for each piece.
+        url: `https:`, `http:` or `file:`.
+        timeout: seconds to wait for the connection, and then for each block of data.
 
     Raises:
-        OSError: nothing can be reached, in time or at all, or the server refuses.
-        http.client.HTTPException: the answer breaks off, or is none.
+        OSError: the server cannot be reached, does not answer in time, or answers with an error.
+        http.client.HTTPException: the answer breaks off, or is not HTTP.
     """
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:
-            return response.read()
+            content: bytes = response.read()
+            return content
     except urllib.error.HTTPError as error:
-        error.close()  # it holds the connection, which nobody reads to its end
+        error.close()  # the error holds the open connection
         raise
 
 
 def in_one_line(error: Exception) -> str:
-    """What an error of the network says; servers' answers that it quotes may hold line breaks."""
+    """The message of a network error without line breaks, which a quoted answer of the server may contain."""
     return " ".join(str(error).split())

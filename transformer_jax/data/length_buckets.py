@@ -1,4 +1,4 @@
-"""A few shapes to pad pairs of sequences to, so that few programs are compiled and little padding is computed."""
+"""A few shapes for padding pairs of sequences, so that few programs are compiled and little padding is computed."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-MAX_SHAPES = 4  # each is a compilation of its own
-NUM_CANDIDATES = 32  # lengths at which one shape may give way to the next; all their combinations are tried
+MAX_SHAPES = 4  # one compilation for each
+NUM_CANDIDATES = 32  # lengths that may separate two shapes; all their combinations are tried
 
 
 class Shape(NamedTuple):
-    """Lengths that a batch is padded to."""
+    """Lengths to which a batch is padded."""
 
     source: int
     target: int
@@ -21,15 +21,15 @@ class Shape(NamedTuple):
 def choose_shapes(
     source_lengths: Int[np.ndarray, " N"], target_lengths: Int[np.ndarray, " N"], max_shapes: int = MAX_SHAPES
 ) -> list[Shape]:
-    """The shapes that hold all pairs with the least padding, from the smallest to the largest.
+    """Choose the shapes that hold all pairs with the least padding, from the smallest to the largest.
 
-    Pairs are parted by the longer of their two lengths. A shape is as long as the longest source and the longest
-    target among the pairs up to its boundary.
+    The size of a pair is the longer of its two lengths. A shape ends at a certain size; it is as long as the longest
+    source and the longest target among the pairs up to that size.
 
     Args:
-        source_lengths: of each pair.
-        target_lengths: of each pair.
-        max_shapes: at most as many are chosen.
+        source_lengths: length of each pair's source.
+        target_lengths: length of each pair's target.
+        max_shapes: maximum number of shapes.
 
     Raises:
         ValueError: there are no pairs.
@@ -44,17 +44,22 @@ def choose_shapes(
     num_shapes = min(max_shapes, len(boundaries))
     choices = np.array([(*choice, last) for choice in combinations(range(last), num_shapes - 1)])  # [choice shape]
     num_pairs = np.diff(below.sum(1)[choices], axis=1, prepend=0)
-    positions = (num_pairs * np.array(shapes).sum(1)[choices]).sum(1)  # that all padded pairs have, [choice]
+    positions = (num_pairs * np.array(shapes).sum(1)[choices]).sum(1)  # [choice], in all padded pairs together
     return [shapes[index] for index in choices[positions.argmin()]]
 
 
 def smallest_shape(
     source_lengths: Int[np.ndarray, " N"], target_lengths: Int[np.ndarray, " N"], shapes: Sequence[Shape]
 ) -> Int[np.ndarray, " N"]:
-    """For each pair the index of the first shape that holds it.
+    """For each pair, the index of the first shape that holds it.
+
+    Args:
+        source_lengths: length of each pair's source.
+        target_lengths: length of each pair's target.
+        shapes: from the smallest to the largest.
 
     Raises:
-        ValueError: no shape holds a pair.
+        ValueError: a pair fits into no shape.
     """
     sources, targets = np.array(shapes).T
     fits = (source_lengths[:, None] <= sources) & (target_lengths[:, None] <= targets)  # [N shape]
@@ -64,4 +69,5 @@ def smallest_shape(
             f"a pair has lengths {int(source_lengths[index])} and {int(target_lengths[index])}; "
             f"the largest shape is {tuple(shapes[-1])}"
         )
-    return fits.argmax(1)
+    first: Int[np.ndarray, " N"] = fits.argmax(1)
+    return first

@@ -1,146 +1,178 @@
-"""Batches of NumPy arrays from PyTorch loaders, in an order that is a function of (seed, epoch)."""
+"""Batches of NumPy arrays through PyTorch's `DataLoader`, in an order that is a function of (seed, epoch)."""
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, cast, overload, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, PyTree
 
+from transformer_jax.data.batch import Samples, as_pair, num_rows
+from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices
 from transformer_jax.errors import InputError
 
 if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
+    import torch.utils.data
 
 
-class StackedSamples(Sequence):
-    """Samples that already lie stacked in one pytree of arrays.
+@runtime_checkable  # for the type checks in the tests
+class Dataset(Protocol):
+    """A map-style data set: each sample is `(inputs, targets)`, two pytrees of arrays without a batch's axis.
 
-    It reads as the sequence of samples that any collate function expects, and `numpy_collate` takes the stack as it is.
-    A dataset's `__getitems__` returns it, so that a batch is one NumPy operation.
+    A data set that can answer for a whole batch also has `__getitems__(indices: EpochIndices) -> StackedSamples`.
     """
 
-    def __init__(self, stacked: Any) -> None:
-        self.stacked = stacked  # arrays [B, ...]
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Samples: ...
+
+
+class StackedSamples(Sequence[PyTree]):
+    """Samples that are already stacked in one pytree of arrays `[B, ...]`.
+
+    It reads as the sequence of samples that any collate function expects, and `numpy_collate` takes the stack as it is.
+    A data set's `__getitems__` returns it, so that loading a batch is one NumPy operation.
+    """
+
+    def __init__(self, stacked: PyTree) -> None:
+        self.stacked = stacked
 
     def __len__(self) -> int:
-        return len(jax.tree.leaves(self.stacked)[0])
+        return num_rows(self.stacked)
 
-    def __getitem__(self, index: int) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> PyTree: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "StackedSamples": ...
+
+    def __getitem__(self, index: int | slice) -> PyTree:
+        if isinstance(index, slice):
+            return StackedSamples(jax.tree.map(lambda array: array[index], self.stacked))
         if not -len(self) <= index < len(self):
             raise IndexError(f"index is {index}; there are {len(self)} samples")
         return jax.tree.map(lambda array: array[index], self.stacked)
 
 
-def numpy_collate(samples: Sequence[Any]) -> Any:
+def numpy_collate(samples: Sequence[PyTree]) -> PyTree:
     """Stack samples, pytrees of equal structure, into one pytree of NumPy arrays `[B, ...]`."""
     if isinstance(samples, StackedSamples):
         return samples.stacked
     return jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
 
 
-class EpochIndices(list[int]):
-    """The indices of a batch, which also know their epoch, for data sets that draw anew in each."""
-
-    def __init__(self, indices: Iterable[int], epoch: int) -> None:
-        super().__init__(indices)
-        self.epoch = epoch
-
-
-class EpochBatchSampler:
-    """Batches of indices; the order of an epoch depends on the seed and the epoch's number alone.
-
-    With `groups`, a number for each sample, those of one group share batches: where one group ends, a batch also takes
-    samples of the next higher, so that there are as many batches as without.
-    """
-
-    def __init__(
-        self,
-        num_samples: int,
-        batch_size: int,
-        *,
-        shuffle: bool,
-        drop_last: bool,
-        seed: int,
-        groups: Int[np.ndarray, " N"] | None = None,
-    ) -> None:
-        if groups is not None and len(groups) != num_samples:
-            raise ValueError(f"groups has {len(groups)} numbers; there are {num_samples} samples")
-        self.num_samples = num_samples
-        self.batch_size = batch_size
-        self.shuffle = shuffle
-        self.drop_last = drop_last
-        self.seed = seed
-        self.groups = groups
-        self.steps_per_call = 1  # batches that come at once, behind each other; may be changed while iterating
-        self.set_epoch(0)
-
-    def set_epoch(self, epoch: int, first_batch: int = 0) -> None:
-        """Choose the epoch whose order the next iteration gives, and the batch in it to begin with."""
-        self.epoch = epoch
-        self.first_batch = first_batch
-
-    def __len__(self) -> int:
-        return self.num_samples // self.batch_size if self.drop_last else -(-self.num_samples // self.batch_size)
-
-    def __iter__(self) -> Iterator[EpochIndices]:
-        rng = np.random.default_rng([self.seed, self.epoch])
-        order = np.arange(self.num_samples)
-        if self.shuffle:
-            order = rng.permutation(order)
-        batches = np.arange(len(self))
-        if self.groups is not None:
-            order = order[np.argsort(self.groups[order], kind="stable")]
-            if self.shuffle:
-                batches = rng.permutation(batches)  # else an epoch would go from the lowest group to the highest
-        start = self.first_batch
-        while start < len(batches):
-            chunk = batches[start : start + self.steps_per_call]
-            indices = [order[batch * self.batch_size : (batch + 1) * self.batch_size] for batch in chunk]
-            yield EpochIndices(np.concatenate(indices).tolist(), self.epoch)
-            start += len(chunk)
-
-
 def import_pytorch() -> None:
-    """Before the first batch is asked for: it takes a second or two."""
+    """Import PyTorch's loaders, which takes a second or two, before the first batch needs them."""
     import torch.utils.data  # noqa: F401
 
 
-class Loader:
-    """Batches of NumPy arrays through PyTorch's `DataLoader`, as `make_loader` sets it up.
+class _NewestEpoch:
+    """The `batch_sampler` of PyTorch's `DataLoader`, which must exist before any epoch does.
 
-    PyTorch is imported when the first batch is asked for, if not before.
+    `DataLoader` calls `iter` on it once, when an iteration over the `DataLoader` begins.
     """
 
-    collate_fn = staticmethod(numpy_collate)
+    def __init__(self) -> None:
+        self.indices: Iterator[EpochIndices] = iter(())
 
-    def __init__(self, dataset: Any, batch_sampler: EpochBatchSampler, num_workers: int) -> None:
-        self.dataset, self.batch_sampler, self.num_workers = dataset, batch_sampler, num_workers
+    def __iter__(self) -> Iterator[EpochIndices]:
+        return self.indices
+
+
+class Loader:
+    """Batches of a data set, epoch by epoch; `make_loader` makes one.
+
+    PyTorch is imported when the first batch is asked for, if not before.
+
+    Args:
+        dataset: gives the samples.
+        sampler: the order of the samples in an epoch, and their division into batches.
+        num_workers: processes that load.
+    """
+
+    def __init__(self, dataset: Dataset, sampler: EpochBatchSampler, num_workers: int) -> None:
+        self.dataset = dataset
+        self._sampler = sampler
+        self._num_workers = num_workers
+        self._newest_epoch = _NewestEpoch()
+
+    @property
+    def batch_size(self) -> int:
+        return self._sampler.batch_size
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether samples of one group share batches; batches of different groups may differ in shape."""
+        return self._sampler.has_groups
 
     def __len__(self) -> int:
-        return len(self.batch_sampler)
+        """Batches in an epoch."""
+        return len(self._sampler)
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._loader)
+    def __iter__(self) -> Iterator[Samples]:
+        """Epoch 0."""
+        return self.epoch(0)
+
+    def epoch(
+        self, epoch: int, first_batch: int = 0, batches_at_once: Callable[[], int] = lambda: 1
+    ) -> Iterator[Samples]:
+        """The batches of an epoch, one after another.
+
+        Worker processes start, and begin to load, before this returns. They can load one epoch at a time; without
+        them, several epochs can be iterated at a time.
+
+        Args:
+            epoch: its number; with the seed it determines the order.
+            first_batch: the batch to begin with, as a resumed run does.
+            batches_at_once: called before each item is loaded; the item holds the rows of that many consecutive
+                batches. Workers load two items each in advance, so that a change takes effect as much later.
+
+        Raises:
+            InputError: `first_batch` is not one of the epoch's batches, nor their number; `batches_at_once` is below 1;
+                a sample is not `(inputs, targets)`.
+            RuntimeError: with workers, at the next item of an epoch after another one was begun.
+        """
+        indices = self._sampler.epoch(epoch, first_batch, batches_at_once)
+        self._newest_epoch.indices = indices
+        return self._receive(iter(self._loader), indices)
+
+    def _receive(self, batches: Iterator[PyTree], indices: Iterator[EpochIndices]) -> Iterator[Samples]:
+        while True:
+            # Workers outlive the epoch: PyTorch gives one and the same iterator for all epochs.
+            if self._num_workers and indices is not self._newest_epoch.indices:
+                raise RuntimeError("another epoch of this loader was begun; with workers only the newest one goes on")
+            try:
+                samples = next(batches)
+            except StopIteration:
+                return
+            yield as_pair(samples)
+
+    def example(self) -> Samples:
+        """A batch of one row, the data set's first sample in epoch 0, for the shapes of a model's parameters.
+
+        Raises:
+            InputError: the sample is not `(inputs, targets)`.
+        """
+        return as_pair(numpy_collate([self.dataset[0]]))
 
     @functools.cached_property
-    def _loader(self) -> "DataLoader":
+    def _loader(self) -> "torch.utils.data.DataLoader[Samples]":
         from torch.utils.data import DataLoader
 
         return DataLoader(
-            self.dataset,
-            batch_sampler=self.batch_sampler,
-            collate_fn=self.collate_fn,
-            num_workers=self.num_workers,
+            cast("torch.utils.data.Dataset[Samples]", self.dataset),
+            batch_sampler=self._newest_epoch,
+            collate_fn=numpy_collate,
+            num_workers=self._num_workers,
             # A process forked from one that runs JAX's threads can deadlock.
-            multiprocessing_context="spawn" if self.num_workers else None,
-            persistent_workers=self.num_workers > 0,
+            multiprocessing_context="spawn" if self._num_workers else None,
+            persistent_workers=self._num_workers > 0,
         )
 
 
 def make_loader(
-    dataset: Any,
+    dataset: Dataset,
     batch_size: int,
     *,
     shuffle: bool = False,
@@ -149,20 +181,22 @@ def make_loader(
     num_workers: int = 0,
     groups: Int[np.ndarray, " N"] | None = None,
 ) -> Loader:
-    """A loader of NumPy batches over a map-style dataset.
+    """A loader of NumPy batches over a map-style data set.
 
     Args:
-        dataset: gives a sample for an index, and `StackedSamples` for `EpochIndices` if it has `__getitems__`.
-        batch_size: samples in a batch; the last one may be shorter.
-        shuffle: in a new order each epoch; the epoch is set by `loader.batch_sampler.set_epoch(epoch)`.
+        dataset: gives `(inputs, targets)` for an index, and `StackedSamples` for `EpochIndices` if it has
+            `__getitems__`.
+        batch_size: B, samples in a batch; the last batch may be shorter.
+        shuffle: a new order in each epoch, a function of the seed and the epoch's number.
         drop_last: leave out a shorter last batch.
         seed: of the order.
         num_workers: processes that load; the batches are the same for any number of them. They import the script
             that was started, which must therefore begin its work under `if __name__ == "__main__":`.
-        groups: a number for each sample; those of one group share batches, samples of like length for example.
+        groups: a number for each sample; samples of one group share batches, those of similar length for example.
 
     Raises:
-        InputError: the dataset is empty, or smaller than one batch with `drop_last`; a number is below its minimum.
+        InputError: the data set is empty, or smaller than one batch with `drop_last`; a number is below its minimum;
+            `groups` does not have one number for each sample.
     """
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; it must be at least 1")

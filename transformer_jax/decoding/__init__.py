@@ -1,4 +1,4 @@
-"""Decoding from left to right over a step function: greedy, sampling, beam search.
+"""Decoding from left to right with a step function: greedy, sampling, beam search.
 
 Imports JAX and `errors`; no model.
 """

@@ -1,8 +1,8 @@
-"""Decoding by beam search: several hypotheses for each batch element. No model is known here."""
+"""Beam search: decoding with several hypotheses for each batch element."""
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,8 @@ from transformer_jax.decoding.token_by_token import (
     row_log_probs,
 )
 
+Rows = TypeVar("Rows")  # pytree of arrays [B, K, ...]
+
 
 def beam_search(
     step: Step,
@@ -38,13 +40,14 @@ def beam_search(
 ) -> Decoded:
     """Search for the results with the highest `log-probability / ((5 + length) / 6)^α` (Wu et al. 2016, equation 14).
 
-    At each position the K most probable continuations of the live hypotheses survive. Those that end, or reach
-    `max_length`, are finished and compete by their score; the others live on. The search stops when no live hypothesis
-    can still come among the `n_best` finished ones, so stopping early changes no result. K = 1 is greedy.
+    At each position the K most probable continuations of the live hypotheses are kept. Those that end, or reach
+    `max_length`, are finished and ranked by their score; the others stay live. The search stops when no live hypothesis
+    can still become one of the `n_best` finished ones, so stopping early changes no result. K = 1 is greedy decoding.
 
     Args:
-        beam_width: K; it and α default to those of Vaswani et al. 2017. `token_by_token` has the others.
-        length_penalty: α; 0 compares log-probabilities, larger ones favour longer results.
+        beam_width: K. Its default and that of α are the values of Vaswani et al. 2017. `token_by_token` describes the
+            arguments before this one.
+        length_penalty: α; 0 compares log-probabilities, larger values favour longer results.
         n_best: number of results for each batch element, None for K; with fewer the search stops earlier.
 
     Returns:
@@ -59,7 +62,7 @@ def beam_search(
     check_sizes(cache, batch_size, max_length)
     beams = _Beams(
         position=jnp.int32(0),
-        # One hypothesis to begin with: K equal ones would stay equal.
+        # One live hypothesis at the start: K equal ones would stay equal.
         log_probs=jnp.full((batch_size, beam_width), -jnp.inf).at[:, 0].set(0),
         last_tokens=jnp.full((batch_size, beam_width), start_token, jnp.int32),
         tokens=jnp.full((batch_size, beam_width, max_length), pad_token, jnp.int32),
@@ -72,10 +75,10 @@ def beam_search(
 
 
 class _Beams(NamedTuple):
-    """What beam search carries from one position to the next."""
+    """State of beam search before a position."""
 
     position: Int[Array, ""]
-    log_probs: Float[Array, "B K"]  # of the live hypotheses, -inf where none lives
+    log_probs: Float[Array, "B K"]  # of the live hypotheses, -inf where there is none
     last_tokens: Int[Array, "B K"]
     tokens: Int[Array, "B K T"]
     finished: Decoded  # [B, n_best]
@@ -83,14 +86,14 @@ class _Beams(NamedTuple):
 
 
 def _can_improve(beams: _Beams, *, alpha: float) -> Bool[Array, ""]:
-    """Whether a live hypothesis of any batch element may still come among the finished ones."""
+    """Whether a live hypothesis of any batch element may still become one of its `n_best` finished ones."""
     # Log-probabilities only fall with length and the penalty only rises, so no hypothesis can end above this.
     bound = jnp.max(beams.log_probs, axis=1) / _length_penalty(beams.tokens.shape[-1], alpha)
     return jnp.any(bound > beams.finished.scores[:, -1])
 
 
 def _advance_beams(beams: _Beams, *, step: Step, end_token: int, alpha: float) -> _Beams:
-    """Continue the live hypotheses by one token, and set aside those that this finishes."""
+    """Continue the live hypotheses by one token, and rank those that end among the finished ones."""
     batch_size, beam_width, max_length = beams.tokens.shape
     logits, cache = step(beams.last_tokens.reshape(-1), beams.position, beams.cache)
     log_probs = row_log_probs(logits, batch_size * beam_width).reshape(batch_size, beam_width, -1)  # [B K V]
@@ -104,7 +107,7 @@ def _advance_beams(beams: _Beams, *, step: Step, end_token: int, alpha: float) -
     ended = (chosen == end_token) | (length == max_length)
     scores = jnp.where(ended, totals / _length_penalty(length, alpha), -jnp.inf)
     new = Decoded(tokens, jnp.full_like(chosen, length), scores)
-    # Of equal scores top_k takes the first, so that a place without a result stays as it was.
+    # Of equal scores top_k takes the first, so that an empty place (score -inf) stays empty.
     candidates = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), beams.finished, new)
     _, best = lax.top_k(candidates.scores, beams.finished.scores.shape[1])
     return _Beams(
@@ -121,9 +124,10 @@ def _length_penalty(length: Int[ArrayLike, ""], alpha: float) -> Float[Array, ""
     return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** alpha
 
 
-def _take(tree: Any, index: Int[Array, "B chosen"]) -> Any:
-    """For each batch element the hypotheses with these indices, from every array `[B, K, ...]` of a pytree."""
-    return jax.vmap(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))(tree, index)
+def _take(tree: Rows, index: Int[Array, "B chosen"]) -> Rows:
+    """Select each batch element's hypotheses with these indices from every array `[B, K, ...]` of a pytree."""
+    chosen: Rows = jax.vmap(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))(tree, index)
+    return chosen
 
 
 def _check_beams(beam_width: int, length_penalty: float, n_best: int) -> None:

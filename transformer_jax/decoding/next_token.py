@@ -1,19 +1,20 @@
-"""From logits to one next token: its log-probability, and a draw from the most probable ones."""
+"""Choice of one next token from logits: log-probabilities, and a draw from the most probable tokens."""
 
 import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jaxtyping import Float, Int, PRNGKeyArray
 
-_TINY = float(jnp.finfo(jnp.float32).tiny)  # a smaller setting would be 0 in float32
+_TINY = float(np.finfo(np.float32).tiny)  # smallest normal number; smaller settings would become 0
 
 
 def token_log_probs(logits: Float[Array, "N V"]) -> Float[Array, "N V"]:
-    """Log-softmax in float32, whatever the type of the logits. A row in which every logit is -inf stays so."""
+    """Log-softmax in float32 of logits of any type. A row in which every logit is -inf stays so."""
     logits = logits.astype(jnp.float32)
-    dead_end = jnp.isneginf(logits).all(axis=-1, keepdims=True)  # of which log_softmax makes NaN
+    dead_end = jnp.isneginf(logits).all(axis=-1, keepdims=True)  # log_softmax would give NaN
     return jnp.where(dead_end, -jnp.inf, jax.nn.log_softmax(logits))
 
 
@@ -24,15 +25,15 @@ def draw_tokens(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Int[Array, " N"]:
-    """Draw a token for each row from `softmax(logits / temperature)`, restricted to the most probable ones.
+    """Draw a token for each row from `softmax(logits / temperature)`, restricted to the most probable tokens.
 
     Args:
         logits: `[N, V]`, or log-probabilities.
         key: of this draw.
-        temperature: towards 0 the most probable token is drawn.
+        temperature: above 0; the closer to 0, the more often the most probable token is drawn.
         top_k: number of tokens that may be drawn (Fan et al. 2018); None, or more than V, for all.
-        top_p: of those, only the fewest that together have this probability (Holtzman et al. 2020, section 3.1); None
-            for all.
+        top_p: of those, only the smallest set of most probable tokens with at least this probability together
+            (Holtzman et al. 2020, section 3.1); None for all.
 
     Returns:
         Tokens `[N]`.
@@ -54,15 +55,17 @@ def draw_tokens(
 def _most_probable(
     logits: Float[Array, "N V"], top_k: int | None, top_p: float | None
 ) -> tuple[Float[Array, "N k"], Int[Array, "N k"]]:
-    """Logits in falling order, -inf for what `top_p` excludes, and the tokens that they belong to."""
+    """Logits in falling order, -inf where `top_p` excludes a token, and the tokens that they belong to."""
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k is {top_k}; it must be at least 1, or None")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p is {top_p}; it must be above 0 and at most 1, or None")
     vocabulary = logits.shape[-1]
     logits, tokens = lax.top_k(logits, min(top_k or vocabulary, vocabulary))
-    if top_p is not None and top_p < 1:  # at 1, rounding could exclude the last ones
+    if top_p is not None and top_p < 1:  # at 1, rounding could exclude the last tokens
         probabilities = jax.nn.softmax(logits)
-        before = jnp.cumsum(probabilities, axis=-1) - probabilities  # exactly 0 for the first, which thus stays
+        before = (
+            jnp.cumsum(probabilities, axis=-1) - probabilities
+        )  # exactly 0 for the first, which is thus always kept
         logits = jnp.where(before < max(top_p, _TINY), logits, -jnp.inf)
     return logits, tokens

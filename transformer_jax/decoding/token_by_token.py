@@ -1,62 +1,67 @@
-"""Decoding from left to right: greedily and by sampling, and what beam search shares with them. No model is known here.
+"""Greedy decoding and sampling, and the loop over positions that beam search uses too.
 
-A model comes in as a step function and its cache:
+A model is passed as a step function and its cache:
 
     step(tokens [N], position [], cache) -> (logits [N, V], cache)
 
-`tokens` stand at `position` of the target, the start token at position 0; the logits are of the token that follows.
-The cache is a pytree of arrays whose first axis is N, and comes back in the same shapes and types. N is the batch size
-B, in beam search B·K: the K hypotheses of a batch element lie side by side, and their rows of the cache move with them.
+`tokens` are those at `position` of the target, where position 0 has the start token; the logits are those of the next
+token. The cache is a pytree of arrays whose first axis is N, and is returned in the same shapes and types. N is the
+batch size B, in beam search B·K: the K hypotheses of a batch element are neighbouring rows, and when hypotheses are
+reordered, so are the rows of the cache.
 
 `greedy_decode`, `sample` and `beam_search` share these arguments:
 
     step         the function above
     cache        its cache before position 0, one row for each of the B batch elements
     batch_size   B
-    start_token  stands at position 0, and is not part of the result
-    end_token    ends a result, and is part of it
-    pad_token    fills the result after its end; rows that have ended are stepped on with it until all have
-    max_length   T, the most tokens of a result, the end token counted
-    grow         None, where the cache has room for T positions from the start; else `grow(cache, length)` gives it room
-                 for `length`, and room is made a segment at a time: a token then reads no more than one segment beyond
-                 what is filled, which at 512 tokens takes a quarter off its time (docs/performance.md)
+    start_token  token at position 0; no part of the result
+    end_token    last token of a result, and part of it
+    pad_token    fills the result after its end, and is the input of rows that have ended until all rows have
+    max_length   T, the most tokens of a result, the end token included
+    grow         None if the cache has room for T positions from the start; otherwise `grow(cache, length)` extends it
+                 to `length` positions, and is called for one segment of positions after another: a step then reads no
+                 more than one segment beyond the filled positions, which at 512 tokens saves a quarter of the time
+                 (docs/performance.md)
 
-They are pure, and loops that stop once nothing can change any more. Logits of any type are scored in float32. Settings
-are Python numbers, part of the compiled program; inside `jax.jit` it is compiled once, outside at every call:
+The functions are pure, and stop as soon as no further step can change the result. Logits of any type are scored in
+float32. Settings are Python numbers and constants of the compiled program, which `jax.jit` compiles once; outside of
+`jax.jit` every call compiles anew:
 
     @jax.jit
     def translate(params, source):
-        cache = ...  # what the encoder made of the source, and room for T positions
+        cache = ...  # from the encoded source, with room for T positions
         return greedy_decode(partial(step, params), cache, len(source), start_token=1, end_token=2, ...)
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Float, Int, PRNGKeyArray
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, Int, PRNGKeyArray, PyTree
 
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 
-Cache = Any  # pytree of arrays [N, ...]
+Cache: TypeAlias = PyTree[ArrayLike]  # arrays [N, ...]
 Step = Callable[[Int[Array, " N"], Int[Array, ""], Cache], tuple[Float[Array, "N V"], Cache]]
 Grow = Callable[[Cache, int], Cache]
 
-_SHORTEST_SEGMENT = 64  # positions; below, reading what is empty costs less than another loop
-_MOST_SEGMENTS = 8  # each is compiled by itself, in about 0.2 s
+_SHORTEST_SEGMENT = 64  # positions; reading fewer empty ones costs less than another loop
+_MOST_SEGMENTS = 8  # each is a loop of its own, which takes about 0.2 s to compile
 
 
 class Decoded(NamedTuple):
     """One result for each batch element `[B]`; from beam search several, best first `[B, n_best]`.
 
-    Where beam search finds fewer of a probability above 0 than asked for, the rest have length 0 and score −∞.
+    If beam search finds fewer results of a probability above 0 than asked for, the others have length 0 and score −∞.
     """
 
     tokens: Int[Array, "*results T"]  # up to and including the end token, then padding; without the start token
-    lengths: Int[Array, "*results"]  # of the result without the padding
+    lengths: Int[Array, "*results"]  # number of tokens without the padding
     scores: Float[Array, "*results"]  # log-probability; from beam search, that divided by the length penalty
 
 
@@ -71,16 +76,16 @@ def greedy_decode(
     max_length: int,
     grow: Grow | None = None,
 ) -> Decoded:
-    """Take the most probable token at every position, of equals the first. The module describes the arguments.
+    """Take the most probable token at every position, the lowest of equals. The module describes the arguments.
 
     Returns:
         Tokens `[B, T]`, lengths `[B]` and log-probabilities `[B]`.
 
     Raises:
-        ValueError: `max_length` is below 1, or the cache or the logits are not of N rows.
+        ValueError: `max_length` is below 1, or the cache or the logits do not have N rows.
     """
 
-    def choose(log_probs, position):
+    def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
         return jnp.argmax(log_probs, axis=-1)
 
     return _decode(choose, step, cache, batch_size, start_token, end_token, pad_token, max_length, grow)
@@ -101,28 +106,28 @@ def sample(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Decoded:
-    """Draw every token from `softmax(logits / temperature)`, restricted to the most probable ones.
+    """Draw every token from `softmax(logits / temperature)`, restricted to the most probable tokens.
 
     Args:
-        key: each position draws with `fold_in(key, position)`. The module describes the arguments before it.
+        key: each position draws with `fold_in(key, position)`. The module describes the arguments before this one.
         temperature, top_k, top_p: as in `transformer_jax.decoding.next_token.draw_tokens`.
 
     Returns:
-        As `greedy_decode`. The log-probabilities are the model's, at temperature 1 and without restriction.
+        As `greedy_decode`. The log-probabilities are those of the model, at temperature 1 and without restriction.
 
     Raises:
         ValueError: as `greedy_decode`; or `temperature` is not a finite number above 0, `top_k` is below 1, or `top_p`
             is outside (0, 1].
     """
 
-    def choose(log_probs, position):
+    def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
         return draw_tokens(log_probs, jax.random.fold_in(key, position), temperature, top_k, top_p)
 
     return _decode(choose, step, cache, batch_size, start_token, end_token, pad_token, max_length, grow)
 
 
 class _Rows(NamedTuple):
-    """What decoding one token for each row carries from one position to the next."""
+    """State of greedy decoding and sampling before a position."""
 
     position: Int[Array, ""]
     last_tokens: Int[Array, " B"]
@@ -142,7 +147,7 @@ def _decode(
     max_length: int,
     grow: Grow | None,
 ) -> Decoded:
-    """Follow the one token that `choose` picks for each row, until every row has ended."""
+    """Decode with the one token that `choose` picks for each row, until every row has ended."""
     check_sizes(cache, batch_size, max_length)
 
     def advance(rows: _Rows) -> _Rows:
@@ -168,37 +173,60 @@ def _decode(
     return decoding_loop(lambda rows: ~jnp.all(rows.ended), advance, rows, max_length, grow).decoded
 
 
+@runtime_checkable
+class LoopState(Protocol):
+    """State of a decoding algorithm before a position: a named tuple with at least these fields."""
+
+    @property
+    def position(self) -> Int[Array, ""]:
+        """Index of the next position to decode."""
+
+    @property
+    def cache(self) -> Cache:
+        """Cache of the step function."""
+
+    def _replace(self, *, cache: Cache = ...) -> Any:
+        """Copy with another cache."""
+
+
+State = TypeVar("State", bound=LoopState)
+
+
 def decoding_loop(
-    goes_on: Callable[[Any], Bool[Array, ""]],
-    advance: Callable[[Any], Any],
-    state: Any,
+    goes_on: Callable[[State], Bool[Array, ""]],
+    advance: Callable[[State], State],
+    state: State,
     max_length: int,
     grow: Grow | None,
-) -> Any:
-    """`lax.while_loop` over positions, with room made in the cache a segment at a time.
+) -> State:
+    """Run `lax.while_loop` over positions, extending the cache by one segment of positions after another.
 
     Args:
-        goes_on: whether the state, a named tuple with `position` and `cache` among its fields, is not final.
-        advance: the state at the next position.
+        goes_on: whether another step can change the result.
+        advance: from the state at a position to that at the next.
         state: at position 0.
-        max_length: T, at which no state goes on.
+        max_length: T; `goes_on` must be False at this position.
         grow: as the module describes.
 
     Returns:
         The final state, without its cache.
     """
-    if grow is None:
-        return lax.while_loop(goes_on, advance, state)._replace(cache=None)
-    size = max(_SHORTEST_SEGMENT, math.ceil(max_length / _MOST_SEGMENTS))
+    size = max(_SHORTEST_SEGMENT, math.ceil(max_length / _MOST_SEGMENTS)) if grow else max_length
     for start in range(0, max_length, size):
         end = min(start + size, max_length)
-        state = state._replace(cache=grow(state.cache, end))
-        state = lax.while_loop(lambda state, end=end: goes_on(state) & (state.position < end), advance, state)
-    return state._replace(cache=None)
+        if grow:
+            state = state._replace(cache=grow(state.cache, end))
+        state = lax.while_loop(partial(_goes_on_before, end, goes_on), advance, state)
+    final: State = state._replace(cache=None)
+    return final
+
+
+def _goes_on_before(end: int, goes_on: Callable[[State], Bool[Array, ""]], state: State) -> Bool[Array, ""]:
+    return goes_on(state) & (state.position < end)
 
 
 def empty_results(shape: tuple[int, ...], max_length: int, pad_token: int, score: float) -> Decoded:
-    """Results of no tokens."""
+    """Results without any token."""
     tokens = jnp.full((*shape, max_length), pad_token, jnp.int32)
     return Decoded(tokens, jnp.zeros(shape, jnp.int32), jnp.full(shape, score, jnp.float32))
 
@@ -207,7 +235,7 @@ def row_log_probs(logits: Array, num_rows: int) -> Float[Array, "N V"]:
     """Log-probabilities of a step's logits.
 
     Raises:
-        ValueError: they are not of `num_rows` rows.
+        ValueError: the logits do not have the shape `[num_rows, V]`.
     """
     if logits.ndim != 2 or logits.shape[0] != num_rows:
         raise ValueError(f"step gave logits of shape {logits.shape}; they must be [N, V], here with N = {num_rows}")
@@ -215,10 +243,10 @@ def row_log_probs(logits: Array, num_rows: int) -> Float[Array, "N V"]:
 
 
 def check_sizes(cache: Cache, batch_size: int, max_length: int) -> None:
-    """What the functions ask of their arguments.
+    """Check the arguments that all decoding functions share.
 
     Raises:
-        ValueError: `max_length` is below 1, or an array of the cache is not of `batch_size` rows.
+        ValueError: `max_length` is below 1, or an array of the cache does not have `batch_size` rows.
     """
     if max_length < 1:
         raise ValueError(f"max_length is {max_length}; it must be at least 1")

@@ -1,4 +1,4 @@
-"""Flax modules of the models, and the functions under them.
+"""Flax modules of the models, and the functions that they are made of.
 
 Imports JAX, Flax, NumPy and `errors`; no trainer, no file.
 """

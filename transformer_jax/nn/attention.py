@@ -1,11 +1,12 @@
-"""Scaled dot-product attention as a function, and the multi-head module around it (Vaswani et al. 2017)."""
+"""Scaled dot-product attention as a function, and multi-head attention as a module (Vaswani et al. 2017)."""
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax.typing import ArrayLike
@@ -13,21 +14,21 @@ from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.errors import check_heads
 from transformer_jax.nn.dense import Dense
-from transformer_jax.nn.masks import fit_mask
+from transformer_jax.nn.masks import Mask, fit_mask
 
 
 def scaled_dot_product(
     q: Shaped[ArrayLike, "... T d"],
     k: Shaped[ArrayLike, "... S d"],
     v: Shaped[ArrayLike, "... S d_v"],
-    mask: Shaped[ArrayLike, "..."] | None = None,
+    mask: Mask | None = None,
 ) -> tuple[Float[Array, "... T d_v"], Float[Array, "... T S"]]:
     """Attend to `v` by the similarity of `q` and `k`: `softmax(Q Kᵀ / √d) V` (Vaswani et al. 2017, equation 1).
 
-    The softmax is taken in float32 or wider, whatever the input type. A query that may attend to nothing gets zero
+    The softmax is computed in float32 or wider for any input type. A query that may attend to nothing gets zero
     weights and zero values, and a finite gradient.
 
-    What is masked must still be finite: zero times infinity is no number.
+    Masked keys and values must be finite too, since their weight of zero times infinity is NaN.
 
     Args:
         q: queries `[..., T, d]`.
@@ -39,15 +40,15 @@ def scaled_dot_product(
         The values `[..., T, d_v]` and the attention weights `[..., T, S]`, each row of which sums to one.
 
     Raises:
-        InputError: the mask is of another rank, of float type, or does not fit.
+        InputError: the mask has another rank, is of a floating-point type, or does not broadcast.
     """
-    q, k, v = promote_dtype(q, k, v, dtype=None)  # to one floating type
+    q, k, v = (jnp.asarray(x) for x in promote_dtype(q, k, v, dtype=None))  # to one floating type
     wide = jnp.promote_types(q.dtype, jnp.float32)
     logits = jnp.einsum("...td,...sd->...ts", q, k, preferred_element_type=wide) / math.sqrt(q.shape[-1])
     if mask is not None:
         mask = fit_mask(mask, logits.shape)
-        # Finite, so that a row without any allowed key is no NaN on its way, also not in the gradient.
-        logits = jnp.where(mask, logits, jnp.finfo(wide).min)
+        # Finite, so that a row without any allowed key gives NaN neither here nor in the gradient.
+        logits = jnp.where(mask, logits, np.finfo(wide).min)
     attention = nn.softmax(logits)
     if mask is not None:
         attention = jnp.where(mask, attention, 0)  # a row without any allowed key was uniform until here
@@ -66,21 +67,22 @@ def head_width(embed_dim: int, num_heads: int) -> int:
 
 
 class KeyValue(NamedTuple):
-    """Keys and values of every head, projected: what attention needs of a memory, and keeps while decoding."""
+    """Projected keys and values of every head, computed once for a memory and kept while decoding."""
 
     key: Float[Array, "B H S d"]
     value: Float[Array, "B H S d"]
 
     def grow(self, length: int) -> "KeyValue":
-        """The same, with room for `length` positions."""
-        return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, 0))), self)
+        """Copy with room for `length` positions."""
+        padding = (0, 0), (0, 0), (0, length - self.key.shape[2]), (0, 0)
+        return KeyValue(jnp.pad(self.key, padding), jnp.pad(self.value, padding))
 
 
 class MultiheadAttention(nn.Module):
     """Multi-head attention: `Concat(head_1 … head_H) W_O`, `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`.
 
-    Queries come from `x`; keys and values from `memory`, or from `x` too where there is none (self-attention).
-    Xavier-uniform kernels, zero biases. Source: Vaswani et al. 2017, section 3.2.2.
+    Queries are computed from `x`; keys and values from `memory`, or from `x` if there is none (self-attention).
+    Kernels start Xavier-uniform, biases at zero. Source: Vaswani et al. 2017, section 3.2.2.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `embed_dim`.
@@ -102,11 +104,29 @@ class MultiheadAttention(nn.Module):
     def _dense(self) -> Dense:
         return Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
 
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        memory: ArrayLike | None = None,
+        mask: Mask | None = None,
+        return_attention: Literal[False] = False,
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        memory: ArrayLike | None = None,
+        mask: Mask | None = None,
+        *,
+        return_attention: Literal[True],
+    ) -> tuple[Array, Array]: ...
+
     def __call__(
         self,
         x: Float[ArrayLike, "B T D_x"],
         memory: Float[ArrayLike, "B S D_memory"] | None = None,
-        mask: Shaped[ArrayLike, "..."] | None = None,
+        mask: Mask | None = None,
         return_attention: bool = False,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
         """Attend from `x` to `memory` (or to itself).
@@ -124,13 +144,13 @@ class MultiheadAttention(nn.Module):
         return (output, attention) if return_attention else output
 
     def project(self, memory: Float[ArrayLike, "B S D_memory"]) -> KeyValue:
-        """The keys and values of a memory."""
+        """Project a memory to the keys and values of every head."""
         return KeyValue(self._split_heads(self.key_proj(memory)), self._split_heads(self.value_proj(memory)))
 
     def attend(
-        self, x: Float[ArrayLike, "B T D_x"], memory: KeyValue, mask: Shaped[ArrayLike, "..."] | None = None
+        self, x: Float[ArrayLike, "B T D_x"], memory: KeyValue, mask: Mask | None = None
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
-        """Attend from `x` to keys and values that are projected already; returns the output and the weights."""
+        """Attend from `x` to projected keys and values; returns the output and the weights."""
         query = self._split_heads(self.query_proj(x))  # [B H T d]
         values, attention = scaled_dot_product(query, memory.key, memory.value, mask)
         return self.output_proj(self._join_heads(values)), attention
@@ -138,18 +158,18 @@ class MultiheadAttention(nn.Module):
     def extend(
         self, x: Float[ArrayLike, "B 1 D"], cache: KeyValue, position: Int[ArrayLike, ""]
     ) -> tuple[Float[Array, "B 1 D"], KeyValue]:
-        """Causal self-attention of one more position, whose keys and values join those of the earlier ones.
+        """Compute causal self-attention for one more position, and add its key and value to the cache.
 
         Args:
             x: the new position.
-            cache: room for S positions, of which those before `position` are filled.
-            position: where the new one stands.
+            cache: keys and values of S positions, of which those before `position` are filled.
+            position: index of the new position.
 
         Returns:
-            The output at the new position, and the cache with it.
+            The output at the new position, and the cache with its key and value.
         """
-        new = self.project(x)
-        cache = jax.tree.map(lambda old, one: jax.lax.dynamic_update_slice_in_dim(old, one, position, 2), cache, new)
+        pairs = zip(cache, self.project(x), strict=True)
+        cache = KeyValue(*(jax.lax.dynamic_update_slice_in_dim(old, new, position, 2) for old, new in pairs))
         filled = jnp.arange(cache.key.shape[2]) <= position  # [S]
         return self.attend(x, cache, filled[None])[0], cache
 

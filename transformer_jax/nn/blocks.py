@@ -1,137 +1,182 @@
-"""What the encoder and the decoder have in common: sub-layers, the settings of a block, the stack of blocks.
+"""Parts that encoder and decoder share: settings of a block, residual connection, block, stack of blocks.
 
-A Transformer block is a few sub-layers (attention, feed-forward), each inside a residual connection.
+A Transformer block is two or three sub-layers (attention, feed-forward), each inside a residual connection.
 """
 
+import dataclasses
+import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, TypeVar, TypeVarTuple, overload
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError, check_probability
 from transformer_jax.nn.attention import head_width
-from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.feed_forward import Activation, FeedForward
+from transformer_jax.nn.norms import LayerNorm
 
-Activation = Callable[[Array], Array]
+More = TypeVarTuple("More")
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockSettings:
+    """Settings that every block of a model has in common.
+
+    Raises:
+        InputError: `dropout_prob` is outside [0, 1), `layer_norm_epsilon` is no finite number above 0, or `activation`
+            cannot be called.
+    """
+
+    dropout_prob: float = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
+    norm_first: bool = False  # pre-norm (Xiong et al. 2020) instead of the original paper's post-norm
+    activation: Activation = nn.relu  # of the feed-forward
+    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
+
+    def __post_init__(self) -> None:
+        check_probability("dropout_prob", self.dropout_prob)
+        if not 0 < self.layer_norm_epsilon < math.inf:
+            raise InputError(f"layer_norm_epsilon is {self.layer_norm_epsilon}; it must be a finite number above 0")
+        if not callable(self.activation):
+            raise InputError(f"activation is {self.activation!r}; it must be a function such as flax.linen.gelu")
+
+
+class SettingsModule(nn.Module):
+    """Module with the fields `settings: BlockSettings` and `dropout_prob`, a shorthand for `settings.dropout_prob`.
+
+    After construction the two agree. Where both are given, `settings` may leave its `dropout_prob` at 0.
+
+    Raises:
+        InputError: at construction, if both give a probability and these differ.
+    """
+
+    def __post_init__(self) -> None:
+        module: Any = self  # declares the two fields in a subclass, which gives them a place among its own
+        settings: BlockSettings = module.settings
+        shorthand: float | None = module.dropout_prob
+        if shorthand is not None and shorthand != settings.dropout_prob:
+            if settings is not type(module).settings and settings.dropout_prob != BlockSettings.dropout_prob:
+                raise InputError(
+                    f"dropout_prob is {shorthand}, and settings.dropout_prob is {settings.dropout_prob}; only one of "
+                    "them may be given, or both with the same value"
+                )
+            settings = dataclasses.replace(settings, dropout_prob=shorthand)
+        module.settings, module.dropout_prob = settings, settings.dropout_prob
+        super().__post_init__()
+
+    @nn.nowrap
+    def clone(self: Model, **updates: Any) -> Model:
+        """Copy with other fields. Given `settings` or `dropout_prob`, the other one follows."""
+        if "settings" in updates:
+            updates = {"dropout_prob": None} | updates
+        elif updates.get("dropout_prob") is not None:
+            updates["settings"] = dataclasses.replace(self.settings, dropout_prob=updates["dropout_prob"])
+        return super().clone(**updates)
 
 
 class Residual(nn.Module):
-    """The residual connection around a sub-layer f, with its dropout and its LayerNorm.
+    """Residual connection around a sub-layer f, with its dropout and its LayerNorm.
 
-    Post-norm, as in the paper: `LayerNorm(x + Dropout(f(x)))`.
+    Post-norm (Vaswani et al. 2017): `LayerNorm(x + Dropout(f(x)))`.
     Pre-norm (Xiong et al. 2020): `x + Dropout(f(LayerNorm(x)))`.
-    A block calls `enter` for what f reads, and `leave` with what f returned.
     """
 
-    dropout_prob: float  # probability of dropping an output of the sub-layer
-    norm_first: bool  # pre-norm instead of post-norm
-    layer_norm_epsilon: float  # added to the variance
+    settings: BlockSettings
 
     def setup(self) -> None:
-        self.norm = nn.LayerNorm(epsilon=self.layer_norm_epsilon)
-        self.dropout = Dropout(self.dropout_prob)
+        self.norm = LayerNorm(epsilon=self.settings.layer_norm_epsilon)
+        self.dropout = Dropout(self.settings.dropout_prob)
 
-    def enter(self, x: Float[ArrayLike, "B T D"]) -> Float[ArrayLike, "B T D"]:
-        """What the sub-layer reads."""
-        return self.norm(x) if self.norm_first else x
+    @overload
+    def __call__(self, x: ArrayLike, sublayer: Callable[[Array], Array], *, train: bool) -> Array: ...
+    @overload
+    def __call__(
+        self, x: ArrayLike, sublayer: Callable[[Array], tuple[Array, *More]], *, train: bool
+    ) -> tuple[Array, *More]: ...
 
-    def leave(self, x: Float[ArrayLike, "B T D"], y: Float[Array, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
-        """Add the sub-layer's output `y` to its input `x`."""
-        x = x + self.dropout(y, train=train)
-        return x if self.norm_first else self.norm(x)
+    def __call__(
+        self, x: Float[ArrayLike, "B T D"], sublayer: Callable[[Array], Any], *, train: bool
+    ) -> Float[Array, "B T D"] | tuple[Any, ...]:
+        """Apply the connection.
+
+        Args:
+            x: `[B, T, D]`.
+            sublayer: function from `[B, T, D]` to `[B, T, D]`, or to a tuple of that and more results.
+            train: apply dropout to the sub-layer's output; `sublayer` itself is called as it is.
+
+        Returns:
+            `[B, T, D]`; where the sub-layer returns a tuple, a tuple of that and the sub-layer's other results.
+        """
+        result = sublayer(self.norm(x) if self.settings.norm_first else jnp.asarray(x))
+        output, *more = result if isinstance(result, tuple) else (result,)
+        y = jnp.asarray(x) + self.dropout(output, train=train)
+        if not self.settings.norm_first:
+            y = self.norm(y)
+        return (y, *more) if isinstance(result, tuple) else y
 
 
-class FeedForward(nn.Module):
-    """The position-wise network `W_2 Dropout(activation(x W_1 + b_1)) + b_2` (Vaswani et al. 2017, equation 2)."""
-
-    dim_feedforward: int  # F
-    dropout_prob: float  # probability of dropping a hidden unit
-    activation: Activation  # between the two layers
-
-    @nn.compact
-    def __call__(self, x: Float[ArrayLike, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
-        """`[B, T, D]` to `[B, T, D]`, each position by itself."""
-        hidden = self.activation(Dense(self.dim_feedforward, name="expand")(x))  # [B T F]
-        hidden = Dropout(self.dropout_prob)(hidden, train=train)
-        return Dense(x.shape[-1], name="contract")(hidden)  # [B T D]
-
-
-class Block(nn.Module):
-    """The settings of a block, and its parts other than attention.
+class Block(SettingsModule):
+    """Sizes and settings of a block, from which its subclasses make their residual connections and feed-forward.
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `input_dim`, or a probability is not in [0, 1).
+        InputError: at construction, if `num_heads` does not divide `input_dim`, or a setting is impossible.
     """
 
     input_dim: int  # D
     num_heads: int  # H
     dim_feedforward: int  # F
-    dropout_prob: float = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
-    norm_first: bool = False  # pre-norm instead of the paper's post-norm
-    activation: Activation = nn.relu  # of the feed-forward
-    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
+    dropout_prob: float | None = None  # shorthand for settings.dropout_prob
+    settings: BlockSettings = BlockSettings()
 
     def __post_init__(self) -> None:
         head_width(self.input_dim, self.num_heads)
-        check_probability("dropout_prob", self.dropout_prob)
         super().__post_init__()
 
-    @nn.nowrap  # so that what it makes belongs to the caller's setup
+    @nn.nowrap  # so that the module belongs to the caller's `setup`, which names it
     def residual(self) -> Residual:
-        """A residual connection with this block's settings."""
-        return Residual(self.dropout_prob, self.norm_first, self.layer_norm_epsilon)
+        """Residual connection with this block's settings, to be assigned in `setup`."""
+        return Residual(self.settings)
 
     @nn.nowrap
     def position_wise(self) -> FeedForward:
-        """A feed-forward network with this block's settings."""
-        return FeedForward(self.dim_feedforward, self.dropout_prob, self.activation)
+        """Feed-forward network with this block's settings, to be assigned in `setup`."""
+        return FeedForward(self.dim_feedforward, self.settings.dropout_prob, self.settings.activation)
 
 
-class Stack(nn.Module):
-    """Blocks of one kind, `layers`, and a LayerNorm after the last, `norm`, where `final_norm` says so.
+class Stack(SettingsModule):
+    """Blocks of one class, `layers`, and an optional LayerNorm after the last, `norm`.
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `input_dim`, a probability is not in [0, 1),
-            or `num_layers` is negative.
+        InputError: at construction, if `num_heads` does not divide `input_dim`, `num_layers` is negative, or a setting
+            is impossible.
     """
 
     num_layers: int  # L
     input_dim: int  # D
     num_heads: int  # H
     dim_feedforward: int  # F
-    dropout_prob: float = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
-    norm_first: bool = False  # pre-norm instead of the paper's post-norm
-    activation: Activation = nn.relu  # of the feed-forward
-    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
+    dropout_prob: float | None = None  # shorthand for settings.dropout_prob
+    settings: BlockSettings = BlockSettings()
     final_norm: bool | None = None  # LayerNorm after the last block; None: with pre-norm alone, which needs it
-
-    block: ClassVar[type[Block]]  # what is stacked
+    block: type[Block] = Block  # class of the blocks, constructed and called as the default one
 
     def __post_init__(self) -> None:
         head_width(self.input_dim, self.num_heads)
-        check_probability("dropout_prob", self.dropout_prob)
         if self.num_layers < 0:
             raise InputError(f"num_layers is {self.num_layers}; it must be at least 0")
         super().__post_init__()
 
     def setup(self) -> None:
-        self.layers = [
-            self.block(
-                self.input_dim,
-                self.num_heads,
-                self.dim_feedforward,
-                self.dropout_prob,
-                self.norm_first,
-                self.activation,
-                self.layer_norm_epsilon,
-            )
-            for _ in range(self.num_layers)
-        ]
-        if self.norm_first if self.final_norm is None else self.final_norm:
-            self.norm = nn.LayerNorm(epsilon=self.layer_norm_epsilon)
-        else:
-            self.norm = lambda x: x
+        sizes = self.input_dim, self.num_heads, self.dim_feedforward
+        self.layers = [self.block(*sizes, settings=self.settings) for _ in range(self.num_layers)]
+        self.norm = LayerNorm(epsilon=self.settings.layer_norm_epsilon)  # has parameters only where it is called
+
+    def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
+        """Apply the LayerNorm after the last block, where there is one."""
+        wanted = self.settings.norm_first if self.final_norm is None else self.final_norm
+        return self.norm(x) if wanted else jnp.asarray(x)

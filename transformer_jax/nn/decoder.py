@@ -1,31 +1,34 @@
-"""The Transformer decoder: blocks of causal self-attention, cross-attention and feed-forward, stacked."""
+"""Transformer decoder: blocks of causal self-attention, cross-attention and feed-forward, stacked."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple, TypeVar, overload
 
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 
 from transformer_jax.nn.attention import KeyValue, MultiheadAttention, head_width
 from transformer_jax.nn.blocks import Block, Stack
-from transformer_jax.nn.masks import causal_mask, combine_masks
+from transformer_jax.nn.masks import Mask, causal_mask, combine_masks
+
+OfTarget = TypeVar("OfTarget")
+OfMemory = TypeVar("OfMemory")
 
 
 class BlockCache(NamedTuple):
-    """What one decoder block keeps between the tokens that it decodes."""
+    """Keys and values that one decoder block keeps while tokens are decoded one by one."""
 
-    target: KeyValue  # of the positions decoded so far: grows
-    memory: KeyValue  # of the encoder's output: computed once
+    target: KeyValue  # of the positions decoded so far, one more with each token
+    memory: KeyValue  # of the encoder's output, computed once
 
     def grow(self, length: int) -> "BlockCache":
-        """The same, with room for `length` decoded positions."""
+        """Copy with room for `length` decoded positions."""
         return self._replace(target=self.target.grow(length))
 
 
 class BlockAttention(NamedTuple):
-    """The attention weights of one decoder block."""
+    """Attention weights of one decoder block."""
 
     target: Float[Array, "B H T T"]
     memory: Float[Array, "B H T S"]
@@ -34,7 +37,8 @@ class BlockAttention(NamedTuple):
 class DecoderBlock(Block):
     """Self-attention, cross-attention, feed-forward, each with residual, dropout and LayerNorm.
 
-    Its settings and errors are those of `Block`. Source: Vaswani et al. 2017, section 3.1.
+    Its fields and errors are those of `Block`. A subclass that overrides `sublayers` computes the same in training and
+    in cached decoding. Source: Vaswani et al. 2017, section 3.1.
     """
 
     def setup(self) -> None:
@@ -49,8 +53,8 @@ class DecoderBlock(Block):
         self,
         x: Float[ArrayLike, "B T D"],
         memory: Float[ArrayLike, "B S D"],
-        mask: Shaped[ArrayLike, "..."] | None = None,
-        memory_mask: Shaped[ArrayLike, "..."] | None = None,
+        mask: Mask | None = None,
+        memory_mask: Mask | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
@@ -65,7 +69,7 @@ class DecoderBlock(Block):
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
             return_attention: also return the weights that this pass used.
         """
-        x, *attention = self._sublayers(
+        x, *attention = self.sublayers(
             x,
             lambda h: self.self_attn(h, mask=mask, return_attention=True),
             lambda h: self.cross_attn(h, memory, memory_mask, return_attention=True),
@@ -78,10 +82,10 @@ class DecoderBlock(Block):
         x: Float[ArrayLike, "B 1 D"],
         cache: BlockCache,
         position: Int[ArrayLike, ""],
-        memory_mask: Shaped[ArrayLike, "..."] | None = None,
+        memory_mask: Mask | None = None,
     ) -> tuple[Float[Array, "B 1 D"], BlockCache]:
-        """Run one block for one more position, given what it kept of the earlier ones."""
-        x, target, _ = self._sublayers(
+        """Run one block for one more position, given the keys and values of the earlier ones."""
+        x, target, _ = self.sublayers(
             x,
             lambda h: self.self_attn.extend(h, cache.target, position),
             lambda h: self.cross_attn.attend(h, cache.memory, memory_mask),
@@ -90,40 +94,66 @@ class DecoderBlock(Block):
         return x, cache._replace(target=target)
 
     def empty_cache(self, memory: Float[ArrayLike, "B S D"], length: int) -> BlockCache:
-        """The cache before the first of at most `length` positions."""
+        """Cache before the first of at most `length` positions."""
         projected = self.cross_attn.project(memory)
         d = head_width(self.input_dim, self.num_heads)
-        empty = jnp.zeros((len(memory), self.num_heads, length, d), projected.key.dtype)
+        empty = jnp.zeros((len(projected.key), self.num_heads, length, d), projected.key.dtype)
         return BlockCache(KeyValue(empty, empty), projected)
 
-    def _sublayers(
-        self, x: ArrayLike, attend_target: Callable, attend_memory: Callable, *, train: bool
-    ) -> tuple[Float[Array, "B T D"], Any, Any]:
-        """The block, given its two attentions; what they return beside their output is passed on."""
-        y, from_target = attend_target(self.self_attn_residual.enter(x))
-        x = self.self_attn_residual.leave(x, y, train=train)
-        y, from_memory = attend_memory(self.cross_attn_residual.enter(x))
-        x = self.cross_attn_residual.leave(x, y, train=train)
-        y = self.feed_forward(self.feed_forward_residual.enter(x), train=train)
-        return self.feed_forward_residual.leave(x, y, train=train), from_target, from_memory
+    def sublayers(
+        self,
+        x: Float[ArrayLike, "B T D"],
+        attend_target: Callable[[Array], tuple[Array, OfTarget]],
+        attend_memory: Callable[[Array], tuple[Array, OfMemory]],
+        *,
+        train: bool,
+    ) -> tuple[Float[Array, "B T D"], OfTarget, OfMemory]:
+        """Run the three sub-layers; returns the output and the second result of either attention."""
+        x, of_target = self.self_attn_residual(x, attend_target, train=train)
+        x, of_memory = self.cross_attn_residual(x, attend_memory, train=train)
+        x = self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train)
+        return x, of_target, of_memory
 
 
 class TransformerDecoder(Stack):
-    """A stack of decoder blocks, where position t sees those up to t. Its settings and errors are those of `Stack`."""
+    """Stack of decoder blocks, where position t sees those up to t. Its fields and errors are those of `Stack`."""
 
-    block = DecoderBlock
+    block: type[Block] = DecoderBlock  # class of the blocks: DecoderBlock, or one constructed and called like it
+
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        memory: ArrayLike,
+        mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+        *,
+        train: bool = False,
+        return_attention: Literal[False] = False,
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        memory: ArrayLike,
+        mask: Mask | None = None,
+        memory_mask: Mask | None = None,
+        *,
+        train: bool = False,
+        return_attention: Literal[True],
+    ) -> tuple[Array, list[BlockAttention]]: ...
 
     def __call__(
         self,
         x: Float[ArrayLike, "B T D"],
         memory: Float[ArrayLike, "B S D"],
-        mask: Shaped[ArrayLike, "..."] | None = None,
-        memory_mask: Shaped[ArrayLike, "..."] | None = None,
+        mask: Mask | None = None,
+        memory_mask: Mask | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], list[BlockAttention]]:
-        """Run every block; the arguments are those of `DecoderBlock`, and `mask` comes on top of the causal one.
+        """Run every block; the arguments are those of `DecoderBlock`, and `mask` is combined with the causal mask.
 
         Returns:
             `[B, T, D]`, with `return_attention` a pair of it and the list of the L blocks' weights.
@@ -133,7 +163,7 @@ class TransformerDecoder(Stack):
         for layer in self.layers:
             x, attention = layer(x, memory, mask, memory_mask, train=train, return_attention=True)
             attention_maps.append(attention)
-        x = self.norm(x)
+        x = self.normalize(x)
         return (x, attention_maps) if return_attention else x
 
     def step(
@@ -141,15 +171,15 @@ class TransformerDecoder(Stack):
         x: Float[ArrayLike, "B 1 D"],
         caches: list[BlockCache],
         position: Int[ArrayLike, ""],
-        memory_mask: Shaped[ArrayLike, "..."] | None = None,
+        memory_mask: Mask | None = None,
     ) -> tuple[Float[Array, "B 1 D"], list[BlockCache]]:
-        """Run every block for one more position: what `__call__` gives there, at the cost of one position."""
+        """Run every block for one more position: the result of `__call__` there, at the cost of one position."""
         updated = []
         for layer, cache in zip(self.layers, caches, strict=True):
             x, cache = layer.step(x, cache, position, memory_mask)
             updated.append(cache)
-        return self.norm(x), updated
+        return self.normalize(x), updated
 
     def empty_caches(self, memory: Float[ArrayLike, "B S D"], length: int) -> list[BlockCache]:
-        """Each block's cache before the first of at most `length` positions."""
+        """Cache of each block before the first of at most `length` positions."""
         return [layer.empty_cache(memory, length) for layer in self.layers]

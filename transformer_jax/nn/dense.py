@@ -1,6 +1,7 @@
-"""The dense layer of every model here."""
+"""Dense layer of every model here."""
 
 import flax.linen as nn
+import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax.typing import ArrayLike
@@ -12,8 +13,8 @@ Initializer = nn.initializers.Initializer
 class Dense(nn.Module):
     """`x W + b` over the last axis, with parameters named as those of `flax.linen.Dense`.
 
-    It is computed on two axes, `[everything else, D_in]`: XLA's CPU backend trains such layers faster than those
-    on three; `docs/performance.md` says by how much.
+    It is computed on two axes, `[product of the leading axes, D_in]`: XLA's CPU backend trains such layers faster than
+    those on three; `docs/performance.md` says by how much.
     """
 
     features: int  # D_out
@@ -21,9 +22,10 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[ArrayLike, "*leading D_in"]) -> Float[Array, "*leading D_out"]:
-        """`[..., D_in]` to `[..., D_out]`."""
+        """Map `[..., D_in]` to `[..., D_out]`."""
+        x = jnp.asarray(x)
         kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        leading = x.shape[:-1]
-        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=None)
-        return (x.reshape(-1, x.shape[-1]) @ kernel + bias).reshape(*leading, self.features)
+        *leading, width = x.shape
+        x, kernel, bias = (jnp.asarray(array) for array in promote_dtype(x, kernel, bias, dtype=None))
+        return (x.reshape(-1, width) @ kernel + bias).reshape(*leading, self.features)

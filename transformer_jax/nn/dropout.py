@@ -1,4 +1,4 @@
-"""The dropout of every model here, and the random bits that it is decided by."""
+"""Dropout of every model here, and the random bits that it uses."""
 
 import math
 
@@ -18,7 +18,7 @@ class Dropout(nn.Module):
     rate: float  # probability of dropping an element
 
     def __call__(self, x: Float[ArrayLike, "..."], *, train: bool) -> Float[Array, "..."]:
-        """`x` itself unless `train`, which needs the random key `dropout` where the rate is not zero."""
+        """Drop elements if `train`, which needs the random key `dropout` unless the rate is zero; else return `x`."""
         if not train or self.rate == 0:
             return jnp.asarray(x)
         bits = counter_bits(self.make_rng("dropout"), jnp.shape(x))
@@ -26,23 +26,23 @@ class Dropout(nn.Module):
 
 
 def counter_bits(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
-    """32 random bits for each element: a hash of its number and of 64 bits drawn from the key.
+    """32 random bits for each element: a hash of its index and of 64 bits drawn from the key.
 
-    In a step that is sharded over devices the elements are numbered through all of them, so that a batch gets the same
-    bits however many share it.
+    In a step whose batch is split over devices the index counts the elements of all devices, so that a batch gets the
+    same bits with any number of them.
 
-    Good enough to drop by, and not to be taken for more. `jax.random.bits` draws better ones, at a multiple of the
-    cost: with it, dropout took a quarter of a training step (docs/performance.md).
+    The quality suffices for dropout; use `jax.random.bits` for anything else. That costs a multiple: with it, dropout
+    took a quarter of a training step (docs/performance.md).
     """
     first, second = jax.random.bits(key, (2,), jnp.uint32)
     size = math.prod(shape)
-    number = (lax.iota(jnp.uint32, size) + jnp.uint32(device_number() * size)).reshape(shape)
-    # Twice, since one round leaves the streams of different keys permutations of each other.
-    return _mix(_mix(number ^ first) + second)
+    index = (lax.iota(jnp.uint32, size) + jnp.uint32(device_number() * size)).reshape(shape)
+    # Twice, since after one round the streams of different keys are permutations of each other.
+    return _mix(_mix(index ^ first) + second)
 
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """A bijection of 32 bits in which each bit of the input flips each of the output with probability 1/2.
+    """Bijection of 32 bits in which each bit of the input flips each of the output with probability 1/2.
 
     Source: C. Wellons, "Prospecting for Hash Functions" (2018), the function with the lowest bias of this form.
     """

@@ -1,17 +1,31 @@
-"""The Transformer encoder: blocks of self-attention and feed-forward, stacked."""
+"""Transformer encoder: blocks of self-attention and feed-forward, stacked."""
+
+from typing import Literal, overload
 
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.blocks import Block, Stack
+from transformer_jax.nn.masks import Mask
 
 
 class EncoderBlock(Block):
     """Self-attention, then feed-forward, each with residual, dropout and LayerNorm (Vaswani et al. 2017, section 3.1).
 
-    Its settings and errors are those of `Block`.
+    Its fields and errors are those of `Block`. A subclass with another `__call__` or `setup` can be stacked too:
+
+        class ParallelBlock(EncoderBlock):
+            def __call__(self, x, mask=None, *, train=False, return_attention=False):
+                def sublayers(h):
+                    y, attention = self.self_attn(h, mask=mask, return_attention=True)
+                    return y + self.feed_forward(h, train=train), attention
+
+                x, attention = self.self_attn_residual(x, sublayers, train=train)
+                return (x, attention) if return_attention else x
+
+        model = TransformerPredictor(32, num_classes=10, num_heads=4, num_layers=2, block=ParallelBlock)
     """
 
     def setup(self) -> None:
@@ -23,7 +37,7 @@ class EncoderBlock(Block):
     def __call__(
         self,
         x: Float[ArrayLike, "B T D"],
-        mask: Shaped[ArrayLike, "..."] | None = None,
+        mask: Mask | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
@@ -36,22 +50,31 @@ class EncoderBlock(Block):
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
             return_attention: also return the weights `[B, H, T, T]` that this pass used.
         """
-        y, attention = self.self_attn(self.self_attn_residual.enter(x), mask=mask, return_attention=True)
-        x = self.self_attn_residual.leave(x, y, train=train)
-        y = self.feed_forward(self.feed_forward_residual.enter(x), train=train)
-        x = self.feed_forward_residual.leave(x, y, train=train)
+        x, attention = self.self_attn_residual(
+            x, lambda h: self.self_attn(h, mask=mask, return_attention=True), train=train
+        )
+        x = self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train)
         return (x, attention) if return_attention else x
 
 
 class TransformerEncoder(Stack):
-    """A stack of encoder blocks. Its settings and errors are those of `Stack`."""
+    """Stack of encoder blocks. Its fields and errors are those of `Stack`."""
 
-    block = EncoderBlock
+    block: type[Block] = EncoderBlock  # class of the blocks: EncoderBlock, or one constructed and called like it
+
+    @overload
+    def __call__(
+        self, x: ArrayLike, mask: Mask | None = None, *, train: bool = False, return_attention: Literal[False] = False
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self, x: ArrayLike, mask: Mask | None = None, *, train: bool = False, return_attention: Literal[True]
+    ) -> tuple[Array, list[Array]]: ...
 
     def __call__(
         self,
         x: Float[ArrayLike, "B T D"],
-        mask: Shaped[ArrayLike, "..."] | None = None,
+        mask: Mask | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
@@ -65,11 +88,11 @@ class TransformerEncoder(Stack):
         for layer in self.layers:
             x, attention = layer(x, mask, train=train, return_attention=True)
             attention_maps.append(attention)
-        x = self.norm(x)
+        x = self.normalize(x)
         return (x, attention_maps) if return_attention else x
 
     def get_attention_maps(
-        self, x: Float[ArrayLike, "B T D"], mask: Shaped[ArrayLike, "..."] | None = None
+        self, x: Float[ArrayLike, "B T D"], mask: Mask | None = None
     ) -> list[Float[Array, "B H T T"]]:
         """Attention weights of every layer, as the forward pass without dropout uses them."""
         return self(x, mask, return_attention=True)[1]

@@ -1,25 +1,25 @@
-"""The encoder-decoder Transformer of "Attention Is All You Need" (Vaswani et al. 2017)."""
+"""Encoder-decoder Transformer of "Attention Is All You Need" (Vaswani et al. 2017)."""
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 
-from transformer_jax.errors import InputError, check_probability
+from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import head_width
-from transformer_jax.nn.blocks import Activation
-from transformer_jax.nn.decoder import BlockCache, TransformerDecoder
+from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
+from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.encoder import TransformerEncoder
-from transformer_jax.nn.masks import expand_mask
+from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.masks import Mask, expand_mask
 from transformer_jax.nn.positions import PositionalEncoding
 
-# Token ids, or features of the model's width, which are taken as they are.
+# Token ids, or features of the model's width, which no embedding changes.
 Source = Int[ArrayLike, "B S"] | Float[ArrayLike, "B S D"]
 Target = Int[ArrayLike, "B T"] | Float[ArrayLike, "B T D"]
 
@@ -33,25 +33,25 @@ class AttentionMaps(NamedTuple):
 
 
 class DecodingCache(NamedTuple):
-    """What the decoder keeps between the tokens that it decodes; every array begins with the batch's axis."""
+    """Keys, values and mask kept while tokens are decoded one by one; the first axis of every array is the batch."""
 
     blocks: list[BlockCache]
     source_mask: Bool[Array, "B 1 1 S"]
 
     def grow(self, length: int) -> "DecodingCache":
-        """The same, with room for `length` target positions: the `grow` of `token_by_token`."""
+        """Copy with room for `length` target positions: the argument `grow` of `greedy_decode` and the others."""
         return self._replace(blocks=[block.grow(length) for block in self.blocks])
 
 
-class Transformer(nn.Module):
+class Transformer(SettingsModule):
     """Encoder and decoder, with embeddings and a projection to logits where there are vocabularies.
 
-    Tokens are embedded, scaled by √D, and get positions and dropout; features go into the stacks as they are. The
-    defaults are the paper's base model.
+    Tokens are embedded, scaled by √D, and get positions and dropout; features go into the stacks unchanged. The
+    defaults are the paper's base model. Dropout, 0.1 by default, also applies to the embeddings.
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `model_dim`, the probability is not in [0, 1), or
-            embeddings of different vocabularies should be tied.
+        InputError: at construction, if `num_heads` does not divide `model_dim`, a setting is impossible, or embeddings
+            of different vocabularies should be tied.
     """
 
     source_vocabulary_size: int | None = None  # V of the source; None: the source is features
@@ -61,37 +61,28 @@ class Transformer(nn.Module):
     num_encoder_layers: int = 6
     num_decoder_layers: int = 6
     dim_feedforward: int = 2048  # F
-    dropout_prob: float = 0.1  # of embeddings, sub-layers' outputs and hidden units
-    norm_first: bool = False  # pre-norm instead of the paper's post-norm
-    activation: Activation = nn.relu  # of the feed-forward
-    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
+    dropout_prob: float | None = None  # shorthand for settings.dropout_prob
+    settings: BlockSettings = BlockSettings(dropout_prob=0.1)  # others have the dropout that they say, 0 unless set
     final_norm: bool | None = None  # LayerNorm after each stack; None: with pre-norm alone, which needs it
     tie_embeddings: bool = False  # one matrix embeds source and target and projects to logits (section 3.4)
     max_len: int = 5000  # longest sequence of tokens
+    encoder_block: type[Block] = EncoderBlock  # class of the encoder's blocks
+    decoder_block: type[Block] = DecoderBlock  # class of the decoder's blocks
 
     def __post_init__(self) -> None:
         head_width(self.model_dim, self.num_heads)
-        check_probability("dropout_prob", self.dropout_prob)
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         if self.tie_embeddings and (sizes[0] != sizes[1] or None in sizes):
             raise InputError(f"tie_embeddings needs one vocabulary; those of source and target have sizes {sizes}")
         super().__post_init__()
 
     def setup(self) -> None:
-        stack = (
-            self.model_dim,
-            self.num_heads,
-            self.dim_feedforward,
-            self.dropout_prob,
-            self.norm_first,
-            self.activation,
-            self.layer_norm_epsilon,
-            self.final_norm,
-        )
-        self.encoder = TransformerEncoder(self.num_encoder_layers, *stack)
-        self.decoder = TransformerDecoder(self.num_decoder_layers, *stack)
+        sizes = self.model_dim, self.num_heads, self.dim_feedforward
+        more = None, self.settings, self.final_norm
+        self.encoder = TransformerEncoder(self.num_encoder_layers, *sizes, *more, self.encoder_block)
+        self.decoder = TransformerDecoder(self.num_decoder_layers, *sizes, *more, self.decoder_block)
         self.positional_encoding = PositionalEncoding(self.model_dim, self.max_len)
-        self.embedding_dropout = Dropout(self.dropout_prob)
+        self.embedding_dropout = Dropout(self.settings.dropout_prob)
         if self.source_vocabulary_size is not None:
             self.source_embedding = self._embedding(self.source_vocabulary_size)
         if self.target_vocabulary_size is not None and not self.tie_embeddings:
@@ -99,26 +90,49 @@ class Transformer(nn.Module):
             self.output_layer = Dense(self.target_vocabulary_size)
 
     def _embedding(self, size: int) -> nn.Embed:
-        # Scaled by √D when it is read, so that tokens start as large as the positions that are added to them.
+        # `_embed` multiplies by √D, so that tokens start as large as the positions that are added to them.
         return nn.Embed(size, self.model_dim, embedding_init=nn.initializers.normal(1 / math.sqrt(self.model_dim)))
+
+    @overload
+    def __call__(
+        self,
+        source: Source,
+        target: Target,
+        source_mask: Mask | None = None,
+        target_mask: Mask | None = None,
+        *,
+        train: bool = False,
+        return_attention: Literal[False] = False,
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        source: Source,
+        target: Target,
+        source_mask: Mask | None = None,
+        target_mask: Mask | None = None,
+        *,
+        train: bool = False,
+        return_attention: Literal[True],
+    ) -> tuple[Array, AttentionMaps]: ...
 
     def __call__(
         self,
         source: Source,
         target: Target,
-        source_mask: Shaped[ArrayLike, "..."] | None = None,
-        target_mask: Shaped[ArrayLike, "..."] | None = None,
+        source_mask: Mask | None = None,
+        target_mask: Mask | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
     ) -> Float[Array, "B T V_or_D"] | tuple[Float[Array, "B T V_or_D"], AttentionMaps]:
-        """Predict what follows each target position, in one pass (teacher forcing).
+        """Predict the token after each target position, all in one pass (teacher forcing).
 
         Args:
             source: tokens `[B, S]` or features `[B, S, D]`.
             target: tokens `[B, T]` or features `[B, T, D]`, of which position t sees those up to t.
             source_mask: `padding_mask` of the source's real tokens, for the encoder and the cross-attention.
-            target_mask: of the decoder's self-attention, on top of the causal one.
+            target_mask: of the decoder's self-attention, combined with the causal mask.
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
             return_attention: also return the weights that this pass used.
 
@@ -126,10 +140,10 @@ class Transformer(nn.Module):
             Logits `[B, T, V]`, or `[B, T, D]` without a target vocabulary.
 
         Raises:
-            InputError: a sequence is longer than `max_len`, or a mask does not fit.
+            InputError: a sequence is longer than `max_len`, or a mask does not broadcast.
         """
-        memory, encoder_maps = self.encode(source, source_mask, train=train, return_attention=True)
-        output, maps = self.decode(target, memory, target_mask, source_mask, train=train, return_attention=True)
+        memory, encoder_maps = self._encode(source, source_mask, train=train)
+        output, maps = self._decode(target, memory, target_mask, source_mask, train=train)
         if not return_attention:
             return output
         return output, AttentionMaps(encoder_maps, [block.target for block in maps], [block.memory for block in maps])
@@ -137,35 +151,32 @@ class Transformer(nn.Module):
     def encode(
         self,
         source: Source,
-        source_mask: Shaped[ArrayLike, "..."] | None = None,
+        source_mask: Mask | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
     ) -> Float[Array, "B S D"] | tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"]]]:
-        """The encoder's output, the memory."""
-        x = self._embed(source, "source_embedding", train=train)
-        return self.encoder(x, source_mask, train=train, return_attention=return_attention)
+        """Output of the encoder: the memory `[B, S, D]` that `decode` attends to; with `return_attention` a pair."""
+        memory, maps = self._encode(source, source_mask, train=train)
+        return (memory, maps) if return_attention else memory
 
     def decode(
         self,
         target: Target,
         memory: Float[ArrayLike, "B S D"],
-        target_mask: Shaped[ArrayLike, "..."] | None = None,
-        source_mask: Shaped[ArrayLike, "..."] | None = None,
+        target_mask: Mask | None = None,
+        source_mask: Mask | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
-    ) -> Float[Array, "B T V_or_D"] | tuple:
-        """Logits `[B, T, V]` for every target position, given the memory."""
-        x = self._embed(target, "target_embedding", train=train)
-        x, maps = self.decoder(x, memory, target_mask, source_mask, train=train, return_attention=True)
-        return (self._project(x), maps) if return_attention else self._project(x)
+    ) -> Float[Array, "B T V_or_D"] | tuple[Float[Array, "B T V_or_D"], list[BlockAttention]]:
+        """Logits `[B, T, V]` of the token after each position, given the memory; with `return_attention` a pair."""
+        output, maps = self._decode(target, memory, target_mask, source_mask, train=train)
+        return (output, maps) if return_attention else output
 
-    def start_decoding(
-        self, source: Source, source_mask: Shaped[ArrayLike, "..."] | None = None, length: int = 0
-    ) -> DecodingCache:
-        """Encode the source, and make room for `length` target positions; `DecodingCache.grow` makes more."""
-        memory = self.encode(source, source_mask)
+    def start_decoding(self, source: Source, source_mask: Mask | None = None, length: int = 0) -> DecodingCache:
+        """Encode the source, and allocate a cache of `length` target positions; `DecodingCache.grow` extends it."""
+        memory, _ = self._encode(source, source_mask, train=False)
         batch, source_length = memory.shape[:2]
         mask = expand_mask(jnp.ones((1, source_length), bool) if source_mask is None else source_mask)
         mask = jnp.broadcast_to(mask, (batch, 1, 1, source_length))
@@ -174,11 +185,11 @@ class Transformer(nn.Module):
     def decode_step(
         self, tokens: Int[ArrayLike, " B"], position: Int[ArrayLike, ""], cache: DecodingCache
     ) -> tuple[Float[Array, "B V"], DecodingCache]:
-        """Logits of what follows one more token: a step function for `transformer_jax.decoding.token_by_token`.
+        """Logits of the token after `tokens`: a step function for `transformer_jax.decoding.token_by_token`.
 
-        It equals what `decode` gives at that position, at the cost of one position.
+        They equal those of `decode` at that position, at the cost of one position.
         """
-        x = self._embedding_of("target_embedding")(tokens[:, None]) * math.sqrt(self.model_dim)  # [B 1 D]
+        x = self._embedding_of("target_embedding")(jnp.asarray(tokens)[:, None]) * math.sqrt(self.model_dim)  # [B 1 D]
         x = self.positional_encoding.at(x, position, length=cache.blocks[0].target.key.shape[2])
         x, blocks = self.decoder.step(x, cache.blocks, position, cache.source_mask)
         return self._project(x)[:, 0], DecodingCache(blocks, cache.source_mask)
@@ -187,11 +198,30 @@ class Transformer(nn.Module):
         self,
         source: Source,
         target: Target,
-        source_mask: Shaped[ArrayLike, "..."] | None = None,
-        target_mask: Shaped[ArrayLike, "..."] | None = None,
+        source_mask: Mask | None = None,
+        target_mask: Mask | None = None,
     ) -> AttentionMaps:
         """Attention weights of every layer, as the forward pass without dropout uses them."""
         return self(source, target, source_mask, target_mask, return_attention=True)[1]
+
+    def _encode(
+        self, source: Source, mask: Mask | None, *, train: bool
+    ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"]]]:
+        x = self._embed(source, "source_embedding", train=train)
+        return self.encoder(x, mask, train=train, return_attention=True)
+
+    def _decode(
+        self,
+        target: Target,
+        memory: Float[ArrayLike, "B S D"],
+        target_mask: Mask | None,
+        source_mask: Mask | None,
+        *,
+        train: bool,
+    ) -> tuple[Float[Array, "B T V_or_D"], list[BlockAttention]]:
+        x = self._embed(target, "target_embedding", train=train)
+        x, maps = self.decoder(x, memory, target_mask, source_mask, train=train, return_attention=True)
+        return self._project(x), maps
 
     def _embed(self, sequence: Target, name: str, *, train: bool) -> Float[Array, "B T D"]:
         sequence = jnp.asarray(sequence)

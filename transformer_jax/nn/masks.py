@@ -1,8 +1,8 @@
-"""Attention masks: the one place that knows their shapes.
+"""Attention masks: construction, combination, and the ranks that they may have.
 
 A mask is boolean, True = may attend. Integers 0/1 are accepted and mean the same. It has rank 2 `[T, S]`, rank 3
 `[B, T, S]` (one per batch element, shared by the heads) or rank 4 `[B, H, T, S]`, where an axis of size 1 stands for
-every index of that axis. Masks stay as small as they were given: nothing here spreads one over the heads.
+every index of that axis. No function here broadcasts a mask to the size of the logits.
 """
 
 import jax
@@ -14,18 +14,21 @@ from jaxtyping import Bool, Shaped
 
 from transformer_jax.errors import InputError
 
+Mask = Shaped[ArrayLike, "..."]  # boolean or integer, of the ranks above
+
 _USE_PADDING_MASK = (
     "a per-token validity vector [B, S] is not a mask of rank 2: call padding_mask(valid), which gives [B, 1, 1, S]"
 )
 
 
-def expand_mask(mask: Shaped[ArrayLike, "..."]) -> Bool[Array, "#B #H #T #S"]:
-    """Bring a mask of rank 2, 3 or 4 to boolean rank 4, adding axes of size 1 for what it shares.
+def expand_mask(mask: Mask) -> Bool[Array, "#B #H #T #S"]:
+    """Bring a mask of rank 2, 3 or 4 to boolean rank 4, adding axes of size 1 for the batch and the heads.
 
     `[T, S]` becomes `[1, 1, T, S]`, `[B, T, S]` becomes `[B, 1, T, S]`, rank 4 stays.
 
     Raises:
-        InputError: the mask has another rank, is neither boolean nor integer, or is known to hold other integers.
+        InputError: the mask has another rank, is neither boolean nor integer, or holds integers other than 0 and 1.
+            The values of a traced mask are unknown; there, integers other than 0 mean True.
     """
     mask = _as_boolean(mask)
     if mask.ndim not in (2, 3, 4):
@@ -60,8 +63,8 @@ def causal_mask(length: int) -> Bool[Array, "T T"]:
     return jnp.tri(length, dtype=bool)
 
 
-def combine_masks(*masks: Shaped[ArrayLike, "..."] | None) -> Bool[Array, "#B #H #T #S"] | None:
-    """Allow what every given mask allows. Those that are None allow everything; if all are, so is the result.
+def combine_masks(*masks: Mask | None) -> Bool[Array, "#B #H #T #S"] | None:
+    """Mask that is True where all masks are. None stands for a mask that is True everywhere; of Nones alone, None.
 
     Raises:
         InputError: a mask that `expand_mask` rejects, or two whose sizes do not broadcast; it names both shapes.
@@ -81,7 +84,7 @@ def combine_masks(*masks: Shaped[ArrayLike, "..."] | None) -> Bool[Array, "#B #H
     return combined
 
 
-def fit_mask(mask: Shaped[ArrayLike, "..."], logits_shape: tuple[int, ...]) -> Bool[Array, "..."]:
+def fit_mask(mask: Mask, logits_shape: tuple[int, ...]) -> Bool[Array, "..."]:
     """Bring a mask to a shape that broadcasts against attention logits of shape `[..., T, S]`.
 
     Logits of rank 2 and 3 have no head axis, and those of rank 2 no batch axis either: there the mask may not vary
@@ -106,11 +109,11 @@ def fit_mask(mask: Shaped[ArrayLike, "..."], logits_shape: tuple[int, ...]) -> B
 
 
 def _as_boolean(mask: ArrayLike) -> Array:
-    # Only a mask that is known while tracing can be looked at.
+    # The values of a tracer are unknown.
     known = None if isinstance(mask, jax.core.Tracer) else np.asarray(mask)
     mask = jnp.asarray(mask)
     if not (mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.integer)):
         raise InputError(f"mask has type {mask.dtype}; it may be boolean (True = may attend) or integer 0/1")
     if mask.dtype != bool and known is not None and not np.isin(known, (0, 1)).all():
-        raise InputError(f"mask holds {known[~np.isin(known, (0, 1))][0]}; an integer mask may hold 0 and 1 alone")
+        raise InputError(f"mask holds {known[~np.isin(known, (0, 1))][0]}; an integer mask may hold only 0 and 1")
     return mask.astype(bool)

@@ -1,17 +1,43 @@
-"""The axis of devices that share a batch, as what is computed inside a sharded step sees it."""
+"""Mesh axis over which a batch's rows are split, and access to the other devices' rows inside a step.
+
+`transformer_jax.training.parallel.shard` runs a step on every device of that mesh, each with its part of the rows.
+"""
 
 import jax
 from jax import Array, lax
 
-AXIS = "batch_rows"  # of the mesh, the only one
+from transformer_jax.trees import Arrays
+
+AXIS = "batch_rows"  # name of the mesh's only axis
 
 
 def sharing_axes() -> tuple[str, ...]:
-    """The axis inside a step that devices share, nothing elsewhere."""
+    """`(AXIS,)` inside a step whose batch is split over devices, `()` elsewhere."""
     return tuple(axis for axis in jax.sharding.get_abstract_mesh().manual_axes if axis == AXIS)
 
 
 def device_number() -> Array | int:
-    """Which of the devices this is inside a step that they share, 0 elsewhere."""
+    """Index of this device along the axis inside a step whose batch is split over devices, 0 elsewhere."""
     axes = sharing_axes()
     return lax.axis_index(axes) if axes else 0
+
+
+def all_rows(tree: Arrays) -> Arrays:
+    """Gather the rows of the whole batch inside a step whose batch is split over devices; elsewhere return `tree`.
+
+    A loss that couples the rows of a batch, such as a contrastive one, compares this device's rows with all of them:
+
+        logits = embed(params, mine) @ all_rows(embed(params, theirs)).T  # [rows of this device, rows of the batch]
+        labels = device_number() * len(logits) + jnp.arange(len(logits))
+
+    Each device computes the losses of its own rows. Summed over devices, they and their gradients are those of the
+    whole batch on one device: the gradient with respect to a gathered row goes back to the device that the row is from.
+
+    Args:
+        tree: arrays `[rows of this device, ...]`.
+
+    Returns:
+        Arrays `[rows of the batch, ...]`, in the order of the batch.
+    """
+    axes = sharing_axes()
+    return jax.tree.map(lambda x: lax.all_gather(x, axes, tiled=True), tree) if axes else tree

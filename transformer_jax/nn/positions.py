@@ -1,4 +1,4 @@
-"""Sinusoidal positions (Vaswani et al. 2017, section 3.5)."""
+"""Sinusoidal positional encoding (Vaswani et al. 2017, section 3.5)."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -27,14 +27,14 @@ def sinusoidal_table(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
 class PositionalEncoding(nn.Module):
     """Add sinusoidal positions to a sequence.
 
-    The table is a constant of the compiled program, just as long as the sequence: it is in no checkpoint.
+    The table is a constant of the compiled program, as long as the sequence; no checkpoint contains it.
     """
 
     d_model: int  # D
     max_len: int = 5000  # longest sequence that is accepted
 
     def __call__(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
-        """Return `x + PE[:T]`, of the type of `x`.
+        """Return `x + PE[:T]`, in the type of `x`.
 
         Raises:
             InputError: the sequence is longer than `max_len`, or `x` is not `d_model` wide.
@@ -44,7 +44,7 @@ class PositionalEncoding(nn.Module):
         return x + sinusoidal_table(x.shape[-2], self.d_model).astype(x.dtype)
 
     def at(self, x: Float[ArrayLike, "B 1 D"], position: Int[ArrayLike, ""], length: int) -> Float[Array, "B 1 D"]:
-        """Return `x + PE[position]`, for a position, traced too, in a sequence of at most `length`.
+        """Return `x + PE[position]`, where `position` may be traced and is below `length`.
 
         Raises:
             InputError: `length` is above `max_len`, or `x` is not `d_model` wide.
@@ -55,6 +55,8 @@ class PositionalEncoding(nn.Module):
 
     def _check(self, length: int, width: int) -> None:
         if length > self.max_len:
-            raise InputError(f"the sequence has {length} positions; max_len, the positional table's, is {self.max_len}")
+            raise InputError(
+                f"the sequence has {length} positions; max_len is {self.max_len}, the most that may be encoded"
+            )
         if width != self.d_model:
-            raise InputError(f"the input is {width} wide; d_model, the positional table's width, is {self.d_model}")
+            raise InputError(f"the input is {width} wide; d_model is {self.d_model}, and the two must be equal")

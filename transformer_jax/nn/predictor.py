@@ -1,43 +1,45 @@
-"""TransformerPredictor: features, encoder, one prediction per element."""
+"""Encoder model with one prediction for each element of a sequence or set."""
+
+from typing import Literal, overload
 
 import flax.linen as nn
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 
 from transformer_jax.errors import check_probability
 from transformer_jax.nn.attention import head_width
-from transformer_jax.nn.blocks import Activation
+from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.encoder import TransformerEncoder
+from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.masks import Mask
+from transformer_jax.nn.norms import LayerNorm
 from transformer_jax.nn.positions import PositionalEncoding
 
 
-class TransformerPredictor(nn.Module):
-    """An encoder between an input layer and an output network that predicts for every element of a sequence or set.
+class TransformerPredictor(SettingsModule):
+    """Encoder between an input layer and an output network that predicts for every element of a sequence or set.
 
     Features → dropout → Dense(D) → (+ positions) → encoder with F = 2 D → Dense(D) → LayerNorm → relu → dropout
     → Dense(C).
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `model_dim`, or a probability is not in [0, 1).
+        InputError: at construction, if `num_heads` does not divide `model_dim`, or a setting is impossible.
     """
 
     model_dim: int  # D
     num_classes: int  # C, the predictions for each element
     num_heads: int  # H
     num_layers: int  # L
-    dropout_prob: float = 0.0  # inside the encoder and the output network
+    dropout_prob: float | None = None  # shorthand for settings.dropout_prob
     input_dropout_prob: float = 0.0  # of the input features
-    norm_first: bool = False  # pre-norm instead of the paper's post-norm
-    activation: Activation = nn.relu  # of the encoder's feed-forward
-    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
+    settings: BlockSettings = BlockSettings()  # of the blocks; its dropout and epsilon are the output network's too
     max_len: int = 5000  # longest sequence to which positions can be added
+    block: type[Block] = EncoderBlock  # class of the encoder's blocks
 
     def __post_init__(self) -> None:
         head_width(self.model_dim, self.num_heads)
-        check_probability("dropout_prob", self.dropout_prob)
         check_probability("input_dropout_prob", self.input_dropout_prob)
         super().__post_init__()
 
@@ -50,26 +52,45 @@ class TransformerPredictor(nn.Module):
             self.model_dim,
             self.num_heads,
             2 * self.model_dim,
-            self.dropout_prob,
-            self.norm_first,
-            self.activation,
-            self.layer_norm_epsilon,
+            settings=self.settings,
+            block=self.block,
         )
         self.output_hidden = Dense(self.model_dim)
-        self.output_norm = nn.LayerNorm(epsilon=self.layer_norm_epsilon)
-        self.output_dropout = Dropout(self.dropout_prob)
+        self.output_norm = LayerNorm(epsilon=self.settings.layer_norm_epsilon)
+        self.output_dropout = Dropout(self.settings.dropout_prob)
         self.output_layer = Dense(self.num_classes)
+
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        mask: Mask | None = None,
+        add_positional_encoding: bool = True,
+        *,
+        train: bool = False,
+        return_attention: Literal[False] = False,
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        mask: Mask | None = None,
+        add_positional_encoding: bool = True,
+        *,
+        train: bool = False,
+        return_attention: Literal[True],
+    ) -> tuple[Array, list[Array]]: ...
 
     def __call__(
         self,
         x: Float[ArrayLike, "B T features"],
-        mask: Shaped[ArrayLike, "..."] | None = None,
+        mask: Mask | None = None,
         add_positional_encoding: bool = True,
         *,
         train: bool = False,
         return_attention: bool = False,
     ) -> Float[Array, "B T C"] | tuple[Float[Array, "B T C"], list[Float[Array, "B H T T"]]]:
-        """Predict.
+        """Predict each element's logits.
 
         Args:
             x: features `[B, T, features]`.
@@ -82,7 +103,7 @@ class TransformerPredictor(nn.Module):
             Logits `[B, T, C]`, with `return_attention` a pair of them and the list of the L layers' weights.
 
         Raises:
-            InputError: the sequence is longer than `max_len`, or the mask does not fit.
+            InputError: the sequence is longer than `max_len`, or the mask does not broadcast.
         """
         x = self.input_layer(self.input_dropout(x, train=train))  # [B T D]
         if add_positional_encoding:
@@ -95,7 +116,7 @@ class TransformerPredictor(nn.Module):
     def get_attention_maps(
         self,
         x: Float[ArrayLike, "B T features"],
-        mask: Shaped[ArrayLike, "..."] | None = None,
+        mask: Mask | None = None,
         add_positional_encoding: bool = True,
     ) -> list[Float[Array, "B H T T"]]:
         """Attention weights of every layer, as the forward pass without dropout uses them."""

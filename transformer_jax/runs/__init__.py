@@ -1,4 +1,4 @@
-"""What a run writes: its directory, its checkpoints, its TensorBoard events.
+"""The files that a run writes: its directory, its checkpoints, its TensorBoard events.
 
-Imports `data`, `config`, `errors`; nothing of models or training.
+Imports `config` and `errors`; nothing of models or training.
 """

@@ -1,130 +1,156 @@
-"""Checkpoints of a run (Orbax): the whole state of the training, of the newest steps and of the best."""
+"""Checkpoints of a run, written by Orbax: the whole training state at the newest steps and at the best one."""
 
 import contextlib
 import hashlib
 import json
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import preservation_policy
+from jaxtyping import PyTree
 
+from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
-
-NEWEST = 2  # checkpoints that are kept beside the best
-NOT_EVALUATED = -1.0  # stands for the accuracy, and below any
+from transformer_jax.runs.format import FORMAT, FormatError, check_format
+from transformer_jax.runs.preservation import NewestAndBest, best_step
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint holds."""
+    """The content of one checkpoint."""
 
     step: int
-    state: Any  # pytree of arrays
-    progress: dict[str, Any]  # what else the run must know to go on, JSON
+    state: PyTree  # of arrays
+    progress: dict[str, Any]  # a JSON object: what the loop needs, beside the state, to resume the run
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest ones, and the one with the highest validation accuracy.
+    """The checkpoints of one run: the newest ones, and the best of those that were evaluated.
 
-    Of equally good ones the later is the best. Writing goes on in the background; a checkpoint that is not complete
-    is under a temporary name. A digest of the content is stored, and checked when it is read.
+    A checkpoint is written in the background, under a temporary name until it is complete. It carries the number of
+    its format, and digests of its whole content that are checked when it is read.
 
     Args:
-        directory: where they lie.
-        create: make the directory where it is missing.
+        directory: of the checkpoints.
+        criterion: which metric makes a checkpoint the best. Of equal values the later one wins, NaN never does.
+        create: make the directory if it is missing.
     """
 
-    def __init__(self, directory: Path, *, create: bool = True) -> None:
-        self.directory = directory.absolute()  # Orbax takes no other
-        policies = [
-            preservation_policy.LatestN(NEWEST),
-            # Its stable sort puts the later of equals last, which is best.
-            preservation_policy.BestN(get_metric_fn=_accuracy, n=1),
-        ]
-        options = ocp.CheckpointManagerOptions(
-            best_fn=_accuracy,
-            preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
-            create=create,
-        )
+    def __init__(self, directory: Path, criterion: Criterion, *, create: bool = True) -> None:
+        self.directory = directory.absolute()  # Orbax accepts no relative path
+        self.criterion = criterion
+        self._values: dict[int, float] = {}  # the criterion's metric by step, of the checkpoints saved or looked at
+        policy = NewestAndBest(self._read_values, criterion)
+        options = ocp.CheckpointManagerOptions(preservation_policy=policy, create=create)
         self._manager = ocp.CheckpointManager(self.directory, options=options)
 
-    def save(self, step: int, state: Any, progress: dict[str, Any], val_accuracy: float | None = None) -> None:
-        """Save the run after `step` steps; with its accuracy, where it was evaluated just then.
+    def save(
+        self, step: int, state: PyTree, progress: Mapping[str, Any], metrics: Mapping[str, float] | None = None
+    ) -> None:
+        """Save the run as it is after `step` steps; checkpoints of this step and of later ones are replaced.
+
+        Args:
+            step: number of training steps that are done.
+            state: pytree of arrays.
+            progress: a JSON object.
+            metrics: of the evaluation at this step, None if it was not evaluated.
 
         Raises:
-            InputError: the directory can't be written, or the disk is full.
+            InputError: the directory can't be written, the disk is full, or the criterion's metric is missing.
         """
-        # Copies: the state's own memory is given to the next training step while the checkpoint is still written.
+        value = self._value(step, metrics)
+        self._read_values(self.steps)  # of checkpoints from an earlier process, while nothing is being written
+        # Copies, since the next training step reuses the state's memory while the checkpoint is still being written.
         arrays = jax.tree.map(lambda leaf: np.array(leaf), _without_typed_keys(state))
-        progress = progress | {"digest": _digest(arrays)}
-        metrics = {"val_accuracy": NOT_EVALUATED if val_accuracy is None else val_accuracy}
-        items = ocp.args.Composite(state=ocp.args.StandardSave(arrays), progress=ocp.args.JsonSave(progress))
+        record = {
+            "format": FORMAT,
+            "metrics": None if metrics is None else dict(metrics),
+            "progress": dict(progress),
+            "state": _digest_of_arrays(arrays),
+        }
+        record = json.loads(json.dumps(record))  # the values that will be read: keys of objects become strings
+        record["digest"] = _digest_of_record(step, record)
+        items = ocp.args.Composite(state=ocp.args.StandardSave(arrays), progress=ocp.args.JsonSave(record))
         with self._writing():
             self._manager.wait_until_finished()
-            if step in self._manager.all_steps():  # saved before it was evaluated
-                self._manager.delete(step)
-            self._manager.save(step, args=items, metrics=metrics)
+            # This step may have been saved before it was evaluated. Later ones were damaged when the run was resumed;
+            # while they are there, Orbax would skip this one without a word.
+            for replaced in [saved for saved in self.steps if saved >= step]:
+                self._manager.delete(replaced)
+            self._values[step] = value
+            self._manager.save(step, args=items)
 
     @property
     def steps(self) -> list[int]:
-        """The steps of which there are checkpoints, ascending."""
+        """The steps that have a checkpoint, ascending."""
         return sorted(self._manager.all_steps())
 
     @property
     def best_step(self) -> int | None:
-        """The step of the highest validation accuracy, None before the first evaluation."""
-        return self._manager.best_step()
-
-    def newest(self, like: Any) -> Checkpoint | None:
-        """The newest checkpoint that can be read, in the structure of `like`; None if there is none at all.
-
-        One that is damaged is passed over with a warning.
+        """The step of the best evaluated checkpoint, None before the first evaluation.
 
         Raises:
-            InputError: there are checkpoints, and all are damaged; nothing is deleted.
+            InputError: a checkpoint was evaluated without the criterion's metric, or is of another format.
+        """
+        return best_step(self._read_values(self.steps), self.criterion)
+
+    def metrics(self, step: int) -> dict[str, float] | None:
+        """The metrics of the evaluation at a step, None if it was not evaluated.
+
+        Raises:
+            InputError: there is no such checkpoint, it is damaged, or of another format.
+        """
+        metrics: dict[str, float] | None = self._read_record(step)["metrics"]
+        return metrics
+
+    def newest(self, like: PyTree) -> Checkpoint | None:
+        """The newest checkpoint that is intact, None if there are no checkpoints.
+
+        A damaged one is passed over with a warning.
+
+        Args:
+            like: pytree of arrays with the structure of the state.
+
+        Raises:
+            InputError: all checkpoints are damaged, and none was deleted; or one is of another format.
         """
         for step in reversed(self.steps):
             try:
                 return self.read(step, like)
+            except FormatError:
+                raise  # nothing is damaged; resuming from the one before would lose steps of the run
             except InputError as error:
                 warnings.warn(f"{error}; trying the one before", stacklevel=2)
         if self.steps:
             raise InputError(f"no checkpoint in {self.directory} can be read; --no-resume starts afresh")
         return None
 
-    def read(self, step: int, like: Any) -> Checkpoint:
-        """The checkpoint of a step, in the structure of `like`.
+    def read(self, step: int, like: PyTree) -> Checkpoint:
+        """The checkpoint of a step.
+
+        Args:
+            step: one of `steps`.
+            like: pytree of arrays with the structure of the state.
 
         Raises:
-            InputError: it is damaged, or of another structure.
+            InputError: there is no such checkpoint, it is damaged, or of another structure or format.
         """
-        like_arrays = _without_typed_keys(like)
-        state, progress = self._restore(step, jax.tree.map(ocp.utils.to_shape_dtype_struct, like_arrays))
+        structure = jax.tree.map(ocp.utils.to_shape_dtype_struct, _without_typed_keys(like))
+        state, progress = self._read(step, structure)
         return Checkpoint(step, _with_typed_keys(state, like), progress)
 
-    def read_as_saved(self, step: int) -> Any:
-        """The state of a step as nested dictionaries of NumPy arrays, whatever its structure was.
+    def read_as_saved(self, step: int) -> PyTree:
+        """The state at a step as nested dictionaries of NumPy arrays, whichever classes it had.
 
         Raises:
-            InputError: it is damaged.
+            InputError: there is no such checkpoint, it is damaged, or of another format.
         """
-        return self._restore(step, None)[0]
-
-    def _restore(self, step: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
-        items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), progress=ocp.args.JsonRestore())
-        try:
-            restored = self._manager.restore(step, args=items)
-            progress = dict(restored.progress)
-            if progress.pop("digest") != _digest(restored.state):
-                raise ValueError("its content does not agree with its digest")
-        except Exception as error:  # whatever Orbax and its file formats make of damaged bytes
-            reason = str(error).split("\n")[0][:200]
-            raise InputError(f"the checkpoint of step {step} in {self.directory} can't be read: {reason}") from error
-        return restored.state, progress
+        return self._read(step, None)[0]
 
     def wait(self) -> None:
         """Wait until everything is written.
@@ -136,7 +162,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Wait until everything is written.
+        """Wait until everything is written, and end the threads that write.
 
         Raises:
             InputError: it could not be written.
@@ -144,36 +170,87 @@ class Checkpoints:
         with self._writing():
             self._manager.close()
 
+    def _read_values(self, steps: Sequence[int]) -> dict[int, float]:
+        for step in set(steps) - self._values.keys():
+            try:
+                metrics = self.metrics(step)
+            except FormatError:
+                raise
+            except InputError:  # damaged: never the best; `newest` warns of it
+                metrics = None
+            self._values[step] = self._value(step, metrics)
+        return {step: self._values[step] for step in steps}
+
+    def _value(self, step: int, metrics: Mapping[str, float] | None) -> float:
+        """The criterion's metric, NaN for a checkpoint that was not evaluated."""
+        if metrics is None:
+            return math.nan
+        if self.criterion.metric not in metrics:
+            raise InputError(
+                f"the criterion is {self.criterion}, but the evaluation at step {step} has no {self.criterion.metric}; "
+                f"it has {', '.join(sorted(metrics))}"
+            )
+        return metrics[self.criterion.metric]
+
+    def _read(self, step: int, structure: PyTree | None) -> tuple[PyTree, dict[str, Any]]:
+        record = self._read_record(step)
+        with self._reading(step):
+            items = ocp.args.Composite(state=ocp.args.StandardRestore(structure))
+            state = self._manager.restore(step, args=items).state
+            if record["state"] != _digest_of_arrays(state):
+                raise ValueError("its arrays do not agree with their digest")
+            return state, record["progress"]
+
+    def _read_record(self, step: int) -> dict[str, Any]:
+        """The JSON object that is saved beside the state."""
+        with self._reading(step):
+            items = ocp.args.Composite(progress=ocp.args.JsonRestore())
+            record = dict(self._manager.restore(step, args=items).progress)
+            check_format(f"the checkpoint of step {step} in {self.directory}", record)
+            if record.pop("digest", None) != _digest_of_record(step, record):
+                raise ValueError("its record does not agree with its digest")
+            return record
+
+    @contextlib.contextmanager
+    def _reading(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except FormatError:
+            raise
+        except Exception as error:  # Orbax and its file formats raise many kinds for damaged bytes
+            reason = str(error).split("\n")[0][:200]
+            raise InputError(f"the checkpoint of step {step} in {self.directory} can't be read: {reason}") from error
+
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # a full disk comes as an OSError from Orbax, as a ValueError from what is below it
+        except Exception as error:  # a full disk is an OSError in Orbax, and a ValueError in the library below it
             reason = str(error).split("\n")[0]
             raise InputError(f"a checkpoint can't be written to {self.directory} ({reason})") from error
 
 
-def _accuracy(metrics: dict[str, float]) -> float:
-    return metrics["val_accuracy"]
+def _digest_of_record(step: int, record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps([step, record], sort_keys=True).encode()).hexdigest()
 
 
-def _digest(arrays: Any) -> str:
+def _digest_of_arrays(tree: PyTree) -> str:
     digest = hashlib.sha256()
-    named = {jax.tree_util.keystr(p, simple=True): a for p, a in jax.tree_util.tree_leaves_with_path(arrays)}
-    for name, leaf in sorted(named.items()):  # read as dictionaries they may come in another order
+    named = {jax.tree_util.keystr(path, simple=True): a for path, a in jax.tree_util.tree_leaves_with_path(tree)}
+    for name, leaf in sorted(named.items()):  # the order of a class's fields is not that of a dictionary's keys
         array = np.asarray(leaf)
         digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
-def _is_typed_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+def _is_typed_key(leaf: object) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _without_typed_keys(tree: Any) -> Any:
+def _without_typed_keys(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_typed_key(leaf) else leaf, tree)
 
 
-def _with_typed_keys(tree: Any, like: Any) -> Any:
+def _with_typed_keys(tree: PyTree, like: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jax.random.wrap_key_data(a) if _is_typed_key(b) else a, tree, like)

@@ -1,4 +1,4 @@
-"""The directory that a run leaves: TensorBoard events, checkpoints, config, results, pictures."""
+"""The directory of a run: TensorBoard events, checkpoints, settings, results, pictures."""
 
 import contextlib
 import dataclasses
@@ -7,126 +7,145 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from filelock import FileLock, Timeout
-from matplotlib.figure import Figure
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.tensorboard import PATTERN, EventLog
+from transformer_jax.runs.format import FORMAT, FormatError, check_format
+from transformer_jax.runs.tensorboard import PATTERN
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
-PARAMETERS = "params.msgpack"  # in the place of the checkpoints, where a model is shipped
+PARAMETERS = "params.msgpack"  # of a model that ships, instead of checkpoints
+LOCK, LOCK_HOLDER = ".lock", ".lock_holder"
+
+
+@runtime_checkable
+class Figure(Protocol):
+    """Matplotlib's `Figure`, without importing matplotlib."""
+
+    def savefig(self, fname: Path, *, dpi: float) -> None:
+        """Write the picture to a file."""
 
 
 class RunDirectory:
-    """`<checkpoint_dir>/<name>/`, held by one process at a time; `<name>_pretrained/` where nothing is trained.
+    """`<checkpoint_dir>/<name>/`, or `<name>_pretrained/` for an evaluation, held by one process until it is closed.
 
-    What is done with what lies there is said by `transformer_jax.config.PRECEDENCE`. The settings that may differ are
-    `TrainingConfig.NEUTRAL`. The directory of an evaluation never has checkpoints, and one that has is left alone.
+    `transformer_jax.config.PRECEDENCE` has the rules for a directory that is not empty, and
+    `TrainingConfig.neutral_fields` the settings that may differ when a run is resumed. The directory of an evaluation
+    never has checkpoints, and one that has is left alone.
+
+    Attributes:
+        path: of the directory.
+        settings: name of the task and fields of the config, as JSON.
+        checkpoints: of the run.
 
     Raises:
-        InputError: the directory can't be written or another process holds it; a finished run would be lost, or the
-            settings differ.
+        InputError: the directory can't be written, or another process holds it; a finished run would be replaced; the
+            settings or the format differ. The directory is not held then.
     """
 
     def __init__(self, config: TrainingConfig, name: str) -> None:
         trains = config.pretrained is None
         self.path = Path(config.checkpoint_dir) / (name if trains else f"{name}_pretrained")
-        self._events: EventLog | None = None
         self.settings = _as_json({"task": name, **dataclasses.asdict(config)})
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock()
-            if not trains:
-                self._clear_evaluation()
-            elif config.resume:
-                self._check_settings(config.NEUTRAL)
-            else:
-                self._clear(config.overwrite)
-            self._write_json(CONFIG, self.settings)
-            self.checkpoints = Checkpoints(self.path / CHECKPOINTS, create=trains)
+            with contextlib.ExitStack() as held:  # an error below ends what was begun, in reverse order
+                held.callback(self._lock().release)
+                (self.path / LOCK_HOLDER).write_text(f"process {os.getpid()}")
+                if not trains:
+                    self._clear_evaluation()
+                elif config.resume:
+                    self._check_settings(config.neutral_fields())
+                else:
+                    self._clear(config.overwrite)
+                self._write_json(CONFIG, {"format": FORMAT, **self.settings})
+                self.checkpoints = Checkpoints(self.path / CHECKPOINTS, config.criterion, create=trains)
+                held.callback(self.checkpoints.close)
+                self._held = held.pop_all()
         except OSError as error:
             raise InputError(
                 f"checkpoint_dir is {config.checkpoint_dir}; it must be a directory that can be written ({error})"
             ) from error
 
-    def open_events(self, last_step: int, last_evaluation: int) -> None:
-        """Begin to log, after what was logged up to a step and an evaluation."""
-        self._events = EventLog(self.path, last_step, last_evaluation)
-
-    def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write scalars to TensorBoard, as they are after `step` steps."""
-        with self._writing():
-            self._events.log(step, scalars)
-
-    def flush(self) -> None:
-        """Have every scalar on disk.
-
-        Raises:
-            InputError: it can't be written, or the directory is not there any more.
-        """
-        with self._writing():
-            self._events.flush()
-            (self.path / CONFIG).stat()  # Orbax would make the directory anew
-
-    def write_results(self, results: Mapping[str, Any]) -> None:
-        """Write `results.json`: the run is finished."""
-        with self._writing():
-            self._write_json(RESULTS, _as_json(results))
-
-    def save_figure(self, name: str, figure: Figure) -> None:
-        """Write a picture."""
-        with self._writing():
-            figure.savefig(self.path / name, dpi=150)
-
-    def close(self) -> None:
-        """Finish writing and let go of the directory."""
-        events, self._events = self._events, None
-        try:
-            self.checkpoints.close()
-            if events is not None:
-                with self._writing():
-                    events.close()
-        finally:
-            self._held.release()
-
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """The disk may be full, or the directory gone: for the user to mend, as at the beginning."""
+    def writing(self) -> Iterator[None]:
+        """Turn an `OSError` of the block into an `InputError`: the disk may be full, or the directory gone."""
         try:
             yield
         except OSError as error:
             raise InputError(f"{self.path} can't be written any more ({error})") from error
 
-    def _lock(self) -> None:
-        # The operating system releases it with the process, however that ends.
-        self._held = FileLock(self.path / ".lock")
-        holder = self.path / ".lock_holder"
+    def check(self) -> None:
+        """Raise an `InputError` if the directory or its config.json has vanished; Orbax would make it anew."""
+        with self.writing():
+            (self.path / CONFIG).stat()
+
+    def write_results(self, results: Mapping[str, Any]) -> None:
+        """Write `results.json`, which marks the run as finished.
+
+        Raises:
+            InputError: it can't be written.
+        """
+        with self.writing():
+            self._write_json(RESULTS, _as_json(results))
+
+    def save_figure(self, name: str, figure: Figure) -> None:
+        """Write a picture, a file of this name.
+
+        Raises:
+            InputError: it can't be written.
+        """
+        with self.writing():
+            figure.savefig(self.path / name, dpi=150)
+
+    def close(self) -> None:
+        """Finish writing the checkpoints, then let another process have the directory; a second call does nothing.
+
+        Raises:
+            InputError: a checkpoint could not be written. The directory is not held any more all the same.
+        """
+        self._held.close()
+
+    def __enter__(self) -> "RunDirectory":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _lock(self) -> FileLock:
+        lock = FileLock(self.path / LOCK)  # the operating system releases it when the process ends, however it does
         try:
-            self._held.acquire(blocking=False)
+            lock.acquire(blocking=False)
         except Timeout:
+            holder = self.path / LOCK_HOLDER
             process = holder.read_text() if holder.exists() else "another process"
             raise InputError(
                 f"{self.path} is in use by {process}; wait for it, or choose another checkpoint_dir"
             ) from None
-        holder.write_text(f"process {os.getpid()}")
+        return lock
 
     def _check_settings(self, neutral: frozenset[str]) -> None:
         if not (self.path / CONFIG).exists():
             return
-        stored = json.loads((self.path / CONFIG).read_text(encoding="utf-8"))
+        remedy = "choose another checkpoint_dir, or --no-resume --overwrite to replace that run"
+        try:
+            task, settings = read_settings(self.path)
+        except FormatError as error:
+            raise FormatError(f"{error}; {remedy}") from None
+        stored = {"task": task, **settings}
         names = sorted((stored.keys() | self.settings.keys()) - neutral)
         differing = [name for name in names if stored.get(name) != self.settings.get(name)]
         if differing:
             values = ", ".join(f"{name} was {stored.get(name)} and is {self.settings.get(name)}" for name in differing)
-            raise InputError(
-                f"{self.path} holds a run of other settings: {values}; "
-                "choose another checkpoint_dir, or --no-resume --overwrite to replace that run"
-            )
+            raise InputError(f"{self.path} holds a run of other settings: {values}; {remedy}")
 
     def _clear(self, overwrite: bool) -> None:
         if (self.path / RESULTS).exists() and not overwrite:
@@ -148,12 +167,33 @@ class RunDirectory:
         temporary.replace(self.path / name)  # whole or not at all
 
 
+def read_settings(directory: Path) -> tuple[str, dict[str, Any]]:
+    """The name of a run's task, and its settings, from its `config.json`.
+
+    Raises:
+        InputError: there is no run, or its settings can't be read or are of another format.
+    """
+    file = directory / CONFIG
+    if not file.is_file():
+        raise InputError(f"{directory} holds no run: {CONFIG} is missing")
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file} is no run's: {error}") from error
+    if not isinstance(settings, dict) or "task" not in settings:
+        raise InputError(f"{file} is no run's: it names no task")
+    check_format(str(file), settings)
+    del settings["format"]
+    return settings.pop("task"), settings
+
+
 def _as_json(content: Mapping[str, Any]) -> dict[str, Any]:
     """The same with paths as strings and NumPy's numbers as Python's, as it comes back from a file."""
 
-    def convert(value: Any) -> Any:
+    def convert(value: object) -> object:
         if isinstance(value, Path):
             return str(value)
         return value.item() if isinstance(value, np.generic) else value
 
-    return json.loads(json.dumps({name: convert(value) for name, value in content.items()}))
+    as_read: dict[str, Any] = json.loads(json.dumps({name: convert(value) for name, value in content.items()}))
+    return as_read

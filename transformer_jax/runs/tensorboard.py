@@ -1,4 +1,4 @@
-"""TensorBoard events of a run, which can go on from a step without gaps or doubles."""
+"""TensorBoard events of a run; a resumed run continues its curves without gaps or doubles."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +12,13 @@ PATTERN = "events.out.tfevents.*"
 
 
 class EventLog:
-    """Writes scalars into a directory, which is first cut back to what a run that goes on has already done.
+    """Writes scalars into a run's directory, after cutting its event files back to the step of the resumed checkpoint.
 
     Args:
         directory: of the run.
-        last_step: what was logged of later steps is removed,
-        last_evaluation: and of later evaluations too: one may have been logged, but not saved, at the last step.
+        last_step: the checkpoint's step; events of later steps are removed.
+        last_evaluation: the last step whose evaluation the checkpoint knows; events named `val/…` of later steps are
+            removed. It may be before `last_step`: an evaluation is logged before it is saved.
     """
 
     def __init__(self, directory: Path, last_step: int, last_evaluation: int) -> None:
@@ -31,25 +32,25 @@ class EventLog:
             self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
-        """Have everything on disk."""
+        """Wait until everything is on disk."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Finish writing."""
+        """Wait until everything is on disk, and end the thread that writes."""
         self._writer.close()
 
 
 def _cut(file: Path, last_step: int, last_evaluation: int) -> None:
-    """Keep a file's events up to these steps; a record that was cut off by a kill ends the file."""
+    """Keep a file's events up to these steps; reading ends at a record that a kill cut off."""
 
-    def is_done(event: Event) -> bool:
+    def is_kept(event: Event) -> bool:
         evaluates = any(value.tag.startswith("val/") for value in event.summary.value)
-        return event.step <= (last_evaluation if evaluates else last_step)
+        return bool(event.step <= (last_evaluation if evaluates else last_step))
 
-    records = [record for record in RawEventFileLoader(str(file)).Load() if is_done(Event.FromString(record))]
+    records = [record for record in RawEventFileLoader(str(file)).Load() if is_kept(Event.FromString(record))]
     temporary = file.with_name("cut." + file.name)
     with temporary.open("wb") as stream:
         writer = RecordWriter(stream)
         for record in records:
             writer.write(record)
-    temporary.replace(file)
+    temporary.replace(file)  # whole or not at all

@@ -2,23 +2,25 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
 import optax
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Int
+from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.config import TrainingConfig, check_at_least
-from transformer_jax.data.loader import Loader, StackedSamples, make_loader
+from transformer_jax.config import TrainingConfig, check_at_least, setting
+from transformer_jax.data.batch import Batch
+from transformer_jax.data.loader import StackedSamples, make_loader
 from transformer_jax.errors import InputError, check_probability
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.plots import plot_attention_maps
-from transformer_jax.trained.pretrained import find_trained, fit_or_adopt
+from transformer_jax.tasks.train_and_test import Results, TaskData, train_and_test
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.trees import Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,9 +38,7 @@ class ReverseConfig(TrainingConfig):
     train_size: int = 50_000  # sequences in the training set
     val_size: int = 1_000  # sequences in the validation set
     test_size: int = 10_000  # sequences in the test set
-    input_dropout_prob: float = 0.0  # of the one-hot inputs
-
-    MODEL: ClassVar[frozenset[str]] = TrainingConfig.MODEL | {"input_dropout_prob"}
+    input_dropout_prob: float = setting(0.0, of_model=True)  # dropout probability of the one-hot inputs
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,24 +108,22 @@ class ReverseTrainer(TrainerModule):
             input_dropout_prob=config.input_dropout_prob,
         )
 
-    def model_inputs(self, data: Any) -> tuple[Array]:
-        inputs, _ = data
+    def model_inputs(self, inputs: Int[Array, "B T"]) -> tuple[Array]:
         return (jax.nn.one_hot(inputs, self.config.num_categories),)  # [B T C]
 
-    def loss_function(self, params: Any, data: Any, key: Array | None, *, train: bool) -> Elements:
-        _, labels = data
-        logits = self.apply(params, data, key, train=train)  # [B T C]
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)  # [B T]
-        return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == labels, 1.0)}
+    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+        logits = self.apply(params, batch.inputs, key, train=train)  # [B T C]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B T]
+        return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
     def predict(self, inputs: Int[ArrayLike, "B T"]) -> Int[np.ndarray, "B T"]:
         """The sequences, reversed as far as the model has learned to."""
-        inputs = np.asarray(inputs)
-        return self.forward((inputs, inputs)).argmax(-1)
+        logits: Float[np.ndarray, "B T C"] = self.forward(np.asarray(inputs))
+        return logits.argmax(-1)
 
 
-def reverse_loaders(config: ReverseConfig) -> tuple[Loader, Loader, Loader]:
-    """Loaders of the training, the validation and the test set (seeds 42, 43 and 44, whatever the run's seed)."""
+def reverse_data(config: ReverseConfig) -> TaskData:
+    """The training, the validation and the test set (seeds 42, 43 and 44, whatever the run's seed)."""
 
     def dataset(size: int, seed: int) -> ReverseDataset:
         return ReverseDataset(config.num_categories, config.seq_len, size, seed)
@@ -140,27 +138,26 @@ def reverse_loaders(config: ReverseConfig) -> tuple[Loader, Loader, Loader]:
     )
     val_loader = make_loader(dataset(config.val_size, seed=43), config.batch_size)
     test_loader = make_loader(dataset(config.test_size, seed=44), config.batch_size)
-    return train_loader, val_loader, test_loader
+    return TaskData(train_loader, val_loader, test_loader)
 
 
-def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple[ReverseTrainer, dict[str, Any]]:
-    """Train and test; leave a run directory with checkpoint, results and attention maps.
+def save_attention_maps(trainer: ReverseTrainer, data: TaskData) -> Results:
+    """Draw the attention maps of a test batch, into the run."""
+    inputs, _ = next(iter(data.test_loader))
+    _, attention_maps = trainer.forward(inputs, return_attention=True)
+    trainer.run.save_figure("attention_maps.png", plot_attention_maps(inputs, attention_maps))
+    return {}
 
-    With `pretrained` nothing is trained: that model is tested, in a directory of its own.
+
+def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple[ReverseTrainer, Results]:
+    """Train and test; leave a run directory with checkpoints, results and attention maps.
 
     Args:
         config: the run's settings; the defaults of `ReverseConfig` if None.
         **settings: fields of the config to replace.
 
     Returns:
-        The trainer, with the best parameters in `trainer.params`, and what `results.json` holds.
+        As `train_and_test`.
     """
     config = dataclasses.replace(config or ReverseConfig(), **settings)
-    config, trained = find_trained(ReverseTrainer, config)
-    train_loader, val_loader, test_loader = reverse_loaders(config)
-    trainer = ReverseTrainer(config)
-    fit_or_adopt(trainer, trained, train_loader, val_loader)
-    inputs, _ = batch = next(iter(test_loader))
-    _, attention_maps = trainer.forward(batch, return_attention=True)
-    trainer.run.save_figure("attention_maps.png", plot_attention_maps(inputs, attention_maps))
-    return trainer, trainer.test(val_loader, test_loader)
+    return train_and_test(ReverseTrainer, config, reverse_data, save_attention_maps)

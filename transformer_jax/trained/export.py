@@ -1,4 +1,4 @@
-"""Make a small directory of a finished run, for the repository: `load_run` opens it as it opens the run."""
+"""Export a trained run as a small directory of settings and parameters, which `load_run` opens like the run."""
 
 import dataclasses
 import json
@@ -9,11 +9,12 @@ import jax
 import numpy as np
 
 from transformer_jax.runs.directory import CONFIG, PARAMETERS
+from transformer_jax.runs.format import FORMAT
 from transformer_jax.trained.load import load_run
 
 
 def ship(run: str | Path, destination: str | Path) -> None:
-    """Write a run's settings and its best parameters, without anything of the machine that it ran on.
+    """Write a run's settings and its best parameters, with the defaults for those that do not change the model.
 
     Args:
         run: directory of the run.
@@ -23,9 +24,7 @@ def ship(run: str | Path, destination: str | Path) -> None:
         InputError: as `load_run` does.
     """
     trainer, destination = load_run(run), Path(destination)
-    config = trainer.config
-    neutral = {field.name: field.default for field in dataclasses.fields(config) if field.name in config.NEUTRAL}
-    settings = {"task": trainer.name, **dataclasses.asdict(dataclasses.replace(config, **neutral))}
+    settings = {"format": FORMAT, "task": trainer.name, **dataclasses.asdict(trainer.config.without_neutral())}
     destination.mkdir(parents=True, exist_ok=True)
     (destination / CONFIG).write_text(json.dumps(settings, indent=2, default=str) + "\n", encoding="utf-8")
     params = flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, trainer.params))

@@ -1,21 +1,20 @@
-"""Open a run that was trained, in another process and directory: no setting is repeated."""
+"""Open a trained run, in another process or place. Its settings come from the run, those of the machine do not."""
 
 import dataclasses
-import json
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from flax.traverse_util import unflatten_dict
 
-from transformer_jax.config import TrainingConfig
+from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.directory import CHECKPOINTS, CONFIG, PARAMETERS
+from transformer_jax.runs.directory import CHECKPOINTS, CONFIG, PARAMETERS, read_settings
 from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.trees import Params
 from transformer_jax.weights.files import read_weights
 
-# Which trainer made a run, by the name in its config.json. A task of your own: `load_run(path, MyTrainer)`.
+# Module and class of the trainer, by the name of the task in config.json. Your own task: `load_run(path, MyTrainer)`.
 TRAINERS = {
     "ReverseTask": ("reverse", "ReverseTrainer"),
     "SetAnomalyTask_digits": ("anomaly.task", "AnomalyTrainer"),
@@ -25,14 +24,17 @@ TRAINERS = {
 
 
 def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = None) -> TrainerModule:
-    """The trainer of a run, with its `config`, its `model` and its best `params`; `predict` answers.
+    """The trainer of a run, with its `config`, its `model` and its best `params`, ready to `predict`.
+
+    Nothing of the machine that the run was trained on is taken over: devices, workers, directories, caches.
 
     Args:
         directory: of the run, `checkpoints/ReverseTask` for example, or of a model that ships.
-        trainer_class: of the task; None looks it up by the run's name.
+        trainer_class: of the task; None looks it up by the task's name.
 
     Raises:
-        InputError: there is no run, its task or settings are unknown, or its checkpoint can't be read.
+        InputError: there is no run, its task or settings are unknown, no checkpoint of it was evaluated yet, or its
+            checkpoint can't be read.
     """
     directory = Path(directory)
     task, settings = read_settings(directory)
@@ -43,40 +45,25 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
             )
         module, name = TRAINERS[task]
         trainer_class = getattr(import_module(f"transformer_jax.tasks.{module}"), name)
-    config = _config(trainer_class.config_class_of(task), settings, directory)
-    trainer = trainer_class(dataclasses.replace(config, num_devices=0))  # those of this machine
-    trainer.params = _best_params(directory)
+    try:
+        config = trainer_class.config_class_of(task).from_json(settings)
+    except InputError as error:
+        raise InputError(f"{directory / CONFIG} can't be used: {error}") from error
+    trainer = trainer_class(dataclasses.replace(config, checkpoint_dir=directory.parent))
+    trainer.params = _best_params(directory, config.criterion)
     return trainer
 
 
-def read_settings(directory: Path) -> tuple[str, dict[str, Any]]:
-    """The name of a run's task, and its settings.
-
-    Raises:
-        InputError: there is no run, or its settings can't be read.
-    """
-    if not (directory / CONFIG).is_file():
-        raise InputError(f"{directory} holds no run: {CONFIG} is missing")
-    try:
-        settings = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
-        return settings.pop("task"), settings
-    except (ValueError, KeyError) as error:
-        raise InputError(f"{directory / CONFIG} is no run's: {error}") from error
-
-
-def _best_params(directory: Path) -> dict[str, Any]:
+def _best_params(directory: Path, criterion: Criterion) -> Params:
     if (directory / PARAMETERS).is_file():
-        return unflatten_dict(read_weights(directory / PARAMETERS).arrays, sep="/")
-    checkpoints = Checkpoints(directory / CHECKPOINTS, create=False)
-    if checkpoints.best_step is None:
+        params: Params = unflatten_dict(read_weights(directory / PARAMETERS).arrays, sep="/")
+        return params
+    if not (directory / CHECKPOINTS).is_dir():
         raise InputError(f"{directory} has no checkpoint")
-    return checkpoints.read_as_saved(checkpoints.best_step)["params"]
-
-
-def _config(config_class: type[TrainingConfig], settings: dict[str, Any], directory: Path) -> TrainingConfig:
-    fields = {field.name: field for field in dataclasses.fields(config_class)}
-    unknown = settings.keys() - fields.keys()
-    if unknown:
-        raise InputError(f"{directory / CONFIG} has unknown settings: {', '.join(sorted(unknown))}")
-    paths = {name for name, field in fields.items() if "Path" in str(field.type)}
-    return config_class(**{n: Path(v) if n in paths and v is not None else v for n, v in settings.items()})
+    checkpoints = Checkpoints(directory / CHECKPOINTS, criterion, create=False)
+    if checkpoints.best_step is None:
+        raise InputError(
+            f"{directory} has no checkpoint that was evaluated, so that none is the best; go on with its training"
+        )
+    best: Params = checkpoints.read_as_saved(checkpoints.best_step)["params"]
+    return best

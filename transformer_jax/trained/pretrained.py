@@ -2,20 +2,21 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
 from flax.traverse_util import flatten_dict
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.loader import Loader
+from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
 from transformer_jax.nn.predictor import TransformerPredictor
-from transformer_jax.runs.directory import CONFIG
-from transformer_jax.trained.load import load_run, read_settings
+from transformer_jax.runs.directory import CONFIG, read_settings
+from transformer_jax.trained.load import load_run
 from transformer_jax.trained.published import PUBLISHED, load_pretrained
 from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.trees import Params
 from transformer_jax.weights.layouts import check_arrays
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints" / "pretrained"  # in the repository, a directory for each model
@@ -24,11 +25,11 @@ Config = TypeVar("Config", bound=TrainingConfig)
 
 
 class Trained(NamedTuple):
-    """A model that was trained."""
+    """A trained model."""
 
-    what: str  # it was called
+    what: str  # the name or path that it was found by
     model: nn.Module
-    params: Any
+    params: Params
 
 
 def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Config, Trained | None]:
@@ -63,27 +64,18 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
             f"pretrained is {what}; it must be a run's directory, a model that ships "
             f"({', '.join(shipped_models()) or 'there is none here'}){files}"
         )
-    return dataclasses.replace(config, **{name: getattr(origin, name) for name in config.MODEL}), trained
+    return dataclasses.replace(config, **{name: getattr(origin, name) for name in config.model_fields()}), trained
 
 
-def fit_or_adopt(trainer: TrainerModule, trained: Trained | None, train_loader: Loader, val_loader: Loader) -> None:
-    """Train, or take a trained model instead: what comes after is the same.
-
-    Raises:
-        InputError: the trained model does not fit the data, or what `TrainerModule.fit` raises.
-    """
-    if trained is None:
-        trainer.fit(train_loader, val_loader)
-        return
-    example_batch = train_loader.collate_fn([train_loader.dataset[0]])
-    expected = jax.eval_shape(trainer.initial_params, jax.random.key(0), example_batch, trainer.constants)
+def check_fits(trained: Trained, trainer: TrainerModule, example: Samples) -> None:
+    """Raise an `InputError` if the parameters are not those of the trainer's model on such samples."""
+    inputs, _ = example
+    expected = jax.eval_shape(trainer.initial_params, jax.random.key(0), inputs, trainer.constants)
     shapes = {path: leaf.shape for path, leaf in flatten_dict(expected, sep="/").items()}
     try:
         check_arrays(flatten_dict(trained.params, sep="/"), shapes, trained.what)
     except InputError as error:
         raise InputError(f"pretrained is {trained.what}, which does not fit the task and its data: {error}") from error
-    trainer.adopt(trained.model, trained.params)
-    print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
 
 
 def shipped_models() -> list[str]:

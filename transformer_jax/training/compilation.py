@@ -1,89 +1,109 @@
-"""Compile in the background: a step, once for each shape of batch; what runs only once. Keep what was compiled."""
+"""Compilation in the background: a step once for each shape of batch, and programs that run only once."""
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
-from jax.sharding import Mesh
 
-from transformer_jax.training.parallel import shard
+from transformer_jax.config import TrainingConfig
+from transformer_jax.training.parallel import Replicated, provide_cpu_devices
+from transformer_jax.training.stopwatch import Stopwatch
 
 # Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next one wait in a thread that a CPU device
 # needs; where there are no more threads than devices, one of them waits for ever for another's sum.
-MOST_CALLS_AHEAD = 16
+MAX_CALLS_AHEAD = 16
 
-# What the compiler need not do for what runs only once. Of the two, the second halves what the first has left.
-RUNS_ONCE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+# Compiler options by backend; a backend that is not listed gets none. On CPUs the levels of optimization above LLVM's
+# first take longer and make no step faster, and small ones slower. For a program that runs only once the compiler
+# leaves most of its work undone; of the two options, the second halves the time that the first has left.
+STEP_OPTIONS = {"cpu": {"xla_backend_optimization_level": 1}}
+RUN_ONCE_OPTIONS = {"cpu": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}}
 
-_compiler = ThreadPoolExecutor(max_workers=1)  # one after another: what is needed first is begun first
+_compiler = ThreadPoolExecutor(max_workers=1)  # one program after another, in the order in which they are needed
+
+Result = TypeVar("Result")
 
 
-class CompiledStep:
-    """`jax.jit` of a `step(state, batch, *more)` whose compilations are counted and timed apart from its runs.
+class CompiledStep(Generic[Result]):
+    """A `step(state, batch, *more)`, compiled once for each shape of batch, and timed apart from its runs.
 
     Args:
         step: the function.
-        mesh: devices that share the rows of the batch; None for whatever the arguments lie on.
-        rows_axis: of the batch's arrays, along which the rows are.
-        donate_state: whether the state's memory may be used for what is returned.
+        strategy: how devices share the step; None for one device.
+        rows_axis: of the batch's arrays, along which the rows lie.
+        donate_state: whether the state's memory may be used for the result.
+        stopwatch: times `compile`, which is the waiting for the compiler.
     """
 
     def __init__(
-        self, step: Callable[..., Any], mesh: Mesh | None = None, *, rows_axis: int = 0, donate_state: bool = False
+        self,
+        step: Callable[..., Result],
+        strategy: Replicated | None = None,
+        *,
+        rows_axis: int = 0,
+        donate_state: bool = False,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
-        if mesh is not None:
-            step = shard(step, mesh, rows_axis=rows_axis)
-        # On CPUs the levels above the first, LLVM's, take longer and make no step faster, and small ones slower.
-        level = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
-        self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else (), compiler_options=level)
-        self._executables: dict[Any, Future] = {}  # shapes and types of the batch -> executable
+        if strategy is not None:
+            step = strategy.share(step, rows_axis=rows_axis)
+        options = STEP_OPTIONS.get(jax.default_backend())
+        self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else (), compiler_options=options)
+        self._executables: dict[Any, Future[Callable[..., Result]]] = {}  # by shapes and types of the batch
         self._calls_ahead = 0
-        self.seconds = 0.0  # that a caller has spent on compiling, or on waiting for it
+        self._stopwatch = Stopwatch("compile") if stopwatch is None else stopwatch
 
     @property
     def count(self) -> int:
         """Number of compilations."""
         return len(self._executables)
 
-    def __call__(self, state: Any, batch: Any, *more: Any) -> Any:
+    def __call__(self, state: Any, batch: Any, *more: Any) -> Result:  # Any: pytrees of arrays
         """Run the step, compiled for the shapes of this batch; the other arguments keep theirs."""
         compiling = self.begin_to_compile(state, batch, *more)
-        start = time.perf_counter()
-        executable = compiling.result()
-        self.seconds += time.perf_counter() - start
+        with self._stopwatch.during("compile"):
+            executable = compiling.result()
         result = executable(state, batch, *more)
         self._calls_ahead += 1
-        if self._calls_ahead == MOST_CALLS_AHEAD:
+        if self._calls_ahead == MAX_CALLS_AHEAD:
             jax.block_until_ready(result)
             self._calls_ahead = 0
         return result
 
-    def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> Future:
-        """Compile in the background for a batch of these shapes, if that has not begun yet; the executable to be."""
+    def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> Future[Callable[..., Result]]:
+        """Compile in the background for a batch of these shapes, if that has not begun yet."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self._executables:
-            start = time.perf_counter()
-            lowered = self._jitted.lower(state, batch, *more)  # here, where the caller's settings of JAX hold
-            self.seconds += time.perf_counter() - start
+            with self._stopwatch.during("compile"):
+                lowered = self._jitted.lower(state, batch, *more)  # here, where the caller's settings of JAX hold
             self._executables[shapes] = _compiler.submit(lowered.compile)
         return self._executables[shapes]
 
 
-def begin_to_run_once(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Callable[[], Any]]:
-    """Compile in the background what runs in no time: the compiler leaves most of its work undone.
+def begin_to_run_once(function: Callable[..., Result], *arguments: Any) -> tuple[Result, Callable[[], Result]]:
+    """Compile in the background a program that runs only once, and quickly.
 
     Returns:
-        The shapes of the result, and what waits for the compiler and gives the result.
+        The shapes of the result, and a function that waits for the compiler and gives the result.
     """
-    lowered = jax.jit(function, compiler_options=RUNS_ONCE).lower(*arguments)
+    options = RUN_ONCE_OPTIONS.get(jax.default_backend())
+    lowered = jax.jit(function, compiler_options=options).lower(*arguments)
     compiling = _compiler.submit(lowered.compile)
-    return lowered.out_info, lambda: compiling.result()(*arguments)  # run by the caller, whose settings hold
+
+    def finish() -> Result:
+        result: Result = compiling.result()(*arguments)  # run by the caller, whose settings of JAX hold
+        return result
+
+    return lowered.out_info, finish
 
 
-def keep_compiled_programs(directory: Path) -> None:
-    """Let JAX's persistent compilation cache, of the whole process, lie in this directory."""
-    jax.config.update("jax_compilation_cache_dir", str(directory.absolute()))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # the default leaves out most of small models
+def prepare_jax(config: TrainingConfig) -> None:
+    """Set JAX up for training in this process: a device for each CPU core, and the cache of compiled programs.
+
+    These are global settings of JAX. Commands and the functions that run a whole experiment call it; no constructor
+    does.
+    """
+    provide_cpu_devices()
+    if config.compilation_cache is not None:
+        jax.config.update("jax_compilation_cache_dir", str(config.compilation_cache.absolute()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # the default leaves out small programs

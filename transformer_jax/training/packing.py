@@ -1,34 +1,96 @@
-"""Many small arrays as one: what is done to each of them takes longer to begin, and to compile, than to do."""
+"""Small arrays joined to one vector: an operation on each takes longer to start, and to compile, than to do."""
 
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
-# Elements of an array that is packed; to copy a larger one costs more than packing it saves. Checkpoints hold the
-# optimizer's arrays packed: with another number, earlier ones can't be read.
-LARGEST = 2**15
+from transformer_jax.trees import Arrays, Shapes
 
+LARGEST = 2**15  # elements of an array that is packed; to copy a larger one costs more than packing it saves
 
-def pack(tree: Any) -> list[Array]:
-    """The arrays of a pytree as a list: a vector of all the small ones behind each other, then the large ones."""
-    leaves = jax.tree.leaves(tree)
-    small = [jnp.ravel(leaf) for leaf in leaves if _is_small(leaf)]
-    large = [leaf for leaf in leaves if not _is_small(leaf)]
-    return [jnp.concatenate(small), *large] if small else large
+Tree = TypeVar("Tree")
 
 
-def unpack(packed: list[Array], like: Any) -> Any:
-    """The pytree of which `pack` made this, with the structure, the shapes and the types of `like`."""
-    leaves, treedef = jax.tree.flatten(like)
-    sizes = [leaf.size for leaf in leaves if _is_small(leaf)]
-    small = iter(jnp.split(packed[0], np.cumsum(sizes)[:-1]) if sizes else [])
-    large = iter(packed[1:] if sizes else packed)
-    unpacked = [next(small).reshape(leaf.shape) if _is_small(leaf) else next(large) for leaf in leaves]
-    return treedef.unflatten([array.astype(leaf.dtype) for array, leaf in zip(unpacked, leaves, strict=True)])
+class Packed(NamedTuple):
+    """The arrays of a pytree in another arrangement."""
+
+    vectors: dict[str, Any]  # for each type the small arrays, one behind the other; Any: see `_join`
+    large: list[Any]
 
 
-def _is_small(leaf: Array) -> bool:
-    return leaf.size <= LARGEST
+class Packing:
+    """Packs pytrees of one structure, and unpacks them; both inside compiled functions and outside.
+
+    Args:
+        like: a pytree of arrays, or of their shapes and types, with that structure.
+    """
+
+    def __init__(self, like: Arrays | Shapes) -> None:
+        leaves, self._structure = jax.tree.flatten(like)
+        self._like = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+
+    def pack(self, tree: Arrays) -> Packed:
+        """The arrays of a pytree, packed."""
+        leaves = jax.tree.leaves(tree)
+        small: dict[str, list[ArrayLike]] = {}
+        for leaf, like in zip(leaves, self._like, strict=True):
+            if _is_small(like):
+                small.setdefault(str(like.dtype), []).append(leaf)
+        large = [leaf for leaf, like in zip(leaves, self._like, strict=True) if not _is_small(like)]
+        return Packed({dtype: _join(arrays) for dtype, arrays in small.items()}, large)
+
+    def unpack(self, packed: Packed) -> Any:  # Any: the pytree that was packed
+        """The pytree that `pack` was given."""
+        sizes: dict[str, list[int]] = {}
+        for like in self._like:
+            if _is_small(like):
+                sizes.setdefault(str(like.dtype), []).append(like.size)
+        small = {dtype: iter(_split(packed.vectors[dtype], sizes[dtype])) for dtype in sizes}
+        large = iter(packed.large)
+        leaves = [
+            next(small[str(like.dtype)]).reshape(like.shape) if _is_small(like) else next(large) for like in self._like
+        ]
+        return jax.tree.unflatten(self._structure, leaves)
+
+    def pack_within(self, tree: Tree) -> Tree:
+        """A pytree in which each part of this structure is packed: a training state, with its averages of gradients."""
+        return _replace(tree, self._structure, self.pack)
+
+    def unpack_within(self, tree: Tree) -> Tree:
+        """The pytree that `pack_within` was given."""
+        packed = jax.eval_shape(self.pack, jax.tree.unflatten(self._structure, self._like))
+        return _replace(tree, jax.tree.structure(packed), self.unpack)
+
+
+def _replace(tree: Tree, structure: jax.tree_util.PyTreeDef, change: Callable[[Any], Any]) -> Tree:
+    def has_structure(part: object) -> bool:
+        return bool(jax.tree.structure(part) == structure)
+
+    replaced: Tree = jax.tree.map(
+        lambda part: change(part) if has_structure(part) else part, tree, is_leaf=has_structure
+    )
+    return replaced
+
+
+def _join(arrays: list[ArrayLike]) -> Array | np.ndarray:
+    """One vector: inside a compiled function a traced one, outside a NumPy array, which is placed on devices later."""
+    if any(isinstance(array, jax.core.Tracer) for array in arrays):
+        return jnp.concatenate([jnp.ravel(array) for array in arrays])
+    return np.concatenate([np.ravel(np.asarray(array)) for array in arrays])
+
+
+def _split(vector: Array | np.ndarray, sizes: list[int]) -> Sequence[Array | np.ndarray]:
+    ends = np.cumsum(sizes)[:-1]
+    if isinstance(vector, jax.core.Tracer):
+        return jnp.split(vector, ends)
+    return np.split(np.array(vector), ends)  # a copy: the devices may use the vector's memory again
+
+
+def _is_small(leaf: jax.ShapeDtypeStruct) -> bool:
+    return math.prod(leaf.shape) <= LARGEST

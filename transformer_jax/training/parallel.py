@@ -1,113 +1,178 @@
-"""Data parallelism: each device takes its part of every batch's rows, and has all parameters."""
+"""Parallelism as a strategy: where state and batches lie, how a step is shared out, how gradients are summed."""
 
 import contextlib
 import functools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
+import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.errors import InputError
 from transformer_jax.nn.mesh_axis import AXIS, sharing_axes
-from transformer_jax.training.packing import pack, unpack
+from transformer_jax.training.optimizers import Elementwise
+from transformer_jax.training.packing import Packing
+from transformer_jax.trees import Arrays, Params
 
-FEWEST_ROWS = 8  # of a batch on one CPU device, where their number is not set: so few gain a small model nothing
+MIN_ROWS = 8  # of a batch on one CPU device, where the number of devices is not set: fewer gain a small model nothing
+
+Tree = TypeVar("Tree")
+Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+class Replicated:
+    """Data parallelism: each device has all parameters, and takes its part of each batch's rows.
+
+    Gradients are summed by `sum_over_devices`, inside the step.
+
+    Args:
+        batch_size: rows of a batch.
+        num_devices: devices that share it, a divisor of `batch_size`; 0 for one GPU or TPU, or for as many CPU devices
+            as divide the batch into parts of at least `MIN_ROWS`.
+
+    Raises:
+        InputError: there are not so many devices.
+    """
+
+    def __init__(self, batch_size: int, num_devices: int = 0) -> None:
+        devices = jax.local_devices()
+        if num_devices > len(devices):
+            raise InputError(
+                f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind} here (on a CPU "
+                "one for each core, but only one if it has begun to compute before)"
+            )
+        if num_devices == 0:
+            most = min(len(devices), batch_size // MIN_ROWS) if devices[0].platform == "cpu" else 1
+            num_devices = max((n for n in range(1, most + 1) if batch_size % n == 0), default=1)
+        self.mesh = Mesh(np.array(devices[:num_devices]), (AXIS,))
+        self._whole = NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that share a batch."""
+        return self.mesh.size
+
+    @property
+    def device_kind(self) -> str:
+        """Name of the devices."""
+        return str(self.mesh.devices[0].device_kind)
+
+    def place(self, tree: Tree) -> Tree:
+        """The arrays, whole on each device."""
+        placed: Tree = jax.device_put(tree, self._whole)
+        return placed
+
+    def shapes(self, tree: Tree) -> Tree:
+        """Shapes and types of arrays that will be whole on each device."""
+        shapes: Tree = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self._whole), tree)
+        return shapes
+
+    def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
+        """The arrays of a batch, on each device its rows."""
+        rows = PartitionSpec(*[None] * rows_axis, AXIS)
+        placed: Tree = jax.device_put(tree, NamedSharding(self.mesh, rows))
+        return placed
+
+    def take(self, tree: Tree) -> Tree:
+        """Arrays from `place`, as ordinary arrays on the first device, without a copy."""
+        taken: Tree = jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+        return taken
+
+    def rows_that_divide(self, rows: int) -> int:
+        """The least number of rows, at least `rows`, that the devices can share."""
+        return -(-rows // self.num_devices) * self.num_devices
+
+    def share(self, step: Step, *, rows_axis: int = 0, returns_rows: bool = False) -> Step:
+        """A `step(state, batch, *more)` that each device does with its rows of the batch, and with all of the rest.
+
+        Args:
+            step: the function.
+            rows_axis: of the batch's arrays, along which the rows lie.
+            returns_rows: whether each device returns arrays that begin with its rows. If not, they must be the same on
+                all devices: made from what `sum_over_devices` gave.
+        """
+        if self.num_devices == 1:
+            return step
+
+        @functools.wraps(step)
+        def shared(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
+            whole, rows = PartitionSpec(), PartitionSpec(*[None] * rows_axis, AXIS)
+            return jax.shard_map(
+                step,
+                mesh=self.mesh,
+                in_specs=(whole, rows, *[whole] * len(more)),
+                out_specs=PartitionSpec(AXIS) if returns_rows else whole,
+                check_vma=False,
+            )(state, batch, *more)
+
+        return shared  # type: ignore[return-value]  # of the same signature as `step`
+
+    def layout(self, params: Params, optimizer: optax.GradientTransformation) -> "Layout":
+        """How the devices keep a training state with parameters of these shapes."""
+        return Layout(self, Packing(params) if isinstance(optimizer, Elementwise) else None)
+
+
+class Layout:
+    """How the devices keep a training state: as it is, or with its small arrays packed.
+
+    Packing makes a step of many small arrays compile in half the time, and a little faster (docs/performance.md). It
+    needs an optimizer that treats each element by itself. Nobody outside of the training step sees packed arrays.
+
+    Args:
+        strategy: that places the arrays.
+        packing: of the parameters; None for none.
+    """
+
+    def __init__(self, strategy: Replicated, packing: Packing | None) -> None:
+        self._strategy, self._packing = strategy, packing
+
+    def place(self, state: Tree) -> Tree:
+        """A training state on the devices."""
+        return self._strategy.place(state if self._packing is None else self._packing.pack_within(state))
+
+    def shapes(self, state: Tree) -> Tree:
+        """Shapes and types of a training state on the devices."""
+        if self._packing is not None:
+            state = jax.eval_shape(self._packing.pack_within, state)
+        return self._strategy.shapes(state)
+
+    def collect(self, placed: Tree) -> Tree:
+        """The training state that was placed, for use before the next step."""
+        state = self._strategy.take(placed)
+        return state if self._packing is None else self._packing.unpack_within(state)
+
+    def params(self, placed: Arrays) -> Params:
+        """Inside a step: the parameters, with their names and shapes."""
+        params: Params = placed if self._packing is None else self._packing.unpack(placed)
+        return params
+
+
+def sum_over_devices(tree: Tree) -> Tree:
+    """Add up the devices' arrays inside a step that they share; elsewhere the arrays themselves.
+
+    The small ones travel as one vector: a sum for each array apart takes a small model longer than its whole step.
+    """
+    axes = sharing_axes()
+    if not axes:
+        return tree
+    packing = Packing(tree)
+    summed: Tree = packing.unpack(jax.tree.map(lambda array: lax.psum(array, axes), packing.pack(tree)))
+    return summed
 
 
 def provide_cpu_devices() -> None:
     """Let JAX see a device in each CPU core, if it has not begun to compute and was not told another number.
 
-    XLA computes most operations of a small model on one core; two devices with half a batch each keep two busy. What
-    runs on one device alone still has all cores for its large operations.
+    XLA computes most operations of a small model on one core; two devices with half a batch each keep two busy. A
+    computation on one device alone still has all cores for its large operations.
     """
-    told = jax.config.jax_num_cpu_devices > 0 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    flag = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # JAX makes its flags at run time
+    told = flag > 0 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not told:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         with contextlib.suppress(RuntimeError):  # it has begun
             jax.config.update("jax_num_cpu_devices", cores)
-
-
-def batch_mesh(batch_size: int, num_devices: int = 0) -> Mesh:
-    """The devices that share batches of this size.
-
-    Args:
-        batch_size: rows of a batch.
-        num_devices: that share it, a divisor of `batch_size`; 0 for one GPU or TPU, or for as many CPU devices as
-            divide the batch into parts of at least `FEWEST_ROWS`.
-
-    Raises:
-        InputError: there are not so many devices.
-    """
-    devices = jax.local_devices()
-    if num_devices > len(devices):
-        raise InputError(
-            f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind} here (on a CPU one "
-            "for each core, but one alone where it has begun to compute before)"
-        )
-    if num_devices == 0:
-        most = min(len(devices), batch_size // FEWEST_ROWS) if devices[0].platform == "cpu" else 1
-        num_devices = max((n for n in range(1, most + 1) if batch_size % n == 0), default=1)
-    return Mesh(np.array(devices[:num_devices]), (AXIS,))
-
-
-def shard(
-    step: Callable[..., Any], mesh: Mesh, *, rows_axis: int = 0, returns_rows: bool = False
-) -> Callable[..., Any]:
-    """A `step(state, batch, *more)` that each device does with its rows of the batch, and with all of the rest.
-
-    Args:
-        step: the function.
-        mesh: of the devices, from `batch_mesh`.
-        rows_axis: of the batch's arrays, along which the rows lie.
-        returns_rows: whether each device returns arrays that begin with its rows. If not, what they return must be the
-            same on all: made from what `sum_over_devices` gave.
-    """
-    if mesh.size == 1:
-        return step
-
-    @functools.wraps(step)
-    def sharded(state: Any, batch: Any, *more: Any) -> Any:
-        whole, rows = PartitionSpec(), PartitionSpec(*[None] * rows_axis, AXIS)
-        return jax.shard_map(
-            step,
-            mesh=mesh,
-            in_specs=(whole, rows, *[whole] * len(more)),
-            out_specs=PartitionSpec(AXIS) if returns_rows else whole,
-            check_vma=False,
-        )(state, batch, *more)
-
-    return sharded
-
-
-def sum_over_devices(tree: Any) -> Any:
-    """Add up the devices' arrays inside a sharded step; elsewhere the arrays themselves.
-
-    The small ones travel as one vector: a sum for each array apart takes a small model longer than its whole step.
-    """
-    axes = sharing_axes()
-    return unpack([lax.psum(array, axes) for array in pack(tree)], tree) if axes else tree
-
-
-def on_all_devices(tree: Any, mesh: Mesh) -> Any:
-    """The arrays, whole on each device of the mesh."""
-    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
-
-
-def shapes_on_all_devices(tree: Any, mesh: Mesh) -> Any:
-    """The shapes and types of arrays that will be whole on each device of the mesh."""
-    sharding = NamedSharding(mesh, PartitionSpec())
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
-
-
-def divide_rows(tree: Any, mesh: Mesh, rows_axis: int = 0) -> Any:
-    """The arrays, on each device of the mesh its rows, as `shard` wants a batch."""
-    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(*[None] * rows_axis, AXIS)))
-
-
-def on_first_device(tree: Any) -> Any:
-    """The arrays of `on_all_devices` as the first one has them, without a copy."""
-    return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)

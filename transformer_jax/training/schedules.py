@@ -2,6 +2,8 @@
 
 import jax.numpy as jnp
 import optax
+from jax import Array
+from jax.typing import ArrayLike
 
 from transformer_jax.errors import InputError
 
@@ -16,7 +18,7 @@ def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax
     """
     _check_warmup(warmup, max_iters)
 
-    def schedule(step):
+    def schedule(step: ArrayLike) -> Array:
         step = jnp.minimum(step, max_iters)
         cosine = 0.5 * (1 + jnp.cos(jnp.pi * step / max_iters))
         return base_lr * cosine * jnp.minimum(1.0, step / warmup if warmup else 1.0)
@@ -47,7 +49,7 @@ def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
     if warmup < 1:
         raise InputError(f"warmup is {warmup}; it must be at least 1")
 
-    def schedule(step):
+    def schedule(step: ArrayLike) -> Array:
         decay = jnp.maximum(step, 1) ** -0.5  # t = 0 is in the warm-up, but must not divide by it
         return d_model**-0.5 * jnp.minimum(decay, step * warmup**-1.5)
 

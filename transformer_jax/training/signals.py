@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a wish that the training grants when a step is done."""
+"""SIGTERM and SIGINT as a request to stop, which the training loop grants after a step."""
 
 import os
 import signal
@@ -15,25 +15,30 @@ class Interrupted(Exception):  # noqa: N818 (it is no error)
         self.exit_status = 128 + signal_number
 
 
-class InterruptionRequest:
-    """While active, notes the first SIGTERM or SIGINT in `signal_number`; a second one ends the process at once."""
+class StopRequest:
+    """While active, records the first SIGTERM or SIGINT; a second one ends the process at once."""
 
     def __init__(self) -> None:
-        self.signal_number: int | None = None
+        self.signal_number: int | None = None  # of the first signal
+        self._previous: dict[signal.Signals, signal._HANDLER] = {}  # handlers to restore
 
-    def __enter__(self) -> "InterruptionRequest":
-        # Python lets the main thread alone set handlers; elsewhere nothing is noted.
+    def __enter__(self) -> "StopRequest":
+        # Python lets only the main thread set handlers; in another thread no signal is recorded.
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
-        else:
-            self._previous = {}
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _note(self, signal_number: int, frame: FrameType | None) -> None:
+    def raise_if_signalled(self, step: int) -> None:
+        """Raise `Interrupted` if a signal was recorded; `step` steps are saved."""
+        if self.signal_number is not None:
+            raise Interrupted(self.signal_number, step)
+
+    def _record(self, signal_number: int, frame: FrameType | None) -> None:
         if self.signal_number is not None:
             signal.signal(signal_number, signal.SIG_DFL)
             os.kill(os.getpid(), signal_number)

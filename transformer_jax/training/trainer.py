@@ -1,223 +1,197 @@
-"""TrainerModule: one model on one task. What a task gives, the pure steps, training, evaluation, prediction."""
+"""TrainerModule: trains a task's model, evaluates it, predicts with it."""
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-import flax
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import psutil
-from jax import Array
+from jax.typing import ArrayLike
 
 from transformer_jax.config import TrainingConfig
+from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
+from transformer_jax.data.loader import Loader, import_pytorch
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.training.compilation import CompiledStep, begin_to_run_once, keep_compiled_programs
-from transformer_jax.training.loop import TrainingLoop
-from transformer_jax.training.metrics import Batch, Elements, Sums, means, pad_batch, weighted_sums
-from transformer_jax.training.packing import pack, unpack
-from transformer_jax.training.parallel import (
-    batch_mesh,
-    on_all_devices,
-    on_first_device,
-    provide_cpu_devices,
-    sum_over_devices,
-)
-from transformer_jax.training.schedules import noam_schedule, warmup_then_cosine_schedule
+from transformer_jax.training.compilation import CompiledStep, begin_to_run_once
+from transformer_jax.training.loop import TrainingLoop, parameter_table
+from transformer_jax.training.metrics import Sums, means, weighted_sums
+from transformer_jax.training.parallel import Replicated, sum_over_devices
+from transformer_jax.training.runner import Pace, StepRunner
+from transformer_jax.training.signals import StopRequest
+from transformer_jax.training.step import TrainState, initial_state
+from transformer_jax.training.stopwatch import Stopwatch
+from transformer_jax.training.task import Task
+from transformer_jax.trees import Arrays, Inputs, Params
 
 
-class TrainState(flax.struct.PyTreeNode):
-    """Everything that a step changes, and the key that it draws from: arrays alone."""
-
-    step: Any  # number of updates so far
-    params: Any  # of the model
-    opt_state: Any  # of the optimizer
-    key: Any  # folded with the step for each step's draws, itself never changed
-
-
-class TrainerModule:
-    """Trains one model on one task. A subclass names the task and gives its model, model inputs and loss.
-
-    A batch's way: the loader gives arrays, a short batch is padded to full size, `prepare` joins it with the constants
-    inside the compiled step, `loss_function` gives each element's loss, `train_step` updates the state.
+class TrainerModule(Task):
+    """Trains one model on one task. A subclass overrides the hooks of `Task`.
 
     Args:
         config: the task's settings.
-        constants: pytree of arrays that lie on the device once and that `prepare` gets at every step.
+        constants: pytree of arrays that lie on the devices once and that `prepare` gets at every step.
+        model: in the place of the one that `create_model` makes.
     """
 
-    name: str  # of the task, and of the run's directory
-    config_class: ClassVar[type[TrainingConfig]]  # of its settings
-
-    def __init__(self, config: TrainingConfig, constants: Any = None) -> None:
-        if config.compilation_cache is not None:
-            keep_compiled_programs(config.compilation_cache)
-        provide_cpu_devices()
-        self.config = config
-        self.mesh = batch_mesh(config.batch_size, config.num_devices)
-        self.shared_constants = on_all_devices(constants, self.mesh)
-        self.model = self.create_model()
-        self.params: Any = None  # the best ones, after `fit` or `adopt`; `evaluate`, `forward` and `predict` use them
-        self.run: RunDirectory | None = None  # after `fit` has begun
-        self._eval_step = CompiledStep(self.eval_step, self.mesh)
+    def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
+        super().__init__(config, model)
+        self.strategy = Replicated(config.batch_size, config.num_devices)
+        self.shared_constants = self.strategy.place(constants)
+        self.stopwatch = Stopwatch("train", "eval", "compile", "save")
+        self.steps = 0  # that were trained
+        self._params: Params | None = None
+        self._run: RunDirectory | None = None
+        self._eval_step = CompiledStep(self.eval_step, self.strategy, stopwatch=self.stopwatch)
         self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
 
-    @classmethod
-    def config_class_of(cls, name: str) -> type[TrainingConfig]:
-        """The class of the settings of a run of this name."""
-        return cls.config_class
+    @property
+    def params(self) -> Params:
+        """The best parameters: after `fit`, or set by hand. `evaluate`, `forward` and `predict` use them.
+
+        Raises:
+            InputError: there are none yet.
+        """
+        if self._params is None:
+            raise InputError(f"{self.name} is not trained yet; call fit, or open a trained run with load_run")
+        return self._params
+
+    @params.setter
+    def params(self, params: Params) -> None:
+        self._params = params
 
     @property
-    def constants(self) -> Any:
-        """What `prepare` gets, on the first device; the steps that devices share get `shared_constants`."""
-        return on_first_device(self.shared_constants)
+    def run(self) -> RunDirectory:
+        """The directory of the run, after `fit` has begun.
 
-    # What a task gives.
-
-    def create_model(self) -> nn.Module:
-        """The model, from `self.config`."""
-        raise NotImplementedError
-
-    def model_inputs(self, data: Any) -> Sequence[Any]:
-        """The positional arguments with which the model is called on a batch that `prepare` gave."""
-        raise NotImplementedError
-
-    def loss_function(self, params: Any, data: Any, key: Array | None, *, train: bool) -> Elements:
-        """Loss and metrics of a batch, each element by itself.
-
-        Args:
-            params: of the model.
-            data: a batch as `prepare` gives it; where devices share the batch, the rows of one of them.
-            key: for dropout, the same on all devices; None where `train` is False. Draws of your own take
-                `jax.random.fold_in(key, device_number())`, from `transformer_jax.nn.mesh_axis`.
-            train: whether dropout is applied.
-
-        Returns:
-            For each metric its values `[B, ...]` and their weights, of the same shape or one for all (0 leaves an
-            element out). There must be a `loss`, whose weighted mean is minimised, and an `accuracy`, whose highest
-            value on the validation set chooses the best model.
+        Raises:
+            InputError: there is none yet.
         """
-        raise NotImplementedError
+        if self._run is None:
+            raise InputError(f"{self.name} has no run directory yet; call fit")
+        return self._run
 
-    def prepare(self, data: Any, constants: Any) -> Any:
-        """What the loss sees of a batch, computed inside the compiled step: the batch itself, if not overridden."""
-        return data
+    @property
+    def constants(self) -> Arrays:
+        """The constants on the first device."""
+        return self.strategy.take(self.shared_constants)
 
-    def apply(self, params: Any, data: Any, key: Array | None = None, *, train: bool = False, **options: Any) -> Any:
-        """What the model returns for a batch from `prepare`; `options` are further arguments of its call."""
-        rngs = {"dropout": key} if train else None
-        return self.model.apply({"params": params}, *self.model_inputs(data), train=train, rngs=rngs, **options)
+    # Pure functions that are compiled.
 
-    # The pure steps, which are compiled.
-
-    def initial_params(self, key: Array, example_batch: Any, constants: Any = None) -> Any:
-        """The parameters of a new model."""
-        return self.model.init(key, *self.model_inputs(self.prepare(example_batch, constants)))["params"]
-
-    def initial_state(self, example_batch: Any, num_steps: int) -> TrainState:
+    def initial_state(self, example_batch: Samples, num_steps: int) -> TrainState:
         """The state before the first of `num_steps` steps: a function of the seed.
 
         Raises:
             InputError: the warm-up is not shorter than the training.
         """
-        _, finish = self.begin_initial_state(example_batch, num_steps)
+        _, finish = self._begin_initial_state(example_batch, self.create_optimizer(num_steps))
         return finish()
 
-    def begin_initial_state(self, example_batch: Any, num_steps: int) -> tuple[TrainState, Callable[[], TrainState]]:
-        """`initial_state`, compiled in the background: its shapes, and what waits for the compiler and gives it.
+    def eval_step(self, params: Params, batch: Batch, constants: Arrays = None) -> Sums:
+        """Sums of the metrics of one batch, without dropout."""
+        return sum_over_devices(
+            weighted_sums(self.batch_loss(params, batch, constants, None, train=False), batch.valid)
+        )
 
-        Raises:
-            InputError: the warm-up is not shorter than the training.
-        """
-        config = self.config
-        if config.schedule == "noam":
-            self.schedule = noam_schedule(config.model_dim, config.warmup)
-        else:
-            self.schedule = warmup_then_cosine_schedule(config.lr, config.warmup, num_steps)
-        self.optimizer = optax.adam(self.schedule)
-
-        def init(seed, data, constants):
-            params_key, step_key = jax.random.split(jax.random.key(seed))
-            params = self.initial_params(params_key, data, constants)
-            return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(pack(params)), step_key)
-
-        return begin_to_run_once(init, np.uint32(config.seed), example_batch, self.constants)
-
-    def train_step(self, state: TrainState, batch: Batch, constants: Any = None) -> tuple[TrainState, Sums]:
-        """One update of the state."""
-        key = jax.random.fold_in(state.key, state.step)
-        data = self.prepare(batch.data, constants)
-
-        def total_loss(params):
-            sums = weighted_sums(self.loss_function(params, data, key, train=True), batch.valid)
-            return sums["loss"][0], sums
-
-        gradients, sums = jax.grad(total_loss, has_aux=True)(state.params)
-        gradients, sums = sum_over_devices((pack(gradients), sums))
-        _, weight = sums["loss"]
-        norm = optax.tree.norm(gradients) / weight
-        # One factor for mean and clipping: as divisions, XLA would do them element by element, and store the mean.
-        scale = jnp.minimum(1, self.config.gradient_clip / norm) / weight
-        gradients = jax.tree.map(lambda gradient: gradient * scale, gradients)
-        sums["gradient_norm"] = (norm, jnp.ones(()))
-        sums["learning_rate"] = (jnp.asarray(self.schedule(state.step)), jnp.ones(()))
-        updates, opt_state = self.optimizer.update(gradients, state.opt_state)
-        params = optax.apply_updates(state.params, unpack(updates, state.params))
-        return state.replace(step=state.step + 1, params=params, opt_state=opt_state), sums
-
-    def eval_step(self, params: Any, batch: Batch, constants: Any = None) -> Sums:
-        """The metrics of one batch, without dropout."""
-        data = self.prepare(batch.data, constants)
-        return sum_over_devices(weighted_sums(self.loss_function(params, data, None, train=False), batch.valid))
-
-    def _forward_step(self, params: Any, data: Any, constants: Any, *, return_attention: bool) -> Any:
-        return self.apply(params, self.prepare(data, constants), return_attention=return_attention)
+    def _forward_step(self, params: Params, inputs: Inputs, constants: Arrays, *, return_attention: bool) -> Any:
+        return self.apply(params, self.prepare(inputs, constants), return_attention=return_attention)
 
     # Training, evaluation, prediction.
 
-    def fit(self, train_loader: Iterable, val_loader: Iterable) -> None:
+    def fit(self, train_loader: Loader, val_loader: Loader) -> None:
         """Train for `config.max_epochs`, or go on with an interrupted run, and take the best parameters.
 
         The run's directory is held until `test` has written the results.
 
         Args:
-            train_loader: from `make_loader`, with an order by epochs.
+            train_loader: from `make_loader`.
             val_loader: from `make_loader`.
 
         Raises:
-            InputError: a loader gives no batch, the warm-up is not shorter than the training, the run's directory
-                can't be used (see `RunDirectory`), or the config has `pretrained`, for which there is `fit_or_adopt`.
-            FloatingPointError: the loss or the gradient is no longer finite; the checkpoints stay as they were.
+            InputError: a loader is not from `make_loader`, the warm-up is not shorter than the training, the run's
+                directory can't be used (see `RunDirectory`), or the config has `pretrained` (see `train_and_test`).
+            FloatingPointError: the loss, the gradient or every evaluation is not finite.
             Interrupted: at SIGTERM or SIGINT; everything is saved.
         """
         if self.config.pretrained is not None:
-            raise InputError(f"pretrained is {self.config.pretrained}; {self.name} can only be trained, without it")
-        loop = TrainingLoop(self, train_loader, val_loader)
-        self.run = loop.run
-        try:
+            raise InputError(f"pretrained is {self.config.pretrained}; fit only trains, without it")
+        with self.training(train_loader, val_loader) as loop:
             loop.train()
-            best = self.run.checkpoints.read(self.run.checkpoints.best_step, loop.state)
-            self.params = on_first_device(best.state.params)
-        except BaseException:
-            self.run.close()
-            raise
-        self.steps, self.seconds = loop.step, loop.seconds
+            self.params = jax.device_put(loop.best_params())
+            self.steps = loop.step
 
-    def adopt(self, model: nn.Module, params: Any) -> None:
-        """Take a trained model and its parameters in the place of training (`config.pretrained`).
+    @contextlib.contextmanager
+    def training(self, train_loader: Loader, val_loader: Loader) -> Iterator[TrainingLoop]:
+        """The loop of a training that has begun, or resumed; it closes the run's directory after an error.
+
+        Raises:
+            InputError: as `fit`.
+        """
+        _check_loaders(train_loader=train_loader, val_loader=val_loader)
+        config, num_steps, example = self.config, len(train_loader) * self.config.max_epochs, train_loader.example()
+        rule = self.update_rule(num_steps)
+        shapes, finish_state = self._begin_initial_state(example, rule.optimizer)
+        runner = StepRunner(
+            self.batch_loss,
+            rule,
+            self.strategy,
+            self.shared_constants,
+            shapes,
+            batch_size=config.batch_size,
+            pace=Pace.choose(
+                example, config.batch_size, len(train_loader), config.steps_per_call, train_loader.has_groups
+            ),
+            stopwatch=self.stopwatch,
+        )
+        self._run = run = RunDirectory(config, self.name)
+        try:
+            print(parameter_table(shapes.params))
+            with StopRequest() as request:
+                if max(run.checkpoints.steps, default=0) < num_steps and not train_loader.has_groups:
+                    runner.begin_to_compile(example)
+                import_pytorch()  # while the compiler works
+                with TrainingLoop(
+                    runner,
+                    finish_state(),
+                    train_loader,
+                    lambda params: self.evaluate(val_loader, params),
+                    run,
+                    config,
+                    request,
+                    self.stopwatch,
+                ) as loop:
+                    request.raise_if_signalled(loop.step)
+                    yield loop
+        except BaseException:
+            run.close()
+            raise
+
+    def _begin_initial_state(
+        self, example: Samples, optimizer: optax.GradientTransformation
+    ) -> tuple[TrainState, Callable[[], TrainState]]:
+        """`initial_state`, compiled in the background: its shapes, and a function that waits for it."""
+
+        def init(seed: ArrayLike, inputs: Inputs, constants: Arrays) -> TrainState:
+            params_key, step_key = jax.random.split(jax.random.key(seed))
+            return initial_state(self.initial_params(params_key, inputs, constants), optimizer, step_key)
+
+        inputs, _ = example
+        return begin_to_run_once(init, np.uint32(self.config.seed), inputs, self.constants)
+
+    def adopt(self, params: Params) -> None:
+        """Take trained parameters in the place of training (`config.pretrained`).
 
         Raises:
             InputError: the run's directory can't be used (see `RunDirectory`).
         """
-        self.model, self.params = model, jax.device_put(params)
-        self.run = RunDirectory(self.config, self.name)
-        self.steps, self.seconds = 0, {"train": 0.0, "eval": 0.0, "compile": 0.0}
+        self.params = jax.device_put(params)
+        self._run = RunDirectory(self.config, self.name)
 
-    def evaluate(self, loader: Iterable, params: Any = None) -> dict[str, float]:
+    def evaluate(self, loader: Iterable[Samples], params: Params | None = None) -> dict[str, float]:
         """Mean of each metric over all elements of a loader; a short last batch counts for what it holds.
 
         Args:
@@ -227,48 +201,53 @@ class TrainerModule:
         Raises:
             InputError: the loader gives no batch.
         """
-        params = on_all_devices(self.params if params is None else params, self.mesh)
-        steps = [self._eval_step(params, self._pad(data), self.shared_constants) for data in loader]
+        params = self.strategy.place(self.params if params is None else params)
+        steps = [self._eval_step(params, self._pad(samples), self.shared_constants) for samples in loader]
         if not steps:
             raise InputError("the loader gives no batch; evaluation needs at least one")
         return means(jax.device_get(steps))
 
-    def _pad(self, data: Any) -> Batch:
-        """To the size of a batch; a larger one, to what the devices can share."""
-        rows = len(jax.tree.leaves(data)[0])
-        return pad_batch(data, max(self.config.batch_size, -(-rows // self.mesh.size) * self.mesh.size))
+    def _pad(self, samples: Samples) -> Batch:
+        """To the size of a batch; a larger one to what the devices can share."""
+        return pad_batch(samples, max(self.config.batch_size, self.strategy.rows_that_divide(num_rows(samples))))
 
-    def forward(self, data: Any, *, return_attention: bool = False) -> Any:
-        """What the model returns, without dropout, for a batch as the loaders give it: NumPy arrays."""
-        return jax.device_get(self._forward(self.params, data, self.constants, return_attention=return_attention))
+    def forward(self, inputs: Inputs, *, return_attention: bool = False) -> Any:  # Any: the model's output
+        """The model's output for a batch of inputs, without dropout: NumPy arrays."""
+        return jax.device_get(self._forward(self.params, inputs, self.constants, return_attention=return_attention))
 
-    def predict(self, inputs: Any) -> Any:
-        """The task's answer to inputs of its own kind, by the best parameters."""
-        raise NotImplementedError
-
-    def test(self, val_loader: Iterable, test_loader: Iterable, **more: Any) -> dict[str, Any]:
-        """Evaluate the best parameters, print the accuracies and write `results.json`.
+    def test(self, val_loader: Loader, test_loader: Loader, **more: Any) -> dict[str, Any]:  # Any: JSON
+        """Evaluate the best parameters, print the chosen metric, write `results.json`, and close the run's directory.
 
         Returns:
-            What `results.json` holds: accuracies as fractions, seconds, and `more` of the task's own.
+            What `results.json` holds: metrics, accuracies as fractions, seconds, and `more` of the task's own.
         """
-        start, compiling = time.perf_counter(), self._eval_step.seconds
-        val_acc, test_acc = (self.evaluate(loader)["accuracy"] for loader in (val_loader, test_loader))
-        compiling = self._eval_step.seconds - compiling
-        print(f"Val accuracy:  {val_acc:.2%}\nTest accuracy: {test_acc:.2%}")
+        with self.stopwatch.during("eval"):
+            metrics = {name: self.evaluate(loader) for name, loader in (("val", val_loader), ("test", test_loader))}
+        shown = "accuracy" if "accuracy" in metrics["val"] else self.config.criterion.metric
+        for name, of_set in metrics.items():
+            label = f"{name.capitalize()} {shown}:".ljust(len(f"Test {shown}: "))
+            print(label, f"{of_set[shown]:.2%}" if shown == "accuracy" else f"{of_set[shown]:.4f}")
+        seconds = self.stopwatch.seconds
         results = {
-            "val_acc": val_acc,
-            "test_acc": test_acc,
+            **{f"{name}_acc": of_set["accuracy"] for name, of_set in metrics.items() if "accuracy" in of_set},
+            **metrics,
             "steps": self.steps,
-            "train_seconds": self.seconds["train"],
-            "compile_seconds": self.seconds["compile"] + compiling,
-            "eval_seconds": self.seconds["eval"] + time.perf_counter() - start - compiling,
+            "train_seconds": seconds["train"],
+            "compile_seconds": seconds["compile"],
+            "eval_seconds": seconds["eval"],
             "total_seconds": time.time() - psutil.Process().create_time(),
-            "device": self.mesh.devices[0].device_kind,
-            "num_devices": self.mesh.size,
+            "device": self.strategy.device_kind,
+            "num_devices": self.strategy.num_devices,
             "seed": self.config.seed,
             **more,
         }
         self.run.write_results(results)
         self.run.close()
         return results
+
+
+def _check_loaders(**loaders: Loader) -> None:
+    """Raise an `InputError` for a loader of another kind, PyTorch's for example: its order is no function of epochs."""
+    for name, loader in loaders.items():
+        if not isinstance(loader, Loader):
+            raise InputError(f"{name} is a {type(loader).__name__}; it must be a Loader, from make_loader")

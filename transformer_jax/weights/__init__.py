@@ -1,4 +1,4 @@
-"""Other programs' files of weights, PyTorch's and the tutorials', in and out.
+"""Import and export of weights: PyTorch's modules and the tutorials' files.
 
 Imports `nn` and `errors`, and PyTorch.
 """

@@ -1,4 +1,4 @@
-"""Files of weights, Flax's and PyTorch's, opened so that nothing in them can run."""
+"""Files of weights, Flax's and PyTorch's, read without running any code in them."""
 
 import io
 import pickle
@@ -14,28 +14,28 @@ from flax.traverse_util import flatten_dict
 from transformer_jax.errors import InputError
 from transformer_jax.weights.layouts import Arrays
 
-# How the files begin: PyTorch's are zip archives, or pickles before version 1.6; Flax's are msgpack's maps.
+# First bytes: PyTorch's files are zip archives, or pickles before version 1.6; Flax's are maps in msgpack.
 TORCH_BEGINNINGS = (b"PK\x03\x04", *(b"\x80" + bytes([protocol]) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)))
 FLAX_BEGINNINGS = tuple(bytes([code]) for code in (*range(0x81, 0x90), 0xDE, 0xDF))
 
-PLAIN = int | float | str | None  # the hyperparameters that are kept
+PLAIN = int | float | str | None  # types of the hyperparameters that are kept
 
 
 class WeightFile(NamedTuple):
-    """What a file holds."""
+    """Content of a file of weights."""
 
-    arrays: Arrays  # Flax's names are paths, keys joined by "/"
-    hyperparameters: dict[str, Any]  # that PyTorch Lightning stored; empty elsewhere
-    is_torch: bool  # PyTorch's, otherwise Flax's
+    arrays: Arrays  # by name; in Flax files a path, its keys joined by "/"
+    hyperparameters: dict[str, Any]  # from a PyTorch Lightning checkpoint; empty for other files
+    is_torch: bool  # a PyTorch file; otherwise Flax's msgpack
 
 
 def read_weights(path: str | Path) -> WeightFile:
     """Read a Flax msgpack of parameters, or a PyTorch file of a state dict, bare or as Lightning saves it.
 
-    The kind is told from the content. Only arrays and plain values are read: a file from anywhere runs no code.
+    The kind is recognized from the content. Only arrays and plain values are read, so that no file can run code.
 
     Raises:
-        InputError: the file cannot be read, is of another kind, damaged, or holds anything else.
+        InputError: the file cannot be read, is of another kind, is damaged, or holds other objects.
     """
     try:
         content = Path(path).read_bytes()
@@ -52,7 +52,7 @@ def read_weights(path: str | Path) -> WeightFile:
         return read(content)
     except InputError as error:
         raise InputError(f"{path} {error}") from error
-    except Exception as error:  # bytes that anyone may have written break a reader in any way
+    except Exception as error:  # damaged bytes make the readers raise errors of any class
         raise InputError(f"{path} is no {kind} that can be read: truncated, damaged or of another kind") from error
 
 
@@ -63,9 +63,9 @@ def array_of(value: Any) -> np.ndarray:
     if not isinstance(value, torch.Tensor):
         return np.asarray(value)
     value = value.detach().cpu()
-    if value.dtype == torch.bfloat16:  # which NumPy by itself does not know
-        return value.float().numpy().astype(jnp.bfloat16)
-    return value.numpy()
+    if value.dtype == torch.bfloat16:  # `Tensor.numpy` lacks it
+        return np.asarray(value.float().numpy().astype(jnp.bfloat16))
+    return np.asarray(value.numpy())
 
 
 def _read_flax(content: bytes) -> WeightFile:
@@ -81,7 +81,7 @@ def _read_torch(content: bytes) -> WeightFile:
     try:
         saved = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if found := re.search(r"GLOBAL (\S+)", str(error)):  # the rest advises how to run it
+        if found := re.search(r"GLOBAL (\S+)", str(error)):  # the rest of the message advises to run the code
             raise InputError(
                 f"asks for {found[1]}; only tensors and plain values are read, since anything else could run code"
             ) from error
@@ -97,6 +97,4 @@ def _read_torch(content: bytes) -> WeightFile:
 def _check_types(weights: dict[Any, Any], wanted: type) -> None:
     for name, value in weights.items():
         if not isinstance(value, wanted):
-            raise InputError(
-                f"holds an object of type {type(value).__name__} under {name!r}; it must hold arrays alone"
-            )
+            raise InputError(f"holds an object of type {type(value).__name__} under {name!r}; it must hold arrays only")

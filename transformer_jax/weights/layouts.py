@@ -1,4 +1,4 @@
-"""How other programs name and arrange the arrays of a model: one table for each, read in both directions.
+"""Layouts: other programs' names for a model's arrays and their arrangement, one table for both directions.
 
 Trees of parameters are nested dictionaries. A path joins their keys: `encoder/layers_0/self_attn/query_proj/kernel`.
 """
@@ -14,16 +14,17 @@ from jaxtyping import Shaped
 
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import head_width
+from transformer_jax.trees import Params
 
 Arrays = dict[str, np.ndarray]  # by name
 Shapes = dict[str, tuple[int, ...]]
 Kernels = Sequence[Shaped[np.ndarray, "*inputs D"]]  # of query, key and value, or their biases
 
-FUSED = ("query_proj", "key_proj", "value_proj")  # of ours, in the order in which others fuse them
+FUSED = ("query_proj", "key_proj", "value_proj")  # our names, in the order of the fused projections
 
 
 class Fusion(NamedTuple):
-    """How the projections of query, key and value, D wide each, are one projection, 3 D wide (`fused`)."""
+    """Conversion between the projections of query, key and value, D wide each, and one that is 3 D wide (`fused`)."""
 
     join: Callable[[Kernels], Shaped[np.ndarray, "*inputs fused"]]
     split: Callable[[Shaped[np.ndarray, "*inputs fused"]], Kernels]
@@ -33,7 +34,7 @@ STACKED = Fusion(lambda parts: np.concatenate(parts, axis=-1), lambda whole: np.
 
 
 def per_head(num_heads: int) -> Fusion:
-    """The fusion `[H, 3 d]`: of each head its query, its key and its value."""
+    """Fusion `[H, 3 d]`: the query, key and value of the first head, then those of the next."""
 
     def join(parts: Kernels) -> Shaped[np.ndarray, "*inputs fused"]:
         *inputs, width = parts[0].shape
@@ -49,27 +50,27 @@ def per_head(num_heads: int) -> Fusion:
 
 
 class Layout(NamedTuple):
-    """Another program's names for our arrays, and their arrangement there."""
+    """Names and arrangement of our arrays in another program."""
 
-    renames: tuple[tuple[str, str], ...]  # regular expressions and replacements, applied to our path one after another
-    fusion: Fusion  # of the arrays of query, key and value, to which `renames` gives one name
+    renames: tuple[tuple[str, str], ...]  # regular expressions and replacements, applied to our path in order
+    fusion: Fusion  # of query, key and value, which `renames` maps to one name
     transposed: bool  # kernels are [out, in], as in PyTorch; ours are [in, out]
 
     def name(self, path: str) -> str:
-        """Their name for our array."""
+        """Name of our array in the other program."""
         for pattern, replacement in self.renames:
             path = re.sub(pattern, replacement, path)
         return path
 
     def names(self, paths: Iterable[str]) -> dict[str, list[str]]:
-        """For each of their names the paths of ours under it: one, or those of query, key and value."""
+        """Paths of our arrays by their name in the other program: one each, or those of query, key and value."""
         named: dict[str, list[str]] = {}
         for path in paths:
             named.setdefault(self.name(path), []).append(path)
         return {name: sorted(ours, key=_place) if len(ours) > 1 else ours for name, ours in named.items()}
 
-    def to_theirs(self, params: Mapping[str, Any]) -> Arrays:
-        """Their arrays from a tree of ours."""
+    def to_theirs(self, params: Params) -> Arrays:
+        """Convert our parameters to the other program's arrays."""
         arrays = flatten_dict(params, sep="/")
         theirs = {}
         for name, paths in self.names(arrays).items():
@@ -78,35 +79,36 @@ class Layout(NamedTuple):
             theirs[name] = whole.T if self.transposed else whole
         return theirs
 
-    def to_ours(self, arrays: Arrays, like: Mapping[str, Any], source: str) -> dict[str, Any]:
-        """A tree of ours from their arrays: copies of the same numbers, in the same type.
+    def to_ours(self, arrays: Arrays, like: Params, source: str) -> dict[str, Any]:
+        """Convert the other program's arrays to our parameters: copies, in the same floating-point type.
 
         Args:
-            arrays: theirs, by name.
-            like: a tree of anything with shapes, which ours must have.
-            source: what holds the arrays, for the errors.
+            arrays: of the other program, by name.
+            like: tree with the structure and the shapes of our parameters.
+            source: name of the file or object that holds the arrays, for error messages.
 
         Raises:
             InputError: as `check_arrays` does.
         """
-        # Nothing is stored for an array that repeats one number, whatever its shape.
+        # A broadcast array takes no memory, so that these stand-ins cost nothing.
         hollow = {path: np.broadcast_to(False, leaf.shape) for path, leaf in flatten_dict(like, sep="/").items()}
         expected = self.to_theirs(unflatten_dict(hollow, sep="/"))
         check_arrays(arrays, {name: array.shape for name, array in expected.items()}, source)
-        ours = {}
+        ours: Arrays = {}
         for name, paths in self.names(hollow).items():
             whole = arrays[name].T if self.transposed else arrays[name]
             parts = self.fusion.split(whole) if len(paths) > 1 else [whole]
             ours |= {path: np.array(part, order="C") for path, part in zip(paths, parts, strict=True)}
-        return unflatten_dict(ours, sep="/")
+        tree: dict[str, Any] = unflatten_dict(ours, sep="/")
+        return tree
 
 
 def check_arrays(arrays: Mapping[str, Any], shapes: Shapes, source: str) -> None:
-    """Refuse arrays that are not those of a model.
+    """Check that arrays are those of a model: names, shapes, types, finite numbers.
 
     Raises:
-        InputError: arrays are missing or too many, of another shape, of no floating-point type, or not finite; the
-            message names the first.
+        InputError: an array is missing or has no counterpart in the model, has another shape, is of no floating-point
+            type, or is not finite; the message names the first.
     """
     if missing := [name for name in shapes if name not in arrays]:
         raise InputError(f"{source} lacks {_first_of(missing)}")

@@ -1,4 +1,4 @@
-"""Weights of PyTorch's own attention and Transformer modules, in and out.
+"""Import and export of the weights of PyTorch's own attention and Transformer modules.
 
 | here | `torch.nn` |
 | --- | --- |
@@ -7,8 +7,8 @@
 | `TransformerEncoder` | `TransformerEncoder` |
 | `Transformer` on features | `Transformer` |
 
-For the outputs to agree too, `layer_norm_epsilon` must be that of PyTorch (1e-5 by default), a gelu the exact one
-(`approximate=False`), and `torch.nn.Transformer`, which always ends its stacks on a LayerNorm, wants `final_norm=True`.
+The outputs agree if the settings do: `BlockSettings(layer_norm_epsilon=1e-5)` is PyTorch's default, its gelu is the
+exact one (`approximate=False`), and `torch.nn.Transformer` ends its stacks with a LayerNorm (`final_norm=True`).
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from flax.traverse_util import flatten_dict
+from jax import Array
 
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.trees import Params, Variables
 from transformer_jax.weights.files import array_of, read_weights
 from transformer_jax.weights.layouts import STACKED, Layout, check_arrays
 
@@ -51,20 +53,20 @@ LAYOUT = Layout(
 )
 
 
-def params_from_torch(model: Model, weights: Mapping[str, Any] | str | Path) -> dict[str, Any]:
-    """Parameters of a model from the weights of its counterpart in PyTorch.
+def params_from_torch(model: Model, weights: Mapping[str, Any] | str | Path) -> dict[str, Params]:
+    """Convert the weights of a PyTorch module to the parameters of its counterpart here.
 
     Args:
         model: one of the table above.
-        weights: a `state_dict()`, its values tensors or arrays, or a file to which one was saved. A file is read
-            without running anything that it may hold.
+        weights: a `state_dict()` of tensors or arrays, or a file to which one was saved. A file is read without running
+            any code in it.
 
     Returns:
-        What `model.apply` takes: `{"params": ...}`, NumPy arrays with the same numbers, in the same type.
+        First argument of `model.apply`: `{"params": ...}`, NumPy arrays in the floating-point type of the weights.
 
     Raises:
         InputError: the file cannot be read, or the weights are not those of this model; the message names the first
-            array that is missing, too many, of another shape, or not finite.
+            array that is missing, has no counterpart in the model, has another shape, or is not finite.
     """
     if isinstance(weights, str | Path):
         arrays, source = read_weights(weights).arrays, str(weights)
@@ -73,8 +75,8 @@ def params_from_torch(model: Model, weights: Mapping[str, Any] | str | Path) -> 
     return {"params": LAYOUT.to_ours(arrays, _abstract_params(model), source)}
 
 
-def params_to_torch(model: Model, params: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The state dict of a model's counterpart in PyTorch, for its `load_state_dict`.
+def params_to_torch(model: Model, params: Variables) -> dict[str, torch.Tensor]:
+    """Convert parameters to the state dict of the PyTorch counterpart, for its `load_state_dict`.
 
     Args:
         model: one of the table above.
@@ -84,20 +86,23 @@ def params_to_torch(model: Model, params: Mapping[str, Any]) -> dict[str, torch.
         InputError: the parameters are not those of this model, or not finite.
     """
     if set(params) != {"params"}:
-        raise InputError(f"params has the keys {sorted(params)}; it must have 'params' alone, as model.init gives it")
+        raise InputError(
+            f"params has the keys {sorted(params)}; it must have only 'params', as the result of model.init does"
+        )
     shapes = {path: leaf.shape for path, leaf in flatten_dict(_abstract_params(model), sep="/").items()}
     check_arrays(flatten_dict(params["params"], sep="/"), shapes, "params")
     return {name: _tensor_of(array) for name, array in LAYOUT.to_theirs(params["params"]).items()}
 
 
-def _abstract_params(model: Model) -> dict[str, Any]:
+def _abstract_params(model: Model) -> Params:
     """Shapes and types of a model's parameters."""
+    inputs: tuple[Array, ...]
     match model:
         case Transformer():
             if (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
                 raise InputError(
                     "model has a vocabulary, and torch.nn.Transformer no embeddings; it must be one on features, with "
-                    "vocabulary sizes of None and 'encoder' and 'decoder' as its parameters"
+                    "vocabulary sizes of None"
                 )
             inputs = (jnp.zeros((1, 1, model.model_dim)),) * 2
         case EncoderBlock() | TransformerEncoder():
@@ -106,11 +111,12 @@ def _abstract_params(model: Model) -> dict[str, Any]:
             inputs = (jnp.zeros((1, 1, model.embed_dim)),)
         case _:
             raise InputError(f"model is a {type(model).__name__}; it must be one of {Model}")
-    return jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+    params: Params = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+    return params
 
 
 def _tensor_of(array: np.ndarray) -> torch.Tensor:
-    """A copy of an array."""
-    if array.dtype == jnp.bfloat16:  # which NumPy by itself does not know
+    """Copy of an array as a tensor."""
+    if array.dtype == jnp.bfloat16:  # `torch.from_numpy` lacks it
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(array, order="C"))

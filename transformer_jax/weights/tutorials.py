@@ -1,4 +1,4 @@
-"""The tutorials' own files of weights, Flax's and PyTorch Lightning's, as a `TransformerPredictor`.
+"""Import of the tutorials' checkpoints, Flax's and PyTorch Lightning's, as a `TransformerPredictor`.
 
 Their trees have our model's structure under other names, with one projection for query, key and value of each head.
 """
@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from transformer_jax.errors import InputError
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.trees import Params
 from transformer_jax.weights.files import WeightFile, read_weights
 from transformer_jax.weights.layouts import Layout, per_head
 
@@ -39,23 +41,23 @@ LIGHTNING_RENAMES = (
 
 def load_tutorial_weights(
     path: str | Path, *, num_heads: int | None = None
-) -> tuple[TransformerPredictor, dict[str, Any]]:
-    """A model and its parameters from a file that the tutorials' code saved.
+) -> tuple[TransformerPredictor, dict[str, Params]]:
+    """Read a model and its parameters from a checkpoint of the tutorials.
 
-    Sizes are inferred from the arrays' shapes. Of a Lightning file the dropout probabilities are taken over, too; a
-    Flax file does not tell them, and the model's are 0.
+    Sizes are inferred from the arrays' shapes. A Lightning file has the dropout probabilities too; a Flax file does
+    not, and the model's are 0.
 
     Args:
         path: a Flax msgpack of parameters (`save_checkpoint`), or a PyTorch Lightning checkpoint.
-        num_heads: H, needed for a file that does not tell it, as Flax's never do.
+        num_heads: H; needed for files without it, as all of Flax's are.
 
     Returns:
-        The model, and what its `apply` takes: `{"params": ...}`, NumPy arrays.
+        The model, and the first argument of its `apply`: `{"params": ...}`, NumPy arrays.
 
     Raises:
         InputError: the file cannot be read or is not one of the tutorials'; the message names the first array that is
-            missing, too many, of another shape or not finite; or `num_heads` is missing, is not the file's, or does
-            not divide the width.
+            missing, has no counterpart in the model, has another shape or is not finite; or `num_heads` is missing,
+            differs from the file's, or does not divide the width.
     """
     file = read_weights(path)
     model, num_features = _model_of(file, num_heads, str(path))
@@ -64,34 +66,35 @@ def load_tutorial_weights(
 
 
 def tutorial_layout(is_torch: bool, num_heads: int) -> Layout:
-    """The layout of the tutorials' models in PyTorch or in Flax."""
+    """Layout of the tutorials' models in PyTorch or in Flax."""
     return Layout(LIGHTNING_RENAMES if is_torch else FLAX_RENAMES, per_head(num_heads), transposed=is_torch)
 
 
 def _model_of(file: WeightFile, num_heads: int | None, source: str) -> tuple[TransformerPredictor, int]:
-    """The model whose parameters a file holds, and the number of its input features."""
-    sizes, told = _sizes(file, source), file.hyperparameters
+    """Model whose parameters a file holds, and the number of its input features."""
+    sizes, stored = _sizes(file, source), file.hyperparameters
     for name, size in sizes.items():
-        if told.get(name, size) != size:
-            raise InputError(f"{name} in {source} is {told[name]}, and its arrays are those of {size}")
-    settings = {
-        "model_dim": sizes["model_dim"],
-        "num_classes": sizes["num_classes"],
-        "num_heads": _num_heads(num_heads, told.get("num_heads"), source, sizes["model_dim"]),
-        "num_layers": sizes["num_layers"],
-        "dropout_prob": _probability(told, "dropout", source),
-        "input_dropout_prob": _probability(told, "input_dropout", source),
-        "layer_norm_epsilon": 1e-5 if file.is_torch else 1e-6,  # the defaults of PyTorch and of Flax
-    }
+        if stored.get(name, size) != size:
+            raise InputError(f"{name} in {source} is {stored[name]}, but its arrays have {name} {size}")
+    model_dim, num_classes, num_layers = sizes["model_dim"], sizes["num_classes"], sizes["num_layers"]
+    num_heads = _num_heads(num_heads, stored.get("num_heads"), source, model_dim)
+    input_dropout_prob = _probability(stored, "input_dropout", source)
+    settings = BlockSettings(
+        dropout_prob=_probability(stored, "dropout", source),
+        layer_norm_epsilon=1e-5 if file.is_torch else 1e-6,  # the defaults of PyTorch and of Flax
+    )
     try:
-        return TransformerPredictor(**settings), sizes["input_dim"]
-    except ValueError as error:  # of heads that do not divide the width
+        model = TransformerPredictor(
+            model_dim, num_classes, num_heads, num_layers, None, input_dropout_prob, settings=settings
+        )
+    except InputError as error:  # heads that do not divide the width
         raise InputError(f"{source}: {error}") from error
+    return model, sizes["input_dim"]
 
 
 def _sizes(file: WeightFile, source: str) -> dict[str, int]:
-    """What the shapes tell, under the names of the tutorials' hyperparameters."""
-    layout = tutorial_layout(file.is_torch, num_heads=1)  # for names, in which heads do not show
+    """Sizes that the arrays' shapes imply, by the tutorials' names of hyperparameters."""
+    layout = tutorial_layout(file.is_torch, num_heads=1)  # names do not depend on the heads
 
     def kernel_shape(path: str) -> tuple[int, int]:
         name = layout.name(path)
@@ -106,24 +109,25 @@ def _sizes(file: WeightFile, source: str) -> dict[str, int]:
         "input_dim": input_dim,
         "model_dim": model_dim,
         "num_classes": kernel_shape("output_layer/kernel")[1],
-        # At least one, so that arrays of the first that are missing are named.
+        # At least one, so that a file without layers gives an error that names an array.
         "num_layers": max(1, sum(1 for _ in itertools.takewhile(file.arrays.__contains__, layers))),
     }
 
 
-def _num_heads(given: int | None, told: Any, source: str, model_dim: int) -> int:
-    """What was given and what the file tells, if they agree."""
-    if told is not None and not isinstance(told, int):
-        raise InputError(f"num_heads in {source} is {told!r}; it must be a whole number")
-    if given is None and told is None:
-        raise InputError(f"num_heads is None, and {source} does not tell it; it must divide {model_dim}")
-    if None not in (given, told) and given != told:
-        raise InputError(f"num_heads is {given}; that of {source} is {told}")
-    return told if given is None else given
+def _num_heads(given: int | None, stored: Any, source: str, model_dim: int) -> int:
+    """Number of heads from the argument or from the file, which must agree if both have it."""
+    if stored is not None and not isinstance(stored, int):
+        raise InputError(f"num_heads in {source} is {stored!r}; it must be a whole number")
+    if given is not None and stored is not None and given != stored:
+        raise InputError(f"num_heads is {given}; that of {source} is {stored}")
+    num_heads = stored if given is None else given
+    if num_heads is None:
+        raise InputError(f"num_heads is None, and {source} does not contain it; it must divide {model_dim}")
+    return num_heads
 
 
-def _probability(told: dict[str, Any], name: str, source: str) -> float:
-    value = told.get(name, 0.0)
+def _probability(stored: dict[str, Any], name: str, source: str) -> float:
+    value = stored.get(name, 0.0)
     if not isinstance(value, int | float) or not 0 <= value < 1:
         raise InputError(f"{name} in {source} is {value!r}; it must be at least 0 and below 1")
     return float(value)

@@ -1,14 +1,14 @@
-"""What a trained anomaly model is asked: is it blind to order, where is it wrong, and what did it look at?"""
+"""Report on a trained anomaly model: its mistakes, the effect of permuting a set, pictures of its attention."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from transformer_jax.data.batch import Samples, pad_rows
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
 from transformer_jax.tasks.anomaly.tables import FeatureTable
-from transformer_jax.training.metrics import pad_batch
 from transformer_jax.training.trainer import TrainerModule
 
 
@@ -25,25 +25,24 @@ class Predictions(NamedTuple):
         return np.flatnonzero(self.probabilities.argmax(-1) != self.positions)
 
 
-def predict_sets(trainer: TrainerModule, loader: Iterable) -> Predictions:
+def predict_sets(trainer: TrainerModule, loader: Iterable[Samples]) -> Predictions:
     """Ask the model about every set of a loader."""
     parts = []
-    for data in loader:
-        padded = pad_batch(data, trainer.config.batch_size)  # one shape, one compilation
-        probabilities = _softmax(trainer.forward(padded.data)[..., 0])
-        parts.append((*data, probabilities[padded.valid]))
+    for indices, positions in loader:
+        padded = pad_rows(indices, trainer.config.batch_size)  # one shape, one compilation
+        probabilities = _softmax(trainer.forward(padded)[..., 0])
+        parts.append((indices, positions, probabilities[: len(indices)]))
     return Predictions(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def permutation_error(trainer: TrainerModule, data: Any, seed: int = 0) -> float:
+def permutation_error(trainer: TrainerModule, indices: Int[np.ndarray, "B S"], seed: int = 0) -> float:
     """Largest change of a logit when each set of a batch is permuted and the logits are put back in order.
 
     A permutation-equivariant model has none but that of rounding.
     """
-    indices, positions = data
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(indices.shape[1]), (len(indices), 1)), axis=1)
-    logits = trainer.forward((indices, positions))[..., 0]  # [B S]
-    permuted = trainer.forward((np.take_along_axis(indices, order, axis=1), positions))[..., 0]
+    logits = trainer.forward(indices)[..., 0]  # [B S]
+    permuted = trainer.forward(np.take_along_axis(indices, order, axis=1))[..., 0]
     return float(np.abs(np.take_along_axis(logits, order, axis=1) - permuted).max())
 
 
@@ -73,7 +72,7 @@ def save_pictures(trainer: TrainerModule, table: FeatureTable, predictions: Pred
             print(f"There is no {name} prediction to draw")
             continue
         indices, position = predictions.indices[numbers[:1]], predictions.positions[numbers[:1]]
-        logits, attention_maps = trainer.forward((indices, position), return_attention=True)
+        logits, attention_maps = trainer.forward(indices, return_attention=True)
         figure = plot_set_prediction(
             table.images[indices[0]],
             _softmax(logits[0, :, 0]),

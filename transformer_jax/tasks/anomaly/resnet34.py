@@ -1,7 +1,6 @@
 """ResNet-34 as a function from small images to features, and where its weights lie."""
 
 import hashlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from jaxtyping import Float, UInt8
 from transformer_jax.data.downloads import directory_for_download, in_one_line
 from transformer_jax.errors import InputError
 from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.stopwatch import Stopwatch
 
 FEATURE_DIM = 512  # channels of the last block
 ACTIVATION = "block4_2"  # the last block's
@@ -52,7 +52,8 @@ class ResNet34Features:
             activations = model.apply(variables, images, train=False)
             return activations[ACTIVATION].mean(axis=(1, 2))  # [B 512]
 
-        self._step = CompiledStep(features)
+        self._stopwatch = Stopwatch("extract", "compile")
+        self._step = CompiledStep(features, stopwatch=self._stopwatch)
 
     @property
     def num_compilations(self) -> int:
@@ -69,9 +70,10 @@ class ResNet34Features:
 
     def seconds_per_batch(self, images: UInt8[np.ndarray, "N 32 32 3"]) -> float:
         """How long a batch takes, measured on these images, compilation apart."""
-        compiling, start = self._step.seconds, time.perf_counter()
-        num_batches = sum(1 for _ in self(images))
-        return (time.perf_counter() - start - (self._step.seconds - compiling)) / num_batches
+        before = self._stopwatch.seconds["extract"]
+        with self._stopwatch.during("extract"):
+            num_batches = sum(1 for _ in self(images))
+        return (self._stopwatch.seconds["extract"] - before) / num_batches
 
 
 def weights_file(data_dir: Path) -> Path:

@@ -3,7 +3,8 @@
 import numpy as np
 from jaxtyping import Float, Int, Num
 
-from transformer_jax.data.loader import EpochIndices, StackedSamples
+from transformer_jax.data.epoch_sampler import EpochIndices
+from transformer_jax.data.loader import StackedSamples
 from transformer_jax.errors import InputError
 
 

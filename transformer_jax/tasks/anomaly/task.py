@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import flax.linen as nn
+import jax
 import numpy as np
 import optax
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.config import TrainingConfig, check_at_least
+from transformer_jax.config import TrainingConfig, check_at_least, setting
+from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import Loader, make_loader
 from transformer_jax.errors import check_probability
 from transformer_jax.nn.predictor import TransformerPredictor
@@ -22,9 +24,10 @@ from transformer_jax.tasks.anomaly.features import has_cifar100
 from transformer_jax.tasks.anomaly.report import permutation_error, predict_sets, print_mistakes, save_pictures
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import FeatureTable, cifar100_table, digits_table
-from transformer_jax.trained.pretrained import find_trained, fit_or_adopt
+from transformer_jax.tasks.train_and_test import Results, TaskData, train_and_test
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.trees import Arrays, Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,15 +42,12 @@ class AnomalyConfig(TrainingConfig):
     batch_size: int = 64  # sets in one step
     warmup: int = 100  # steps in which the learning rate rises from 0 to its peak
     set_size: int = 10  # images in a set, the odd one among them
-    model_dim: int = 64  # width of the model
-    num_heads: int = 4  # attention heads, a divisor of the width
-    num_layers: int = 2  # encoder blocks
-    dropout_prob: float = 0.1  # inside the encoder and the output network
-    input_dropout_prob: float = 0.1  # of the image features
-    data_dir: Path = Path("data")  # where CIFAR-100 and its features lie, or are put
-
-    NEUTRAL: ClassVar[frozenset[str]] = TrainingConfig.NEUTRAL | {"data_dir"}
-    MODEL: ClassVar[frozenset[str]] = TrainingConfig.MODEL | {"input_dropout_prob"}
+    model_dim: int = setting(64, of_model=True)  # width of the model
+    num_heads: int = setting(4, of_model=True)  # attention heads, a divisor of the width
+    num_layers: int = setting(2, of_model=True)  # encoder blocks
+    dropout_prob: float = setting(0.1, of_model=True)  # dropout probability in the encoder and the output network
+    input_dropout_prob: float = setting(0.1, of_model=True)  # dropout probability of the image features
+    data_dir: Path = setting(Path("data"), machine=True, path=True)  # directory of CIFAR-100 and its features
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,9 +77,11 @@ class Cifar100Config(AnomalyConfig):
 
     dataset: ClassVar[str] = "cifar100"
     max_epochs: int = 100  # passes over the training set
-    model_dim: int = 256  # width of the model
-    num_layers: int = 4  # encoder blocks
-    features_dir: Path | None = None  # where the tutorial's feature files lie, to use them instead
+    model_dim: int = setting(256, of_model=True)  # width of the model
+    num_layers: int = setting(4, of_model=True)  # encoder blocks
+    features_dir: Path | None = setting(
+        None, machine=True, path=True
+    )  # of the tutorial's feature files, to use them
     resolution: int = 224  # pixels to which images are enlarged for the ResNet
 
     def table(self) -> FeatureTable:
@@ -89,17 +91,22 @@ class Cifar100Config(AnomalyConfig):
 class AnomalyTrainer(TrainerModule):
     """Trains a `TransformerPredictor` without positions to score each image of a set.
 
-    Batches are indices `[B, S]` and positions `[B]`; the feature table `[N, F]` is the trainer's `constants`.
+    The inputs of a batch are the indices `[B, S]` of the sets' images in the feature table `[N, F]`, which is the
+    trainer's `constants`; its targets are the positions `[B]` of the anomalies.
     """
 
     config: AnomalyConfig
+
+    def __init__(self, config: AnomalyConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
+        super().__init__(config, constants, model)
+        self._scores = jax.jit(self.apply)
 
     @classmethod
     def config_class_of(cls, name: str) -> type[AnomalyConfig]:
         return Cifar100Config if name.endswith("cifar100") else DigitsConfig
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]  # depends on the data set
         return f"SetAnomalyTask_{self.config.dataset}"
 
     def create_model(self) -> TransformerPredictor:
@@ -113,28 +120,20 @@ class AnomalyTrainer(TrainerModule):
             input_dropout_prob=config.input_dropout_prob,
         )
 
-    def prepare(self, data: Any, constants: Float[Array, "N F"]) -> tuple[Float[Array, "B S F"], Int[ArrayLike, " B"]]:
-        indices, positions = data
-        return constants[indices], positions
+    def prepare(self, inputs: Int[Array, "B S"], constants: Float[Array, "N F"]) -> Float[Array, "B S F"]:
+        return constants[inputs]
 
-    def model_inputs(self, data: Any) -> tuple[Float[Array, "B S F"], None, bool]:
-        features, _ = data
-        return features, None, False  # no mask, no positions
+    def model_inputs(self, inputs: Float[ArrayLike, "B S F"]) -> tuple[Float[ArrayLike, "B S F"], None, bool]:
+        return inputs, None, False  # no mask, no positions
 
-    def loss_function(self, params: Any, data: Any, key: Array | None, *, train: bool) -> Elements:
-        _, positions = data
-        logits = self.apply(params, data, key, train=train).squeeze(-1)  # [B S]
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, positions)  # [B]
-        return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == positions, 1.0)}
+    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+        logits = self.apply(params, batch.inputs, key, train=train).squeeze(-1)  # [B S]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B]
+        return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
     def predict(self, inputs: Float[ArrayLike, "B S F"]) -> Float[np.ndarray, "B S"]:
         """The probability of each image of each set being the odd one out, from the images' features."""
-        features = np.asarray(inputs)
-        indices = np.arange(features.shape[0] * features.shape[1]).reshape(features.shape[:2])
-        table = features.reshape(-1, features.shape[-1])  # every set of its own
-        nowhere = np.zeros(len(features), np.int32)  # the anomalies' positions, which a prediction does not read
-        logits = self._forward(self.params, (indices, nowhere), table, return_attention=False)
-        return np.asarray(nn.softmax(logits[..., 0]))
+        return np.asarray(nn.softmax(self._scores(self.params, inputs)[..., 0]))
 
 
 def default_config(data_dir: Path = Path("data")) -> AnomalyConfig:
@@ -148,54 +147,64 @@ def default_config(data_dir: Path = Path("data")) -> AnomalyConfig:
     return DigitsConfig(data_dir=data_dir)
 
 
-def anomaly_loaders(config: AnomalyConfig, table: FeatureTable) -> dict[str, Loader]:
-    """Loaders of sets: `train` draws anew each epoch, `train_eval`, `val` and `test` always give the same."""
+@dataclasses.dataclass(frozen=True)
+class AnomalyData(TaskData):
+    """The sets: those of training are drawn anew each epoch, the others are always the same."""
+
+    train_eval_loader: Loader  # sets of the training images that are always the same
+    table: FeatureTable
+
+
+def anomaly_data(config: AnomalyConfig) -> AnomalyData:
+    """The sets of a data set's images, and its feature table as the constants."""
+    table = config.table()
+
+    def fixed(subset: Int[np.ndarray, " M"], seed: int) -> Loader:
+        return make_loader(AnomalySets(table.labels, config.set_size, seed=seed, subset=subset), config.batch_size)
+
     train = AnomalySets(table.labels, config.set_size, seed=config.seed, subset=table.train, redraw=True)
-    fixed = {"train_eval": (table.train, 41), "val": (table.val, 42), "test": (table.test, 43)}
-    loaders = {
-        name: make_loader(AnomalySets(table.labels, config.set_size, seed=seed, subset=subset), config.batch_size)
-        for name, (subset, seed) in fixed.items()
-    }
-    loaders["train"] = make_loader(
+    train_loader = make_loader(
         train, config.batch_size, shuffle=True, drop_last=True, seed=config.seed, num_workers=config.num_workers
     )
-    return loaders
+    return AnomalyData(
+        train_loader,
+        val_loader=fixed(table.val, seed=42),
+        test_loader=fixed(table.test, seed=43),
+        train_eval_loader=fixed(table.train, seed=41),
+        table=table,
+        constants=table.features,
+    )
 
 
-def train_anomaly(config: AnomalyConfig | None = None, **settings: Any) -> tuple[AnomalyTrainer, dict[str, Any]]:
-    """Train and test; leave a run directory with checkpoint, results and pictures.
+def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
+    """Evaluate on the training images, check that order does not matter, list mistakes, draw pictures."""
+    predictions = predict_sets(trainer, data.test_loader)
+    inputs, _ = next(iter(data.test_loader))
+    error = permutation_error(trainer, inputs)
+    train_acc = trainer.evaluate(data.train_eval_loader)["accuracy"]
+    print(f"Train accuracy: {train_acc:.2%}")
+    print(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
+    print_mistakes(predictions, data.table.labels)
+    save_pictures(trainer, data.table, predictions)
+    return {
+        "train_acc": train_acc,
+        "dataset": trainer.config.dataset,
+        "permutation_error": error,
+        "num_mistakes": len(predictions.mistakes),
+    }
+
+
+def train_anomaly(config: AnomalyConfig | None = None, **settings: Any) -> tuple[AnomalyTrainer, Results]:
+    """Train and test; leave a run directory with checkpoints, results and pictures.
 
     `train_anomaly(Cifar100Config())` is the tutorial's experiment.
-
-    With `pretrained` nothing is trained: that model is tested, in a directory of its own.
 
     Args:
         config: `DigitsConfig` or `Cifar100Config`; None takes the latter if its data are at hand.
         **settings: fields of the config to replace.
 
     Returns:
-        The trainer, with the best parameters in `trainer.params`, and what `results.json` holds.
+        As `train_and_test`.
     """
     config = dataclasses.replace(config or default_config(), **settings)
-    config, trained = find_trained(AnomalyTrainer, config)
-    table = config.table()
-    loaders = anomaly_loaders(config, table)
-    trainer = AnomalyTrainer(config, constants=table.features)
-    fit_or_adopt(trainer, trained, loaders["train"], loaders["val"])
-
-    predictions = predict_sets(trainer, loaders["test"])
-    error = permutation_error(trainer, next(iter(loaders["test"])))
-    train_acc = trainer.evaluate(loaders["train_eval"])["accuracy"]
-    print(f"Train accuracy: {train_acc:.2%}")
-    results = trainer.test(
-        loaders["val"],
-        loaders["test"],
-        train_acc=train_acc,
-        dataset=config.dataset,
-        permutation_error=error,
-        num_mistakes=len(predictions.mistakes),
-    )
-    print(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
-    print_mistakes(predictions, table.labels)
-    save_pictures(trainer, table, predictions)
-    return trainer, results
+    return train_and_test(AnomalyTrainer, config, anomaly_data, report)

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jax.typing import ArrayLike
+from jaxtyping import Int, Shaped
 
+from transformer_jax.data.batch import Samples
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.data.loader import StackedSamples
 from transformer_jax.tasks.translation.byte_text import encode, pad
@@ -20,14 +22,14 @@ class TextPair:
     target: str
 
 
-class PairBatch(NamedTuple):
-    """Ids of source and target texts, or of one pair without the leading dimension.
+class PairInputs(NamedTuple):
+    """Ids that the model reads: the source text, and the target text before each position that it predicts.
 
-    Teacher forcing reads `target[:, :-1]` and predicts `target[:, 1:]`.
+    The targets of the loss are the target text one position later: bytes, END, then PAD.
     """
 
-    source: Int[np.ndarray, "*B S"]  # bytes, then PAD
-    target: Int[np.ndarray, "*B T"]  # START, bytes, END, then PAD
+    source: Shaped[ArrayLike, "*B S"]  # bytes, then PAD
+    target: Shaped[ArrayLike, "*B T"]  # START, bytes, then PAD
 
 
 class PairDataset:
@@ -53,18 +55,16 @@ class PairDataset:
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __getitem__(self, index: int) -> PairBatch:
-        return self.__getitems__([index])[0]
+    def __getitem__(self, index: int) -> Samples:
+        sample: Samples = self.__getitems__([index])[0]
+        return sample
 
     def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
         pairs = [self.pairs[index] for index in indices]
         shape = self.shapes[self.buckets[indices].max()]
-        return StackedSamples(
-            PairBatch(
-                source=pad([encode(pair.source) for pair in pairs], shape.source),
-                target=pad([encode(pair.target, delimited=True) for pair in pairs], shape.target),
-            )
-        )
+        source = pad([encode(pair.source) for pair in pairs], shape.source)
+        target = pad([encode(pair.target, delimited=True) for pair in pairs], shape.target)
+        return StackedSamples((PairInputs(source, target[:, :-1]), target[:, 1:]))
 
 
 class PairSplits(NamedTuple):

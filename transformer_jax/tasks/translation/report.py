@@ -1,7 +1,8 @@
-"""What a trained translator is asked: how much of the test set is right, and where does it look?"""
+"""Report on a trained translator: scores on the test set, and a picture of its cross-attention."""
 
 from collections.abc import Sequence
 
+from transformer_jax.data.loader import numpy_collate
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.tasks.translation.padded_pairs import PairDataset, TextPair
 from transformer_jax.tasks.translation.text_metrics import char_error_rate, exact_match, translation_scores
@@ -32,8 +33,8 @@ def score(trainer: TrainerModule, pairs: Sequence[TextPair], *, corpus: bool) ->
 
 def save_attention(trainer: TrainerModule, pair: TextPair) -> None:
     """Draw where each byte of a translation looks in its source, into the run: every layer and head."""
-    batch = PairDataset([pair]).__getitems__([0]).stacked
-    _, maps = trainer.forward(batch, return_attention=True)
+    inputs, _ = numpy_collate([PairDataset([pair])[0]])
+    _, maps = trainer.forward(inputs, return_attention=True)
     queries = ["start", *byte_labels(pair.target)]
     figure = plot_attention_maps([byte_labels(pair.source)], maps.cross, query_data=[queries])
     trainer.run.save_figure("cross_attention.png", figure)

@@ -3,31 +3,34 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Int
+from jaxtyping import Int, PRNGKeyArray
 
-from transformer_jax.config import TrainingConfig, check_at_least
-from transformer_jax.data.loader import Loader, make_loader
+from transformer_jax.config import Criterion, TrainingConfig, check_at_least, setting
+from transformer_jax.data.batch import Batch
+from transformer_jax.data.loader import make_loader
 from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
 from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.nn.masks import padding_mask
+from transformer_jax.tasks.train_and_test import Results, TaskData, train_and_test
 from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, pad
 from transformer_jax.tasks.translation.dates import load_dates
-from transformer_jax.tasks.translation.padded_pairs import PairBatch, PairSplits
+from transformer_jax.tasks.translation.padded_pairs import PairInputs, PairSplits, TextPair
 from transformer_jax.tasks.translation.pair_files import load_pairs
 from transformer_jax.tasks.translation.report import save_attention, score
-from transformer_jax.trained.pretrained import find_trained, fit_or_adopt
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.parallel import on_all_devices, shard
 from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.trees import Arrays, Params
 
 LENGTH_STEP = 16  # lengths of what is translated are rounded up to multiples, each of which is compiled once
 
@@ -43,25 +46,22 @@ class TranslationConfig(TrainingConfig):
         InputError: at construction, for a value that cannot work.
     """
 
-    data: Path | None = None  # sentence pairs, two columns with a tab between them; none: dates
+    data: Path | None = setting(None, path=True)  # sentence pairs, two columns with a tab between them; none: dates
     max_bytes: int = 256  # longest text of the pairs; longer ones are counted and left out
     train_size: int = 192_000  # dates in the training set
     val_size: int = 1_000  # dates in the validation set
     test_size: int = 2_000  # dates in the test set
-    model_dim: int = 128  # width of the model
-    num_heads: int = 4  # attention heads, a divisor of the width
-    num_layers: int = 2  # blocks in each stack
-    dim_feedforward: int = 256  # width inside the feed-forward networks
+    model_dim: int = setting(128, of_model=True)  # width of the model
+    num_heads: int = setting(4, of_model=True)  # attention heads, a divisor of the width
+    num_layers: int = setting(2, of_model=True)  # blocks in each stack
+    dim_feedforward: int = setting(256, of_model=True)  # width inside the feed-forward networks
     max_epochs: int = 1  # passes over the training set
     batch_size: int = 64  # pairs in one step
     lr: float = 1e-3  # peak learning rate of the cosine schedule
     warmup: int = 100  # steps in which the learning rate rises from 0 to its peak
     eval_every: int = 1  # epochs between evaluations; the last epoch is always followed by one
-    beam_width: int = 1  # hypotheses that the decoding keeps; 1 is greedy
-    length_penalty: float = 0.6  # of beam search; larger favours longer translations
-
-    NEUTRAL: ClassVar[frozenset[str]] = TrainingConfig.NEUTRAL | {"beam_width", "length_penalty"}
-    MODEL: ClassVar[frozenset[str]] = TrainingConfig.MODEL | {"dim_feedforward"}
+    beam_width: int = setting(1, neutral=True)  # hypotheses that the decoding keeps; 1 is greedy
+    length_penalty: float = setting(0.6, neutral=True)  # of beam search; larger favours longer translations
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,6 +71,11 @@ class TranslationConfig(TrainingConfig):
             raise InputError(
                 f"max_bytes is {self.max_bytes}; it may be at most {Transformer.max_len - 2}, the positional table's"
             )
+
+    @property
+    def default_criterion(self) -> Criterion:
+        """Accuracy on dates, of which each has one right answer; loss on other pairs."""
+        return Criterion("accuracy", "max") if self.data is None else Criterion("loss", "min")
 
     def check_trained_on(self, trained: "TranslationConfig", what: str) -> None:
         if (self.data is None) != (trained.data is None):
@@ -91,9 +96,9 @@ class TranslationTrainer(TrainerModule):
     config_class = TranslationConfig
     config: TranslationConfig
 
-    def __init__(self, config: TranslationConfig, constants: Any = None) -> None:
-        super().__init__(config, constants)
-        self._translate = jax.jit(shard(self._decode, self.mesh, returns_rows=True))
+    def __init__(self, config: TranslationConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
+        super().__init__(config, constants, model)
+        self._translate = jax.jit(self.strategy.share(self._decode, returns_rows=True))
 
     def create_model(self) -> Transformer:
         config = self.config
@@ -109,15 +114,14 @@ class TranslationTrainer(TrainerModule):
             tie_embeddings=True,
         )
 
-    def model_inputs(self, data: PairBatch) -> tuple[ArrayLike, ArrayLike, Array]:
-        return data.source, data.target[:, :-1], padding_mask(data.source != PAD)
+    def model_inputs(self, inputs: PairInputs) -> tuple[ArrayLike, ArrayLike, Array]:
+        return inputs.source, inputs.target, padding_mask(jnp.asarray(inputs.source) != PAD)
 
-    def loss_function(self, params: Any, data: PairBatch, key: Array | None, *, train: bool) -> Elements:
-        labels = data.target[:, 1:]  # [B T]
-        logits = self.apply(params, data, key, train=train)  # [B T V]
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        real = labels != PAD
-        return {"loss": (losses, real), "accuracy": (logits.argmax(-1) == labels, real)}
+    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+        logits = self.apply(params, batch.inputs, key, train=train)  # [B T V]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B T]
+        real = batch.targets != PAD
+        return {"loss": (losses, real), "accuracy": (logits.argmax(-1) == batch.targets, real)}
 
     def predict(self, inputs: Sequence[str]) -> list[str]:
         """Translations of texts.
@@ -131,7 +135,7 @@ class TranslationTrainer(TrainerModule):
                 raise InputError(
                     f"the text {text[:40]!r} has {len(source)} bytes; it may have 1 to {self.config.max_bytes}"
                 )
-        params = on_all_devices(self.params, self.mesh)
+        params = self.strategy.place(self.params)
         lengths = np.array([-(-len(source) // LENGTH_STEP) * LENGTH_STEP for source in sources], int)
         translations = [""] * len(sources)
         for length in np.unique(lengths):
@@ -150,11 +154,12 @@ class TranslationTrainer(TrainerModule):
         """Tokens that a translation may have, the end token counted."""
         return 11 if self.config.data is None else self.config.max_bytes + 1
 
-    def _decode(self, params: Any, source: Int[Array, "B S"]) -> Decoded:
-        def start():
-            return self.model.apply(
+    def _decode(self, params: Params, source: Int[Array, "B S"]) -> Decoded:
+        def start() -> DecodingCache:
+            cache: DecodingCache = self.model.apply(
                 {"params": params}, source, padding_mask(source != PAD), method=self.model.start_decoding
             )
+            return cache
 
         def step(tokens, position, cache):
             return self.model.apply({"params": params}, tokens, position, cache, method=self.model.decode_step)
@@ -175,8 +180,16 @@ class TranslationTrainer(TrainerModule):
         return jax.tree.map(lambda leaf: leaf[:, 0], found)
 
 
-def translation_loaders(config: TranslationConfig, splits: PairSplits) -> tuple[Loader, Loader, Loader]:
-    """Loaders of the three splits, whose batches have at most four shapes."""
+@dataclasses.dataclass(frozen=True)
+class TranslationData(TaskData):
+    """The pairs, in batches of at most four shapes."""
+
+    test_pairs: Sequence[TextPair]
+
+
+def translation_data(config: TranslationConfig) -> TranslationData:
+    """Dates, or the pairs of a file."""
+    splits = config.splits()
     train_loader = make_loader(
         splits.train,
         config.batch_size,
@@ -189,29 +202,25 @@ def translation_loaders(config: TranslationConfig, splits: PairSplits) -> tuple[
     val_loader, test_loader = (
         make_loader(split, config.batch_size, groups=split.buckets) for split in (splits.val, splits.test)
     )
-    return train_loader, val_loader, test_loader
+    return TranslationData(train_loader, val_loader, test_loader, splits.test.pairs)
 
 
-def train_translation(
-    config: TranslationConfig | None = None, **settings: Any
-) -> tuple[TranslationTrainer, dict[str, Any]]:
-    """Train and test; leave a run directory with checkpoint, results and attention maps.
+def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
+    """Translate and score the test set, and draw the attention of one translation."""
+    scores = score(trainer, data.test_pairs, corpus=trainer.config.data is not None)
+    save_attention(trainer, data.test_pairs[0])
+    return dict(scores)
 
-    With `pretrained` nothing is trained: that model is tested, in a directory of its own.
+
+def train_translation(config: TranslationConfig | None = None, **settings: Any) -> tuple[TranslationTrainer, Results]:
+    """Train and test; leave a run directory with checkpoints, results and attention maps.
 
     Args:
         config: the run's settings; the defaults of `TranslationConfig` if None.
         **settings: fields of the config to replace.
 
     Returns:
-        The trainer, with the best parameters in `trainer.params`, and what `results.json` holds.
+        As `train_and_test`.
     """
     config = dataclasses.replace(config or TranslationConfig(), **settings)
-    config, trained = find_trained(TranslationTrainer, config)
-    splits = config.splits()
-    train_loader, val_loader, test_loader = translation_loaders(config, splits)
-    trainer = TranslationTrainer(config)
-    fit_or_adopt(trainer, trained, train_loader, val_loader)
-    scores = score(trainer, splits.test.pairs, corpus=config.data is not None)
-    save_attention(trainer, splits.test.pairs[0])
-    return trainer, trainer.test(val_loader, test_loader, **scores)
+    return train_and_test(TranslationTrainer, config, translation_data, report)

@@ -1,0 +1,30 @@
+"""Models for tests that run once or twice: compiled quickly, with parameters that need no compilation."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+# The programs are slower, and are ready in a quarter of the time.
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+
+def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.jit`, for programs that take longer to compile than to run."""
+    return jax.jit(function, compiler_options=QUICKLY if jax.default_backend() == "cpu" else None)
+
+
+@functools.cache
+def compiled(model: nn.Module, **options: Any) -> Callable[..., Any]:
+    """A model's `apply` with these keyword arguments, compiled once for all tests."""
+    return quick_jit(functools.partial(model.apply, **options))
+
+
+def drawn(model: nn.Module, *inputs: Any, scale: float = 0.3) -> dict[str, Any]:
+    """A model's parameters, no two arrays alike, so that none can be forgotten."""
+    leaves, structure = jax.tree.flatten(jax.eval_shape(model.init, jax.random.key(0), *inputs))
+    rng = np.random.default_rng(1)
+    return structure.unflatten([rng.normal(scale=scale, size=leaf.shape).astype(np.float32) for leaf in leaves])

@@ -1,0 +1,93 @@
+"""Batches: short ones padded with rows that count as invalid, consecutive ones stacked."""
+
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+from transformer_jax import InputError
+from transformer_jax.data.batch import as_pair, num_rows, pad_batch, pad_rows, stack_batches
+
+
+def samples(rows: int):
+    """Inputs `[B 2]` in a dictionary, and targets `[B]`."""
+    return {"numbers": np.arange(2 * rows).reshape(rows, 2)}, 10 * np.arange(rows)
+
+
+def test_the_last_row_is_repeated_up_to_the_size():
+    tree = {"a": np.arange(3), "b": (np.arange(6).reshape(3, 2),)}
+    assert num_rows(tree) == 3
+    padded = pad_rows(tree, 5)
+    assert padded["a"].tolist() == [0, 1, 2, 2, 2]
+    assert padded["b"][0].tolist() == [[0, 1], [2, 3], [4, 5], [4, 5], [4, 5]]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_rows_that_suffice_are_not_copied(size):
+    tree = np.arange(3)
+    assert pad_rows(tree, size) is tree
+
+
+def test_padding_leaves_jax_arrays_to_numpy():
+    padded = pad_rows(jnp.arange(3), 5)
+    assert isinstance(padded, np.ndarray)
+    assert padded.tolist() == [0, 1, 2, 2, 2]
+
+
+def test_a_short_batch_is_padded_with_copies_that_count_as_invalid():
+    batch = pad_batch(samples(3), 5)
+    assert batch.inputs["numbers"].tolist() == [[0, 1], [2, 3], [4, 5], [4, 5], [4, 5]]
+    assert batch.targets.tolist() == [0, 10, 20, 20, 20]
+    assert batch.valid.tolist() == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("batch_size", [3, 5])
+def test_a_batch_of_the_size_or_larger_is_not_changed(batch_size):
+    inputs, targets = samples(5)
+    batch = pad_batch((inputs, targets), batch_size)
+    assert batch.inputs is inputs
+    assert batch.targets is targets
+    assert batch.valid.tolist() == [True] * 5
+
+
+def test_targets_may_be_empty():
+    batch = pad_batch((np.arange(3), None), 5)
+    assert batch.targets is None
+    assert batch.valid.tolist() == [True, True, True, False, False]
+
+
+def test_consecutive_batches_are_stacked_and_filled_up_with_invalid_ones():
+    batches, count = stack_batches(samples(7), batch_size=3, num_batches=5)
+    assert count == 3
+    assert batches.targets.tolist() == [[0, 10, 20], [30, 40, 50], [60] * 3, [60] * 3, [60] * 3]
+    assert batches.inputs["numbers"].shape == (5, 3, 2)
+    assert batches.inputs["numbers"][1].tolist() == [[6, 7], [8, 9], [10, 11]]
+    assert batches.valid.sum(1).tolist() == [3, 3, 1, 0, 0]
+    assert batches.valid[2].tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(("rows", "count"), [(3, 1), (4, 2), (6, 2)])
+def test_a_short_batch_counts_among_the_real_ones(rows, count):
+    assert stack_batches(samples(rows), batch_size=3, num_batches=2)[1] == count
+
+
+@pytest.mark.parametrize(
+    ("other", "given"),
+    [
+        ({"inputs": np.arange(3), "targets": np.arange(3)}, "dict"),
+        (np.arange(2), "ndarray"),
+        ((np.arange(3),) * 3, "tuple of length 3"),
+        ([np.arange(3)] * 2, "list"),
+    ],
+)
+def test_samples_are_a_pair(other, given):
+    with pytest.raises(InputError, match=rf"a data set gives \(inputs, targets\); got {given}$"):
+        as_pair(other)
+
+
+def test_padding_and_stacking_need_a_pair(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # else the types of the arguments are the error
+    other = {"inputs": np.arange(3), "targets": np.arange(3)}
+    for make in (lambda: pad_batch(other, 5), lambda: stack_batches(other, 3, 2)):
+        with pytest.raises(InputError, match="got dict"):
+            make()

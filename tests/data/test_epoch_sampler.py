@@ -1,0 +1,122 @@
+"""The order of an epoch: a function of the seed and the epoch's number, in batches of one group if there are groups."""
+
+import dataclasses
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from transformer_jax import InputError
+from transformer_jax.data.epoch_sampler import EpochBatchSampler
+
+GROUPS = np.random.default_rng(5).integers(3, size=101)
+
+
+def sampler(num_samples=37, batch_size=5, *, shuffle=True, drop_last=False, seed=2, groups=None) -> EpochBatchSampler:
+    return EpochBatchSampler(num_samples, batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed, groups=groups)
+
+
+def grouped(**options) -> EpochBatchSampler:
+    return sampler(101, 7, groups=GROUPS, **options)
+
+
+@pytest.mark.parametrize("make", [sampler, grouped])
+def test_the_order_is_a_function_of_seed_and_epoch(make):
+    used = make()
+    list(used.epoch(1))
+    assert list(used.epoch(3)) == list(make().epoch(3))
+    assert len({str(list(make(seed=seed).epoch(epoch))) for epoch in (0, 1) for seed in (0, 1)}) == 4
+
+
+def test_the_order_is_that_of_earlier_versions():
+    """A run that is resumed, or compared with an older one, sees its batches in the same order."""
+    assert list(sampler(7, 3).epoch(3)) == [[6, 5, 2], [0, 1, 3], [4]]
+    assert list(sampler(7, 3, groups=np.arange(7) % 2).epoch(3)) == [[3], [6, 2, 0], [4, 5, 1]]
+
+
+@pytest.mark.parametrize("make", [sampler, grouped])
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_an_epoch_holds_each_sample_once_and_its_number_in_each_batch(make, epoch):
+    batches = list(make().epoch(epoch))
+    assert len(batches) == len(make())
+    assert sorted(chain(*batches)) == list(range(make().num_samples))
+    assert [indices.epoch for indices in batches] == [epoch] * len(batches)
+
+
+def test_without_shuffling_the_indices_ascend():
+    batches = list(sampler(7, 3, shuffle=False).epoch(0))
+    assert batches == list(sampler(7, 3, shuffle=False).epoch(1)) == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+@pytest.mark.parametrize(("drop_last", "sizes"), [(True, [5] * 7), (False, [5] * 7 + [2])])
+def test_the_last_batch_is_short_or_dropped(drop_last, sizes):
+    assert len(sampler(drop_last=drop_last)) == len(sizes)
+    assert [len(batch) for batch in sampler(drop_last=drop_last).epoch(0)] == sizes
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(37) % 3])
+@pytest.mark.parametrize("first_batch", [0, 1, 4, 7, 8])
+def test_an_epoch_can_begin_at_any_of_its_batches(groups, first_batch):
+    whole = list(sampler(groups=groups).epoch(3))
+    assert list(sampler(groups=groups).epoch(3, first_batch)) == whole[first_batch:]
+
+
+def test_overlapping_epochs_do_not_disturb_each_other():
+    one = sampler()
+    pairs = list(zip(one.epoch(0), one.epoch(1, first_batch=0), strict=True))
+    assert [list(batches) for batches in zip(*pairs, strict=True)] == [list(sampler().epoch(n)) for n in (0, 1)]
+
+
+@pytest.mark.parametrize(("at_once", "sizes"), [(2, [10, 10, 10, 2]), (3, [15, 15, 2]), (7, [32]), (11, [32])])
+def test_several_batches_at_once_are_the_same_ones_behind_each_other(at_once, sizes):
+    one_by_one = list(sampler().epoch(0))
+    items = list(sampler().epoch(0, 1, lambda: at_once))
+    assert [len(item) for item in items] == sizes
+    assert list(chain(*items)) == list(chain(*one_by_one[1:]))
+    assert all(item.epoch == 0 for item in items)
+
+
+def test_the_number_of_batches_at_once_is_asked_before_each_item():
+    numbers = iter([1, 3, 2, 5])
+    items = list(sampler(drop_last=True).epoch(0, batches_at_once=lambda: next(numbers)))
+    assert [len(item) for item in items] == [5, 15, 10, 5]
+    assert list(chain(*items)) == list(chain(*sampler(drop_last=True).epoch(0)))
+
+
+def test_a_batch_holds_one_group_but_where_two_meet():
+    batches = list(grouped().epoch(0))
+    assert grouped().has_groups
+    assert not sampler().has_groups
+    assert sorted(map(len, batches)) == [3] + [7] * 14
+    assert sum(len(set(GROUPS[batch])) > 1 for batch in batches) <= 2
+
+
+def test_groups_come_in_random_order():
+    lowest = [GROUPS[batch].min() for batch in grouped().epoch(0)]
+    assert lowest != sorted(lowest)
+    assert [GROUPS[batch].min() for batch in grouped(shuffle=False).epoch(0)] == sorted(lowest)
+
+
+def test_without_shuffling_the_order_within_a_group_is_kept():
+    order = list(chain(*grouped(shuffle=False).epoch(0)))
+    assert order == sorted(range(101), key=lambda index: GROUPS[index])
+    assert order == list(chain(*grouped(shuffle=False).epoch(1)))
+
+
+def test_dropping_the_last_batch_of_groups_leaves_full_ones():
+    assert [len(batch) for batch in grouped(drop_last=True).epoch(0)] == [7] * 14
+
+
+def test_a_sampler_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        sampler().seed = 3
+
+
+def test_impossible_arguments_are_errors():
+    with pytest.raises(InputError, match="groups has 3 numbers; there are 101 samples"):
+        sampler(101, 7, groups=np.array([0, 1, 2]))
+    for first_batch in (-1, 9):
+        with pytest.raises(InputError, match=f"first_batch is {first_batch}; it must be between 0 and 8"):
+            next(sampler().epoch(0, first_batch))
+    with pytest.raises(InputError, match="batches_at_once gives 0; it must give at least 1"):
+        next(sampler().epoch(0, batches_at_once=lambda: 0))

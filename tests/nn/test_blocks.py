@@ -1,0 +1,200 @@
+"""Settings of blocks, the residual connection, and blocks that a researcher writes."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+from compiled_models import drawn, quick_jit
+
+from transformer_jax import DecoderBlock, EncoderBlock, TransformerDecoder, TransformerEncoder, TransformerPredictor
+from transformer_jax.errors import InputError
+from transformer_jax.nn.blocks import BlockSettings, Residual
+from transformer_jax.nn.encoder_decoder import Transformer
+
+B, S, T, D, H, F, L = 2, 7, 5, 6, 2, 13, 2
+X = np.random.default_rng(0).normal(size=(B, T, D)).astype(np.float32)
+MAKERS = {
+    "block": lambda *dropout, **options: EncoderBlock(D, H, F, *dropout, **options),
+    "stack": lambda *dropout, **options: TransformerEncoder(L, D, H, F, *dropout, **options),
+    "predictor": lambda *dropout, **options: TransformerPredictor(D, 3, H, L, *dropout, **options),
+    "transformer": lambda *dropout, **options: Transformer(11, 13, D, H, L, L, F, *dropout, **options),
+}
+every_module = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+@every_module
+def test_dropout_prob_is_a_shorthand_for_that_of_the_settings(make):
+    settings = BlockSettings(dropout_prob=0.3)
+    model = make(settings=settings)
+    assert model == make(0.3) == make(dropout_prob=0.3) == make(0.3, settings=settings)
+    assert (model.dropout_prob, model.settings.dropout_prob) == (0.3, 0.3)
+    assert hash(model) == hash(make(0.3))
+    assert make(0.0).settings.dropout_prob == 0
+
+
+@every_module
+def test_dropout_prob_goes_with_settings_that_do_not_give_one(make):
+    model = make(0.3, settings=BlockSettings(norm_first=True))
+    assert model == make(settings=BlockSettings(dropout_prob=0.3, norm_first=True))
+
+
+@every_module
+@pytest.mark.parametrize("of_settings", [0.1, 0.2])
+def test_two_dropout_probabilities_that_differ_are_an_error_that_names_both(make, of_settings):
+    with pytest.raises(InputError, match=f"dropout_prob is 0.3, and settings.dropout_prob is {of_settings}"):
+        make(0.3, settings=BlockSettings(dropout_prob=of_settings))
+
+
+@every_module
+def test_a_clone_takes_a_new_dropout_prob_or_new_settings(make):
+    model = make(settings=BlockSettings(dropout_prob=0.3, norm_first=True))
+    assert model.clone() == model
+    assert model.clone(dropout_prob=0.0) == make(settings=BlockSettings(norm_first=True))
+    assert model.clone(settings=BlockSettings(dropout_prob=0.2)) == make(0.2)
+    with pytest.raises(InputError, match=r"dropout_prob is 0.1, and settings.dropout_prob is 0.2"):
+        model.clone(dropout_prob=0.1, settings=BlockSettings(dropout_prob=0.2))
+
+
+def test_the_transformer_s_dropout_is_a_tenth_and_everyone_else_s_zero():
+    assert [make().dropout_prob for make in MAKERS.values()] == [0, 0, 0, 0.1]
+
+
+def test_the_tutorials_positional_arguments():
+    block = EncoderBlock(D, H, F, 0.1)
+    assert (block.input_dim, block.num_heads, block.dim_feedforward, block.dropout_prob) == (D, H, F, 0.1)
+    encoder = TransformerEncoder(L, D, H, F, 0.1)
+    assert (encoder.num_layers, encoder.input_dim, encoder.dim_feedforward, encoder.dropout_prob) == (L, D, F, 0.1)
+    model = TransformerPredictor(D, 3, H, L, 0.1, 0.2)
+    assert (model.num_classes, model.num_heads, model.num_layers) == (3, H, L)
+    assert (model.dropout_prob, model.input_dropout_prob) == (0.1, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dropout_prob": 1.0}, "dropout_prob is 1.0; it must be at least 0 and below 1"),
+        ({"dropout_prob": -0.1}, "dropout_prob is -0.1"),
+        ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0; it must be a finite number above 0"),
+        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan"),
+    ],
+)
+def test_impossible_settings_are_errors(options, message):
+    with pytest.raises(InputError, match=message):
+        BlockSettings(**options)
+
+
+def test_an_activation_that_is_no_function_is_an_error():
+    # The types that the tests check at run time would refuse it first.
+    with pytest.raises(Exception, match="activation"):
+        BlockSettings(activation="relu")
+
+
+@every_module
+def test_an_impossible_dropout_prob_is_an_error(make):
+    with pytest.raises(InputError, match=r"dropout_prob is 1.5; it must be at least 0 and below 1"):
+        make(1.5)
+
+
+def test_stacks_and_models_pass_their_settings_to_their_parts():
+    settings = BlockSettings(dropout_prob=0.3, norm_first=True, activation=nn.gelu, layer_norm_epsilon=1e-5)
+    for stack in (TransformerEncoder, TransformerDecoder):
+        assert [layer.settings for layer in stack(L, D, H, F, settings=settings).bind({}).layers] == [settings] * L
+    predictor = TransformerPredictor(D, 3, H, L, settings=settings).bind({})
+    assert (predictor.encoder.settings, predictor.output_dropout.rate) == (settings, 0.3)
+    assert predictor.output_norm.epsilon == 1e-5
+    model = Transformer(11, 13, D, H, L, L, F, settings=settings).bind({})
+    assert (model.encoder.settings, model.decoder.settings, model.embedding_dropout.rate) == (settings, settings, 0.3)
+
+
+def layer_norm(x: np.ndarray, epsilon: float) -> np.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_residual_connection_adds_the_sublayer_of_its_input(norm_first):
+    residual = Residual(BlockSettings(norm_first=norm_first, layer_norm_epsilon=0.25))
+
+    def sublayer(h):
+        return 3 * h + 1, h.sum(), "more"
+
+    (output, total, more), _ = residual.init_with_output(jax.random.key(0), X, sublayer, train=False)
+    read = layer_norm(X, 0.25) if norm_first else X
+    expected = X + 3 * read + 1 if norm_first else layer_norm(X + 3 * read + 1, 0.25)
+    np.testing.assert_allclose(output, expected, atol=2e-6)
+    assert (total, more) == (pytest.approx(read.sum(), abs=1e-5), "more")
+    alone, _ = residual.init_with_output(jax.random.key(0), X, lambda h: 3 * h + 1, train=False)
+    np.testing.assert_array_equal(alone, output)
+
+
+def test_a_residual_connection_drops_elements_of_the_sublayer_in_training_alone():
+    residual = Residual(BlockSettings(dropout_prob=0.25, norm_first=True))
+    x = np.zeros((97, T, D), np.float32)
+    params = {"params": {"norm": {"scale": np.ones(D), "bias": np.zeros(D)}}}
+    for train, share in ((False, 1.0), (True, 0.75)):
+        output = residual.apply(params, x, lambda h: h + 1, train=train, rngs={"dropout": jax.random.key(1)})
+        assert set(np.unique(output).round(5)) == ({1.0} if not train else {0.0, np.float32(1.33333)})
+        # 2 910 numbers: the standard deviation of the share is 0.008.
+        assert np.mean(output != 0) == pytest.approx(share, abs=0.03)
+
+
+class ParallelBlock(EncoderBlock):
+    """Attention and feed-forward read the same input; their outputs are added."""
+
+    def __call__(self, x, mask=None, *, train=False, return_attention=False):
+        def sublayers(h):
+            y, attention = self.self_attn(h, mask=mask, return_attention=True)
+            return y + self.feed_forward(h, train=train), attention
+
+        x, attention = self.self_attn_residual(x, sublayers, train=train)
+        return (x, attention) if return_attention else x
+
+
+class SilentDecoderBlock(DecoderBlock):
+    """Decoder block without a feed-forward network."""
+
+    def sublayers(self, x, attend_target, attend_memory, *, train):
+        x, of_target = self.self_attn_residual(x, attend_target, train=train)
+        x, of_memory = self.cross_attn_residual(x, attend_memory, train=train)
+        return x, of_target, of_memory
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_block_of_one_s_own_in_the_predictor(norm_first):
+    settings = BlockSettings(norm_first=norm_first)
+    model = TransformerPredictor(D, 3, H, L, settings=settings, block=ParallelBlock)
+    params = drawn(model, X)
+    assert set(params["params"]["encoder"]["layers_1"]) == {"self_attn", "self_attn_residual", "feed_forward"}
+
+    @quick_jit
+    def by_hand(params, x):
+        bound = model.bind(params)
+        x = bound.positional_encoding(bound.input_layer(x))
+        for layer in bound.encoder.layers:
+            h = layer.self_attn_residual.norm(x) if norm_first else x
+            x = x + layer.self_attn(h) + layer.feed_forward(h, train=False)
+            x = x if norm_first else layer.self_attn_residual.norm(x)
+        x = bound.encoder.norm(x) if norm_first else x
+        return bound.output_layer(nn.relu(bound.output_norm(bound.output_hidden(x))))
+
+    logits, maps = quick_jit(lambda params, x: model.apply(params, x, return_attention=True))(params, X)
+    np.testing.assert_allclose(logits, by_hand(params, X), atol=1e-5)
+    np.testing.assert_allclose(np.sum(maps, axis=-1), np.ones((L, B, H, T)), atol=1e-5)
+
+
+def test_blocks_of_one_s_own_in_the_transformer_in_training_and_in_cached_decoding():
+    model = Transformer(
+        11, 13, D, H, 1, 1, F, 0.0, encoder_block=ParallelBlock, decoder_block=SilentDecoderBlock
+    )  # fmt: skip
+    rng = np.random.default_rng(1)
+    source, target = rng.integers(11, size=(B, S)), rng.integers(13, size=(B, T))
+    params = drawn(model, source, target)
+    assert "feed_forward_residual" not in params["params"]["encoder"]["layers_0"]
+    assert "feed_forward" not in params["params"]["decoder"]["layers_0"]
+    full = quick_jit(model.apply)(params, source, target)
+    cache = quick_jit(lambda params, source: model.apply(params, source, length=T, method="start_decoding"))(
+        params, source
+    )
+    step = quick_jit(lambda *arguments: model.apply(params, *arguments, method="decode_step"))
+    for position in range(T):
+        logits, cache = step(target[:, position], position, cache)
+        np.testing.assert_allclose(logits, full[:, position], atol=1e-5)

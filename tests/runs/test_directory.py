@@ -1,0 +1,221 @@
+"""A run's directory: who holds it, which settings it accepts, what happens when it vanishes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.errors import InputError
+from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.directory import RunDirectory, read_settings
+
+STATE = {"params": np.arange(15, dtype=np.float32).reshape(3, 5)}
+REMEDY = "; choose another checkpoint_dir, or --no-resume --overwrite to replace that run"
+
+
+def config(parent: Path, **settings) -> TrainingConfig:
+    return TrainingConfig(checkpoint_dir=parent, **settings)
+
+
+def open_and_close(parent: Path, **settings) -> None:
+    RunDirectory(config(parent, **settings), "Task").close()
+
+
+def rewrite_config(parent: Path, change) -> Path:
+    file = parent / "Task" / "config.json"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    return file
+
+
+def test_it_holds_the_settings_and_the_checkpoints_of_the_configs_criterion(tmp_path):
+    with RunDirectory(config(tmp_path, lr=0.25, best_by="val/loss:min"), "Task") as run:
+        assert run.path == tmp_path / "Task"
+        assert (run.settings["task"], run.settings["lr"]) == ("Task", 0.25)
+        assert run.settings["checkpoint_dir"] == str(tmp_path)
+        for step, loss in ((3, 0.5), (5, 0.25), (7, 0.75)):
+            run.checkpoints.save(step, STATE, {}, {"loss": loss})
+        assert run.checkpoints.best_step == 5
+    stored = json.loads((tmp_path / "Task" / "config.json").read_text())
+    assert stored == {"format": 2, **run.settings}
+    assert read_settings(run.path) == ("Task", {name: v for name, v in run.settings.items() if name != "task"})
+
+
+def test_every_attribute_is_there_from_the_start(tmp_path):
+    with RunDirectory(config(tmp_path), "Task") as run:
+        before = set(vars(run))
+        run.checkpoints.save(3, STATE, {})
+        run.write_results({"accuracy": np.float32(0.5)})
+        run.save_figure("picture.png", Figure())
+        run.check()
+    assert set(vars(run)) == before
+    assert json.loads((run.path / "results.json").read_text()) == {"accuracy": 0.5}
+    assert (run.path / "picture.png").stat().st_size > 0
+
+
+# Who holds it.
+
+
+def test_it_is_held_until_it_is_closed_which_may_be_done_twice(tmp_path):
+    run = RunDirectory(config(tmp_path), "Task")
+    with pytest.raises(InputError, match="Task is in use by process"):
+        RunDirectory(config(tmp_path), "Task")
+    run.close()
+    run.close()
+    again = RunDirectory(config(tmp_path), "Task")
+    run.close()  # the first one's lock is not the second one's
+    with pytest.raises(InputError, match="Task is in use by process"):
+        RunDirectory(config(tmp_path), "Task")
+    again.close()
+
+
+def test_closing_finishes_the_checkpoints_while_it_is_still_held(tmp_path, monkeypatch):
+    close, calls = Checkpoints.close, []
+
+    def close_while_held(checkpoints: Checkpoints) -> None:
+        calls.append(checkpoints)
+        with pytest.raises(InputError, match="in use by process"):
+            RunDirectory(config(tmp_path), "Task")
+        close(checkpoints)
+
+    monkeypatch.setattr(Checkpoints, "close", close_while_held)
+    with RunDirectory(config(tmp_path), "Task") as run:
+        run.checkpoints.save(3, STATE, {})
+    assert calls == [run.checkpoints]
+    assert (run.path / "checkpoints" / "3").is_dir()
+
+
+def test_it_is_let_go_also_when_a_checkpoint_could_not_be_written(tmp_path, monkeypatch):
+    def fail(checkpoints: Checkpoints) -> None:
+        raise InputError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "close", fail)
+        run = RunDirectory(config(tmp_path), "Task")
+        with pytest.raises(InputError, match="the disk is full"):
+            run.close()
+        run.close()  # nothing is left to do
+    open_and_close(tmp_path)
+
+
+def test_a_refused_directory_is_not_held(tmp_path, monkeypatch):
+    with RunDirectory(config(tmp_path), "Task") as run:
+        run.write_results({})
+    kept = []  # an error keeps the frames alive that it went through, and all objects in them
+    with pytest.raises(InputError, match="lr was 0.0005 and is 0.5") as refused:
+        RunDirectory(config(tmp_path, lr=0.5), "Task")
+    kept.append(refused.value)
+    with pytest.raises(InputError, match="holds a finished run; --overwrite") as refused:
+        RunDirectory(config(tmp_path, lr=0.5, resume=False), "Task")
+    kept.append(refused.value)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
+        with pytest.raises(InputError, match="it must be a directory that can be written .read-only") as refused:
+            RunDirectory(config(tmp_path), "Task")
+        kept.append(refused.value)
+    with RunDirectory(config(tmp_path, lr=0.5, resume=False, overwrite=True), "Task") as run:
+        assert not (run.path / "results.json").exists()
+    assert read_settings(run.path)[1]["lr"] == 0.5
+
+
+def test_a_file_in_its_place_is_an_error_that_names_checkpoint_dir(tmp_path):
+    (tmp_path / "Task").write_text("mine")
+    with pytest.raises(InputError, match=f"checkpoint_dir is {tmp_path}; it must be a directory that can be written"):
+        RunDirectory(config(tmp_path), "Task")
+
+
+def test_a_training_is_left_alone_by_an_evaluation(tmp_path):
+    (tmp_path / "Task_pretrained" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(InputError, match="holds a training, not an evaluation"):
+        RunDirectory(config(tmp_path, pretrained="reverse"), "Task")
+    (tmp_path / "Task_pretrained" / "checkpoints").rmdir()
+    with RunDirectory(config(tmp_path, pretrained="reverse"), "Task") as run:
+        assert run.checkpoints.steps == []
+    assert not (run.path / "checkpoints").exists()
+
+
+# Settings and format.
+
+
+def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_path):
+    open_and_close(tmp_path)
+    open_and_close(tmp_path, log_every=7, num_workers=3)
+    assert read_settings(tmp_path / "Task")[1]["log_every"] == 7
+
+    class EveryRateIsTheSame(TrainingConfig):
+        @classmethod
+        def neutral_fields(cls) -> frozenset[str]:
+            return super().neutral_fields() | {"lr"}
+
+    with pytest.raises(InputError, match="lr was 0.0005 and is 0.5" + REMEDY):
+        open_and_close(tmp_path, lr=0.5)
+    RunDirectory(EveryRateIsTheSame(checkpoint_dir=tmp_path, lr=0.5), "Task").close()
+
+
+@pytest.mark.parametrize(
+    ("change", "number"),
+    [
+        (lambda stored: stored | {"format": 1}, 1),
+        (lambda stored: stored | {"format": 3}, 3),
+        (lambda stored: {name: value for name, value in stored.items() if name != "format"}, 1),
+    ],
+)
+def test_another_format_is_an_error_that_names_both_until_the_run_is_replaced(tmp_path, change, number):
+    open_and_close(tmp_path)
+    file = rewrite_config(tmp_path, change)
+    message = f"{file} is of format {number}, this version reads 2"
+    before = file.read_bytes()
+    with pytest.raises(InputError, match=message + REMEDY):
+        RunDirectory(config(tmp_path), "Task")
+    with pytest.raises(InputError, match=message + "$"):
+        read_settings(tmp_path / "Task")
+    assert file.read_bytes() == before
+    open_and_close(tmp_path, resume=False, overwrite=True)
+    assert read_settings(tmp_path / "Task")[0] == "Task"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("{", "Expecting property name"), ('["task"]', "it names no task"), ('{"format": 2}', "it names no task")],
+)
+def test_a_file_that_is_no_runs_is_an_error(tmp_path, text, reason):
+    with pytest.raises(InputError, match=f"{tmp_path} holds no run: config.json is missing"):
+        read_settings(tmp_path)
+    (tmp_path / "Task").mkdir()
+    (tmp_path / "Task" / "config.json").write_text(text)
+    for read in (lambda: read_settings(tmp_path / "Task"), lambda: RunDirectory(config(tmp_path), "Task")):
+        with pytest.raises(InputError, match=f"config.json is no run's: {reason}"):
+            read()
+
+
+# While it is used.
+
+
+@pytest.mark.parametrize("vanished", [".", "config.json"])
+def test_a_directory_that_vanished_is_an_error_that_names_it(tmp_path, vanished):
+    with RunDirectory(config(tmp_path), "Task") as run:
+        run.check()
+        (run.path / vanished).rename(tmp_path / "elsewhere")
+        with pytest.raises(InputError, match=f"{run.path} can't be written any more"):
+            run.check()
+
+
+def test_what_can_not_be_written_is_an_error_that_names_the_directory(tmp_path):
+    with RunDirectory(config(tmp_path), "Task") as run:
+        with pytest.raises(InputError, match=f"{run.path} can't be written any more .No space left"), run.writing():
+            raise OSError("No space left")
+        run.path.rename(tmp_path / "elsewhere")
+        with pytest.raises(InputError, match=f"{run.path} can't be written any more"):
+            run.write_results({"accuracy": 0.5})
+        with pytest.raises(InputError, match=f"{run.path} can't be written any more"):
+            run.save_figure("picture.png", Figure())
+
+
+def test_it_needs_no_matplotlib():
+    code = "import sys, transformer_jax.runs.directory; print('matplotlib' in sys.modules)"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "False\n"

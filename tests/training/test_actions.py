@@ -1,0 +1,105 @@
+"""Actions between the steps, each by itself."""
+
+import pytest
+
+from transformer_jax import InputError
+from transformer_jax.config import Criterion
+from transformer_jax.training.actions import Check, EarlyStopping, LogMetrics, SaveTimes
+
+
+def sums(loss: float, weight: float = 1.0, rate: float = 0.1):
+    return {"loss": (loss, weight), "gradient_norm": (1.0, 1.0), "learning_rate": (rate, 1.0)}
+
+
+class Log(list):
+    """Remembers the entries."""
+
+    def log(self, step, scalars):
+        self.append((step, dict(scalars)))
+
+
+def test_training_is_logged_every_few_steps_and_at_the_end_of_an_epoch_as_means_since_the_last_entry():
+    entries = Log()
+    action = LogMetrics([entries.log], every=2, steps_per_epoch=5)
+    for step, (loss, weight) in enumerate([(1, 1), (6, 3), (4, 2), (0, 2), (10, 5)], start=1):
+        action.on_step(step, sums(loss, weight, rate=step / 10), steps_per_second=7.0)
+    assert [step for step, _ in entries] == [2, 4, 5]
+    assert [entry["train/loss"] for _, entry in entries] == [7 / 4, 4 / 4, 10 / 5]
+    assert [entry["train/learning_rate"] for _, entry in entries] == [0.2, 0.4, 0.5]  # of the last step
+    assert entries[0][1]["train/steps_per_second"] == 7.0
+
+
+def test_the_log_goes_on_after_a_restart_as_if_there_had_been_none():
+    whole, parts = Log(), Log()
+    uninterrupted, first, second = (LogMetrics([log.log], 3, 100) for log in (whole, parts, parts))
+    for step in (1, 2):
+        uninterrupted.on_step(step, sums(step), 1.0)
+        first.on_step(step, sums(step), 1.0)
+    second.restore(first.saved())
+    for action in (uninterrupted, second):
+        action.on_step(3, sums(3), 1.0)
+    assert parts == whole == [(3, pytest.approx(whole[0][1]))]
+    assert whole[0][1]["train/loss"] == 2
+
+
+def test_an_evaluation_is_logged_under_the_name_of_the_validation_set():
+    entries = Log()
+    LogMetrics([entries.log], 2, 5).on_evaluation(10, {"loss": 0.5, "accuracy": 0.25})
+    assert entries == [(10, {"val/loss": 0.5, "val/accuracy": 0.25})]
+
+
+@pytest.mark.parametrize("name", ["loss", "gradient_norm"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_or_gradient_that_is_not_finite_is_an_error_with_the_step(name, value):
+    check = Check(Criterion("loss", "min"))
+    check.on_step(1, sums(3.0), 1.0)
+    with pytest.raises(FloatingPointError, match=f"{name} is {value} at step 2"):
+        check.on_step(2, sums(3.0) | {name: (value, 1.0)}, 1.0)
+
+
+def test_a_criterion_whose_metric_there_is_not_is_an_error_at_the_first_step():
+    with pytest.raises(InputError, match="chosen by val/accuracy:max; the loss function gives loss$"):
+        Check(Criterion("accuracy", "max")).on_step(1, sums(3.0), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "stops_after"),
+    [
+        ("max", [0.1, 0.5, 0.4, 0.5, 0.6], 4),  # an equal value is no improvement
+        ("min", [0.5, 0.4, 0.6, 0.3, 0.4, 0.4], 6),
+        ("max", [float("nan"), float("nan"), 0.1], 2),
+        ("max", [0.1, 0.2, 0.3], None),
+    ],
+)
+def test_training_stops_after_two_evaluations_without_a_better_one(mode, values, stops_after):
+    stopping = EarlyStopping(Criterion("accuracy", mode), patience=2)
+    wanted = []
+    for step, value in enumerate(values, start=1):
+        stopping.on_evaluation(step, {"accuracy": value})
+        wanted.append(stopping.wants_to_stop)
+        restored = EarlyStopping(Criterion("accuracy", mode), patience=2)
+        restored.restore(stopping.saved())
+        stopping = restored
+    assert (wanted.index(True) + 1 if True in wanted else None) == stops_after
+
+
+def test_without_patience_training_never_stops_early():
+    stopping = EarlyStopping(Criterion("accuracy", "max"), patience=0)
+    for step in range(99):
+        stopping.on_evaluation(step, {"accuracy": -float(step)})
+    assert not stopping.wants_to_stop
+
+
+def test_a_checkpoint_is_due_where_a_call_passes_a_multiple_of_the_steps():
+    times = SaveTimes(every=7, minutes=5.0)
+    due = [(before, before + 3) for before in range(0, 20) if times.is_due(before, before + 3)]
+    assert due == [(4, 7), (5, 8), (6, 9), (11, 14), (12, 15), (13, 16), (18, 21), (19, 22)]
+
+
+def test_a_checkpoint_is_due_minutes_after_the_last_one():
+    now = [1000.0]
+    times = SaveTimes(every=0, minutes=2.0, clock=lambda: now[0])
+    for now[0], due in ((1000.0, False), (1120.0, False), (1121.0, True), (5000.0, True)):
+        assert times.is_due(0, 50) == due
+    times.saved()
+    assert not times.is_due(50, 60)

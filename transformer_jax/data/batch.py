@@ -1,0 +1,81 @@
+"""Batches of the one size that is compiled: short ones are padded, consecutive ones stacked."""
+
+from typing import NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Bool, PyTree
+
+from transformer_jax.errors import InputError
+from transformer_jax.trees import Inputs, Targets
+
+Samples: TypeAlias = tuple[Inputs, Targets]  # one batch from a loader, arrays [B, ...]
+
+
+class Batch(NamedTuple):
+    """A batch of the one size that is compiled: inputs, targets, and which rows are real."""
+
+    inputs: Inputs  # pytree of arrays [B, ...]
+    targets: Targets  # pytree of arrays [B, ...]
+    valid: Bool[ArrayLike, "*steps B"]  # False for padding
+
+
+def as_pair(samples: PyTree) -> Samples:
+    """Check that samples are `(inputs, targets)`, and return them as they are.
+
+    Raises:
+        InputError: they are not a tuple of two.
+    """
+    if not isinstance(samples, tuple):
+        raise InputError(f"a data set gives (inputs, targets); got {type(samples).__name__}")
+    if len(samples) != 2:
+        raise InputError(f"a data set gives (inputs, targets); got {type(samples).__name__} of length {len(samples)}")
+    return samples
+
+
+def num_rows(tree: PyTree[ArrayLike]) -> int:
+    """B, the length of the first axis, which all arrays of the tree share."""
+    return len(jax.tree.leaves(tree)[0])
+
+
+def pad_rows(tree: PyTree[ArrayLike], size: int) -> PyTree[ArrayLike]:
+    """Repeat the last row until there are `size` rows; a tree with as many rows or more is returned as it is.
+
+    The copies are real data, so that nothing computed from them is infinite.
+    """
+    rows = num_rows(tree)
+    if rows >= size:
+        return tree
+    row_numbers = np.minimum(np.arange(size), rows - 1)  # 0 1 … rows-1 rows-1 rows-1
+    return jax.tree.map(lambda array: np.asarray(array)[row_numbers], tree)
+
+
+def pad_batch(samples: Samples, batch_size: int) -> Batch:
+    """Pad a short batch to `batch_size` rows with copies of its last row, which count as invalid.
+
+    Raises:
+        InputError: the samples are not `(inputs, targets)`.
+    """
+    inputs, targets = pad_rows(as_pair(samples), batch_size)
+    rows = num_rows(samples)
+    return Batch(inputs, targets, np.arange(max(rows, batch_size)) < rows)
+
+
+def stack_batches(samples: Samples, batch_size: int, num_batches: int) -> tuple[Batch, np.int32]:
+    """Split consecutive batches that were loaded at once, and pad them to `num_batches` batches.
+
+    Args:
+        samples: rows of at most `num_batches` batches; the last batch may be short.
+        batch_size: B, rows of each batch.
+        num_batches: batches of the result.
+
+    Returns:
+        Arrays `[num_batches, B, ...]`, and the number of batches that hold real rows.
+
+    Raises:
+        InputError: the samples are not `(inputs, targets)`.
+    """
+    padded = pad_batch(samples, num_batches * batch_size)
+    batches = jax.tree.map(lambda array: array.reshape(num_batches, batch_size, *array.shape[1:]), padded)
+    return batches, np.int32(-(-num_rows(samples) // batch_size))

@@ -1,0 +1,86 @@
+"""The order of an epoch's batches, a function of the seed and the epoch's number."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer_jax.errors import InputError
+
+
+class EpochIndices(list[int]):
+    """Indices of samples, with the epoch they belong to, for data sets that draw new samples in each epoch."""
+
+    def __init__(self, indices: Iterable[int], epoch: int) -> None:
+        super().__init__(indices)
+        self.epoch = epoch
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EpochBatchSampler:
+    """Indices of the samples in each batch. Nothing in it changes, so that several epochs can be iterated at a time.
+
+    With `groups`, samples of one group share batches. Where a group ends within a batch, samples of the next higher
+    group fill it up, so that there are as many batches as without groups.
+
+    Raises:
+        InputError: `groups` does not have one number for each sample.
+    """
+
+    num_samples: int  # N
+    batch_size: int  # B; the last batch may be shorter
+    _: dataclasses.KW_ONLY
+    shuffle: bool  # a new order in each epoch, instead of ascending indices
+    drop_last: bool  # leave out a last batch that is shorter than the others
+    seed: int  # of the order
+    groups: Int[np.ndarray, " N"] | None = None  # the group of each sample
+
+    def __post_init__(self) -> None:
+        if self.groups is not None and len(self.groups) != self.num_samples:
+            raise InputError(f"groups has {len(self.groups)} numbers; there are {self.num_samples} samples")
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return self.num_samples // self.batch_size if self.drop_last else -(-self.num_samples // self.batch_size)
+
+    @property
+    def has_groups(self) -> bool:
+        return self.groups is not None
+
+    def epoch(
+        self, epoch: int, first_batch: int = 0, batches_at_once: Callable[[], int] = lambda: 1
+    ) -> Iterator[EpochIndices]:
+        """The indices of one batch after another.
+
+        Args:
+            epoch: its number; with the seed it determines the order.
+            first_batch: the batch to begin with, as a resumed run does.
+            batches_at_once: called before each item; the item holds the indices of that many consecutive batches.
+
+        Raises:
+            InputError: `first_batch` is not one of the epoch's batches, nor their number; `batches_at_once` is below 1.
+        """
+        if not 0 <= first_batch <= len(self):
+            raise InputError(f"first_batch is {first_batch}; it must be between 0 and {len(self)}, the batches in all")
+        order, batches = self._shuffled(epoch)
+        while first_batch < len(batches):
+            num_batches = batches_at_once()
+            if num_batches < 1:
+                raise InputError(f"batches_at_once gives {num_batches}; it must give at least 1")
+            chosen = batches[first_batch : first_batch + num_batches]
+            indices = [order[batch * self.batch_size : (batch + 1) * self.batch_size] for batch in chosen]
+            yield EpochIndices(np.concatenate(indices).tolist(), epoch)
+            first_batch += num_batches
+
+    def _shuffled(self, epoch: int) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " num_batches"]]:
+        """The samples in an order that is cut into batches, and the order of these batches."""
+        rng = np.random.default_rng([self.seed, epoch])
+        order, batches = np.arange(self.num_samples), np.arange(len(self))
+        if self.shuffle:
+            order = rng.permutation(order)
+        if self.groups is not None:
+            order = order[np.argsort(self.groups[order], kind="stable")]
+            if self.shuffle:
+                batches = rng.permutation(batches)  # else an epoch would go from the lowest group to the highest
+        return order, batches

@@ -1,0 +1,67 @@
+"""The protocol of every experiment: load the data, train or take a trained model, report, test."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.data.loader import Loader
+from transformer_jax.trained.pretrained import check_fits, find_trained
+from transformer_jax.training.compilation import prepare_jax
+from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.trees import Arrays
+
+Config = TypeVar("Config", bound=TrainingConfig)
+Trainer = TypeVar("Trainer", bound=TrainerModule)
+Data = TypeVar("Data", bound="TaskData")
+
+Results = dict[str, Any]  # what `results.json` holds
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskData:
+    """The data sets of a task. A task may add fields of its own, for its report."""
+
+    train_loader: Loader
+    val_loader: Loader
+    test_loader: Loader
+    constants: Arrays = dataclasses.field(default=None, kw_only=True)  # arrays that every step reads
+
+
+def train_and_test(
+    trainer_class: type[Trainer],
+    config: Config,
+    load_data: Callable[[Config], Data],
+    report: Callable[[Trainer, Data], Results] | None = None,
+) -> tuple[Trainer, Results]:
+    """Train a task and test it; leave a run directory with checkpoints and results.
+
+    With `config.pretrained` nothing is trained: that model is tested, in a directory of its own.
+
+    Args:
+        trainer_class: of the task.
+        config: its settings.
+        load_data: the data sets for these settings.
+        report: looks at the trained model, writes pictures into the run, and returns further results.
+
+    Returns:
+        The trainer, with the best parameters in `trainer.params`, and what `results.json` holds.
+
+    Raises:
+        InputError: the pretrained model does not fit the task, or what `TrainerModule.fit` raises.
+    """
+    prepare_jax(config)
+    config, trained = find_trained(trainer_class, config)
+    data = load_data(config)
+    trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
+    if trained is None:
+        trainer.fit(data.train_loader, data.val_loader)
+    else:
+        check_fits(trained, trainer, data.train_loader.example())
+        trainer.adopt(trained.params)
+        print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
+    try:
+        more = {} if report is None else report(trainer, data)
+        return trainer, trainer.test(data.val_loader, data.test_loader, **more)
+    finally:
+        trainer.run.close()

@@ -1,0 +1,156 @@
+"""StepRunner: several training steps in one compiled call, compiled in the background, paced by their duration."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.typing import ArrayLike
+from jaxtyping import PRNGKeyArray
+
+from transformer_jax.data.batch import Batch, Samples, stack_batches
+from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.metrics import Elements, Sums
+from transformer_jax.training.parallel import Replicated
+from transformer_jax.training.step import LossFunction, TrainState, UpdateRule, train_step
+from transformer_jax.training.stopwatch import Stopwatch
+from transformer_jax.trees import Arrays
+
+MAX_STEPS_PER_CALL = 32
+CALL_SECONDS = 0.2  # a call of several steps should take about this long: signals and the progress bar wait for it
+STACK_BYTES = 64 * 2**20  # of the batches that one call gets, at most
+
+
+class Pace(NamedTuple):
+    """How many steps one call has."""
+
+    max_steps: int  # K, the steps that a call has room for
+    is_fixed: bool  # every call has K steps; else as many as take `CALL_SECONDS`
+
+    @classmethod
+    def choose(
+        cls, example: Samples, batch_size: int, steps_per_epoch: int, steps_per_call: int, shapes_vary: bool
+    ) -> "Pace":
+        """The pace for batches like this example.
+
+        Args:
+            example: one sample.
+            batch_size: rows of a batch.
+            steps_per_epoch: a call has no more steps.
+            steps_per_call: 0 lets the duration of a step decide.
+            shapes_vary: batches have different shapes, and cannot be stacked.
+        """
+        if shapes_vary:
+            return cls(1, is_fixed=True)
+        row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(example))
+        fitting = STACK_BYTES // (row_bytes * batch_size)
+        most = steps_per_call or min(MAX_STEPS_PER_CALL, fitting)
+        return cls(max(1, min(most, steps_per_epoch)), is_fixed=steps_per_call > 0)
+
+
+class Call(NamedTuple):
+    """Some steps that the devices work on."""
+
+    num_steps: int
+    sums: Sums  # of each step's metrics, on the devices, [K]
+
+
+class StepRunner:
+    """Runs training steps: stacks their batches, compiles them, shares them out over devices.
+
+    The result of a step does not depend on how many steps its call has.
+
+    Args:
+        loss_function: of the task.
+        rule: how a gradient changes the parameters.
+        strategy: how devices share the steps.
+        constants: arrays that every step reads, placed by the strategy.
+        state: shapes and types of the training state.
+        batch_size: rows of a batch.
+        pace: steps of a call.
+        stopwatch: times `compile`.
+    """
+
+    def __init__(
+        self,
+        loss_function: LossFunction,
+        rule: UpdateRule,
+        strategy: Replicated,
+        constants: Arrays,
+        state: TrainState,
+        *,
+        batch_size: int,
+        pace: Pace,
+        stopwatch: Stopwatch,
+    ) -> None:
+        self.layout = strategy.layout(state.params, rule.optimizer)
+
+        def loss(params: Arrays, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+            return loss_function(self.layout.params(params), batch, constants, key, train=train)
+
+        self._step = functools.partial(train_step, loss_function=loss, rule=rule)
+        self._strategy, self._constants, self._state_shapes = strategy, constants, self.layout.shapes(state)
+        self._batch_size, self._pace = batch_size, pace
+        self._steps_per_call = pace.max_steps if pace.is_fixed else 1  # then as their duration allows
+        self.compiled = CompiledStep(self.run_stacked, strategy, rows_axis=1, donate_state=True, stopwatch=stopwatch)
+
+    @property
+    def steps_per_call(self) -> int:
+        """Steps that the next call should have."""
+        return self._steps_per_call
+
+    def begin_to_compile(self, example: Samples) -> None:
+        """Compile in the background for batches of this example's shapes."""
+        batches, count = self._stack(example)
+        self.compiled.begin_to_compile(self._state_shapes, batches, count, self._constants)
+
+    def start(self, state: TrainState, samples: Samples) -> tuple[TrainState, Call]:
+        """Give the devices the steps of some batches, and do not wait for them.
+
+        Args:
+            state: as the layout placed it; its memory is used again.
+            samples: at most K batches, one behind the other, the last perhaps short.
+        """
+        batches, count = self._stack(samples)
+        state, sums = self.compiled(state, batches, count, self._constants)
+        return state, Call(int(count), sums)
+
+    def wait(self, call: Call) -> list[Sums]:
+        """The sums of each step of a call, when the devices have done them."""
+        sums = jax.device_get(call.sums)
+        return [jax.tree.map(lambda leaf: leaf[i], sums) for i in range(call.num_steps)]  # noqa: B023
+
+    def keep_pace(self, count: int, seconds: float) -> None:
+        """Choose the steps of the next call by the duration of one."""
+        if not self._pace.is_fixed and self._pace.max_steps > 1:
+            self._steps_per_call = max(1, min(self._pace.max_steps, int(CALL_SECONDS * count / seconds)))
+
+    def stack_on_devices(self, samples: Samples) -> tuple[Batch, np.int32]:
+        """The batches that `compiled` takes, on the devices already; for measurements."""
+        batches, count = self._stack(samples)
+        return self._strategy.place_rows(batches, rows_axis=1), count
+
+    def run_stacked(
+        self, state: TrainState, batches: Batch, count: ArrayLike, constants: Arrays
+    ) -> tuple[TrainState, Sums]:
+        """The first `count` of the stacked batches, a step each; the sums of every step `[K]`."""
+        # Traced once, for the loop and for the shapes of the metrics; a function of our own, since JAX would give
+        # another `jit` of the same function its trace.
+        train_step = jax.jit(lambda *arguments: self._step(*arguments))
+
+        def step(i: Array, carry: tuple[TrainState, Sums]) -> tuple[TrainState, Sums]:
+            state, sums = carry
+            batch = jax.tree.map(lambda stacked: lax.dynamic_index_in_dim(stacked, i, keepdims=False), batches)
+            state, new = train_step(state, batch, constants)
+            return state, jax.tree.map(lambda all_steps, one: all_steps.at[i].set(one), sums, new)
+
+        first = jax.tree.map(lambda stacked: stacked[0], batches)
+        one_step = jax.eval_shape(train_step, state, first, constants)[1]
+        sums = jax.tree.map(lambda leaf: jnp.zeros((self._pace.max_steps, *leaf.shape), leaf.dtype), one_step)
+        finished: tuple[TrainState, Sums] = lax.fori_loop(0, count, step, (state, sums))
+        return finished
+
+    def _stack(self, samples: Samples) -> tuple[Batch, np.int32]:
+        return stack_batches(samples, self._batch_size, self._pace.max_steps)

@@ -1,0 +1,105 @@
+"""One training step as pure functions: gradients and their sums, then the update."""
+
+from typing import NamedTuple, Protocol, no_type_check, runtime_checkable
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jaxtyping import Int, PRNGKeyArray
+
+from transformer_jax.data.batch import Batch
+from transformer_jax.training.metrics import Elements, Sums, weighted_sums
+from transformer_jax.training.parallel import sum_over_devices
+from transformer_jax.trees import Arrays
+
+
+@no_type_check  # at run time, where JAX also makes states of shapes and of placeholders
+class TrainState(flax.struct.PyTreeNode):
+    """Everything that a step changes, and the key that it draws from: arrays alone."""
+
+    step: Int[Array, ""]  # updates so far
+    params: Arrays  # of the model, in the layout in which the devices keep them
+    opt_state: optax.OptState
+    key: PRNGKeyArray  # never changed; each step draws with `fold_in(key, step)`
+
+
+@runtime_checkable
+class LossFunction(Protocol):
+    """Loss and metrics of each element of a batch; `TrainerModule.loss_function` describes them."""
+
+    def __call__(
+        self, params: Arrays, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool
+    ) -> Elements:
+        """Values and weights by metric, `loss` among them."""
+
+
+class UpdateRule(NamedTuple):
+    """How a gradient changes the parameters."""
+
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule  # learning rate at a step, for the log; the optimizer has its own
+    gradient_clip: float  # largest global norm of the gradient
+
+
+def initial_state(params: Arrays, optimizer: optax.GradientTransformation, key: PRNGKeyArray) -> TrainState:
+    """The state before the first step."""
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), key)
+
+
+def train_step(
+    state: TrainState, batch: Batch, constants: Arrays, *, loss_function: LossFunction, rule: UpdateRule
+) -> tuple[TrainState, Sums]:
+    """One update of the state.
+
+    Args:
+        state: before the step.
+        batch: of the step; where devices share it, the rows of one of them.
+        constants: arrays that every step reads, for the loss function.
+        loss_function: whose weighted mean is minimised.
+        rule: the optimizer and what belongs to it.
+
+    Returns:
+        The state after the step, and the sums of the batch's metrics, the gradient's norm and the learning rate.
+    """
+    gradients, sums = sum_over_devices(gradients_and_sums(state, batch, constants, loss_function))
+    return update(state, gradients, sums, rule)
+
+
+def gradients_and_sums(
+    state: TrainState, batch: Batch, constants: Arrays, loss_function: LossFunction
+) -> tuple[Arrays, Sums]:
+    """Gradient of the sum of the batch's losses, and the sums of its metrics; both add up over parts of a batch."""
+    key = jax.random.fold_in(state.key, state.step)
+
+    def total_loss(params: Arrays) -> tuple[Array, Sums]:
+        sums = weighted_sums(loss_function(params, batch, constants, key, train=True), batch.valid)
+        return jnp.asarray(sums["loss"][0]), sums
+
+    gradients, sums = jax.grad(total_loss, has_aux=True)(state.params)
+    return gradients, sums
+
+
+def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -> tuple[TrainState, Sums]:
+    """Apply the gradient of the mean loss, clipped by its global norm.
+
+    Args:
+        state: before the update.
+        gradients: of the sum of the losses.
+        sums: of the same batch's metrics; the weight of `loss` makes the sum a mean.
+        rule: the optimizer and what belongs to it.
+    """
+    weight = jnp.asarray(sums["loss"][1])
+    norm = optax.tree.norm(gradients) / weight
+    # One factor for mean and clipping: as divisions, XLA would do them element by element, and store the mean.
+    scale = jnp.minimum(1, rule.gradient_clip / norm) / weight
+    gradients = jax.tree.map(lambda gradient: (gradient * scale).astype(gradient.dtype), gradients)
+    optimizer = optax.with_extra_args_support(rule.optimizer)
+    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params, step=state.step)
+    params = optax.apply_updates(state.params, updates)
+    sums = sums | {
+        "gradient_norm": (norm, jnp.ones(())),
+        "learning_rate": (jnp.asarray(rule.schedule(state.step)), jnp.ones(())),
+    }
+    return state.replace(step=state.step + 1, params=params, opt_state=opt_state), sums

@@ -1,0 +1,134 @@
+"""Task: a model, its inputs and its loss: the hooks that a task overrides, and the pure functions made of them."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import optax
+from jaxtyping import PRNGKeyArray
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.data.batch import Batch
+from transformer_jax.training.metrics import Elements
+from transformer_jax.training.optimizers import adam
+from transformer_jax.training.schedules import noam_schedule, warmup_then_cosine_schedule
+from transformer_jax.training.step import UpdateRule
+from transformer_jax.trees import Arrays, Inputs, Params
+
+
+class Task:
+    """A model on one task. A subclass gives the model, the model's inputs and the loss.
+
+    A batch has inputs and targets. Inside the compiled step, `prepare` joins the inputs with the constants, and
+    `loss_function` gives the loss of each element.
+
+    Args:
+        config: the task's settings.
+        model: in the place of the one that `create_model` makes.
+    """
+
+    name: str  # of the task, and of the run's directory
+    config_class: ClassVar[type[TrainingConfig]]  # of its settings
+
+    def __init__(self, config: TrainingConfig, model: nn.Module | None = None) -> None:
+        self.config = config
+        self.model = self.create_model() if model is None else model
+
+    @classmethod
+    def config_class_of(cls, name: str) -> type[TrainingConfig]:
+        """The class of the settings of a run of this name."""
+        return cls.config_class
+
+    # Hooks: what a task overrides.
+
+    def create_model(self) -> nn.Module:
+        """The model, from `self.config`."""
+        raise NotImplementedError
+
+    def model_inputs(self, inputs: Inputs) -> Sequence[Any]:  # Any: of the model's own types
+        """The positional arguments with which the model is called on inputs that `prepare` gave."""
+        raise NotImplementedError
+
+    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+        """Loss and metrics of a batch, each element by itself.
+
+        Where devices share a batch, this function sees the rows of one of them. That changes nothing for a loss of each
+        row by itself. A loss that compares rows with each other (a contrastive loss) must compare with the rows of all
+        devices, or its value would depend on the number of CPU cores: `all_rows((embeddings, batch.valid))` from
+        `transformer_jax` gathers them, and `device_number() * len(rows)` is the place of the first of its own.
+
+        Args:
+            params: of the model.
+            batch: `inputs` as `prepare` gives them, `targets` as the data set does, and `valid` `[B]`: rows that are
+                False only fill the batch up, and are left out of all sums.
+            key: for dropout, the same on all devices; None where `train` is False. Draws of your own take
+                `jax.random.fold_in(key, device_number())`.
+            train: whether dropout is applied.
+
+        Returns:
+            For each metric its values `[B, ...]` and their weights, of the same rank or one for all (0 leaves an
+            element out). There must be a `loss`, whose weighted mean is minimised, and the metric by which
+            `config.criterion` chooses the best model.
+        """
+        raise NotImplementedError
+
+    def prepare(self, inputs: Inputs, constants: Arrays) -> Inputs:
+        """The inputs that the model and the loss see, computed in the compiled step: the same, if not overridden."""
+        return inputs
+
+    def create_schedule(self, num_steps: int) -> optax.Schedule:
+        """The learning rate as a function of the step, for a training of `num_steps` steps.
+
+        Raises:
+            InputError: the warm-up is not shorter than the training.
+        """
+        config = self.config
+        if config.schedule == "noam":
+            return noam_schedule(config.model_dim, config.warmup)
+        return warmup_then_cosine_schedule(config.lr, config.warmup, num_steps)
+
+    def create_optimizer(self, num_steps: int) -> optax.GradientTransformation:
+        """The optimizer for a training of `num_steps` steps: Adam with the config's settings, if not overridden.
+
+        It gets the gradient of the mean loss, clipped to `config.gradient_clip`, and sees the parameters under their
+        names and in their shapes. Its learning rate should be `create_schedule(num_steps)`, which is what is logged.
+        """
+        config = self.config
+        return adam(
+            self.create_schedule(num_steps), b1=config.adam_b1, b2=config.adam_b2, weight_decay=config.weight_decay
+        )
+
+    def predict(self, inputs: Any) -> Any:  # Any: a task's own types
+        """The task's answer to inputs of its own kind, by the best parameters."""
+        raise NotImplementedError
+
+    # Pure functions made of the hooks.
+
+    def apply(
+        self,
+        params: Params,
+        inputs: Inputs,
+        key: PRNGKeyArray | None = None,
+        *,
+        train: bool = False,
+        **options: Any,  # Any: further arguments of the model's call
+    ) -> Any:  # Any: the model's output
+        """The model's output for inputs from `prepare`; `options` are further arguments of its call."""
+        rngs = {"dropout": key} if train and key is not None else None
+        return self.model.apply({"params": params}, *self.model_inputs(inputs), train=train, rngs=rngs, **options)
+
+    def initial_params(self, key: PRNGKeyArray, inputs: Inputs, constants: Arrays = None) -> Params:
+        """The parameters of a new model, for inputs of a batch."""
+        params: Params = self.model.init(key, *self.model_inputs(self.prepare(inputs, constants)))["params"]
+        return params
+
+    def batch_loss(
+        self, params: Params, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool
+    ) -> Elements:
+        """`loss_function` of a batch as the loader gives it."""
+        batch = batch._replace(inputs=self.prepare(batch.inputs, constants))
+        return self.loss_function(params, batch, key, train=train)
+
+    def update_rule(self, num_steps: int) -> UpdateRule:
+        """How a gradient changes the parameters, in a training of `num_steps` steps."""
+        return UpdateRule(self.create_optimizer(num_steps), self.create_schedule(num_steps), self.config.gradient_clip)
