@@ -5,7 +5,7 @@ EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: reverse anomaly translate test bench tensorboard clean
+.PHONY: reverse anomaly translate check test lint types fast-tests bench tensorboard clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -16,10 +16,23 @@ anomaly: $(READY)
 translate: $(READY)
 	$(BIN)/python experiments/translate.py $(ARGS)
 
-test: $(READY)
+# Everything but the slow tests, in under a minute.
+check: $(READY)
+	$(MAKE) --jobs 2 lint types fast-tests
+
+test: lint types $(READY)
+	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+	$(BIN)/lint-imports
+
+types: $(READY)
+	$(BIN)/mypy
+
+fast-tests: $(READY)
+	$(BIN)/python -m pytest --numprocesses auto -m "not slow" $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/training.py $(ARGS)
@@ -29,7 +42,7 @@ tensorboard: $(READY)
 
 # Runs under checkpoints/ are left alone.
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache build *.egg-info
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One pip call, so that torch and torchvision are chosen as the pair that works together.

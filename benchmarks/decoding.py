@@ -33,6 +33,7 @@ from decoding_contestants import CONTESTANTS
 from transformer_jax.cli import parse, run
 from transformer_jax.config import check_at_least
 from transformer_jax.errors import InputError
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.encoder_decoder import Transformer
 
 TURN_SECONDS = 1.0  # on the clock, or one decoding where that takes longer
@@ -72,8 +73,8 @@ class DecodingConfig:
             self.num_layers,
             self.num_layers,
             self.dim_feedforward,
+            settings=BlockSettings(layer_norm_epsilon=1e-5),
             final_norm=True,
-            layer_norm_epsilon=1e-5,
         )
 
 

@@ -26,7 +26,7 @@ from transformer_jax import params_to_torch
 from transformer_jax.decoding.token_by_token import greedy_decode
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.nn.positions import sinusoidal_table
-from transformer_jax.training.parallel import batch_mesh, divide_rows, on_all_devices, shard
+from transformer_jax.training.parallel import Replicated
 
 START_TOKEN = 0
 NO_TOKEN = -1  # as the end token: no argmax gives it
@@ -68,16 +68,15 @@ def prepare_rerun(model: Transformer, params: Any, source: Array, length: int) -
 
 def _prepare(step: Callable[..., tuple[Array, Any]], params: Any, cache: Any, length: int, grow: Any = None) -> Decode:
     """Compile greedy decoding with a step function that takes the parameters first."""
-
-    mesh = batch_mesh(len(jax.tree.leaves(cache)[0]))
-    params, cache = on_all_devices(params, mesh), divide_rows(cache, mesh)
+    strategy = Replicated(len(jax.tree.leaves(cache)[0]))
+    params, cache = strategy.place(params), strategy.place_rows(cache)
 
     def decode(params: Any, cache: Any) -> Array:
         batch_size = len(jax.tree.leaves(cache)[0])
         ends = {"start_token": START_TOKEN, "end_token": NO_TOKEN, "pad_token": NO_TOKEN}
         return greedy_decode(partial(step, params), cache, batch_size, **ends, max_length=length, grow=grow).tokens
 
-    compiled = jax.jit(shard(decode, mesh, returns_rows=True)).lower(params, cache).compile()
+    compiled = jax.jit(strategy.share(decode, returns_rows=True)).lower(params, cache).compile()
     return lambda: np.asarray(compiled(params, cache))
 
 

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 import tyro
 
+from transformer_jax.data.batch import pad_batch
 from transformer_jax.data.loader import make_loader
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer, Cifar100Config
-from transformer_jax.training.metrics import pad_batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,15 +36,15 @@ def measure(settings: Settings) -> None:
     loader = make_loader(sets, config.batch_size, shuffle=True, drop_last=True, num_workers=settings.num_workers)
     loading = []
     for epoch in range(settings.epochs):
-        loader.batch_sampler.set_epoch(epoch)
         start = time.perf_counter()
-        batches = sum(1 for _ in loader)
+        batches = sum(1 for _ in loader.epoch(epoch))
         loading.append(time.perf_counter() - start)
 
     trainer = AnomalyTrainer(config, constants=features)
     batch = pad_batch(next(iter(loader)), config.batch_size)
-    state = trainer.initial_state(batch.data, num_steps=batches * config.max_epochs)
-    step = jax.jit(trainer.train_step, donate_argnums=0)
+    num_steps = batches * config.max_epochs
+    state = trainer.initial_state(loader.example(), num_steps)
+    step = jax.jit(trainer.train_step(num_steps), donate_argnums=0)
     times = []
     for _ in range(settings.steps):
         start = time.perf_counter()

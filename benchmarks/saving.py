@@ -15,8 +15,8 @@ from unittest import mock
 
 from transformer_jax.cli import parse, run
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.tasks.reverse import ReverseConfig, ReverseTrainer, reverse_loaders
-from transformer_jax.training.loop import TrainingLoop
+from transformer_jax.tasks.reverse import ReverseConfig, ReverseTrainer, reverse_data
+from transformer_jax.training.compilation import prepare_jax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,15 +30,16 @@ def training_seconds(*, saving: bool) -> float:
     """Wall time of the loop, evaluation and saving included, compilation not."""
     with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
         config = ReverseConfig(checkpoint_dir=Path(directory))
-        train_loader, val_loader, _ = reverse_loaders(config)
-        loop = TrainingLoop(ReverseTrainer(config), train_loader, val_loader)
+        prepare_jax(config)
+        data, trainer = reverse_data(config), ReverseTrainer(config)
         save = contextlib.nullcontext() if saving else mock.patch.object(Checkpoints, "save")
         with save:
             start = time.perf_counter()
-            loop.train()
-            loop.run.close()
+            with trainer.training(data.train_loader, data.val_loader) as loop:
+                loop.train()
+            trainer.run.close()
             seconds = time.perf_counter() - start
-    return seconds - loop.seconds["compile"]
+    return seconds - trainer.stopwatch.seconds["compile"]
 
 
 def main(settings: Settings) -> None:

@@ -27,45 +27,37 @@ class Ours:
     """The loop of `transformer_jax`, stopped and continued."""
 
     def __init__(self, task: str, seed: int) -> None:
-        from transformer_jax.training.loop import TrainingLoop
-
         self._directory = tempfile.TemporaryDirectory()
         prepare = prepare_reverse if task == "reverse" else prepare_anomaly
         trainer, train_loader, val_loader = prepare(Path(self._directory.name), seed)
-        self.loop = TrainingLoop(trainer, train_loader, val_loader)
+        self._trainer, self._train_loader = trainer, train_loader
         self._stack = contextlib.ExitStack()
         with contextlib.redirect_stdout(io.StringIO()):
-            self._stack.enter_context(self.loop.running())
+            self.loop = self._stack.enter_context(trainer.training(train_loader, val_loader))
 
     def run(self, num_steps: int) -> float:
         """Go on for about so many steps; milliseconds per step."""
-        first, compiling = self.loop.step, self.loop.seconds["compile"]
+        first, compiling = self.loop.step, self._trainer.stopwatch.seconds["compile"]
         start = time.perf_counter()
         self.loop.train_until(first + num_steps)
-        seconds = time.perf_counter() - start - (self.loop.seconds["compile"] - compiling)
+        seconds = time.perf_counter() - start - (self._trainer.stopwatch.seconds["compile"] - compiling)
         return 1000 * seconds / (self.loop.step - first)
 
     def compute(self, num_steps: int) -> float:
         """Milliseconds per step of the compiled computation alone, its data on the device already."""
         import jax
 
-        from transformer_jax.training.compilation import CompiledStep
-        from transformer_jax.training.metrics import stack_batches
-        from transformer_jax.training.parallel import divide_rows
-
-        loop = self.loop
-        if not hasattr(self, "_compiled"):
-            loop.sampler.set_epoch(0)
-            self._compiled = CompiledStep(loop.train_steps, loop.trainer.mesh, rows_axis=1, donate_state=True)
-            batches, count = stack_batches(next(iter(loop.train_loader)), loop.config.batch_size, loop.most_steps)
-            self._batches, self._count = divide_rows(batches, loop.trainer.mesh, rows_axis=1), count
-            self._state = jax.tree.map(lambda leaf: leaf.copy(), loop.state)
-            self._state, _ = self._compiled(self._state, self._batches, count, loop.trainer.shared_constants)
+        runner, constants = self.loop.runner, self._trainer.shared_constants
+        if not hasattr(self, "_batches"):
+            samples = next(self._train_loader.epoch(0, batches_at_once=lambda: runner.steps_per_call))
+            self._batches, self._count = runner.stack_on_devices(samples)
+            self._state = jax.tree.map(lambda leaf: leaf.copy(), self.loop.state)
+            self._state, _ = runner.compiled(self._state, self._batches, self._count, constants)
         calls = max(1, round(num_steps / int(self._count)))
         jax.block_until_ready(self._state)
         start = time.perf_counter()
         for _ in range(calls):
-            self._state, _ = self._compiled(self._state, self._batches, self._count, loop.trainer.shared_constants)
+            self._state, _ = runner.compiled(self._state, self._batches, self._count, constants)
         jax.block_until_ready(self._state)
         return 1000 * (time.perf_counter() - start) / (calls * int(self._count))
 
@@ -75,13 +67,13 @@ class Ours:
         from tensorboard.util.tensor_util import make_ndarray
 
         self._stack.close()
-        self.loop.run.close()
-        events = EventAccumulator(str(self.loop.run.path), size_guidance={"tensors": 0})
+        self._trainer.run.close()
+        events = EventAccumulator(str(self._trainer.run.path), size_guidance={"tensors": 0})
         events.Reload()
         logged = events.Tensors("train/loss")  # each the mean since the one before
         losses = [float(make_ndarray(event.tensor_proto)) for event in logged if window[0] < event.step <= window[1]]
         self._directory.cleanup()
-        return self.loop.seconds["compile"], float(np.mean(losses)) if losses else float("nan")
+        return self._trainer.stopwatch.seconds["compile"], float(np.mean(losses)) if losses else float("nan")
 
 
 class Reference:
@@ -108,12 +100,14 @@ class Reference:
 
 def prepare_reverse(directory: Path, seed: int) -> tuple[Any, Any, Any]:
     """Trainer and loaders of the reverse task."""
-    from transformer_jax.tasks.reverse import ReverseConfig, ReverseTrainer, reverse_loaders
+    from transformer_jax.tasks.reverse import ReverseConfig, ReverseTrainer, reverse_data
+    from transformer_jax.training.compilation import prepare_jax
 
     # Without evaluation, which the references' turns have not either.
     config = ReverseConfig(seed=seed, eval_every=10, checkpoint_dir=directory)
-    train_loader, val_loader, _ = reverse_loaders(config)
-    return ReverseTrainer(config), train_loader, val_loader
+    prepare_jax(config)
+    data = reverse_data(config)
+    return ReverseTrainer(config), data.train_loader, data.val_loader
 
 
 def prepare_anomaly(directory: Path, seed: int) -> tuple[Any, Any, Any]:
@@ -121,10 +115,12 @@ def prepare_anomaly(directory: Path, seed: int) -> tuple[Any, Any, Any]:
     from transformer_jax.data.loader import make_loader
     from transformer_jax.tasks.anomaly.sets import AnomalySets
     from transformer_jax.tasks.anomaly.task import AnomalyTrainer, Cifar100Config
+    from transformer_jax.training.compilation import prepare_jax
 
     task = TASKS["anomaly"]
     assert isinstance(task, AnomalyTask)
     config = Cifar100Config(seed=seed, eval_every=100, checkpoint_dir=directory)
+    prepare_jax(config)
     features = task.features()[0]  # [classes, images of a class, features]
     labels = np.repeat(np.arange(features.shape[0]), features.shape[1])
     sets = AnomalySets(labels, config.set_size, seed=seed, redraw=True)

@@ -1,7 +1,7 @@
-"""The walls of the house: who imports whom, and that the heavy libraries wait until they are used."""
+"""The package's structure, beside the contracts of import-linter in pyproject.toml."""
 
 import ast
-import pkgutil
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -9,30 +9,12 @@ from pathlib import Path
 import pytest
 
 import transformer_jax
+from transformer_jax.training.loop import TrainingLoop
+from transformer_jax.training.trainer import TrainerModule
 
 PACKAGE = Path(transformer_jax.__file__).parent
-MODELS = (
-    "device_axis",
-    "dense",
-    "dropout",
-    "masks",
-    "attention",
-    "positional",
-    "blocks",
-    "encoder",
-    "decoder",
-    "predictor",
-    "seq2seq",
-)
-TORCH = ("loaders", "tasks", "torch_weights", "weight_files")
-IN_FUNCTIONS_ALONE = ("torchvision", "flaxmodels", "sklearn")
-
-
-def modules() -> dict[str, ast.Module]:
-    names = [info.name for info in pkgutil.walk_packages([str(PACKAGE)]) if not info.ispkg]
-    files = {str(path.relative_to(PACKAGE).with_suffix("")).replace("/", "."): path for path in PACKAGE.rglob("*.py")}
-    assert set(names) <= set(files)
-    return {name: ast.parse(path.read_text()) for name, path in files.items()}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+IN_FUNCTIONS_ALONE = {"babel", "flaxmodels", "matplotlib", "rapidfuzz", "sacrebleu", "sklearn", "torchvision"}
 
 
 def imported(nodes) -> set[str]:
@@ -47,38 +29,45 @@ def imported(nodes) -> set[str]:
     return names
 
 
-def own(names: set[str]) -> set[str]:
-    return {name.removeprefix("transformer_jax.") for name in names if name.startswith("transformer_jax.")}
+@pytest.mark.parametrize("path", MODULES, ids=[str(path.relative_to(PACKAGE)) for path in MODULES])
+def test_a_module_imports_heavy_libraries_inside_functions_alone(path):
+    tree = ast.parse(path.read_text())
+    assert not {name.split(".")[0] for name in imported(tree.body)} & IN_FUNCTIONS_ALONE
+    assert not {name.split(".")[0] for name in imported(ast.walk(tree))} & {"experiments", "benchmarks", "tests"}
 
 
-def libraries(names: set[str]) -> set[str]:
-    return {name.split(".")[0] for name in names} - {"transformer_jax"}
+def assigned_attributes(function: ast.FunctionDef) -> set[str]:
+    targets = [
+        node for node in ast.walk(function) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    ]
+    return {node.attr for node in targets if isinstance(node.value, ast.Name) and node.value.id == "self"}
 
 
-@pytest.mark.parametrize("number", range(len(MODELS)))
-def test_models_import_jax_flax_and_each_other_downward(number):
-    names = imported(ast.walk(modules()[MODELS[number]]))
-    assert own(names) <= {"errors", *MODELS[:number]}
-    assert libraries(names) <= {"jax", "jaxtyping", "flax", "numpy", "math", "collections", "typing"}
+def assigned_outside_the_constructor(tree: ast.ClassDef) -> set[str]:
+    methods = {node.name: assigned_attributes(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return set().union(
+        *(names for method, names in methods.items() if method not in ("__init__", "__post_init__", "setup"))
+    )
 
 
-def test_plots_import_no_model_but_the_positional_table():
-    assert own(imported(ast.walk(modules()["plots"]))) <= {"positional"}
+@pytest.mark.parametrize(
+    ("cls", "state"),
+    [(TrainerModule, {"params", "_params", "_run", "steps"}), (TrainingLoop, {"state", "step", "evaluated_step"})],
+)
+def test_only_the_state_that_training_changes_is_assigned_outside_a_constructor(cls, state):
+    (tree,) = ast.parse(inspect.getsource(cls)).body
+    assert assigned_outside_the_constructor(tree) == state
 
 
-def test_the_trainer_knows_no_task_and_nothing_imports_the_experiments():
-    for name, tree in modules().items():
-        names = imported(ast.walk(tree))
-        assert "experiments" not in libraries(names), name
-        if not name.startswith("tasks"):
-            assert not any(module.startswith("tasks") for module in own(names)), name
-
-
-def test_torch_stays_in_its_rooms_and_some_libraries_in_functions():
-    for name, tree in modules().items():
-        if not name.startswith(TORCH):
-            assert "torch" not in libraries(imported(ast.walk(tree))), name
-        assert not libraries(imported(tree.body)) & set(IN_FUNCTIONS_ALONE), name
+@pytest.mark.parametrize("path", MODULES, ids=[str(path.relative_to(PACKAGE)) for path in MODULES])
+def test_no_attribute_appears_after_the_constructor(path):
+    for tree in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(tree, ast.ClassDef):
+            continue
+        constructor = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+        setters = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list}
+        in_constructor = set().union(*map(assigned_attributes, constructor))
+        assert assigned_outside_the_constructor(tree) <= in_constructor | setters, tree.name
 
 
 def test_importing_the_package_and_a_model_loads_none_of_the_heavy_libraries():
@@ -93,6 +82,7 @@ def test_importing_the_package_and_a_model_loads_none_of_the_heavy_libraries():
 def test_every_public_name_can_be_imported():
     names = set(transformer_jax.__all__)
     assert {"scaled_dot_product", "MultiheadAttention", "TrainerModule", "train_reverse"} <= names
+    assert {"BlockSettings", "Criterion", "device_number", "parse", "run", "train_and_test"} <= names
     for name in names:
         assert getattr(transformer_jax, name).__doc__, name
 

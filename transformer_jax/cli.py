@@ -29,8 +29,7 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], An
     gc.freeze()  # what the imports made stays, and is not worth looking through again and again
     try:
         config = read_config(sys.argv[1:])
-        if isinstance(config, TrainingConfig):
-            prepare_jax(config)  # before anything is computed
+        prepare_jax(config if isinstance(config, TrainingConfig) else None)  # before anything is computed
         train(config)
     except InputError as error:
         _exit(str(error), status=2)

@@ -1,14 +1,24 @@
 """Figures from NumPy arrays. Each function returns a figure that belongs to no window; `savefig` writes it."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Num, Shaped
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from transformer_jax.nn.positions import sinusoidal_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def _figure(width: float, height: float) -> "Figure":
+    """An empty figure of this size in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def plot_attention_maps(
@@ -16,7 +26,7 @@ def plot_attention_maps(
     attention_maps: Sequence[Float[ArrayLike, "B H T S"]] | Float[ArrayLike, "B H T S"],
     idx: int = 0,
     query_data: Shaped[ArrayLike, "B T"] | Sequence[Sequence[str]] | None = None,
-) -> Figure:
+) -> "Figure":
     """Draw the attention weights of one batch element: rows are layers, columns are heads.
 
     Args:
@@ -36,7 +46,7 @@ def plot_attention_maps(
     key_labels = _labels(input_data, idx, num_keys)
     query_labels = _labels(input_data if query_data is None else query_data, idx, num_queries)
     size = 1.2 + 0.18 * max(num_queries, num_keys)  # inches, so that the tick labels stay legible
-    figure = Figure(figsize=(size * num_heads, size * num_layers), layout="constrained")
+    figure = _figure(size * num_heads, size * num_layers)
     axes = figure.subplots(num_layers, num_heads, squeeze=False)
     for layer, row in enumerate(axes):
         for head, ax in enumerate(row):
@@ -49,15 +59,19 @@ def plot_attention_maps(
 
 
 def _labels(data: Shaped[ArrayLike, "B N"] | Sequence[Sequence[str]] | None, idx: int, number: int) -> list[str]:
-    labels = [str(token) for token in range(number)] if data is None else [str(token) for token in data[idx]]
+    labels = (
+        [str(token) for token in range(number)]
+        if data is None
+        else [str(token) for token in (data if isinstance(data, Sequence) else np.asarray(data))[idx]]
+    )
     if len(labels) != number:
         raise ValueError(f"there are {len(labels)} labels for {number} positions; there must be as many")
     return labels
 
 
-def plot_positional_encoding(d_model: int, length: int) -> Figure:
+def plot_positional_encoding(d_model: int, length: int) -> "Figure":
     """Draw the sinusoidal table as an image: positions to the right, hidden dimensions upward."""
-    figure = Figure(figsize=(8, 4), layout="constrained")
+    figure = _figure(8.0, 4.0)
     ax = figure.subplots()
     table = sinusoidal_table(length, d_model)
     image = ax.imshow(table.T, cmap="RdBu", vmin=-1, vmax=1, aspect="auto", origin="lower", interpolation="nearest")
@@ -66,9 +80,9 @@ def plot_positional_encoding(d_model: int, length: int) -> Figure:
     return figure
 
 
-def plot_positional_curves(d_model: int, length: int, dimensions: Sequence[int] = (0, 1, 2, 3)) -> Figure:
+def plot_positional_curves(d_model: int, length: int, dimensions: Sequence[int] = (0, 1, 2, 3)) -> "Figure":
     """Draw some hidden dimensions of the sinusoidal table as curves over the position."""
-    figure = Figure(figsize=(8, 1.8 * len(dimensions)), layout="constrained")
+    figure = _figure(8.0, 1.8 * len(dimensions))
     axes = figure.subplots(len(dimensions), squeeze=False, sharex=True)[:, 0]
     table = sinusoidal_table(length, d_model)
     for ax, dimension in zip(axes, dimensions, strict=True):
@@ -78,9 +92,9 @@ def plot_positional_curves(d_model: int, length: int, dimensions: Sequence[int] 
     return figure
 
 
-def plot_schedules(schedules: dict[str, Callable[[int], float]], num_steps: int) -> Figure:
+def plot_schedules(schedules: dict[str, Callable[[int], float]], num_steps: int) -> "Figure":
     """Draw learning-rate schedules, functions of the step, over the steps 0 … `num_steps`."""
-    figure = Figure(figsize=(8, 3), layout="constrained")
+    figure = _figure(8.0, 3.0)
     ax = figure.subplots()
     steps = np.unique(np.linspace(0, num_steps, 500).astype(int))
     for name, schedule in schedules.items():
@@ -90,7 +104,7 @@ def plot_schedules(schedules: dict[str, Callable[[int], float]], num_steps: int)
     return figure
 
 
-def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike, " N"]) -> Figure:
+def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike, " N"]) -> "Figure":
     """Draw sets of images, one a row, with a frame around each set's anomaly.
 
     Args:
@@ -98,10 +112,9 @@ def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike,
         anomalies: `[N]`, the position of each set's anomaly.
     """
     num_sets, set_size = np.shape(images)[:2]
-    figure = Figure(figsize=(set_size, 1.15 * num_sets), layout="constrained")
-    for row, images_of_set, anomaly in zip(
-        figure.subplots(num_sets, set_size, squeeze=False), images, anomalies, strict=True
-    ):
+    figure = _figure(float(set_size), 1.15 * num_sets)
+    rows = figure.subplots(num_sets, set_size, squeeze=False)
+    for row, images_of_set, anomaly in zip(rows, np.asarray(images), np.asarray(anomalies), strict=True):
         _draw_set(row, images_of_set, int(anomaly))
     return figure
 
@@ -111,7 +124,7 @@ def plot_set_prediction(
     probabilities: Float[ArrayLike, " S"],
     anomaly: int,
     attention_maps: Sequence[Float[ArrayLike, "H S S"]],
-) -> Figure:
+) -> "Figure":
     """Draw a set, the probability of each image being the odd one out, and every layer's and head's attention map.
 
     Args:
@@ -120,22 +133,23 @@ def plot_set_prediction(
         anomaly: position of the anomaly.
         attention_maps: one `[H, S, S]` for each layer.
     """
-    set_size, num_layers, num_heads = len(images), len(attention_maps), len(attention_maps[0])
-    figure = Figure(figsize=(max(set_size, 2.2 * num_heads), 1.6 + 2.4 * num_layers), layout="constrained")
-    top, bottom = figure.subfigures(2, height_ratios=(1.6, 2.4 * num_layers))
+    maps = [np.asarray(layer) for layer in attention_maps]  # L times [H S S]
+    set_size, num_layers, num_heads = len(np.asarray(images)), len(maps), len(maps[0])
+    figure = _figure(max(float(set_size), 2.2 * num_heads), 1.6 + 2.4 * num_layers)
+    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.6, 2.4 * num_layers))[:, 0]
     row = top.subplots(1, set_size)
     _draw_set(row, images, anomaly)
     for ax, probability in zip(row, np.asarray(probabilities), strict=True):
         ax.set_title(f"{probability:.1%}", fontsize="small")
     for layer, axes in enumerate(bottom.subplots(num_layers, num_heads, squeeze=False)):
         for head, ax in enumerate(axes):
-            ax.imshow(np.asarray(attention_maps[layer][head]), vmin=0, cmap="viridis")
+            ax.imshow(maps[layer][head], vmin=0, cmap="viridis")
             ax.set_title(f"Layer {layer + 1}, head {head + 1}", fontsize="small")
             ax.set(xticks=range(set_size), yticks=range(set_size))
     return figure
 
 
-def _draw_set(axes: Iterable[Axes], images: Num[ArrayLike, "S ..."], anomaly: int) -> None:
+def _draw_set(axes: Iterable["Axes"], images: Num[ArrayLike, "S ..."], anomaly: int) -> None:
     for position, (ax, image) in enumerate(zip(axes, np.asarray(images), strict=True)):
         ax.imshow(image, cmap="gray")
         ax.set(xticks=(), yticks=())

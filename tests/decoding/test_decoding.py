@@ -306,7 +306,7 @@ def test_positions_and_keys_draw_independently():
     np.testing.assert_array_equal(tokens, again)
 
 
-# What the three have in common.
+# All three functions.
 
 THREE = [greedy_decode, partial(sample, key=jax.random.key(19)), partial(beam_search, beam_width=3)]
 NAMES = ["greedy_decode", "sample", "beam_search"]

@@ -1,4 +1,4 @@
-"""Settings of blocks, the residual connection, and blocks that a researcher writes."""
+"""Settings of blocks, the residual connection, and custom blocks."""
 
 import flax.linen as nn
 import jax
@@ -55,7 +55,7 @@ def test_a_clone_takes_a_new_dropout_prob_or_new_settings(make):
         model.clone(dropout_prob=0.1, settings=BlockSettings(dropout_prob=0.2))
 
 
-def test_the_transformer_s_dropout_is_a_tenth_and_everyone_else_s_zero():
+def test_the_transformer_s_dropout_is_a_tenth_and_that_of_the_others_is_zero():
     assert [make().dropout_prob for make in MAKERS.values()] == [0, 0, 0, 0.1]
 
 
@@ -149,7 +149,7 @@ class ParallelBlock(EncoderBlock):
         return (x, attention) if return_attention else x
 
 
-class SilentDecoderBlock(DecoderBlock):
+class AttentionOnlyDecoderBlock(DecoderBlock):
     """Decoder block without a feed-forward network."""
 
     def sublayers(self, x, attend_target, attend_memory, *, train):
@@ -159,7 +159,7 @@ class SilentDecoderBlock(DecoderBlock):
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_a_block_of_one_s_own_in_the_predictor(norm_first):
+def test_the_predictor_uses_a_custom_block(norm_first):
     settings = BlockSettings(norm_first=norm_first)
     model = TransformerPredictor(D, 3, H, L, settings=settings, block=ParallelBlock)
     params = drawn(model, X)
@@ -181,9 +181,9 @@ def test_a_block_of_one_s_own_in_the_predictor(norm_first):
     np.testing.assert_allclose(np.sum(maps, axis=-1), np.ones((L, B, H, T)), atol=1e-5)
 
 
-def test_blocks_of_one_s_own_in_the_transformer_in_training_and_in_cached_decoding():
+def test_the_transformer_uses_custom_blocks_in_the_full_pass_and_in_cached_decoding():
     model = Transformer(
-        11, 13, D, H, 1, 1, F, 0.0, encoder_block=ParallelBlock, decoder_block=SilentDecoderBlock
+        11, 13, D, H, 1, 1, F, 0.0, encoder_block=ParallelBlock, decoder_block=AttentionOnlyDecoderBlock
     )  # fmt: skip
     rng = np.random.default_rng(1)
     source, target = rng.integers(11, size=(B, S)), rng.integers(13, size=(B, T))

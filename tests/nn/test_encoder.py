@@ -1,4 +1,4 @@
-"""The encoder: agreement with PyTorch on the same weights, attention maps, masks, what each option changes."""
+"""The encoder: agreement with PyTorch on the same weights, attention maps, masks, effect of each option."""
 
 import functools
 

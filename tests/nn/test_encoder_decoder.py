@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer: PyTorch's numbers, cached decoding, masks, maps, and what each option changes."""
+"""The encoder-decoder Transformer: PyTorch's numbers, cached decoding, masks, maps, effect of each option."""
 
 import functools
 
@@ -188,7 +188,7 @@ def test_the_maps_of_all_three_attentions_come_out_of_the_forward_pass(params):
 
 def test_embeddings_start_as_large_as_positions_when_they_are_read():
     sizes = SIZES | {"model_dim": 64, "num_encoder_layers": 0, "num_decoder_layers": 0}
-    params = Transformer(5000, 5000, **sizes).init(jax.random.key(0), SOURCE, TARGET)["params"]
+    params = quick_jit(Transformer(5000, 5000, **sizes).init)(jax.random.key(0), SOURCE, TARGET)["params"]
     # Reading multiplies by √D, so that they start with 1/√D. 320 000 draws determine it to 0.2 %.
     np.testing.assert_allclose(np.std(params["source_embedding"]["embedding"]), 64**-0.5, rtol=0.01)
     np.testing.assert_allclose(np.std(params["target_embedding"]["embedding"]), 64**-0.5, rtol=0.01)

@@ -1,4 +1,4 @@
-"""Masks: their truth tables, their ranks, and what the wrong ones are told."""
+"""Masks: truth tables, ranks, and errors for impossible ones."""
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ from transformer_jax.nn.masks import fit_mask
 B, H, T, S = 2, 3, 5, 7
 
 
-def test_causal_mask_lets_each_position_see_itself_and_what_comes_before():
+def test_causal_mask_lets_each_position_see_itself_and_earlier_ones():
     np.testing.assert_array_equal(causal_mask(3), [[True, False, False], [True, True, False], [True, True, True]])
 
 
@@ -39,7 +39,7 @@ def test_combined_masks_allow_what_all_of_them_allow():
     np.testing.assert_array_equal(combined[1, 0], [[1, 0, 0], [1, 0, 0], [1, 0, 0]])
 
 
-def test_combining_nothing_allows_everything():
+def test_combining_no_masks_gives_none():
     assert combine_masks(None, None) is None
 
 
@@ -65,7 +65,7 @@ def test_an_integer_mask_that_holds_more_than_0_and_1_is_an_error_that_names_the
             use(mask)
 
 
-def test_the_values_of_a_traced_mask_are_not_known_and_every_other_integer_than_0_allows():
+def test_in_a_traced_mask_every_integer_other_than_0_means_true():
     np.testing.assert_array_equal(jax.jit(expand_mask)(np.array([[0, 1, -(10**9)]]))[0, 0], [[False, True, True]])
     with pytest.raises(ValueError, match="mask holds 2"):
         jax.jit(lambda: expand_mask(np.array([[0, 2]])))()

@@ -117,7 +117,7 @@ def test_flipped_bits_raise_no_other_error(tmp_path, content):
             read_weights(tmp_path / "f")
         except InputError:
             refused += 1
-    assert 5 <= refused <= 55  # the others flip a number's bits, or what fills the archive up
+    assert 5 <= refused <= 55  # the others flip bits of a number, or of the archive's padding
 
 
 @pytest.mark.parametrize(

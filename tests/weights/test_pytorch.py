@@ -1,4 +1,4 @@
-"""PyTorch's weights in and out: exact round trips, models made here that run in PyTorch, and what is refused.
+"""Import and export of PyTorch's weights: exact round trips, our models run in PyTorch, errors.
 
 That weights which come in give PyTorch's outputs and gradients is shown in the tests of each model.
 """
@@ -39,7 +39,7 @@ def torch_encoder(norm_first: bool = False, final_norm: bool = False) -> torch.n
 
 def torch_transformer(norm_first: bool = False, final_norm: bool = True) -> torch.nn.Transformer:
     options = {"dropout": 0.0, "batch_first": True, "norm_first": norm_first}
-    module = torch.nn.Transformer(D, H, L, L - 1, F, **options)
+    module = torch.nn.Transformer(D, H, 1, L - 1, F, **options)
     if not final_norm:
         module.encoder.norm = module.decoder.norm = None
     return module
@@ -50,7 +50,7 @@ def encoder(norm_first: bool = False, final_norm: bool = False) -> TransformerEn
 
 
 def transformer(norm_first: bool = False, final_norm: bool = True) -> Transformer:
-    sizes = {"model_dim": D, "num_heads": H, "num_encoder_layers": L, "num_decoder_layers": L - 1, "dim_feedforward": F}
+    sizes = {"model_dim": D, "num_heads": H, "num_encoder_layers": 1, "num_decoder_layers": L - 1, "dim_feedforward": F}
     return Transformer(**sizes, settings=settings(norm_first), final_norm=final_norm)
 
 

@@ -1,4 +1,4 @@
-"""The tutorials' files: the logits of the models that saved them, and what is refused, by name."""
+"""The tutorials' files: the logits of the models that saved them, and errors that name the wrong array."""
 
 import copy
 
@@ -48,7 +48,7 @@ def trained() -> TorchPredictor:
 
 @pytest.fixture
 def lightning_file(tmp_path, trained):
-    """Saves what Lightning does, after a change."""
+    """Saves a Lightning checkpoint, after a change."""
 
     def save(change=lambda checkpoint: None, **options):
         checkpoint = copy.deepcopy(trained.checkpoint())

@@ -47,19 +47,19 @@ class ReverseConfig(TrainingConfig):
         check_probability("input_dropout_prob", self.input_dropout_prob)
         if self.seq_len > TransformerPredictor.max_len:
             raise InputError(
-                f"seq_len is {self.seq_len}; it may be at most {TransformerPredictor.max_len}, the positional table's"
+                f"seq_len is {self.seq_len}; it may be at most {TransformerPredictor.max_len}, the longest "
+                "sequence that the model has positions for"
             )
 
     def check_trained_on(self, trained: "ReverseConfig", what: str) -> None:
         for name in ("seq_len", "num_categories"):
             if getattr(self, name) != getattr(trained, name):
-                raise InputError(
-                    f"{name} is {getattr(self, name)}; it must be {getattr(trained, name)}, as {what} was trained"
-                )
+                value, expected = getattr(self, name), getattr(trained, name)
+                raise InputError(f"{name} is {value}; it must be {expected}, as in the training of {what}")
 
 
 class ReverseDataset:
-    """Sequences of numbers drawn uniformly, each with itself reversed as its label.
+    """Sequences of numbers drawn uniformly, each with its reverse as the target.
 
     Args:
         num_categories: the numbers are 0 … num_categories - 1.
@@ -68,7 +68,7 @@ class ReverseDataset:
         seed: of NumPy's default generator, which draws the whole set at once.
 
     Raises:
-        InputError: there are no categories, or a length or size below 1.
+        InputError: an argument but the seed is below 1.
     """
 
     def __init__(self, num_categories: int = 10, seq_len: int = 16, size: int = 50_000, seed: int = 42) -> None:
@@ -91,7 +91,7 @@ class ReverseDataset:
 
 
 class ReverseTrainer(TrainerModule):
-    """Trains a `TransformerPredictor` with positions to name, at each position, the number of the mirrored one."""
+    """Trains a `TransformerPredictor` with positions to predict, at each position, the number at the mirrored one."""
 
     name = "ReverseTask"
     config_class = ReverseConfig
@@ -119,11 +119,12 @@ class ReverseTrainer(TrainerModule):
     def predict(self, inputs: Int[ArrayLike, "B T"]) -> Int[np.ndarray, "B T"]:
         """The sequences, reversed as far as the model has learned to."""
         logits: Float[np.ndarray, "B T C"] = self.forward(np.asarray(inputs))
-        return logits.argmax(-1)
+        numbers: Int[np.ndarray, "B T"] = logits.argmax(-1)
+        return numbers
 
 
 def reverse_data(config: ReverseConfig) -> TaskData:
-    """The training, the validation and the test set (seeds 42, 43 and 44, whatever the run's seed)."""
+    """Training, validation and test set, of the seeds 42, 43 and 44; the run's seed orders the training set."""
 
     def dataset(size: int, seed: int) -> ReverseDataset:
         return ReverseDataset(config.num_categories, config.seq_len, size, seed)
@@ -142,7 +143,7 @@ def reverse_data(config: ReverseConfig) -> TaskData:
 
 
 def save_attention_maps(trainer: ReverseTrainer, data: TaskData) -> Results:
-    """Draw the attention maps of a test batch, into the run."""
+    """Save a picture of the attention maps of a test batch in the run's directory."""
     inputs, _ = next(iter(data.test_loader))
     _, attention_maps = trainer.forward(inputs, return_attention=True)
     trainer.run.save_figure("attention_maps.png", plot_attention_maps(inputs, attention_maps))

@@ -20,12 +20,14 @@ Results = dict[str, Any]  # what `results.json` holds
 
 @dataclasses.dataclass(frozen=True)
 class TaskData:
-    """The data sets of a task. A task may add fields of its own, for its report."""
+    """Data sets of a task. A task may add fields of its own, for its report."""
 
     train_loader: Loader
     val_loader: Loader
     test_loader: Loader
-    constants: Arrays = dataclasses.field(default=None, kw_only=True)  # arrays that every step reads
+    constants: Arrays = dataclasses.field(
+        default=None, kw_only=True
+    )  # arrays that every step reads, see `TrainerModule`
 
 
 def train_and_test(
@@ -36,13 +38,13 @@ def train_and_test(
 ) -> tuple[Trainer, Results]:
     """Train a task and test it; leave a run directory with checkpoints and results.
 
-    With `config.pretrained` nothing is trained: that model is tested, in a directory of its own.
+    With `config.pretrained` nothing is trained: that model is tested, and the results get a directory of their own.
 
     Args:
         trainer_class: of the task.
         config: its settings.
         load_data: the data sets for these settings.
-        report: looks at the trained model, writes pictures into the run, and returns further results.
+        report: examines the trained model, saves pictures in the run's directory, and returns further results.
 
     Returns:
         The trainer, with the best parameters in `trainer.params`, and what `results.json` holds.

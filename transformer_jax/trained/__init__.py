@@ -1,4 +1,4 @@
-"""Models that were trained: open a run, export it, and what `--pretrained` may name.
+"""Trained models: open a run, export it, find the model that `--pretrained` names.
 
 Imports `training`, `weights` and the wings below them; a task only when it opens a run of it.
 """

@@ -1,4 +1,4 @@
-"""Export a trained run as a small directory of settings and parameters, which `load_run` opens like the run."""
+"""Export a trained run as a directory of settings and parameters alone, which `load_run` opens like the run."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from transformer_jax.trained.load import load_run
 
 
 def ship(run: str | Path, destination: str | Path) -> None:
-    """Write a run's settings and its best parameters, with the defaults for those that do not change the model.
+    """Write the settings and the best parameters of a run; settings that do not affect the parameters get defaults.
 
     Args:
         run: directory of the run.

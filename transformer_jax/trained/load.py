@@ -1,4 +1,4 @@
-"""Open a trained run, in another process or place. Its settings come from the run, those of the machine do not."""
+"""Open a trained run, also in another process or on another machine."""
 
 import dataclasses
 from importlib import import_module
@@ -26,22 +26,22 @@ TRAINERS = {
 def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = None) -> TrainerModule:
     """The trainer of a run, with its `config`, its `model` and its best `params`, ready to `predict`.
 
-    Nothing of the machine that the run was trained on is taken over: devices, workers, directories, caches.
+    Settings that belong to the machine of the training are ignored: devices, workers, directories, caches.
 
     Args:
         directory: of the run, `checkpoints/ReverseTask` for example, or of a model that ships.
         trainer_class: of the task; None looks it up by the task's name.
 
     Raises:
-        InputError: there is no run, its task or settings are unknown, no checkpoint of it was evaluated yet, or its
-            checkpoint can't be read.
+        InputError: there is no run, its format, task or settings are unknown, none of its checkpoints was evaluated,
+            or the best one can't be read.
     """
     directory = Path(directory)
     task, settings = read_settings(directory)
     if trainer_class is None:
         if task not in TRAINERS:
             raise InputError(
-                f"{directory} is of the task {task}; give the trainer's class, or one of {tuple(TRAINERS)}"
+                f"{directory} is a run of the task {task}; without trainer_class it must be one of {', '.join(TRAINERS)}"
             )
         module, name = TRAINERS[task]
         trainer_class = getattr(import_module(f"transformer_jax.tasks.{module}"), name)
@@ -63,7 +63,7 @@ def _best_params(directory: Path, criterion: Criterion) -> Params:
     checkpoints = Checkpoints(directory / CHECKPOINTS, criterion, create=False)
     if checkpoints.best_step is None:
         raise InputError(
-            f"{directory} has no checkpoint that was evaluated, so that none is the best; go on with its training"
+            f"{directory} has no checkpoint that was evaluated, so none is the best; continue its training"
         )
     best: Params = checkpoints.read_as_saved(checkpoints.best_step)["params"]
     return best

@@ -1,8 +1,8 @@
-"""`--pretrained`: a model that was trained before takes the place of training."""
+"""`--pretrained`: find a trained model, which is then evaluated instead of training one."""
 
 import dataclasses
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import flax.linen as nn
 import jax
@@ -19,7 +19,7 @@ from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.layouts import check_arrays
 
-SHIPPED = Path(__file__).parents[2] / "checkpoints" / "pretrained"  # in the repository, a directory for each model
+SHIPPED = Path(__file__).parents[2] / "checkpoints" / "pretrained"  # one directory for each model of the repository
 
 Config = TypeVar("Config", bound=TrainingConfig)
 
@@ -27,17 +27,17 @@ Config = TypeVar("Config", bound=TrainingConfig)
 class Trained(NamedTuple):
     """A trained model."""
 
-    what: str  # the name or path that it was found by
+    what: str  # its name or path, as the user gave it
     model: nn.Module
     params: Params
 
 
 def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Config, Trained | None]:
-    """The model that `config.pretrained` names, None if that is None, and the config with the model's own settings.
+    """The config with the settings of the model that `config.pretrained` names, and that model; None for None.
 
     Args:
-        trainer_class: of the task that the model must be of.
-        config: its settings.
+        trainer_class: of the task, which must be the model's too.
+        config: settings of the task.
 
     Raises:
         InputError: there is no such model, it cannot be read, is of another task, or was trained on other data.
@@ -45,6 +45,7 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
     what = config.pretrained
     if what is None:
         return config, None
+    origin: TrainingConfig | TransformerPredictor
     task = trainer_class(config)
     is_predictor = isinstance(task.model, TransformerPredictor)  # which the tutorials' models are
     directory = SHIPPED / what if what in shipped_models() else Path(what)
@@ -53,7 +54,7 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
         if made_by != task.name:
             raise InputError(f"pretrained is {what}, a model of the task {made_by}; it must be one of {task.name}")
         run = load_run(directory, trainer_class)
-        config.check_trained_on(run.config, what)
+        config.check_trained_on(cast(Config, run.config), what)  # of one class, since the tasks have one name
         origin, trained = run.config, Trained(what, run.model, run.params)
     elif is_predictor and (what in PUBLISHED or Path(what).is_file()):
         model, variables = load_pretrained(what, num_heads=config.num_heads)

@@ -1,4 +1,4 @@
-"""The models that the tutorials' authors published, by name, and files of the same two kinds, by path."""
+"""Models that the tutorials' authors published, by name, and files of the same two kinds, by path."""
 
 import hashlib
 import http.client
@@ -10,15 +10,15 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.weights.tutorials import load_tutorial_weights
 
-TIMEOUT = 30.0  # seconds without an answer
+TIMEOUT = 30.0  # seconds to wait for an answer
 
 
 class Published(NamedTuple):
-    """A file on the web."""
+    """A published file."""
 
     url: str
-    num_heads: int  # H, which a Flax file does not tell
-    sha256: str | None  # None: not known
+    num_heads: int  # H, which Flax files do not contain
+    sha256: str | None  # None if unknown
 
 
 BASE_URL = "https://raw.githubusercontent.com/phlippe/saved_models/main/"
@@ -49,15 +49,15 @@ def load_pretrained(
     Args:
         what: `reverse-jax`, `reverse-pytorch`, `anomaly-jax` or `anomaly-pytorch`, which are downloaded once; or the
             path of a Flax msgpack or a PyTorch Lightning checkpoint, told apart by their content.
-        num_heads: H, where the file does not tell it; those of the published models are known.
-        cache_dir: where downloads lie, or are put.
+        num_heads: H, if the file does not contain it; that of the published models is known.
+        cache_dir: directory of downloaded files.
 
     Returns:
         The model, and what its `apply` takes: `{"params": ...}`, NumPy arrays.
 
     Raises:
-        InputError: there is no such file, it cannot be downloaded (which then leaves nothing behind), it is not the
-            published one, or anything that `load_tutorial_weights` refuses.
+        InputError: there is no such file, it cannot be downloaded (a failed download leaves no file), it is not the
+            published one, or `load_tutorial_weights` refuses it.
     """
     if what in PUBLISHED:
         return _load_published(str(what), num_heads, Path(cache_dir))
@@ -75,15 +75,15 @@ def _load_published(name: str, num_heads: int | None, cache_dir: Path) -> tuple[
         try:
             return _load_checked(path, published)
         except (OSError, InputError) as error:
-            raise InputError(f"{error}; remove {path} to have it downloaded again") from error
+            raise InputError(f"{error}; remove {path} to download it again") from error
     with directory_for_download(cache_dir, "cache_dir") as temporary:
         fetched = temporary / path.name
         try:
             fetched.write_bytes(fetch(published.url, timeout=TIMEOUT))
-            loaded = _load_checked(fetched, published)  # before it gets its name: what does not load is not kept
+            loaded = _load_checked(fetched, published)  # before the rename, so that only valid files are kept
         except (OSError, http.client.HTTPException, InputError) as error:
             raise InputError(
-                f"{name} could not be had from {published.url} ({in_one_line(error)}); put the file at {path} by hand"
+                f"{name} could not be downloaded from {published.url} ({in_one_line(error)}); put it at {path} by hand"
             ) from error
         fetched.replace(path)
     return loaded

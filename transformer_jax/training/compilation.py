@@ -97,13 +97,13 @@ def begin_to_run_once(function: Callable[..., Result], *arguments: Any) -> tuple
     return lowered.out_info, finish
 
 
-def prepare_jax(config: TrainingConfig) -> None:
+def prepare_jax(config: TrainingConfig | None = None) -> None:
     """Set JAX up for training in this process: a device for each CPU core, and the cache of compiled programs.
 
     These are global settings of JAX. Commands and the functions that run a whole experiment call it; no constructor
     does.
     """
     provide_cpu_devices()
-    if config.compilation_cache is not None:
+    if config is not None and config.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(config.compilation_cache.absolute()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # the default leaves out small programs

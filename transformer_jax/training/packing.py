@@ -1,6 +1,5 @@
 """Small arrays joined to one vector: an operation on each takes longer to start, and to compile, than to do."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -93,4 +92,5 @@ def _split(vector: Array | np.ndarray, sizes: list[int]) -> Sequence[Array | np.
 
 
 def _is_small(leaf: jax.ShapeDtypeStruct) -> bool:
-    return math.prod(leaf.shape) <= LARGEST
+    size: int = leaf.size
+    return size <= LARGEST

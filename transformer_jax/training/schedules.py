@@ -51,7 +51,7 @@ def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
 
     def schedule(step: ArrayLike) -> Array:
         decay = jnp.maximum(step, 1) ** -0.5  # t = 0 is in the warm-up, but must not divide by it
-        return d_model**-0.5 * jnp.minimum(decay, step * warmup**-1.5)
+        return float(d_model**-0.5) * jnp.minimum(decay, jnp.asarray(step) * warmup**-1.5)
 
     return schedule
 

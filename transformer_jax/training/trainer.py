@@ -1,6 +1,7 @@
 """TrainerModule: trains a task's model, evaluates it, predicts with it."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -23,7 +24,7 @@ from transformer_jax.training.metrics import Sums, means, weighted_sums
 from transformer_jax.training.parallel import Replicated, sum_over_devices
 from transformer_jax.training.runner import Pace, StepRunner
 from transformer_jax.training.signals import StopRequest
-from transformer_jax.training.step import TrainState, initial_state
+from transformer_jax.training.step import TrainState, initial_state, train_step
 from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Inputs, Params
@@ -90,6 +91,10 @@ class TrainerModule(Task):
         """
         _, finish = self._begin_initial_state(example_batch, self.create_optimizer(num_steps))
         return finish()
+
+    def train_step(self, num_steps: int) -> Callable[[TrainState, Batch, Arrays], tuple[TrainState, Sums]]:
+        """The step of a training of `num_steps` steps: a pure function of state, batch and constants."""
+        return functools.partial(train_step, loss_function=self.batch_loss, rule=self.update_rule(num_steps))
 
     def eval_step(self, params: Params, batch: Batch, constants: Arrays = None) -> Sums:
         """Sums of the metrics of one batch, without dropout."""

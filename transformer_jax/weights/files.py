@@ -46,8 +46,8 @@ def read_weights(path: str | Path) -> WeightFile:
     elif content.startswith(FLAX_BEGINNINGS):
         kind, read = "Flax msgpack", _read_flax
     else:
-        what = "neither a Flax msgpack nor a PyTorch file" if content else "empty"
-        raise InputError(f"{path} is {what}; it must be a file of weights")
+        kind = "neither a Flax msgpack nor a PyTorch file" if content else "empty"
+        raise InputError(f"{path} is {kind}; it must be a file of weights")
     try:
         return read(content)
     except InputError as error:

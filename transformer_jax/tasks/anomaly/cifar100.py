@@ -1,4 +1,4 @@
-"""CIFAR-100 as arrays: read from disk, or downloaded whole or not at all."""
+"""CIFAR-100 as arrays, from disk or downloaded. A download that fails leaves no files."""
 
 import http.client
 from pathlib import Path
@@ -16,7 +16,7 @@ FILES = ("train", "test", "meta")  # inside the folder
 
 
 class LabelledImages(NamedTuple):
-    """One split of the data set."""
+    """Images and labels of one split."""
 
     images: UInt8[np.ndarray, "N 32 32 3"]
     labels: Int[np.ndarray, " N"]  # fine labels, 0 … 99
@@ -24,7 +24,7 @@ class LabelledImages(NamedTuple):
 
 
 def has_cifar100_images(data_dir: str | Path) -> bool:
-    """Whether CIFAR-100's images lie under a directory, unpacked or as the archive; their digests are not checked."""
+    """Whether CIFAR-100's images lie under a directory, unpacked or as the archive; digests are not checked."""
     folder = Path(data_dir) / FOLDER
     return all((folder / name).is_file() for name in FILES) or (Path(data_dir) / ARCHIVE).is_file()
 
@@ -33,12 +33,12 @@ def load_cifar100(data_dir: str | Path, *, download: bool = True) -> tuple[Label
     """The training and the test split of CIFAR-100 (Krizhevsky, 2009).
 
     Args:
-        data_dir: where `cifar-100-python/` or its archive lies, or is downloaded to.
-        download: fetch the archive (161 MB) if neither is there.
+        data_dir: directory of `cifar-100-python/` or of its archive, also after a download.
+        download: download the archive (161 MB) if neither is there.
 
     Raises:
-        InputError: the files are not there and cannot be downloaded, which then leaves nothing behind; or one of them
-            is not the published one, by its MD5.
+        InputError: the files are missing and cannot be downloaded, or one of them does not have the MD5 of the
+            published file.
     """
     from torchvision.datasets import CIFAR100
 
@@ -58,12 +58,12 @@ def _as_arrays(dataset: Any, digest: str) -> LabelledImages:
 
 
 def _fetch(data_dir: Path, *, download: bool) -> None:
-    """Unpack the archive, downloaded if need be, beside where its files belong, and move them there one by one."""
+    """Unpack the archive, after a download if it is missing, and move its files into place one by one."""
     from torchvision.datasets import CIFAR100
     from torchvision.datasets.utils import extract_archive
 
     archive = data_dir / ARCHIVE
-    by_hand = f"put {ARCHIVE} into {data_dir} by hand, or use the data set that needs no network (--dataset digits)"
+    by_hand = f"put {ARCHIVE} into {data_dir} by hand, or use the data set that needs no download (--dataset digits)"
     if archive.is_file():
         _check_digest(archive, CIFAR100.tgz_md5)
     elif not download:
@@ -76,7 +76,9 @@ def _fetch(data_dir: Path, *, download: bool) -> None:
             else:
                 CIFAR100(temporary, download=True)
         except (OSError, RuntimeError, http.client.HTTPException) as error:
-            raise InputError(f"CIFAR-100 could not be had from {source} ({in_one_line(error)}); {by_hand}") from error
+            raise InputError(
+                f"CIFAR-100 could not be obtained from {source} ({in_one_line(error)}); {by_hand}"
+            ) from error
         (data_dir / FOLDER).mkdir(exist_ok=True)
         for name in FILES:
             (temporary / FOLDER / name).replace(data_dir / FOLDER / name)
@@ -87,6 +89,6 @@ def _check_digest(path: Path, expected: str) -> None:
 
     if (found := calculate_md5(path)) != expected:
         raise InputError(
-            f"{path} is not CIFAR-100's: its MD5 is {found}, and it must be {expected}; "
-            "remove the file to have it downloaded again"
+            f"{path} is not the published file: its MD5 is {found}; it must be {expected}; "
+            "remove the file to download it again"
         )

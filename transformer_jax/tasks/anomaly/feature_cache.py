@@ -1,4 +1,4 @@
-"""Image features on disk: files that know what made them, built in shards that outlive an interruption."""
+"""Image features on disk: files that record their provenance, written in shards that survive an interruption."""
 
 import dataclasses
 import json
@@ -16,15 +16,15 @@ from transformer_jax.tasks.anomaly.resnet34 import FEATURE_DIM
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """What made features; a field that is not known is None."""
+    """Data, network and settings that features were computed with; None for an unknown field."""
 
     data: str | None = None  # digest of the images
-    model: str | None = None  # network, its training and the layer
+    model: str | None = None  # network, its training and its layer
     weights: str | None = None  # digest of the network's weights
     resolution: int | None = None  # pixels to which the images were resized
 
     def difference(self, wanted: "Provenance") -> str | None:
-        """The first known field that differs from what is wanted, in words."""
+        """Description of the first field that is known in both and differs; None if none does."""
         for field in dataclasses.fields(self):
             found, expected = getattr(self, field.name), getattr(wanted, field.name)
             if None not in (found, expected) and found != expected:
@@ -32,17 +32,22 @@ class Provenance:
         return None
 
     def to_json(self) -> str:
-        """As text."""
+        """The fields as JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Provenance":
-        """From text; what is no such text gives a `ValueError` or a `TypeError`."""
+        """Read the text that `to_json` writes.
+
+        Raises:
+            ValueError: the text is no JSON.
+            TypeError: it is JSON of another form.
+        """
         return cls(**json.loads(text))
 
 
 def read_features(path: Path) -> tuple[Float[np.ndarray, "N 512"], Provenance | None]:
-    """Features from an `.npz` under the key `feats`, and what made them if the file says so.
+    """Features from an `.npz` under the key `feats`, and their provenance if the file has it.
 
     Nothing in the file is unpickled.
 
@@ -54,7 +59,7 @@ def read_features(path: Path) -> tuple[Float[np.ndarray, "N 512"], Provenance | 
         raise InputError(f"feats in {path} has the shape {list(features.shape)}; it must be [images, {FEATURE_DIM}]")
     if not np.issubdtype(features.dtype, np.floating):
         raise InputError(f"feats in {path} has the type {features.dtype}; it must be a floating-point type")
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinity, which is refused below
+    with np.errstate(over="ignore"):  # too large for float32: infinity, which is refused below
         features = features.astype(np.float32, copy=False)
     if num_bad := np.count_nonzero(~np.isfinite(features).all(axis=1)):
         raise InputError(
@@ -81,16 +86,16 @@ def _read_arrays(path: Path) -> tuple[np.ndarray, Provenance | None]:
 
 
 class FeatureFile:
-    """A cached `.npz` of features, made anew when something else would make them now.
+    """A cached `.npz` of features, which is computed again if its provenance is not the present one.
 
-    While it is being made, shards of it lie in a directory beside it, so that an interrupted extraction continues. What
-    is finished gets its name by a rename: whatever has its name is whole.
+    Shards are written to a directory beside it, so that an interrupted extraction can continue. A finished file is
+    renamed into place: a file of this name is complete.
 
     Args:
         path: of the `.npz`.
         num_images: N, rows of the finished file.
-        provenance: what makes the features now.
-        shard_size: images in a shard, the most that an interruption loses.
+        provenance: of the features that are wanted.
+        shard_size: images in a shard, the most that an interruption can lose.
     """
 
     def __init__(self, path: Path, num_images: int, provenance: Provenance, shard_size: int) -> None:
@@ -101,7 +106,7 @@ class FeatureFile:
         self._shards = path.with_suffix(".parts")
 
     def read(self) -> Float[np.ndarray, "N 512"] | None:
-        """The features, or None if they have to be made: there is no file, or something else made it.
+        """The features; None if they must be computed, because the file is missing or of another provenance.
 
         Raises:
             InputError: the file is damaged.
@@ -114,7 +119,7 @@ class FeatureFile:
         return features
 
     def begin(self) -> list[tuple[int, int]]:
-        """Prepare to make the file; the ranges of images, start and stop, whose features are still wanted."""
+        """Prepare the computation, and return the ranges of images (start, stop) whose features are missing."""
         if self.path.exists() and (reason := self._reason_to_rebuild(read_features(self.path)[1])):
             print(f"Rebuilding {self.path}: {reason}.")
         self._discard_other_shards()
@@ -125,14 +130,14 @@ class FeatureFile:
         return wanted
 
     def add(self, start: int, stop: int, features: Float[np.ndarray, "B 512"]) -> None:
-        """Keep the features of one range."""
+        """Write the shard of one range."""
         temporary = self._shards / "shard.tmp"
         with temporary.open("wb") as file:
             np.save(file, features, allow_pickle=False)
         temporary.replace(self._shard(start, stop))
 
     def join(self) -> None:
-        """Make the file of its shards, which are removed."""
+        """Join the shards into the file, and remove them."""
         features = np.concatenate([np.load(self._shard(*limits), allow_pickle=False) for limits in self._ranges])
         temporary = self._shards / "joined.npz"
         np.savez(temporary, feats=features, provenance=np.array(self.provenance.to_json()))
@@ -141,17 +146,17 @@ class FeatureFile:
 
     def _reason_to_rebuild(self, provenance: Provenance | None) -> str | None:
         if provenance is None:
-            return "it does not say what made it"
+            return "it has no record of its provenance"
         return provenance.difference(self.provenance)
 
     def _discard_other_shards(self) -> None:
-        """Leave only shards that the same data, network and resolution made."""
+        """Remove shards of another provenance."""
         record = self._shards / "provenance.json"
         if self._shards.exists():
             try:
                 reason = self._reason_to_rebuild(Provenance.from_json(record.read_text(encoding="utf-8")))
             except (OSError, ValueError, TypeError):
-                reason = "they do not say what made them"
+                reason = "its shards have no record of their provenance"
             if not reason:
                 return
             print(f"Discarding the interrupted extraction in {self._shards}: {reason}.")
@@ -167,4 +172,4 @@ class FeatureFile:
             shard = np.load(self._shard(start, stop), allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return False
-        return shard.shape == (stop - start, FEATURE_DIM) and shard.dtype == np.float32
+        return bool(shard.shape == (stop - start, FEATURE_DIM) and shard.dtype == np.float32)

@@ -1,7 +1,7 @@
-"""CIFAR-100 as features of a pretrained ResNet-34: computed once, cached, or taken from ready files."""
+"""CIFAR-100 as features of a pretrained ResNet-34: computed once and cached, or read from ready files."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,12 +15,12 @@ from transformer_jax.tasks.anomaly.cifar100 import has_cifar100_images, load_cif
 from transformer_jax.tasks.anomaly.feature_cache import FeatureFile, Provenance, read_features
 from transformer_jax.tasks.anomaly.resnet34 import ACTIVATION, ResNet34Features, fetch_weights, weights_digest
 
-FILE_NAMES = ("train_set_features.npz", "test_set_features.npz")  # the tutorial's
-CACHE = "cifar100_features"  # directory of our own files, so that no file of the tutorial is ever overwritten
+FILE_NAMES = ("train_set_features.npz", "test_set_features.npz")  # as in the tutorial
+CACHE = "cifar100_features"  # directory of the files that are computed here, apart from the tutorial's
 
 
 class ImageFeatures(NamedTuple):
-    """One split of a data set of images, each with its features."""
+    """Features, labels and pixels of the images of one split."""
 
     features: Float[np.ndarray, "N 512"]
     labels: Int[np.ndarray, " N"]  # 0 … 99
@@ -28,7 +28,7 @@ class ImageFeatures(NamedTuple):
 
 
 def has_cifar100(data_dir: str | Path) -> bool:
-    """Whether images or finished features of CIFAR-100 lie under a directory; looks at names alone, so it is quick."""
+    """Whether images or finished features of CIFAR-100 lie under a directory, by their names alone."""
     finished = all((Path(data_dir) / CACHE / name).is_file() for name in FILE_NAMES)
     return finished or has_cifar100_images(data_dir)
 
@@ -47,34 +47,48 @@ def cifar100_features(
 
     Images are resized bilinearly, scaled to [0, 1] and normalized with ImageNet's statistics; the features are the
     activation `block4_2`, averaged over height and width. They are cached as `data_dir/cifar100_features/*.npz` under
-    the key `feats`, and made anew when the images, the weights or the resolution differ from those that made the cache.
+    the key `feats`, and computed again when the cache is of other images, weights or another resolution.
 
     Args:
-        data_dir: where `cifar-100-python/` and the weights lie or are downloaded to, and the cache is kept.
-        features_dir: where ready features lie, `train_set_features.npz` and `test_set_features.npz`; nothing is
-            computed then.
+        data_dir: directory of `cifar-100-python/`, of the weights and of the cache.
+        features_dir: directory of ready features, `train_set_features.npz` and `test_set_features.npz`, which replace
+            the computation; None if there are none.
         resolution: pixels to which the height and the width of images are resized.
-        batch_size: images that go through the network at once.
-        shard_size: images whose features are written at once, the most that an interruption loses.
-        pretrained: "imagenet" for the published weights, None for random ones, good for tests alone.
-        download: fetch images and weights that are not under `data_dir`.
+        batch_size: images in one pass through the network.
+        shard_size: images whose features are written at once, the most that an interruption can lose.
+        pretrained: "imagenet" for the published weights; None for random ones, which are for tests alone.
+        download: download images and weights that are not under `data_dir`.
 
     Raises:
-        InputError: an argument that cannot work; files that are missing and cannot be downloaded, damaged, not the
-            published ones, or not of these images.
+        InputError: an argument cannot work; or a file is missing and cannot be downloaded, is damaged, is not the
+            published one, or is not of these images.
     """
     _check_arguments(resolution, batch_size, shard_size, pretrained)
-    ready = None if features_dir is None else [read_features(Path(features_dir) / name) for name in FILE_NAMES]
+    data_dir = Path(data_dir)
+    ready_files = [] if features_dir is None else [Path(features_dir) / name for name in FILE_NAMES]
+    ready = [read_features(path) for path in ready_files]  # before any download, since it may be an error
     splits = load_cifar100(data_dir, download=download)
     model = f"flaxmodels.ResNet34 {pretrained or 'random'} {ACTIVATION} averaged"
     provenances = [Provenance(data=split.digest, model=model, resolution=resolution) for split in splits]
-    if ready is not None:
-        for name, split, found, wanted in zip(FILE_NAMES, splits, ready, provenances, strict=True):
-            _check_ready(Path(features_dir) / name, *found, len(split.labels), wanted)
+
+    def cache() -> list[FeatureFile]:
+        weights = weights_digest(data_dir, pretrained)  # None until they are downloaded: then any weights match
+        return [
+            FeatureFile(data_dir / CACHE / name, len(split.labels), dataclasses.replace(p, weights=weights), shard_size)
+            for name, split, p in zip(FILE_NAMES, splits, provenances, strict=True)
+        ]
+
+    def extractor() -> ResNet34Features:
+        if pretrained:
+            fetch_weights(data_dir, download=download)
+        return ResNet34Features(data_dir, pretrained, resolution=resolution, batch_size=batch_size)
+
+    if ready:
+        for path, split, found, wanted in zip(ready_files, splits, ready, provenances, strict=True):
+            _check_ready(path, *found, len(split.labels), wanted)
         tables = [features for features, _ in ready]
     else:
-        images = [split.images for split in splits]
-        tables = _cached_features(Path(data_dir), images, provenances, batch_size, shard_size, pretrained, download)
+        tables = _cached_features(cache, extractor, [split.images for split in splits], data_dir)
     train, test = (
         ImageFeatures(table, split.labels, split.images) for table, split in zip(tables, splits, strict=True)
     )
@@ -92,46 +106,39 @@ def _check_arguments(resolution: int, batch_size: int, shard_size: int, pretrain
 def _check_ready(
     path: Path, features: np.ndarray, provenance: Provenance | None, num_images: int, wanted: Provenance
 ) -> None:
-    """Raise an `InputError` unless a ready file is of these images, as far as it says what made it."""
+    """Raise an `InputError` unless a ready file is of these images, as far as its provenance is known."""
     if provenance and (difference := provenance.difference(wanted)):
-        raise InputError(f"{path} cannot be used: {difference}; leave out features_dir to have the features computed")
+        raise InputError(f"{path} cannot be used: {difference}; leave out features_dir to compute the features")
     if len(features) != num_images:
         raise InputError(f"feats in {path} has {len(features)} rows; it must have {num_images}, one for each image")
 
 
 def _cached_features(
-    data_dir: Path,
+    cache: Callable[[], list[FeatureFile]],
+    extractor: Callable[[], ResNet34Features],
     images: Sequence[np.ndarray],
-    provenances: Sequence[Provenance],
-    batch_size: int,
-    shard_size: int,
-    pretrained: str | None,
-    download: bool,
+    data_dir: Path,
 ) -> list[np.ndarray]:
-    """The features of each split from the cache, which is completed first."""
+    """The features of each split from the cache, which is completed first.
 
-    def cache() -> list[FeatureFile]:
-        weights = weights_digest(data_dir, pretrained)  # None before they are fetched: then a cache serves as it is
-        return [
-            FeatureFile(data_dir / CACHE / name, len(split), dataclasses.replace(made_by, weights=weights), shard_size)
-            for name, split, made_by in zip(FILE_NAMES, images, provenances, strict=True)
-        ]
-
+    Args:
+        cache: gives the file of each split; again after the extractor, whose weights may have been downloaded.
+        extractor: made where features are missing.
+        images: of each split.
+        data_dir: for the error message.
+    """
     if any(file.read() is None for file in cache()):
-        if pretrained:
-            fetch_weights(data_dir, download=download)
-        resolution = provenances[0].resolution
-        extractor = ResNet34Features(data_dir, pretrained, resolution=resolution, batch_size=batch_size)
+        extract = extractor()
         missing = [(file, split) for file, split in zip(cache(), images, strict=True) if file.read() is None]
         try:
-            _extract(missing, extractor)
+            _extract(missing, extract)
         except OSError as error:
             raise InputError(f"data_dir is {data_dir}; it must be a directory that can be written ({error})") from error
-    return [file.read() for file in cache()]
+    return [read_features(file.path)[0] for file in cache()]
 
 
 def _extract(missing: Sequence[tuple[FeatureFile, np.ndarray]], extractor: ResNet34Features) -> None:
-    """Compute the features that the files lack, and finish the files."""
+    """Compute the features that are missing in the files, and finish the files."""
     work = [(file, images, file.begin()) for file, images in missing]
     num_batches = sum(-(-(stop - start) // extractor.batch_size) for *_, ranges in work for start, stop in ranges)
     if num_batches and jax.default_backend() == "cpu":
@@ -152,6 +159,6 @@ def _extract(missing: Sequence[tuple[FeatureFile, np.ndarray]], extractor: ResNe
 def _announce_duration(seconds: float) -> None:
     duration = "less than a minute" if seconds < 60 else f"about {seconds / 60:.0f} min"
     print(
-        f"Extracting the features takes {duration} on this CPU, measured on the first batches; it may be interrupted, "
-        "and continues when started again. Faster: a GPU; ready files (--features-dir); the digits (--dataset digits)."
+        f"Extracting the features takes {duration} on this CPU, measured on the first batches. If interrupted, it "
+        "continues when started again. Faster: a GPU; ready files (--features-dir); the digits (--dataset digits)."
     )

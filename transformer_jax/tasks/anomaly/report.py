@@ -13,7 +13,7 @@ from transformer_jax.training.trainer import TrainerModule
 
 
 class Predictions(NamedTuple):
-    """The model's answers on sets, in the loader's order."""
+    """Predictions of the model on sets, in the loader's order."""
 
     indices: Int[np.ndarray, "N S"]  # of the sets' images
     positions: Int[np.ndarray, " N"]  # of the anomalies
@@ -21,12 +21,12 @@ class Predictions(NamedTuple):
 
     @property
     def mistakes(self) -> Int[np.ndarray, " N_wrong"]:
-        """The numbers of the sets whose anomaly was not found."""
+        """Numbers of the sets whose anomaly was not found."""
         return np.flatnonzero(self.probabilities.argmax(-1) != self.positions)
 
 
 def predict_sets(trainer: TrainerModule, loader: Iterable[Samples]) -> Predictions:
-    """Ask the model about every set of a loader."""
+    """Predict the anomaly of every set of a loader."""
     parts = []
     for indices, positions in loader:
         padded = pad_rows(indices, trainer.config.batch_size)  # one shape, one compilation
@@ -38,7 +38,7 @@ def predict_sets(trainer: TrainerModule, loader: Iterable[Samples]) -> Predictio
 def permutation_error(trainer: TrainerModule, indices: Int[np.ndarray, "B S"], seed: int = 0) -> float:
     """Largest change of a logit when each set of a batch is permuted and the logits are put back in order.
 
-    A permutation-equivariant model has none but that of rounding.
+    For a permutation-equivariant model it is the error of rounding.
     """
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(indices.shape[1]), (len(indices), 1)), axis=1)
     logits = trainer.forward(indices)[..., 0]  # [B S]
@@ -47,29 +47,30 @@ def permutation_error(trainer: TrainerModule, indices: Int[np.ndarray, "B S"], s
 
 
 def print_mistakes(predictions: Predictions, labels: Int[np.ndarray, " N"], most: int = 10) -> None:
-    """Say how many sets were answered wrongly, and of the first ones what was said and what was right."""
+    """Print the number of mistakes and, for the first ones, the predicted and the true anomaly."""
     mistakes = predictions.mistakes
     print(f"Mistakes: {len(mistakes)} of {len(predictions.positions)} test sets")
     for number in mistakes[:most]:
         probabilities, truth = predictions.probabilities[number], predictions.positions[number]
-        said = probabilities.argmax()
+        predicted = probabilities.argmax()
         classes = labels[predictions.indices[number]]
         print(
-            f"  set {number}: said image {said} of class {classes[said]} ({probabilities[said]:.1%}), "
-            f"it was image {truth} of class {classes[truth]} ({probabilities[truth]:.1%})"
+            f"  set {number}: predicted image {predicted} of class {classes[predicted]} "
+            f"({probabilities[predicted]:.1%}), it is image {truth} of class {classes[truth]} "
+            f"({probabilities[truth]:.1%})"
         )
     if len(mistakes) > most:
         print(f"  and {len(mistakes) - most} more")
 
 
 def save_pictures(trainer: TrainerModule, table: FeatureTable, predictions: Predictions) -> None:
-    """Example sets, a right and (if there is one) a wrong prediction with every attention map, into the run."""
+    """Save pictures in the run's directory: example sets, a right and a wrong prediction with all attention maps."""
     images = table.images[predictions.indices[:4]]
     trainer.run.save_figure("example_sets.png", plot_image_sets(images, predictions.positions[:4]))
     right = np.setdiff1d(np.arange(len(predictions.positions)), predictions.mistakes)
     for name, numbers in (("right", right), ("wrong", predictions.mistakes)):
         if not len(numbers):
-            print(f"There is no {name} prediction to draw")
+            print(f"There is no {name} prediction, so there is no picture of one")
             continue
         indices, position = predictions.indices[numbers[:1]], predictions.positions[numbers[:1]]
         logits, attention_maps = trainer.forward(indices, return_attention=True)
@@ -84,4 +85,5 @@ def save_pictures(trainer: TrainerModule, table: FeatureTable, predictions: Pred
 
 def _softmax(logits: Float[np.ndarray, "... S"]) -> Float[np.ndarray, "... S"]:
     exponentials = np.exp(logits - logits.max(-1, keepdims=True))
-    return exponentials / exponentials.sum(-1, keepdims=True)
+    probabilities: Float[np.ndarray, "... S"] = exponentials / exponentials.sum(-1, keepdims=True)
+    return probabilities

@@ -1,29 +1,30 @@
-"""ResNet-34 as a function from small images to features, and where its weights lie."""
+"""ResNet-34 as a function from images to features, and the file of its weights."""
 
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jaxtyping import Float, UInt8
 
 from transformer_jax.data.downloads import directory_for_download, in_one_line
 from transformer_jax.errors import InputError
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.stopwatch import Stopwatch
+from transformer_jax.trees import Variables
 
 FEATURE_DIM = 512  # channels of the last block
 ACTIVATION = "block4_2"  # the last block's
 
 
 class ResNet34Features:
-    """The last block's activation, averaged over height and width (He et al., 2016; flaxmodels' implementation).
+    """Activation of the last block, averaged over height and width (He et al. 2016, implemented by flaxmodels).
 
     Args:
-        data_dir: where the weights lie, see `weights_file`.
+        data_dir: directory of the weights, see `weights_file`.
         pretrained: "imagenet" for the published weights, None for random ones from a fixed key.
         resolution: R, the height and width in pixels to which images are resized.
         batch_size: images that go through the network at once.
@@ -38,18 +39,18 @@ class ResNet34Features:
         self.batch_size = batch_size
         model = ResNet34(output="activations", pretrained=pretrained, normalize=True, ckpt_dir=str(data_dir))
         try:
-            # No weight depends on the resolution, so the smallest sensible one is enough to make them.
+            # The weights do not depend on the resolution; a small one initializes them quickly.
             self._variables = model.init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)), train=False)
         except (OSError, KeyError) as error:
             raise InputError(
                 f"{weights_file(data_dir)} must hold flaxmodels' weights of ResNet-34 ({error}); "
-                "remove the file to have it downloaded again"
+                "remove the file to download it again"
             ) from error
 
-        def features(variables: Any, images: Any, _: None) -> Any:
-            images = images.astype(jnp.float32) / 255
-            images = jax.image.resize(images, (batch_size, resolution, resolution, 3), "bilinear")  # [B R R 3]
-            activations = model.apply(variables, images, train=False)
+        def features(variables: Variables, images: UInt8[Array, "B 32 32 3"]) -> Float[Array, "B 512"]:
+            pixels = images.astype(jnp.float32) / 255
+            pixels = jax.image.resize(pixels, (batch_size, resolution, resolution, 3), "bilinear")  # [B R R 3]
+            activations: dict[str, Array] = model.apply(variables, pixels, train=False)
             return activations[ACTIVATION].mean(axis=(1, 2))  # [B 512]
 
         self._stopwatch = Stopwatch("extract", "compile")
@@ -57,19 +58,19 @@ class ResNet34Features:
 
     @property
     def num_compilations(self) -> int:
-        """How many times the network was compiled."""
+        """Number of compilations of the network."""
         return self._step.count
 
     def __call__(self, images: UInt8[np.ndarray, "N 32 32 3"]) -> Iterator[Float[np.ndarray, "B 512"]]:
-        """Features of the images in their order, batch by batch; the last batch may be shorter."""
+        """Features of the images in order, one batch after another; the last one may be shorter."""
         for start in range(0, len(images), self.batch_size):
             batch = images[start : start + self.batch_size]
             missing = self.batch_size - len(batch)
-            padded = np.pad(batch, [(0, missing), (0, 0), (0, 0), (0, 0)])  # one shape, so that one compilation does
-            yield np.asarray(self._step(self._variables, padded, None))[: len(batch)]
+            padded = np.pad(batch, [(0, missing), (0, 0), (0, 0), (0, 0)])  # one shape, one compilation
+            yield np.asarray(self._step(self._variables, padded))[: len(batch)]
 
     def seconds_per_batch(self, images: UInt8[np.ndarray, "N 32 32 3"]) -> float:
-        """How long a batch takes, measured on these images, compilation apart."""
+        """Mean duration of a batch, measured on these images, without compilation."""
         before = self._stopwatch.seconds["extract"]
         with self._stopwatch.during("extract"):
             num_batches = sum(1 for _ in self(images))
@@ -77,12 +78,12 @@ class ResNet34Features:
 
 
 def weights_file(data_dir: Path) -> Path:
-    """Where flaxmodels looks for the ImageNet weights if `data_dir` is its `ckpt_dir`."""
+    """Path where flaxmodels looks for the ImageNet weights if `data_dir` is its `ckpt_dir`."""
     return data_dir / "flaxmodels" / "resnet34_weights.h5"
 
 
 def weights_digest(data_dir: Path, pretrained: str | None) -> str | None:
-    """What tells the weights from others: SHA-256 of their file, None while there is none."""
+    """SHA-256 of the weights' file, None if it is missing; `random` for random weights."""
     if pretrained is None:
         return "random"
     if not weights_file(data_dir).is_file():
@@ -95,7 +96,7 @@ def fetch_weights(data_dir: Path, *, download: bool = True) -> None:
     """Download the ImageNet weights (87 MB) if they are not under `data_dir`.
 
     Raises:
-        InputError: they cannot be downloaded; nothing is left behind then.
+        InputError: they cannot be downloaded; a failed download leaves no file.
     """
     import h5py
     from flaxmodels.resnet.resnet import URLS, utils
@@ -106,14 +107,14 @@ def fetch_weights(data_dir: Path, *, download: bool = True) -> None:
     url = URLS["resnet34"]
     by_hand = (
         f"put them at {target} by hand, use ready features (--features-dir), "
-        "or the data set that needs no network (--dataset digits)"
+        "or the data set that needs no download (--dataset digits)"
     )
     if not download:
         raise InputError(f"ResNet-34's ImageNet weights are not at {target}, and download is off; {by_hand} ({url})")
     with directory_for_download(data_dir) as temporary:
         try:
             downloaded = Path(utils.download(str(temporary), url))
-            h5py.File(downloaded, "r").close()  # flaxmodels also keeps the page of an HTTP error
+            h5py.File(downloaded, "r").close()  # flaxmodels also saves the page of an HTTP error
         except OSError as error:  # requests' errors are OSErrors
             raise InputError(
                 f"ResNet-34's ImageNet weights could not be downloaded from {url} ({in_one_line(error)}); {by_hand}"

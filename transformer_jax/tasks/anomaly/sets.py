@@ -1,4 +1,4 @@
-"""Sets of images with one that is of another class: which images, drawn as a function of (seed, epoch, index)."""
+"""Sets of images with one of another class, drawn as a function of (seed, epoch, index)."""
 
 import numpy as np
 from jaxtyping import Float, Int, Num
@@ -9,16 +9,16 @@ from transformer_jax.errors import InputError
 
 
 class AnomalySets:
-    """Sets as indices into a table: `set_size - 1` distinct images of one class, and an anomaly of another.
+    """Sets of `set_size - 1` distinct images of one class and an anomaly of another, as indices into a table.
 
-    An epoch uses each image once as the anomaly, at a random position, which is the set's label.
+    In an epoch each image is the anomaly once, at a random position, which is the set's label.
 
     Args:
         labels: `[N]`, the class of each row of the table; classes may be of unequal size.
         set_size: images in a set, the anomaly among them.
         seed: of the draws.
-        subset: indices of the rows that take part; all of them if None.
-        redraw: draw anew in each epoch (training), or the same sets always (validation and test).
+        subset: indices of the rows to use; all of them if None.
+        redraw: draw new sets in each epoch, for training; otherwise the sets are always the same.
 
     Raises:
         InputError: there are fewer than two classes, or a class with fewer than `set_size - 1` images.
@@ -65,7 +65,7 @@ class AnomalySets:
         return StackedSamples((sets[indices], positions[indices]))
 
     def draw(self, epoch: int) -> tuple[Int[np.ndarray, "M S"], Int[np.ndarray, " M"]]:
-        """All sets of an epoch: the images' indices, and the position of each set's anomaly."""
+        """All sets of an epoch: indices of the images, and position of each set's anomaly."""
         epoch = epoch if self.redraw else 0
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = (epoch, self._draw(np.random.default_rng([self.seed, epoch])))
@@ -86,8 +86,8 @@ class AnomalySets:
 class SetAnomalyDataset:
     """Sets of features with one of another class, in the tutorial's form.
 
-    An item is the features `[S, F]` of a set's images, their indices `[S]` in the table, and the anomaly's position.
-    Training goes over `.sets` instead, whose items are the latter two alone: the table lies on the device.
+    An item has the features `[S, F]` of a set's images, their indices `[S]` in the table, and the anomaly's position.
+    Training uses `.sets`, whose items lack the features: the table lies on the device.
 
     Args:
         features: `[N, F]`, the table.

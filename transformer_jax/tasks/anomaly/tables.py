@@ -1,4 +1,4 @@
-"""Feature tables for the anomaly task: every image's features, label and pixels, and who belongs to which split."""
+"""Feature tables for the anomaly task: features, label, pixels and split of every image."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class FeatureTable(NamedTuple):
 
     features: Float[np.ndarray, "N F"]
     labels: Int[np.ndarray, " N"]
-    images: Num[np.ndarray, "N ..."]  # [N, height, width] or [N, height, width, 3], for pictures
+    images: Num[np.ndarray, "N ..."]  # pixels for pictures, [N, height, width] or [N, height, width, 3]
     train: Int[np.ndarray, " N_train"]  # indices of the images in the training set
     val: Int[np.ndarray, " N_val"]
     test: Int[np.ndarray, " N_test"]
@@ -24,8 +24,8 @@ class FeatureTable(NamedTuple):
 def digits_table() -> FeatureTable:
     """scikit-learn's 1 797 handwritten digits, 8×8: pixels / 16 are the 64 features.
 
-    Of each class a fifth is for test and a tenth of the rest for validation. The digits lie in the order of their
-    writers, so they are shuffled first, always in the same way.
+    A fifth of each class is for test, and a tenth of the rest for validation. scikit-learn orders the digits by writer,
+    so they are shuffled first, always in the same way.
     """
     from sklearn.datasets import load_digits
 

@@ -16,10 +16,10 @@ VOCABULARY_SIZE = 259
 
 
 def encode(text: str, *, delimited: bool = False) -> Int[np.ndarray, " S"]:
-    """The ids of a text's UTF-8 bytes, with `delimited` between START and END.
+    """Ids of a text's UTF-8 bytes; with `delimited`, START before them and END after them.
 
     Raises:
-        InputError: the text holds half of a surrogate pair, which is no character.
+        InputError: the text holds half of a surrogate pair.
     """
     try:
         ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
@@ -32,10 +32,10 @@ def encode(text: str, *, delimited: bool = False) -> Int[np.ndarray, " S"]:
 
 
 def decode(ids: Sequence[int] | Integer[np.ndarray | Array, " T"]) -> str:
-    """The text before the first END; PAD and START are skipped, bytes that are no UTF-8 become U+FFFD.
+    """Text before the first END. PAD and START are skipped; bytes that are not valid UTF-8 become U+FFFD.
 
     Raises:
-        ValueError: an id outside 0 … 258.
+        ValueError: an id is outside 0 … 258.
     """
     array = np.asarray(ids, np.int64)
     outside = array[(array < 0) | (array >= VOCABULARY_SIZE)]
@@ -48,7 +48,7 @@ def decode(ids: Sequence[int] | Integer[np.ndarray | Array, " T"]) -> str:
 
 
 def pad(sequences: Sequence[Int[np.ndarray, " _"]], length: int) -> Int[np.ndarray, "B {length}"]:
-    """Sequences of ids as the rows of one array, filled up with PAD.
+    """Sequences of ids as the rows of one array, padded with PAD.
 
     Raises:
         ValueError: a sequence is longer than `length`.

@@ -1,6 +1,6 @@
-"""Data of a task: dates written out in many languages, and the same in ISO 8601 (`mardi 3 janvier 2017`, `2017-01-03`).
+"""Pairs of texts: a date in words, in one of many languages, and in ISO 8601 (`mardi 3 janvier 2017`, `2017-01-03`).
 
-The forms are those of the Unicode CLDR, which come with Babel.
+The words are those of the Unicode CLDR, from Babel.
 """
 
 import dataclasses
@@ -29,13 +29,13 @@ Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 HELD_OUT = 0.05  # of all days for validation, and as many for the test
 
-# CLDR's spaces that do not break and its marks of direction, as people type them: plain, and not at all.
+# CLDR has no-break spaces and marks of direction; people type plain spaces and no marks.
 TYPED = {0x00A0: " ", 0x202F: " ", 0x200F: None}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DatePair(TextPair):
-    """A date in words and in ISO 8601, and how the words were chosen."""
+    """A date in words and in ISO 8601, with the locale and the style of the words."""
 
     locale: str
     style: str
@@ -62,14 +62,14 @@ def date_pairs(split: Split, size: int, seed: int = 42) -> list[DatePair]:
 
 
 def load_dates(train_size: int, val_size: int, test_size: int, seed: int = 42) -> PairSplits:
-    """Data sets of so many dates each, which have no day in common."""
+    """Data sets of dates with these sizes; no day is in two of them."""
     return padded_splits(
         *(date_pairs(split, size, seed) for split, size in zip(SPLITS, (train_size, val_size, test_size), strict=True))
     )
 
 
 def days_of(split: Split) -> np.ndarray:
-    """The days of a split as proleptic ordinals, in no order; the same in every run."""
+    """Days of a split as proleptic ordinals, shuffled; the same in every run."""
     days = np.arange(FIRST_DAY.toordinal(), LAST_DAY.toordinal() + 1)
     days = np.random.default_rng(0).permutation(days)
     held_out = round(HELD_OUT * len(days))
@@ -86,8 +86,8 @@ def _shuffled_days(split: Split, seed: int) -> Iterator[datetime.date]:
 
 
 @cache
-def _locale(name: str) -> Any:
-    """Babel's data on a locale, kept since reading it takes longer than writing a date."""
+def _locale(name: str) -> Any:  # Any: Babel's `Locale`
+    """Babel's data on a locale, cached because reading them takes longer than writing a date."""
     from babel import Locale
 
     return Locale.parse(name)

@@ -16,7 +16,7 @@ from transformer_jax.tasks.translation.byte_text import encode, pad
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TextPair:
-    """A text and what it is to be turned into."""
+    """A text and its translation."""
 
     source: str
     target: str
@@ -47,9 +47,9 @@ class PairDataset:
         self.pairs = pairs
         lengths = _lengths(pairs)
         self.shapes = choose_shapes(*lengths) if shapes is None else list(shapes)
-        # [N], the shape of each pair. As `groups` of `make_loader` they bring pairs of one shape together: on the dates
-        # a batch then has 1.28 source positions for each real one, 3.8 when pairs are mixed (72 in 100 batches of 64
-        # hold one of the longest texts, 1 in 50).
+        # [N], the shape of each pair: `groups` of `make_loader`, which puts pairs of one shape into one batch. A batch
+        # of dates then has 1.28 source positions for each real one, and 3.8 when pairs are mixed: one text in 50 is of
+        # the longest shape, and 72 of 100 batches of 64 hold such a text.
         self.buckets = smallest_shape(*lengths, self.shapes)
 
     def __len__(self) -> int:
@@ -76,9 +76,9 @@ class PairSplits(NamedTuple):
 
 
 def padded_splits(train: Sequence[TextPair], val: Sequence[TextPair], test: Sequence[TextPair]) -> PairSplits:
-    """Data sets of three lists of pairs, with shapes chosen for all of them together."""
-    lengths = [_lengths(pairs) for pairs in (train, val, test)]
-    shapes = choose_shapes(*(np.concatenate(sides) for sides in zip(*lengths, strict=True)))
+    """Data sets of three lists of pairs, padded to shapes that are chosen for all of them together."""
+    sources, targets = zip(*(_lengths(pairs) for pairs in (train, val, test)), strict=True)
+    shapes = choose_shapes(np.concatenate(sources), np.concatenate(targets))
     return PairSplits(*(PairDataset(pairs, shapes) for pairs in (train, val, test)))
 
 

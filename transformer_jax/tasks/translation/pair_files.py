@@ -13,13 +13,13 @@ from transformer_jax.errors import InputError
 from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair, padded_splits
 
 HELD_OUT = 0.05  # of all sources for validation, and as many for the test
-MAX_HELD_OUT = 2_000  # sources in each of them, since decoding them all takes its time
+MAX_HELD_OUT = 2_000  # sources in each of the two; decoding takes long
 
 
 def load_pairs(path: Path, *, max_bytes: int = 256, seed: int = 42) -> PairSplits:
-    """Data sets of a file's pairs, of which no two have a source in common.
+    """Data sets of a file's pairs; no source text is in two of them.
 
-    Pairs with a text longer than `max_bytes` of UTF-8 are left out; their number is printed.
+    Pairs with a text of more than `max_bytes` bytes in UTF-8 are left out; their number is printed.
 
     Raises:
         InputError: the file cannot be read, a line is no pair, or too few pairs are left.
@@ -40,7 +40,7 @@ def load_pairs(path: Path, *, max_bytes: int = 256, seed: int = 42) -> PairSplit
 def read_pairs(path: Path) -> list[TextPair]:
     """The first two columns of a UTF-8 file, without the white space around them.
 
-    A byte order mark, Windows' line ends and blank lines at the end are no part of the text.
+    A byte order mark, Windows' line ends and blank lines at the end are ignored.
 
     Raises:
         InputError: the file cannot be read; a line is not UTF-8, has no tab, or has an empty side.
@@ -57,7 +57,7 @@ def read_pairs(path: Path) -> list[TextPair]:
 def split_pairs(pairs: Sequence[TextPair], seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
     """Pairs for training, validation and test, a function of the pairs and the seed.
 
-    All pairs of one source go together: a test sentence that was trained on with another translation tells nothing.
+    All pairs of one source are in one split, so that no source of the test was trained on.
 
     Raises:
         InputError: there are fewer than 3 different sources.
@@ -85,7 +85,7 @@ def _pair(line: bytes, place: str) -> TextPair:
             f"{place}: byte {error.start + 1} of the line, 0x{line[error.start]:02x}, is not valid UTF-8"
         ) from None
     if len(columns) < 2:
-        raise InputError(f"{place}: no tab in the line; it must part a source text from its target text")
+        raise InputError(f"{place}: no tab in the line; one must separate the source text from the target text")
     source, target = (column.strip() for column in columns[:2])
     for side, text in (("source", source), ("target", target)):
         if not text:

@@ -27,12 +27,12 @@ def score(trainer: TrainerModule, pairs: Sequence[TextPair], *, corpus: bool) ->
         print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}")
     wrong = [number for number, (a, b) in enumerate(zip(predictions, references, strict=True)) if a != b]
     for number in wrong[:10]:
-        print(f"  {pairs[number].source!r}: said {predictions[number]!r}, it is {references[number]!r}")
+        print(f"  {pairs[number].source!r}: predicted {predictions[number]!r}, it is {references[number]!r}")
     return scores
 
 
 def save_attention(trainer: TrainerModule, pair: TextPair) -> None:
-    """Draw where each byte of a translation looks in its source, into the run: every layer and head."""
+    """Save a picture of the cross-attention in the run's directory: from target to source, every layer and head."""
     inputs, _ = numpy_collate([PairDataset([pair])[0]])
     _, maps = trainer.forward(inputs, return_attention=True)
     queries = ["start", *byte_labels(pair.target)]
@@ -41,9 +41,9 @@ def save_attention(trainer: TrainerModule, pair: TextPair) -> None:
 
 
 def byte_labels(text: str) -> list[str]:
-    """A label for each byte of a text: its character at the first, a dot at those that continue it.
+    """A label for each byte of a text: the character at its first byte, a dot at its other bytes.
 
-    What matplotlib's own font has no glyph for is written as its code point.
+    A character without a glyph in matplotlib's font is written as its code point.
     """
     labels = []
     for character in text:

@@ -1,7 +1,8 @@
-"""Task: translate text, byte by byte. Dates in many languages into ISO 8601, or any file of sentence pairs."""
+"""Task: translate text, byte by byte: dates of many languages into ISO 8601, or any file of sentence pairs."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import numpy as np
 import optax
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Int, PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.config import Criterion, TrainingConfig, check_at_least, setting
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import make_loader
 from transformer_jax.decoding.beam_search import beam_search
-from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
+from transformer_jax.decoding.token_by_token import Cache, Decoded, greedy_decode
 from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.nn.masks import padding_mask
@@ -32,7 +33,7 @@ from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
-LENGTH_STEP = 16  # lengths of what is translated are rounded up to multiples, each of which is compiled once
+LENGTH_STEP = 16  # texts are padded to a multiple of this length; each such length is compiled once
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,8 @@ class TranslationConfig(TrainingConfig):
         InputError: at construction, for a value that cannot work.
     """
 
-    data: Path | None = setting(None, path=True)  # sentence pairs, two columns with a tab between them; none: dates
-    max_bytes: int = 256  # longest text of the pairs; longer ones are counted and left out
+    data: Path | None = setting(None, path=True)  # file of pairs, source TAB target in each line; without it, dates
+    max_bytes: int = 256  # longest text in bytes; pairs with a longer one are left out
     train_size: int = 192_000  # dates in the training set
     val_size: int = 1_000  # dates in the validation set
     test_size: int = 2_000  # dates in the test set
@@ -60,8 +61,8 @@ class TranslationConfig(TrainingConfig):
     lr: float = 1e-3  # peak learning rate of the cosine schedule
     warmup: int = 100  # steps in which the learning rate rises from 0 to its peak
     eval_every: int = 1  # epochs between evaluations; the last epoch is always followed by one
-    beam_width: int = setting(1, neutral=True)  # hypotheses that the decoding keeps; 1 is greedy
-    length_penalty: float = setting(0.6, neutral=True)  # of beam search; larger favours longer translations
+    beam_width: int = setting(1, neutral=True)  # hypotheses that beam search keeps; 1 for greedy decoding
+    length_penalty: float = setting(0.6, neutral=True)  # exponent α of beam search; a larger one favours long texts
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,7 +70,8 @@ class TranslationConfig(TrainingConfig):
         check_at_least(self, 0, "length_penalty")
         if self.max_bytes + 2 > Transformer.max_len:
             raise InputError(
-                f"max_bytes is {self.max_bytes}; it may be at most {Transformer.max_len - 2}, the positional table's"
+                f"max_bytes is {self.max_bytes}; it may be at most {Transformer.max_len - 2}, the longest text "
+                "that the model has positions for"
             )
 
     @property
@@ -79,8 +81,9 @@ class TranslationConfig(TrainingConfig):
 
     def check_trained_on(self, trained: "TranslationConfig", what: str) -> None:
         if (self.data is None) != (trained.data is None):
-            learned = "dates, without it" if trained.data is None else f"{trained.data} or of its kind"
-            raise InputError(f"data is {self.data}; it must be {learned}, as {what} was trained")
+            allowed = "None" if trained.data is None else "a file of pairs"
+            learned = "dates" if trained.data is None else trained.data
+            raise InputError(f"data is {self.data}; it must be {allowed}, since {what} was trained on {learned}")
 
     def splits(self) -> PairSplits:
         """Training, validation and test pairs."""
@@ -151,44 +154,47 @@ class TranslationTrainer(TrainerModule):
 
     @property
     def _max_length(self) -> int:
-        """Tokens that a translation may have, the end token counted."""
+        """Most tokens of a translation, including the end token."""
         return 11 if self.config.data is None else self.config.max_bytes + 1
 
     def _decode(self, params: Params, source: Int[Array, "B S"]) -> Decoded:
-        def start() -> DecodingCache:
-            cache: DecodingCache = self.model.apply(
-                {"params": params}, source, padding_mask(source != PAD), method=self.model.start_decoding
+        """The best translation of each row: by beam search, or the greedy one where `beam_width` is 1."""
+        config, apply = self.config, functools.partial(self.model.apply, {"params": params})
+
+        def step(tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
+            logits_and_cache: tuple[Array, Cache] = apply(tokens, position, cache, method=self.model.decode_step)
+            return logits_and_cache
+
+        search: Callable[..., Decoded] = greedy_decode
+        if config.beam_width > 1:
+            search = functools.partial(
+                beam_search, beam_width=config.beam_width, length_penalty=config.length_penalty, n_best=1
             )
-            return cache
-
-        def step(tokens, position, cache):
-            return self.model.apply({"params": params}, tokens, position, cache, method=self.model.decode_step)
-
-        settings = {"start_token": START, "end_token": END, "pad_token": PAD, "max_length": self._max_length}
-        settings["grow"] = DecodingCache.grow
-        if self.config.beam_width == 1:
-            return greedy_decode(step, start(), len(source), **settings)
-        found = beam_search(
+        found = search(
             step,
-            start(),
+            apply(source, padding_mask(source != PAD), method=self.model.start_decoding),
             len(source),
-            **settings,
-            beam_width=self.config.beam_width,
-            length_penalty=self.config.length_penalty,
-            n_best=1,
+            start_token=START,
+            end_token=END,
+            pad_token=PAD,
+            max_length=self._max_length,
+            grow=DecodingCache.grow,
         )
-        return jax.tree.map(lambda leaf: leaf[:, 0], found)
+        if config.beam_width == 1:
+            return found
+        best: Decoded = jax.tree.map(lambda leaf: leaf[:, 0], found)
+        return best
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslationData(TaskData):
-    """The pairs, in batches of at most four shapes."""
+    """Pairs of texts, in batches of at most four shapes."""
 
     test_pairs: Sequence[TextPair]
 
 
 def translation_data(config: TranslationConfig) -> TranslationData:
-    """Dates, or the pairs of a file."""
+    """Dates, or pairs from a file."""
     splits = config.splits()
     train_loader = make_loader(
         splits.train,
@@ -206,7 +212,7 @@ def translation_data(config: TranslationConfig) -> TranslationData:
 
 
 def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
-    """Translate and score the test set, and draw the attention of one translation."""
+    """Translate and score the test set, and save a picture of the attention of one translation."""
     scores = score(trainer, data.test_pairs, corpus=trainer.config.data is not None)
     save_attention(trainer, data.test_pairs[0])
     return dict(scores)

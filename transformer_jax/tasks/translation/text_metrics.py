@@ -1,13 +1,13 @@
-"""How well predicted texts agree with their references."""
+"""Measures of the agreement of predicted texts with their references."""
 
 from collections.abc import Sequence
 
 
 def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
-    """Fraction of the predictions that are their reference, character for character.
+    """Fraction of the predictions that equal their reference.
 
     Raises:
-        ValueError: there are none, or not as many of the one as of the other.
+        ValueError: there are no texts, or the numbers of predictions and references differ.
     """
     _check_pairs(predictions, references)
     return sum(map(str.__eq__, predictions, references)) / len(references)
@@ -16,7 +16,7 @@ def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
 def char_error_rate(predictions: Sequence[str], references: Sequence[str]) -> float:
     """Insertions, deletions and substitutions that turn predictions into references, per character of the references.
 
-    A character is a Unicode code point. The rate is over all texts together, and above 1 when predictions are much too
+    A character is a Unicode code point. The rate is that of all texts together, and above 1 if predictions are much too
     long (Morris, Maier and Green 2004, equation 1, with characters for words).
 
     Raises:
@@ -32,7 +32,7 @@ def char_error_rate(predictions: Sequence[str], references: Sequence[str]) -> fl
 
 
 def translation_scores(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """`chrf` (Popović 2015) and `bleu` (Papineni et al. 2002) of the whole corpus, each 0 … 100, as sacrebleu has them.
+    """`chrf` (Popović 2015) and `bleu` (Papineni et al. 2002) of the whole corpus, each 0 … 100, from sacrebleu.
 
     Raises:
         ValueError: as for `exact_match`.
