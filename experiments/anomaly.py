@@ -5,10 +5,11 @@ for the ResNet's features. Without `--dataset`, CIFAR-100 is taken where it lies
 """
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Literal
 
-from transformer_jax.cli import parse, run
+from transformer_jax.cli import parse, parse_known, run
 from transformer_jax.tasks.anomaly.task import (
     AnomalyConfig,
     Cifar100Config,
@@ -20,20 +21,20 @@ from transformer_jax.tasks.anomaly.task import (
 
 @dataclasses.dataclass(frozen=True)
 class DatasetChoice:
-    """Which images the sets are made of; each data set has defaults and flags of its own."""
+    """The images that the sets are made of; each data set has defaults and flags of its own."""
 
     dataset: Literal["auto", "cifar100", "digits"] = "auto"  # auto: cifar100 if it lies under data_dir, else digits
-    data_dir: Path = Path("data")  # where CIFAR-100 and its features lie, or are put
+    data_dir: Path = Path("data")  # directory of CIFAR-100 and its features
 
 
 def read_config(arguments: list[str]) -> AnomalyConfig:
     """The chosen data set's config; the other's flags are unknown to it."""
-    choice, others = parse(DatasetChoice, arguments, return_unknown_args=True, add_help=False)
+    choice, others = parse_known(DatasetChoice, arguments)
     if choice.dataset == "auto":
         default = default_config(choice.data_dir)
     else:
         default = {"cifar100": Cifar100Config, "digits": DigitsConfig}[choice.dataset](data_dir=choice.data_dir)
-    description = f"{type(default).__doc__}\n\nThese are the settings of --dataset {default.dataset}; there are"
+    description = f"{inspect.getdoc(type(default))}\n\nThese are the settings of --dataset {default.dataset}; there are"
     return parse(type(default), others, default=default, description=f"{description} auto, cifar100 and digits.")
 
 

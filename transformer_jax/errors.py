@@ -1,15 +1,15 @@
-"""The error for what a user can mend."""
+"""The error for a mistake that a user can correct, and checks that raise it."""
 
 
 class InputError(ValueError):
-    """A setting or an input that cannot work; the message names it, its value and what it may be.
+    """A setting or an input that cannot work; the message names it, its value and the allowed values.
 
-    Experiments show it as one line, and everything else with a traceback.
+    Commands show it as one line, other errors with a traceback.
     """
 
 
 def check_probability(name: str, value: float) -> None:
-    """Raise an `InputError` if a probability of dropping is outside [0, 1)."""
+    """Raise an `InputError` if a probability or a decay rate is outside [0, 1)."""
     if not 0 <= value < 1:
         raise InputError(f"{name} is {value}; it must be at least 0 and below 1")
 

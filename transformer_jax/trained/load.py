@@ -41,7 +41,7 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
     if trainer_class is None:
         if task not in TRAINERS:
             raise InputError(
-                f"{directory} is a run of the task {task}; without trainer_class it must be one of {', '.join(TRAINERS)}"
+                f"{directory} is a run of {task}; without trainer_class it must be one of {', '.join(TRAINERS)}"
             )
         module, name = TRAINERS[task]
         trainer_class = getattr(import_module(f"transformer_jax.tasks.{module}"), name)

@@ -1,0 +1,44 @@
+"""Experiments' commands: called in this process, which is quick, or started in one of their own, as a user does."""
+
+import contextlib
+import gc
+import io
+import runpy
+import subprocess
+import sys
+from typing import NamedTuple
+from unittest import mock
+
+from repository import REPOSITORY
+
+
+class Outcome(NamedTuple):
+    """What a command leaves behind."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def call(script: str, *arguments: object) -> Outcome:
+    """Run a script of `experiments/` here, with these arguments of the command line."""
+    path = str(REPOSITORY / "experiments" / script)
+    stdout, stderr = io.StringIO(), io.StringIO()
+    status = 0
+    with (
+        mock.patch.object(sys, "argv", [path, *map(str, arguments)]),
+        mock.patch.object(gc, "freeze"),  # this process goes on afterwards
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+    return Outcome(status, stdout.getvalue(), stderr.getvalue())
+
+
+def start(script: str, *arguments: object, **options) -> subprocess.CompletedProcess:
+    """Run a script of `experiments/` in a process of its own, and wait for its end."""
+    command = [sys.executable, str(REPOSITORY / "experiments" / script), *map(str, arguments)]
+    return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": 600, **options})
