@@ -10,8 +10,8 @@ import pytest
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
+from transformer_jax.runs.best_checkpoint import best_step
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.preservation import best_step
 
 ACCURACY = Criterion("accuracy", "max")
 LOSS = Criterion("loss", "min")

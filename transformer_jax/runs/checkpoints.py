@@ -17,8 +17,8 @@ from jaxtyping import PyTree
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
+from transformer_jax.runs.best_checkpoint import NewestAndBest, best_step
 from transformer_jax.runs.format import FORMAT, FormatError, check_format
-from transformer_jax.runs.preservation import NewestAndBest, best_step
 
 
 class Checkpoint(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept: the newest ones, and the best of those that were evaluated."""
+"""The best checkpoint of a run, and the policy that keeps it beside the newest ones."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
