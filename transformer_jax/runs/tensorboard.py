@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
@@ -34,6 +35,12 @@ class EventLog:
     def flush(self) -> None:
         """Wait until everything is on disk."""
         self._writer.flush()
+
+    def __enter__(self) -> "EventLog":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
 
     def close(self) -> None:
         """Wait until everything is on disk, and end the thread that writes."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -124,8 +125,10 @@ class ProgressBar(Action):
         """Print a line above the bar."""
         self._bar.write(line)
 
-    def close(self) -> None:
-        """Leave the terminal to others."""
+    def __enter__(self) -> "ProgressBar":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._bar.close()
 
 

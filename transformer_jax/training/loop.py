@@ -1,5 +1,6 @@
 """The training loop: gives batches to the step runner, evaluates, saves, and calls the actions between steps."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
@@ -66,8 +67,10 @@ class TrainingLoop:
         self.step = 0 if checkpoint is None else checkpoint.step  # done and logged; the state may be one call ahead
         self.evaluated_step = 0 if checkpoint is None else checkpoint.progress["evaluated_step"]
         self.state = runner.layout.place(initial if checkpoint is None else checkpoint.state)
-        self._events = EventLog(run.path, self.step, self.evaluated_step)
-        self._bar = ProgressBar(self.step, self.num_steps)
+        self._open = contextlib.ExitStack()
+        with run.writing():
+            self._events = self._open.enter_context(EventLog(run.path, self.step, self.evaluated_step))
+        self._bar = self._open.enter_context(ProgressBar(self.step, self.num_steps))
         self._early_stopping = EarlyStopping(config.criterion, config.patience)
         log_metrics = LogMetrics([self._log_event, self._bar.log], config.log_every, self.steps_per_epoch)
         self._actions: dict[str, Action] = {
@@ -87,9 +90,8 @@ class TrainingLoop:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._bar.close()
         with self._run.writing():
-            self._events.close()
+            self._open.close()
 
     def train(self) -> None:
         """Run until the last step and the evaluation after it, or until patience ends.

@@ -19,6 +19,7 @@ from transformer_jax.data.loader import Loader, import_pytorch
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.training.compilation import CompiledStep, begin_to_run_once
+from transformer_jax.training.hooks import Task
 from transformer_jax.training.loop import TrainingLoop, parameter_table
 from transformer_jax.training.metrics import Sums, means, weighted_sums
 from transformer_jax.training.parallel import Replicated, sum_over_devices
@@ -26,7 +27,6 @@ from transformer_jax.training.runner import Pace, StepRunner
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, initial_state, train_step
 from transformer_jax.training.stopwatch import Stopwatch
-from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Inputs, Params
 
 

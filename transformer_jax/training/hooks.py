@@ -1,4 +1,4 @@
-"""Task: a model, its inputs and its loss: the hooks that a task overrides, and the pure functions made of them."""
+"""Hooks that a task overrides (model, inputs, loss, optimizer, schedule), and the pure functions made of them."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
