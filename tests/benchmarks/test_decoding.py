@@ -10,6 +10,8 @@ from decoding import DecodingConfig, agreement, summarize
 from decoding_contestants import CONTESTANTS, TorchTransformer
 from transformer_jax import InputError
 
+pytestmark = pytest.mark.slow
+
 B, S, V = 3, 7, 101
 CONFIG = DecodingConfig(
     batch_size=B, source_length=S, vocabulary_size=V, model_dim=26, num_heads=2, num_layers=1, dim_feedforward=13

@@ -16,6 +16,8 @@ from reference_tasks import TASKS, AnomalyDataset, AnomalyTask, ReverseTask
 from reference_torch import ReferenceTorch
 from transformer_jax import TransformerPredictor
 
+pytestmark = pytest.mark.slow
+
 REVERSE = ReverseTask(
     model_dim=22,
     num_heads=2,

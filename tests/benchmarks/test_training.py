@@ -7,6 +7,8 @@ import sys
 import pytest
 from repository import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 TRAINING = REPOSITORY / "benchmarks/training.py"
 
 

@@ -53,6 +53,7 @@ def test_a_step_that_does_not_fit_its_batch_is_an_error_at_once(step):
     assert step.count == 0
 
 
+@pytest.mark.slow
 def test_devices_that_share_batches_take_any_number_of_calls_ahead():
     """Where they are too many for XLA, it ends the process, here after 20 s of waiting."""
     program = """

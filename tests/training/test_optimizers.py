@@ -86,6 +86,7 @@ def assert_equal_params(ours, theirs) -> None:
             np.testing.assert_allclose(array, theirs[name], rtol=0, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_tasks_own_optimizer_trains_as_in_plain_optax(tmp_path, name):
     trainer = CustomTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path))
@@ -93,6 +94,7 @@ def test_a_tasks_own_optimizer_trains_as_in_plain_optax(tmp_path, name):
     assert_equal_params(train(trainer), train_plainly(trainer, trainer.create_optimizer(50)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_the_default_optimizer_is_adam_with_decoupled_weight_decay(tmp_path, weight_decay):
     trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, weight_decay=weight_decay))
@@ -117,6 +119,7 @@ def test_weight_decay_leaves_out_biases_norms_and_embeddings():
     assert decayed == {"layer/kernel", "own/weight"}
 
 
+@pytest.mark.slow
 def test_the_state_of_the_optimizer_has_the_parameters_tree_in_a_checkpoint(tmp_path):
     trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path))
     params = train(trainer)

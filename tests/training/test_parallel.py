@@ -51,6 +51,7 @@ def by_one_device(tmp_path_factory):
     return train(tmp_path_factory.mktemp("one"), 1)
 
 
+@pytest.mark.slow
 @needs_three
 @pytest.mark.parametrize("num_devices", [2, 3])
 def test_devices_that_share_the_batches_train_what_one_trains(tmp_path, by_one_device, num_devices):
@@ -64,6 +65,7 @@ def test_devices_that_share_the_batches_train_what_one_trains(tmp_path, by_one_d
     assert {leaf.sharding.num_devices for leaf in jax.tree.leaves(trainer.params)} == {1}
 
 
+@pytest.mark.slow
 @needs_three
 def test_a_run_goes_on_with_another_number_of_devices(tmp_path, by_one_device):
     train(tmp_path, 2)
@@ -76,6 +78,7 @@ def test_a_run_goes_on_with_another_number_of_devices(tmp_path, by_one_device):
     assert_equal_params(resumed, by_one_device, atol=1e-6)
 
 
+@pytest.mark.slow
 @needs_three
 def test_the_same_number_of_devices_trains_bitwise_the_same(tmp_path):
     assert_equal_params(train(tmp_path / "a", 2), train(tmp_path / "b", 2), atol=0)
@@ -116,6 +119,7 @@ def test_the_number_of_devices_that_is_chosen_divides_the_batch_into_parts_that_
         assert Replicated(batch_size).num_devices == 1
 
 
+@pytest.mark.slow
 @needs_three
 def test_a_batch_that_the_devices_cannot_divide_is_padded(tmp_path, by_one_device):
     """Evaluation takes larger batches than the training's too."""
@@ -125,6 +129,7 @@ def test_a_batch_that_the_devices_cannot_divide_is_padded(tmp_path, by_one_devic
     assert trainer.evaluate(loader) == pytest.approx(by_one_device.evaluate(loader), abs=1e-6)
 
 
+@pytest.mark.slow
 @needs_three
 def test_a_run_is_loaded_where_there_are_fewer_devices(tmp_path):
     trainer = train(tmp_path, 3)
@@ -141,6 +146,7 @@ def test_a_number_of_devices_that_cannot_work_is_an_error(tmp_path):
         train(tmp_path, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "flags", "devices"),
     [

@@ -139,6 +139,7 @@ def test_a_run_ends_with_the_best_model_by_its_criterion(tmp_path, values, best_
     jax.tree.map(np.testing.assert_array_equal, trainer.params, trainer.seen[best])
 
 
+@pytest.mark.slow
 def test_patience_ends_a_training_that_no_longer_improves_also_after_a_restart(tmp_path):
     def train(values):
         trainer = trainer_for(tmp_path, trainer_class=Evaluations, eval_every=1, patience=2, max_epochs=7)
@@ -194,6 +195,7 @@ class PoisonedDataset(ReverseDataset):
         self.inputs[5] = 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("message", "poison", "steps_per_call"),
     [
@@ -225,6 +227,7 @@ def test_a_step_that_is_not_finite_stops_the_training_and_keeps_the_last_good_ch
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(checkpoints.read_as_saved(last_good)))
 
 
+@pytest.mark.slow
 def test_how_many_steps_a_call_has_changes_nothing(tmp_path):
     def run(steps_per_call):
         trainer = trainer_for(tmp_path / str(steps_per_call), dropout_prob=0.2, steps_per_call=steps_per_call)
@@ -258,20 +261,24 @@ def compilations():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_and_nothing_stays_on_the_device_after_the_first_epoch(tmp_path, compilations):
     trainer = trainer_for(tmp_path, dropout_prob=0.2, eval_every=1)
     with trainer.training(loader(100, shuffle=True, drop_last=True), loader(23)) as loop:
         loop.train_until(loop.steps_per_epoch)
         trainer.run.checkpoints.wait()
+        gc.collect()
         first = len(compilations), len(jax.live_arrays())
         assert first[0] > 0
         loop.train_until(loop.num_steps)
+        gc.collect()
         assert (len(compilations), len(jax.live_arrays())) == first
     trainer.run.close()
     assert loop.step == 3 * 14
     assert (loop.runner.compiled.count, trainer._eval_step.count) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_one_state_on_the_device_and_goes_on_with_its_stopwatch(tmp_path):
     def begun() -> ReverseTrainer:
         return trainer_for(tmp_path, eval_every=1)
@@ -310,6 +317,7 @@ def test_a_training_step_is_traced_once_for_a_whole_run(tmp_path):
     assert fit(trainer_for(tmp_path, Traced)).traces == 1
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_compiled_programs_where_the_setting_says(tmp_path):
     cache = tmp_path / "compiled"
     command = [sys.executable, REVERSE, "--max-epochs=1", "--train-size=2000", "--warmup=2", "--val-size=9"]
@@ -324,6 +332,7 @@ def test_another_process_finds_the_compiled_programs_where_the_setting_says(tmp_
     assert first["val_acc"] == second["val_acc"]
 
 
+@pytest.mark.slow
 def test_the_papers_schedule_is_a_setting(tmp_path):
     trainer = fit(trainer_for(tmp_path, schedule="noam", warmup=4))
     rates = read_scalars(trainer.run.path)["train/learning_rate"]
@@ -348,6 +357,7 @@ class LookedUp(ReverseDataset):
 TABLE = np.array([2, 0, 1])
 
 
+@pytest.mark.slow
 def test_constants_reach_every_step_through_prepare(tmp_path):
     looked_up = Constants(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path / "a"), constants=TABLE)
     fit(looked_up)
@@ -369,6 +379,7 @@ class Contrastive(ReverseTrainer):
         return {"loss": (jax.nn.logsumexp(logits, axis=-1) - (ours * theirs).sum(-1), 1.0)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("len(jax.local_devices()) < 3", reason="there are fewer than three devices")
 def test_a_loss_that_compares_rows_does_not_depend_on_the_number_of_devices(tmp_path):
     def train(num_devices: int) -> tuple:
@@ -385,6 +396,7 @@ def test_a_loss_that_compares_rows_does_not_depend_on_the_number_of_devices(tmp_
     np.testing.assert_allclose(shared["input_layer"]["kernel"], alone["input_layer"]["kernel"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_loader_of_another_kind_is_an_error_before_anything_is_written(tmp_path):
     # In a process of its own, where no run-time check of types comes first.
     code = (
