@@ -20,13 +20,14 @@ class Outcome(NamedTuple):
     stderr: str
 
 
-def call(script: str, *arguments: object) -> Outcome:
+def call(script: str, *arguments: object, stdin: str = "") -> Outcome:
     """Run a script of `experiments/` here, with these arguments of the command line."""
     path = str(REPOSITORY / "experiments" / script)
     stdout, stderr = io.StringIO(), io.StringIO()
     status = 0
     with (
         mock.patch.object(sys, "argv", [path, *map(str, arguments)]),
+        mock.patch.object(sys, "stdin", io.StringIO(stdin)),
         mock.patch.object(gc, "freeze"),  # this process goes on afterwards
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -34,24 +35,17 @@ def command(script: str, parent: Path, *settings: object) -> list[str]:
     ]
 
 
-def run_with_kills(
-    arguments: list[str], run: Path, kills: int, signal_number: int = signal.SIGKILL, seed: int = 0
-) -> list[int]:
-    """Run a command to its end, killed `kills` times, each a random moment after it has made progress.
+def run_with_kills(arguments: list[str], run: Path, signals: Sequence[int], seed: int = 0) -> list[int]:
+    """Run a command to its end, ended by each of these signals, a random moment after it has made progress.
 
     Returns:
-        The newest checkpoint's step at each kill.
+        The newest checkpoint's step at each signal.
     """
     rng = random.Random(seed)
     steps = []
-    while True:
+    for signal_number in signals:
         before = _checkpoints(run)
         process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if len(steps) == kills:
-            output, _ = process.communicate(timeout=PATIENCE)
-            if process.returncode:
-                raise AssertionError(output)
-            return steps
         deadline = time.monotonic() + PATIENCE
         while _checkpoints(run) == before and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -64,6 +58,10 @@ def run_with_kills(
         if process.returncode != expected:
             raise AssertionError(f"status {process.returncode}: {output}")
         steps.append(max(_checkpoints(run), default=0))
+    last = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
+    if last.returncode:
+        raise AssertionError(last.stdout)
+    return steps
 
 
 def _checkpoints(run: Path) -> set[int]:
@@ -96,7 +94,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as parent:
         paths = [Path(parent) / name for name in ("killed", "uninterrupted")]
         commands = [command("reverse.py", path, "--train-size=12800", *settings) for path in paths]
-        steps = run_with_kills(commands[0], paths[0] / "ReverseTask", kills)
+        steps = run_with_kills(commands[0], paths[0] / "ReverseTask", [signal.SIGKILL] * kills)
         subprocess.run(commands[1], check=True, stdout=subprocess.DEVNULL)
         assert_same_run(*(path / "ReverseTask" for path in paths))
     print(f"{kills} kills, at the checkpoints of steps {steps}: the same run, bit for bit")

@@ -25,7 +25,7 @@ FOLDER = Path(os.environ.get("PUBLISHED_WEIGHTS", REPOSITORY.parent / "shared" /
 REVERSE = FOLDER / "ReverseTask.ckpt"
 FEATURES, D, C, H, L = 11, 22, 5, 2, 1
 FLAX = flax.serialization.msgpack_serialize(flax_tree(FEATURES, D, C, L))
-BY_HAND = r"put the file at .*data/reverse-jax.ckpt by hand"
+BY_HAND = r"put it at .*data/reverse-jax.ckpt by hand"
 
 
 @pytest.fixture
@@ -39,6 +39,7 @@ def published(monkeypatch):
     return replace
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not REVERSE.is_file(), reason=f"needs the published {REVERSE}; PUBLISHED_WEIGHTS may name its folder"
 )
@@ -107,7 +108,7 @@ def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, publishe
     with serve({"/a": page[failure]} if failure in page else {}) as (url, _):
         published(f"{UNREACHABLE if failure == 'unreachable' else url}/a")
         with pytest.raises(
-            InputError, match=rf"reverse-jax could not be had from http.*{reason}.*; {BY_HAND}"
+            InputError, match=rf"reverse-jax could not be downloaded from http.*{reason}.*; {BY_HAND}"
         ) as error:
             load_pretrained("reverse-jax", cache_dir=cache_dir)
     assert "\n" not in str(error.value)
@@ -126,7 +127,7 @@ def test_a_server_that_never_answers_is_given_up(tmp_path, published, monkeypatc
     monkeypatch.setattr(pretrained, "TIMEOUT", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         published(f"http://127.0.0.1:{silent.getsockname()[1]}/a")
-        with pytest.raises(InputError, match=rf"could not be had from .*timed out.*; {BY_HAND}"):
+        with pytest.raises(InputError, match=rf"could not be downloaded from .*timed out.*; {BY_HAND}"):
             load_pretrained("reverse-jax", cache_dir=tmp_path / "data")
     assert list(tmp_path.iterdir()) == []
 
@@ -135,11 +136,11 @@ def test_a_file_in_the_cache_that_is_not_the_published_one_is_named(tmp_path, pu
     path = tmp_path / "reverse-jax.ckpt"
     path.write_bytes(FLAX[:-1] + b"!")
     published(UNREACHABLE)
-    with pytest.raises(InputError, match=rf"{path} is not the published file.*; remove {path} to have it downloaded"):
+    with pytest.raises(InputError, match=rf"{path} is not the published file.*; remove {path} to download it"):
         load_pretrained("reverse-jax", cache_dir=tmp_path)
     published(UNREACHABLE, content=None)
     path.write_bytes(FLAX[:1000])
-    with pytest.raises(InputError, match=rf"{path} is no Flax msgpack .*; remove {path} to have it downloaded again"):
+    with pytest.raises(InputError, match=rf"{path} is no Flax msgpack .*; remove {path} to download it again"):
         load_pretrained("reverse-jax", cache_dir=tmp_path)
 
 
@@ -149,6 +150,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path):
         load_pretrained("reverse-jax", cache_dir=tmp_path / "file" / "x")
 
 
+@pytest.mark.slow
 def test_a_path_serves_for_both_kinds(tmp_path):
     (tmp_path / "flax").write_bytes(FLAX)
     settings = {"input_dim": FEATURES, "model_dim": D, "num_classes": C, "num_heads": H, "num_layers": L}
@@ -170,6 +172,7 @@ def test_what_is_neither_a_name_nor_a_file_is_an_error(what):
         load_pretrained(what)
 
 
+@pytest.mark.slow
 def test_a_flax_file_is_loaded_without_pytorch(tmp_path):
     (tmp_path / "flax").write_bytes(FLAX)
     code = (

@@ -108,7 +108,7 @@ class ReverseTrainer(TrainerModule):
             input_dropout_prob=config.input_dropout_prob,
         )
 
-    def model_inputs(self, inputs: Int[Array, "B T"]) -> tuple[Array]:
+    def model_inputs(self, inputs: Int[ArrayLike, "B T"]) -> tuple[Array]:
         return (jax.nn.one_hot(inputs, self.config.num_categories),)  # [B T C]
 
     def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:

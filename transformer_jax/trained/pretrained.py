@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar, cast
 import flax.linen as nn
 import jax
 from flax.traverse_util import flatten_dict
+from jaxtyping import PRNGKeyArray
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
@@ -69,9 +70,17 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
 
 
 def check_fits(trained: Trained, trainer: TrainerModule, example: Samples) -> None:
-    """Raise an `InputError` if the parameters are not those of the trainer's model on such samples."""
+    """Raise an `InputError` if the parameters are not those of a model of the trainer's task on such samples."""
     inputs, _ = example
-    expected = jax.eval_shape(trainer.initial_params, jax.random.key(0), inputs, trainer.constants)
+    own_model = trainer.create_model()  # of the sizes that the task needs; the trainer's is the trained one
+
+    def initial_params(key: PRNGKeyArray) -> Params:
+        params: Params = own_model.init(key, *trainer.model_inputs(trainer.prepare(inputs, trainer.constants)))[
+            "params"
+        ]
+        return params
+
+    expected = jax.eval_shape(initial_params, jax.random.key(0))
     shapes = {path: leaf.shape for path, leaf in flatten_dict(expected, sep="/").items()}
     try:
         check_arrays(flatten_dict(trained.params, sep="/"), shapes, trained.what)

@@ -92,7 +92,7 @@ def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, archive,
         if failure != "unreachable":
             monkeypatch.setattr(CIFAR100, "url", f"{url}/a.tar.gz")
         with pytest.raises(
-            InputError, match=rf"CIFAR-100 could not be had from {CIFAR100.url} \(.+\); {BY_HAND}"
+            InputError, match=rf"CIFAR-100 could not be obtained from {CIFAR100.url} \(.+\); {BY_HAND}"
         ) as caught:
             load_cifar100(data_dir)
     assert "\n" not in str(caught.value)
@@ -113,14 +113,16 @@ def test_a_file_that_is_not_the_published_one_is_named_and_never_unpickled(tmp_p
     path = tmp_path / miniature.FOLDER / name
     path.write_bytes(path.read_bytes()[:-1])
     monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("unpickled"))
-    with pytest.raises(InputError, match=rf"{path} is not CIFAR-100's: its MD5 is \w{{32}}, and it must be \w{{32}}"):
+    with pytest.raises(
+        InputError, match=rf"{path} is not the published file: its MD5 is \w{{32}}; it must be \w{{32}}"
+    ):
         load_cifar100(tmp_path)
 
 
 def test_an_archive_that_is_not_the_published_one_is_not_unpacked(tmp_path, archive):
     path = tmp_path / "cifar-100-python.tar.gz"
     path.write_bytes(archive[:1000])
-    with pytest.raises(InputError, match=rf"{path} is not CIFAR-100's"):
+    with pytest.raises(InputError, match=rf"{path} is not the published file"):
         load_cifar100(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["cifar-100-python.tar.gz"]
 

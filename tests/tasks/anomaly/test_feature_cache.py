@@ -96,8 +96,8 @@ def test_on_a_cpu_the_duration_is_said_beforehand_and_how_to_avoid_it(few_images
     (line,) = capsys.readouterr().out.splitlines()
     # Each split of 7 images is a shard of 3 batches and one of 1, and a batch takes 300 seconds.
     assert line == (
-        "Extracting the features takes about 40 min on this CPU, measured on the first batches; it may be interrupted, "
-        "and continues when started again. Faster: a GPU; ready files (--features-dir); the digits (--dataset digits)."
+        "Extracting the features takes about 40 min on this CPU, measured on the first batches. If interrupted, it "
+        "continues when started again. Faster: a GPU; ready files (--features-dir); the digits (--dataset digits)."
     )
 
 
@@ -122,7 +122,7 @@ def test_where_only_the_joining_is_left_nothing_is_measured_or_computed(few_imag
     assert line.endswith("test_set_features.npz with the last 0 of 7 images.")
 
 
-def test_a_directory_that_cannot_be_written_is_named(few_images):
+def test_a_directory_that_cannot_be_written_is_named(few_images, pixels):
     (few_images / "cifar100_features").write_text("a file where the directory belongs")
     with pytest.raises(InputError, match=rf"data_dir is {few_images}; it must be a directory that can be written"):
         cifar100_features(few_images, **SETTINGS)

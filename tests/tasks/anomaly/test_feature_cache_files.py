@@ -172,7 +172,7 @@ def test_a_file_without_a_record_is_not_trusted_as_a_cache(tmp_path, capsys):
     file = FeatureFile(tmp_path / "f.npz", 13, MADE_BY, shard_size=13)
     assert file.read() is None
     file.begin()
-    assert capsys.readouterr().out == f"Rebuilding {file.path}: it does not say what made it.\n"
+    assert capsys.readouterr().out == f"Rebuilding {file.path}: it has no record of its provenance.\n"
 
 
 def test_what_is_not_known_is_not_compared(tmp_path):

@@ -12,6 +12,7 @@ import jax
 import miniature_cifar100 as miniature
 import numpy as np
 import pytest
+from made_once import made_once
 from repository import REPOSITORY
 
 from transformer_jax.errors import InputError
@@ -55,11 +56,25 @@ def on_the_cpu():
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, on_the_cpu):
     """A directory with a hundred classes of three and of one image, and their features at 16 pixels."""
-    data_dir = tmp_path_factory.mktemp("uninterrupted")
-    miniature.write_miniature(data_dir)
+
+    def extract(data_dir: Path) -> None:
+        miniature.write_miniature(data_dir)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            miniature.accept(monkeypatch, data_dir)
+            cifar100_features(data_dir, **SETTINGS)
+
+    data_dir = made_once(tmp_path_factory, "features", extract)
     with pytest.MonkeyPatch.context() as monkeypatch:
         miniature.accept(monkeypatch, data_dir)
         return data_dir, cifar100_features(data_dir, **SETTINGS)
+
+
+@pytest.fixture
+def images_alone(tmp_path, monkeypatch):
+    """A directory with the same images, without features."""
+    miniature.write_miniature(tmp_path / "images")
+    miniature.accept(monkeypatch, tmp_path / "images")
+    return tmp_path / "images"
 
 
 @pytest.fixture
@@ -84,6 +99,7 @@ def cache_bytes(data_dir: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (data_dir / "cifar100_features").iterdir()}
 
 
+@pytest.mark.slow
 def test_the_result_is_one_row_for_each_image_in_order(uninterrupted):
     data_dir, (train, test) = uninterrupted
     for split, size in ((train, 300), (test, 100)):
@@ -99,6 +115,7 @@ def test_the_result_is_one_row_for_each_image_in_order(uninterrupted):
     assert np.ptp(train.features, axis=0).mean() > 0.1
 
 
+@pytest.mark.slow
 def test_the_cache_is_the_tutorials_file_with_a_record(uninterrupted):
     data_dir, (train, _) = uninterrupted
     assert sorted(cache_bytes(data_dir)) == NAMES
@@ -111,6 +128,7 @@ def test_the_cache_is_the_tutorials_file_with_a_record(uninterrupted):
         )
 
 
+@pytest.mark.slow
 def test_a_finished_cache_is_used(data_dir, uninterrupted, no_network_runs, capsys):
     before = cache_bytes(data_dir)
     assert_equal(cifar100_features(data_dir, **SETTINGS), uninterrupted[1])
@@ -118,6 +136,7 @@ def test_a_finished_cache_is_used(data_dir, uninterrupted, no_network_runs, caps
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_a_killed_extraction_continues_and_ends_in_the_same_bytes(data_dir, uninterrupted, capsys, monkeypatch):
     expected = cache_bytes(data_dir)
     shutil.rmtree(data_dir / "cifar100_features")
@@ -145,6 +164,7 @@ def test_a_killed_extraction_continues_and_ends_in_the_same_bytes(data_dir, unin
     assert f"Continuing {data_dir}/cifar100_features/train_set_features.npz with the last 98 of 300 images." in out
 
 
+@pytest.mark.slow
 def test_another_resolution_rebuilds_the_cache(data_dir, uninterrupted, capsys):
     splits = cifar100_features(data_dir, **{**SETTINGS, "resolution": 13})
     lines = capsys.readouterr().out.splitlines()
@@ -164,15 +184,16 @@ def ready_files(directory: Path, num_train: int = 300, num_test: int = 100) -> P
     return directory
 
 
-def test_the_tutorials_files_are_taken_as_they_are(data_dir, tmp_path, no_network_runs):
+def test_the_tutorials_files_are_taken_as_they_are(images_alone, tmp_path, no_network_runs):
     features_dir = ready_files(tmp_path / "ready")
-    train, test = cifar100_features(data_dir, features_dir, download=False)
+    train, test = cifar100_features(images_alone, features_dir, download=False)
     for split, name in ((train, "train"), (test, "test")):
         np.testing.assert_array_equal(split.features, np.load(features_dir / f"{name}_set_features.npz")["feats"])
         assert len(split.labels) == len(split.images) == len(split.features)
-    assert sorted(path.name for path in data_dir.iterdir()) == ["cifar-100-python", "cifar100_features"]
+    assert [path.name for path in images_alone.iterdir()] == ["cifar-100-python"]
 
 
+@pytest.mark.slow
 def test_a_cache_of_another_machine_is_taken_if_it_is_of_the_same_kind(
     data_dir, tmp_path, uninterrupted, no_network_runs
 ):
@@ -183,10 +204,10 @@ def test_a_cache_of_another_machine_is_taken_if_it_is_of_the_same_kind(
 
 
 @pytest.mark.parametrize("sizes", [(299, 100), (300, 101)])
-def test_ready_files_must_have_a_row_for_each_image(data_dir, tmp_path, sizes):
+def test_ready_files_must_have_a_row_for_each_image(images_alone, tmp_path, sizes):
     message = "299 rows; it must have 300" if sizes[0] == 299 else "101 rows; it must have 100"
     with pytest.raises(InputError, match=message):
-        cifar100_features(data_dir, ready_files(tmp_path / "ready", *sizes), download=False)
+        cifar100_features(images_alone, ready_files(tmp_path / "ready", *sizes), download=False)
 
 
 def test_a_damaged_ready_file_is_refused_before_any_download(tmp_path):
@@ -210,9 +231,9 @@ def test_arguments_that_cannot_work_are_named(tmp_path, setting, message):
         cifar100_features(tmp_path, **{**SETTINGS, **setting})
 
 
-def test_images_or_finished_features_are_found(tmp_path, uninterrupted):
+def test_images_or_finished_features_are_found(tmp_path, images_alone):
     assert not has_cifar100(tmp_path / "none")
-    assert has_cifar100(uninterrupted[0])
+    assert has_cifar100(images_alone)
     cache = tmp_path / image_features.CACHE
     cache.mkdir()
     (cache / "train_set_features.npz").write_text("")

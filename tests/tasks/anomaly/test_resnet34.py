@@ -63,6 +63,7 @@ def features_by_pytorch(model, images, resolution: int) -> np.ndarray:
         return backbone((pixels - mean[:, None, None]) / std[:, None, None]).mean((2, 3)).numpy()
 
 
+@pytest.mark.slow
 def test_features_are_those_of_pytorch_with_downloaded_weights(tmp_path, resnet34, monkeypatch):
     model, weights = resnet34
     data_dir = tmp_path / "data"

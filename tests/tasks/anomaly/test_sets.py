@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import chisquare
 
 from transformer_jax import make_loader
-from transformer_jax.data.loader import EpochIndices
+from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.tasks.anomaly.sets import AnomalySets, SetAnomalyDataset, distinct_integers, stratified_split
 
 SIZES = (11, 17, 23, 29, 12)  # images in each class
@@ -82,8 +82,7 @@ def test_an_epoch_uses_each_image_once_as_the_anomaly():
 
 
 def batches(loader, epoch) -> np.ndarray:
-    loader.batch_sampler.set_epoch(epoch)
-    return np.concatenate([indices for indices, _ in loader])
+    return np.concatenate([indices for indices, _ in loader.epoch(epoch)])
 
 
 def test_training_draws_anew_each_epoch_and_testing_never():
@@ -94,6 +93,8 @@ def test_training_draws_anew_each_epoch_and_testing_never():
     np.testing.assert_array_equal(batches(test, 0), batches(test, 1))
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on a machine with one core
 def test_two_workers_draw_what_none_draws_and_do_not_repeat_each_other():
     sets = AnomalySets(LABELS, seed=3, redraw=True)
     alone, workers = (make_loader(sets, 7, shuffle=True, seed=1, num_workers=n) for n in (0, 2))

@@ -3,6 +3,7 @@
 import datetime
 from collections import Counter
 
+import jax
 import numpy as np
 import pytest
 
@@ -113,7 +114,9 @@ def test_data_sets_hold_the_pairs_in_order(splits):
 
 def test_batches_have_at_most_four_shapes(splits):
     shapes = Counter(
-        (batch.source.shape[1], batch.target.shape[1]) for dataset in splits for batch in loader(dataset, shuffle=True)
+        (inputs.source.shape[1], inputs.target.shape[1] + 1)
+        for dataset in splits
+        for inputs, _ in loader(dataset, shuffle=True)
     )
     assert sum(shapes.values()) == 145 + 31 + 15
     assert len(shapes) == 4
@@ -122,43 +125,41 @@ def test_batches_have_at_most_four_shapes(splits):
 
 
 def test_batches_hold_the_pairs(splits):
-    batches = loader(splits.test, shuffle=True)
-    for indices, batch in zip(batches.batch_sampler, batches, strict=True):
-        pairs = [splits.test.pairs[index] for index in indices]
-        assert [decode(row) for row in batch.source] == [pair.source for pair in pairs]
-        assert [decode(row) for row in batch.target] == [pair.target for pair in pairs]
-        assert batch.source.dtype == batch.target.dtype == np.int32
-        assert (batch.target[:, 0] == START).all()
-        assert (batch.target[:, 11] == END).all()
+    found = Counter()
+    for inputs, targets in loader(splits.test, shuffle=True):
+        found.update((decode(source), decode(target)) for source, target in zip(inputs.source, targets, strict=True))
+        np.testing.assert_array_equal(inputs.target[:, 1:], targets[:, :-1])  # one position earlier
+        assert {array.dtype for array in (*inputs, targets)} == {np.dtype(np.int32)}
+        assert (inputs.target[:, 0] == START).all()
+        assert (targets[:, 10] == END).all()
+    assert found == Counter((pair.source, pair.target) for pair in splits.test.pairs)
 
 
 def test_an_item_is_padded_to_its_own_shape(splits):
     for index in range(20):
-        item = splits.test[index]
+        inputs, targets = splits.test[index]
         length = len(splits.test.pairs[index].source.encode())
-        assert (len(item.source), len(item.target)) == splits.test.shapes[splits.test.buckets[index]]
-        assert item.source[length:].tolist() == [PAD] * (len(item.source) - length)
+        assert (len(inputs.source), len(targets) + 1) == splits.test.shapes[splits.test.buckets[index]]
+        assert inputs.source[length:].tolist() == [PAD] * (len(inputs.source) - length)
 
 
 def test_little_padding_is_computed(splits):
     real = sum(len(pair.source.encode()) for pair in splits.train.pairs)
-    padded = sum(batch.source.size for batch in loader(splits.train, shuffle=True))
+    padded = sum(inputs.source.size for inputs, _ in loader(splits.train, shuffle=True))
     assert 1.0 < padded / real < 1.35
-    mixed = sum(batch.source.size for batch in make_loader(splits.train, 7, shuffle=True))
+    mixed = sum(inputs.source.size for inputs, _ in make_loader(splits.train, 7, shuffle=True))
     assert mixed / real > 1.6
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on a machine with one core
 def test_batches_are_the_same_with_worker_processes():
     dataset = load_dates(67, 1, 1).train
 
     def batches(num_workers):
         batches = loader(dataset, shuffle=True, num_workers=num_workers)
-        for epoch in (0, 1):
-            batches.batch_sampler.set_epoch(epoch)
-            yield from batches
+        return [batch for epoch in (0, 1) for batch in batches.epoch(epoch)]
 
-    alone, with_workers = list(batches(0)), list(batches(2))
+    alone, with_workers = batches(0), batches(2)
     assert len(alone) == len(with_workers) == 20
-    for one, other in zip(alone, with_workers, strict=True):
-        np.testing.assert_array_equal(one.source, other.source)
-        np.testing.assert_array_equal(one.target, other.target)
+    jax.tree.map(np.testing.assert_array_equal, alone, with_workers)

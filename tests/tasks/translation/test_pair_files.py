@@ -46,8 +46,8 @@ def test_only_a_newline_ends_a_line(file):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a\tb\nc d\ne\tf\n", ":2: no tab in the line; it must part a source text from its target text"),
-        (b"a\tb\n\nc\td\n", ":2: no tab in the line; it must part a source text from its target text"),
+        (b"a\tb\nc d\ne\tf\n", ":2: no tab in the line; one must separate the source text from the target text"),
+        (b"a\tb\n\nc\td\n", ":2: no tab in the line; one must separate the source text from the target text"),
         (b"a\tb\nc\td\n\xc3\xa9\xe9\tf\n", ":3: byte 3 of the line, 0xe9, is not valid UTF-8"),
         ("a\tb\n".encode("utf-16"), ":1: byte 1 of the line, 0xff, is not valid UTF-8"),
         (b"a\tb\n\td\n", ":2: the source text is empty"),

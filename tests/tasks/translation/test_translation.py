@@ -1,24 +1,27 @@
 """The translation task: training on pairs of text, translating with the run, the command line."""
 
 import dataclasses
+import itertools
 import json
-import subprocess
-import sys
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from repository import REPOSITORY
+from commands import call
+from compiled_models import drawn, quick_jit
+from made_once import made_once
 
-from transformer_jax import load_run
+from transformer_jax import Batch, load_run, make_loader
 from transformer_jax.nn.encoder_decoder import Transformer
-from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, encode
-from transformer_jax.tasks.translation.padded_pairs import PairBatch
+from transformer_jax.tasks.translation import dates
+from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, encode, pad
+from transformer_jax.tasks.translation.padded_pairs import PairInputs
 from transformer_jax.tasks.translation.report import byte_labels
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, train_translation
 
-COMMAND = [sys.executable, str(REPOSITORY / "experiments" / "translate.py")]
 SMALL = {"model_dim": 24, "num_heads": 2, "num_layers": 1, "dim_feedforward": 32, "warmup": 10, "batch_size": 16}
+MAX_BYTES = 17
 
 
 def test_the_model_is_made_by_the_settings():
@@ -34,99 +37,153 @@ def test_the_model_is_made_by_the_settings():
 
 
 @pytest.fixture(scope="module")
-def copying(tmp_path_factory) -> TranslationTrainer:
-    """A run on a file of pairs whose two sides are alike but for their case."""
-    directory = tmp_path_factory.mktemp("copying")
-    words = ["".join(letters) for letters in np.random.default_rng(0).choice(list("abcd"), size=(3000, 3))]
-    lines = [f"{word}\t{word.upper()}\tignored" for word in sorted(set(words))] * 25
-    (directory / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    trainer, _ = train_translation(
-        data=directory / "pairs.tsv", max_bytes=17, max_epochs=12, lr=5e-3, checkpoint_dir=directory, **SMALL
-    )
-    return trainer
+def copying(tmp_path_factory) -> Path:
+    """The directory of a run on a file of pairs whose two sides are alike but for their case."""
+
+    def train(directory: Path) -> None:
+        words = ["".join(letters) for n in (2, 3) for letters in itertools.product("abcde", repeat=n)]
+        lines = [f"{word}\t{word.upper()}\tignored" for word in words] * 5
+        (directory / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        train_translation(
+            data=directory / "pairs.tsv", max_bytes=MAX_BYTES, max_epochs=20, lr=5e-3, checkpoint_dir=directory, **SMALL
+        )
+
+    return made_once(tmp_path_factory, "copying", train) / "TranslationTask"
 
 
+@pytest.fixture(scope="module")
+def translator(copying) -> TranslationTrainer:
+    return load_run(copying)
+
+
+@pytest.mark.slow
 def test_a_file_of_pairs_is_learned_and_reported(copying):
-    results = json.loads((copying.run.path / "results.json").read_text())
+    results = json.loads((copying / "results.json").read_text())
     assert results["exact_match"] >= 0.9
     assert results["char_error_rate"] <= 0.05
     assert {"chrf", "bleu", "val_acc", "test_acc", "steps"} <= results.keys()
-    assert (copying.run.path / "cross_attention.png").read_bytes().startswith(b"\x89PNG")
+    assert results["val"].keys() == results["test"].keys() == {"loss", "accuracy"}
+    assert (copying / "cross_attention.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_loaded_run_translates_as_the_trained_one_whatever_the_batch(copying):
-    loaded = load_run(copying.run.path)
+@pytest.mark.slow
+def test_a_translation_does_not_depend_on_the_batch(translator):
     texts = ["abc", "d", "dcba" * 4, "bad"]
-    assert loaded.predict(texts) == copying.predict(texts)
-    assert [loaded.predict([text])[0] for text in texts] == loaded.predict(texts)
+    together = translator.predict(texts)
+    assert together[::3] == ["ABC", "BAD"]
+    assert [translator.predict([text])[0] for text in texts] == together
+    assert translator.predict(texts * 5) == together * 5  # more than a batch
 
 
-def test_greedy_translation_is_what_teacher_forcing_predicts_of_itself(copying):
-    (translation,) = copying.predict(["cab"])
-    target = np.concatenate([encode(translation, delimited=True)])[None]
-    logits = copying.forward(PairBatch(encode("cab")[None], target))
+@pytest.mark.slow
+def test_greedy_translation_is_what_teacher_forcing_predicts_of_itself(translator):
+    (translation,) = translator.predict(["cab"])
+    target = encode(translation, delimited=True)[None]
+    logits = translator.forward(PairInputs(encode("cab")[None], target[:, :-1]))
     np.testing.assert_array_equal(logits.argmax(-1)[0], target[0, 1:])
 
 
-def test_beam_search_is_a_setting_of_the_translation(copying, tmp_path):
-    loaded = load_run(copying.run.path)
-    wide = TranslationTrainer(TranslationConfig(**{**vars(loaded.config), "beam_width": 3, "length_penalty": 0.0}))
-    wide.params = loaded.params
-    texts = ["abc", "bad", "dad"]
-    assert wide.predict(texts) == loaded.predict(texts)  # it is sure of these
+def with_settings(translator: TranslationTrainer, **settings) -> TranslationTrainer:
+    other = TranslationTrainer(dataclasses.replace(translator.config, **settings))
+    other.params = translator.params
+    return other
 
 
-def test_devices_that_share_a_batch_translate_as_one_does(copying):
+def log_probabilities(translator: TranslationTrainer, sources: list[str], translations: list[str]) -> np.ndarray:
+    """Of each translation, by teacher forcing."""
+    most = MAX_BYTES + 1  # tokens; a translation of as many bytes was cut off before its end
+    targets = pad([encode(text, delimited=True)[: most + 1] for text in translations], most + 1)
+    source = pad([encode(text) for text in sources], MAX_BYTES)
+    log_probs = np.asarray(jax.nn.log_softmax(translator.forward(PairInputs(source, targets[:, :-1]))))
+    of_tokens = np.take_along_axis(log_probs, targets[:, 1:, None], axis=-1)[..., 0]
+    return np.where(targets[:, 1:] == PAD, 0, of_tokens).sum(1)
+
+
+@pytest.mark.slow
+def test_beam_search_finds_more_probable_translations_where_greedy_decoding_is_unsure(translator):
+    rng = np.random.default_rng(3)
+    texts = ["".join(rng.choice(list("abcdefghijklmnopqrstuvwxyz "), rng.integers(1, 17))) for _ in range(97)]
+    greedy, wide, longer = (
+        with_settings(translator, beam_width=width, length_penalty=penalty).predict(texts)
+        for width, penalty in ((1, 0.0), (5, 0.0), (5, 5.0))
+    )
+    by_greedy, by_search = (log_probabilities(translator, texts, found) for found in (greedy, wide))
+    differ = np.array(greedy) != np.array(wide)
+    assert differ.sum() >= 2
+    assert (by_search > by_greedy)[differ].mean() > 0.8  # the best one can fall out of a beam
+    np.testing.assert_allclose(by_search[~differ], by_greedy[~differ])
+    assert sum(map(len, longer)) > sum(map(len, wide))
+
+
+@pytest.mark.slow
+def test_devices_that_share_a_batch_translate_as_one_does(translator):
     texts = ["abc", "d", "dcba" * 4, "bad"]
-    assert jax.default_backend() != "cpu" or copying.mesh.size == 2
-    alone = TranslationTrainer(dataclasses.replace(copying.config, num_devices=1))
-    alone.params = copying.params
-    assert alone.predict(texts) == copying.predict(texts)
+    assert jax.default_backend() != "cpu" or translator.strategy.num_devices == 2
+    alone = with_settings(translator, num_devices=1)
+    assert alone.strategy.num_devices == 1
+    assert alone.predict(texts) == translator.predict(texts)
 
 
 def test_the_loss_counts_real_tokens_alone():
     trainer = TranslationTrainer(TranslationConfig(**SMALL))
     source = np.array([[97, 98, PAD], [97, PAD, PAD]], np.int32)
-    target = np.array([[START, 65, 66, END], [START, 65, END, PAD]], np.int32)
-    params = trainer.initial_state(PairBatch(source, target), 100).params
-    elements = trainer.loss_function(params, PairBatch(source, target), None, train=False)
-    np.testing.assert_array_equal(elements["loss"][1], [[1, 1, 1], [1, 1, 0]])
-    more_padding = PairBatch(
-        np.pad(source, ((0, 0), (0, 2)), constant_values=PAD), np.pad(target, ((0, 0), (0, 1)), constant_values=PAD)
-    )
-    padded = trainer.loss_function(params, more_padding, None, train=False)
-    np.testing.assert_allclose(padded["loss"][0][:, :3], elements["loss"][0], atol=1e-5)
-    assert trainer.model.target_vocabulary_size == VOCABULARY_SIZE
+    target = np.array([[START, 65, 66], [START, 65, END]], np.int32)
+    targets = np.array([[65, 66, END], [65, END, PAD]], np.int32)
+    params = drawn(trainer.model, source, target)["params"]
+    loss = quick_jit(lambda inputs, targets: trainer.loss_function(
+        params, Batch(inputs, targets, np.ones(2, bool)), None, train=False))  # fmt: skip
+    elements = loss(PairInputs(source, target), targets)
+    for name in ("loss", "accuracy"):
+        np.testing.assert_array_equal(elements[name][1], [[1, 1, 1], [1, 1, 0]])
+
+    def padded(ids, more):
+        return np.pad(ids, ((0, 0), (0, more)), constant_values=PAD)
+
+    with_more = loss(PairInputs(padded(source, 2), padded(target, 1)), padded(targets, 1))
+    np.testing.assert_array_equal(with_more["loss"][1], [[1, 1, 1, 0], [1, 1, 0, 0]])
+    np.testing.assert_allclose(with_more["loss"][0][:, :3], elements["loss"][0], atol=1e-5)
 
 
 @pytest.mark.parametrize("text", ["", "a" * 18])
-def test_a_text_that_is_empty_or_too_long_is_an_error(copying, text):
+def test_a_text_that_is_empty_or_too_long_is_an_error(text):
     with pytest.raises(ValueError, match=f"has {len(text)} bytes; it may have 1 to 17"):
-        copying.predict([text])
+        TranslationTrainer(TranslationConfig(max_bytes=MAX_BYTES, **SMALL)).predict([text])
 
 
 def test_labels_stand_for_bytes():
     assert byte_labels("3 я日") == ["3", "␣", "я", "·", "65E5", "·", "·"]
 
 
-def test_dates_train_with_at_most_four_shapes(tmp_path):
+@pytest.mark.slow
+def test_dates_are_evaluated_with_one_program_for_each_of_four_shapes():
+    splits = dates.load_dates(1, 1, 401)
+    trainer = TranslationTrainer(TranslationConfig(**SMALL))
+    (inputs, _) = make_loader(splits.test, 1).example()
+    trainer.params = drawn(trainer.model, inputs.source, inputs.target)["params"]
+    trainer.evaluate(make_loader(splits.test, 16, groups=splits.test.buckets))
+    assert trainer._eval_step.count == 4
+
+
+@pytest.mark.slow
+def test_a_run_on_dates_reports_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(dates, "LOCALES", ("de",))
+    monkeypatch.setattr(dates, "STYLES", ("medium",))  # 03.01.2017, all of one length
     trainer, results = train_translation(
-        train_size=400, val_size=50, test_size=60, checkpoint_dir=tmp_path, **(SMALL | {"warmup": 2})
+        train_size=211, val_size=23, test_size=29, checkpoint_dir=tmp_path, **(SMALL | {"warmup": 2})
     )
-    assert trainer._eval_step.count <= 4
-    assert results["steps"] == 25
+    assert results["steps"] == 13
     assert 0 <= results["exact_match"] <= 1
-    translations = trainer.predict(["3. Januar 2017", "2017年1月3日"])
+    assert "chrf" not in results  # a date is right or wrong
+    translations = trainer.predict(["03.01.2017", "2017年1月3日"])
     assert all(len(text) <= 11 for text in translations)  # with the end, a date has 11 tokens
 
 
-def test_the_command_translates_standard_input(copying):
-    process = subprocess.run(
-        [*COMMAND, "--interactive", "--checkpoint-dir", str(copying.run.path.parent)],
-        input="abc\n\ndad\n", capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert process.stdout.split() == copying.predict(["abc", "dad"])
-    assert "has 0 bytes" in process.stderr
+@pytest.mark.slow
+def test_the_command_translates_standard_input(copying, translator):
+    outcome = call("translate.py", "--interactive", "--checkpoint-dir", copying.parent, stdin="abc\n\ndad\n")
+    assert outcome.status == 0
+    assert outcome.stdout.split() == translator.predict(["abc", "dad"])
+    assert "has 0 bytes" in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -138,10 +195,8 @@ def test_the_command_translates_standard_input(copying):
     ],
 )
 def test_the_command_line_shows_an_error_in_one_line_with_status_2(tmp_path, arguments, message):
-    process = subprocess.run(
-        [*COMMAND, "--checkpoint-dir", str(tmp_path / "runs"), *arguments], capture_output=True, text=True
-    )
-    assert process.returncode == 2
-    assert process.stderr.count("\n") == 1
-    assert message in process.stderr
+    outcome = call("translate.py", "--checkpoint-dir", tmp_path / "runs", *arguments)
+    assert outcome.status == 2
+    assert outcome.stderr.count("\n") == 1
+    assert message in outcome.stderr
     assert not (tmp_path / "runs").exists()

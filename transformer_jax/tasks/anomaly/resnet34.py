@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, PRNGKeyArray, UInt8
 
 from transformer_jax.data.downloads import directory_for_download, in_one_line
 from transformer_jax.errors import InputError
-from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.compilation import CompiledStep, begin_to_run_once
 from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.trees import Variables
 
@@ -38,9 +38,15 @@ class ResNet34Features:
 
         self.batch_size = batch_size
         model = ResNet34(output="activations", pretrained=pretrained, normalize=True, ckpt_dir=str(data_dir))
-        try:
+
+        def init(key: PRNGKeyArray) -> Variables:
             # The weights do not depend on the resolution; a small one initializes them quickly.
-            self._variables = model.init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)), train=False)
+            variables: Variables = model.init(key, jnp.zeros((1, 32, 32, 3)), train=False)
+            return variables
+
+        try:
+            _, finish = begin_to_run_once(init, jax.random.key(0))
+            self._variables = finish()
         except (OSError, KeyError) as error:
             raise InputError(
                 f"{weights_file(data_dir)} must hold flaxmodels' weights of ResNet-34 ({error}); "

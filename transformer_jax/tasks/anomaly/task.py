@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
@@ -124,8 +125,8 @@ class AnomalyTrainer(TrainerModule):
             input_dropout_prob=config.input_dropout_prob,
         )
 
-    def prepare(self, inputs: Int[Array, "B S"], constants: Float[Array, "N F"]) -> Float[Array, "B S F"]:
-        return constants[inputs]
+    def prepare(self, inputs: Int[ArrayLike, "B S"], constants: Float[ArrayLike, "N F"]) -> Float[Array, "B S F"]:
+        return jnp.asarray(constants)[inputs]
 
     def model_inputs(self, inputs: Float[ArrayLike, "B S F"]) -> tuple[Float[ArrayLike, "B S F"], None, bool]:
         return inputs, None, False  # no mask, no positions
