@@ -12,7 +12,7 @@ from repository import REPOSITORY
 
 from transformer_jax import BlockSettings, load_run
 from transformer_jax.data.loader import make_loader
-from transformer_jax.tasks.train_and_test import TaskData
+from transformer_jax.tasks.experiment import TaskData
 
 pytestmark = pytest.mark.slow
 

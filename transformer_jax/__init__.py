@@ -23,7 +23,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "data.batch": ["Batch"],
         "nn.blocks": ["BlockSettings"],
         "nn.mesh_axis": ["all_rows", "device_number"],
-        "tasks.train_and_test": ["TaskData", "train_and_test"],
+        "tasks.experiment": ["TaskData", "train_and_test"],
         "nn.decoder": ["DecoderBlock", "TransformerDecoder"],
         "decoding.token_by_token": ["Decoded", "greedy_decode", "sample"],
         "nn.encoder": ["EncoderBlock", "TransformerEncoder"],

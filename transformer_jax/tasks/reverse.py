@@ -17,7 +17,7 @@ from transformer_jax.data.loader import StackedSamples, make_loader
 from transformer_jax.errors import InputError, check_probability
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.plots import plot_attention_maps
-from transformer_jax.tasks.train_and_test import Results, TaskData, train_and_test
+from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params

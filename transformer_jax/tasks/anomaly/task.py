@@ -25,7 +25,7 @@ from transformer_jax.tasks.anomaly.features import has_cifar100
 from transformer_jax.tasks.anomaly.report import permutation_error, predict_sets, print_mistakes, save_pictures
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import FeatureTable, cifar100_table, digits_table
-from transformer_jax.tasks.train_and_test import Results, TaskData, train_and_test
+from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params

@@ -23,7 +23,7 @@ from transformer_jax.decoding.token_by_token import Cache, Decoded, greedy_decod
 from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.nn.masks import padding_mask
-from transformer_jax.tasks.train_and_test import Results, TaskData, train_and_test
+from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, pad
 from transformer_jax.tasks.translation.dates import load_dates
 from transformer_jax.tasks.translation.padded_pairs import PairInputs, PairSplits, TextPair
