@@ -230,7 +230,7 @@ class TrainerModule(Task):
             metrics = {name: self.evaluate(loader) for name, loader in (("val", val_loader), ("test", test_loader))}
         shown = "accuracy" if "accuracy" in metrics["val"] else self.config.criterion.metric
         for name, of_set in metrics.items():
-            label = f"{name.capitalize()} {shown}:".ljust(len(f"Test {shown}: "))
+            label = f"{name.capitalize()} {shown}:".ljust(len(f"Test {shown}:"))
             print(label, f"{of_set[shown]:.2%}" if shown == "accuracy" else f"{of_set[shown]:.4f}")
         seconds = self.stopwatch.seconds
         results = {
