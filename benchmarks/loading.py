@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 import statistics
 import time
 
@@ -44,7 +45,8 @@ def measure(settings: Settings) -> None:
     batch = pad_batch(next(iter(loader)), config.batch_size)
     num_steps = batches * config.max_epochs
     state = trainer.initial_state(loader.example(), num_steps)
-    step = jax.jit(trainer.train_step(num_steps), donate_argnums=0)
+    options = {"loss_function": trainer.batch_loss, "rule": trainer.update_rule(num_steps)}
+    step = jax.jit(functools.partial(trainer.train_step, **options), donate_argnums=0)
     times = []
     for _ in range(settings.steps):
         start = time.perf_counter()

@@ -49,6 +49,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "tasks.reverse": ["ReverseConfig", "ReverseDataset", "ReverseTrainer", "train_reverse"],
         "tasks.translation.task": ["TranslationConfig", "TranslationTrainer", "train_translation"],
         "weights.pytorch": ["params_from_torch", "params_to_torch"],
+        "training.compilation": ["prepare_jax"],
         "training.trainer": ["TrainerModule"],
     },
 )

@@ -152,9 +152,8 @@ class TrainingConfig:
 
     def without_neutral(self: Config) -> Config:
         """The same settings, with the defaults for those that do not change the trained parameters."""
-        defaults: dict[str, Any] = {
-            field.name: field.default for field in dataclasses.fields(self) if field.metadata.get("neutral")
-        }
+        neutral = self.neutral_fields()
+        defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in neutral}
         return dataclasses.replace(self, **defaults)
 
     @classmethod

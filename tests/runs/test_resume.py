@@ -21,6 +21,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.training import trainer as training
+from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.signals import Interrupted
 
 SETTINGS = (
@@ -89,6 +90,22 @@ def test_a_signal_while_a_run_starts_ends_it_also_where_nothing_is_left_to_train
             train_reverse(checkpoint_dir=parent, **SMALL)
     monkeypatch.undo()
     _, results = train_reverse(checkpoint_dir=tmp_path / "new", **SMALL)
+    assert results["steps"] == 20
+
+
+@pytest.mark.slow
+def test_a_signal_after_the_last_save_is_not_lost(tmp_path, monkeypatch):
+    best_params = TrainingLoop.best_params
+
+    def signalled(loop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return best_params(loop)
+
+    monkeypatch.setattr(TrainingLoop, "best_params", signalled)
+    with pytest.raises(Interrupted, match="SIGTERM.* after step 20;"):
+        train_reverse(checkpoint_dir=tmp_path, **SMALL)
+    monkeypatch.undo()
+    _, results = train_reverse(checkpoint_dir=tmp_path, **SMALL)
     assert results["steps"] == 20
 
 

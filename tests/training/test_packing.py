@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from transformer_jax.training.packing import LARGEST, Packing
+from transformer_jax.training.packing import MAX_PACKED_SIZE, Packing
 from transformer_jax.training.step import initial_state
 
 
@@ -20,9 +20,9 @@ def arrays(*shapes: tuple[int, ...]) -> dict[str, jax.Array]:
     ("shapes", "packed_sizes"),
     [
         ([(3, 5), (), (7,)], [23]),
-        ([(3, 5), (LARGEST + 1,), (7,), (2, LARGEST)], [22, LARGEST + 1, 2 * LARGEST]),
-        ([(LARGEST,), (LARGEST + 1,)], [LARGEST, LARGEST + 1]),
-        ([(LARGEST + 1,)], [LARGEST + 1]),
+        ([(3, 5), (MAX_PACKED_SIZE + 1,), (7,), (2, MAX_PACKED_SIZE)], [22, MAX_PACKED_SIZE + 1, 2 * MAX_PACKED_SIZE]),
+        ([(MAX_PACKED_SIZE,), (MAX_PACKED_SIZE + 1,)], [MAX_PACKED_SIZE, MAX_PACKED_SIZE + 1]),
+        ([(MAX_PACKED_SIZE + 1,)], [MAX_PACKED_SIZE + 1]),
         ([], []),
     ],
 )
@@ -52,13 +52,21 @@ def test_arrays_of_different_types_are_packed_apart():
 
 
 def test_a_training_state_is_packed_with_the_averages_of_its_optimizer():
-    params = arrays((3, 5), (LARGEST + 1,), (7,))
+    params = arrays((3, 5), (MAX_PACKED_SIZE + 1,), (7,))
     state = initial_state(params, optax.adam(0.1), jax.random.key(0))
     state = state.replace(opt_state=jax.tree.map(lambda array: array + 2, state.opt_state))
     packing = Packing(params)
     packed = packing.pack_within(state)
     sizes = sorted(array.size for array in jax.tree.leaves((packed.params, packed.opt_state)))
-    assert sizes == [1, 22, 22, 22, LARGEST + 1, LARGEST + 1, LARGEST + 1]  # Adam's count, three vectors, three large
+    assert sizes == [
+        1,
+        22,
+        22,
+        22,
+        MAX_PACKED_SIZE + 1,
+        MAX_PACKED_SIZE + 1,
+        MAX_PACKED_SIZE + 1,
+    ]  # Adam's count, three vectors, three large
     back = packing.unpack_within(packed)
     assert jax.tree.structure(back) == jax.tree.structure(state)
     jax.tree.map(np.testing.assert_array_equal, back.params, state.params)

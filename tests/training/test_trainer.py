@@ -170,6 +170,65 @@ def test_a_run_that_was_never_evaluated_has_no_best_model(tmp_path):
         load_run(trainer.run.path)
 
 
+class OtherMetrics(ReverseTrainer):
+    """Gives metrics that a test chooses."""
+
+    names: tuple[str, ...]
+
+    def loss_function(self, params, batch, key, *, train):
+        loss = super().loss_function(params, batch, key, train=train)["loss"]
+        return dict.fromkeys(self.names, loss)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("accuracy",), "gives accuracy; it must give loss, which is minimised"),
+        (("loss", "f1"), "gives f1, loss; it must give accuracy, since the best model is chosen by val/accuracy:max"),
+        (("loss", "accuracy", "learning_rate"), "learning_rate must have another name, since training logs its own"),
+    ],
+)
+def test_metrics_that_cannot_work_are_an_error_before_anything_is_written(tmp_path, names, message):
+    trainer = trainer_for(tmp_path / "runs", trainer_class=OtherMetrics)
+    trainer.names = names
+    with pytest.raises(InputError, match=message):
+        fit(trainer)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_task_may_do_without_accuracy(tmp_path, capsys):
+    trainer = trainer_for(tmp_path, trainer_class=OtherMetrics, best_by="val/loss:min")
+    trainer.names = ("loss",)
+    trainer.fit(loader(37, drop_last=True), loader(23))
+    results = trainer.test(loader(23), loader(19))
+    assert (
+        f"Val loss:  {results['val']['loss']:.4f}\nTest loss: {results['test']['loss']:.4f}\n"
+        in capsys.readouterr().out
+    )
+    assert "val_acc" not in results
+
+
+class UpdatesTwice(ReverseTrainer):
+    """Overrides the step: every update is made twice."""
+
+    def train_step(self, state, batch, constants, **options):
+        state, _ = super().train_step(state, batch, constants, **options)
+        return super().train_step(state.replace(step=state.step - 1), batch, constants, **options)
+
+
+def test_a_task_can_override_the_step(tmp_path):
+    usual, changed = (fit(trainer_for(tmp_path / cls.__name__, cls)) for cls in (ReverseTrainer, UpdatesTwice))
+    assert changed.steps == usual.steps == 15
+    difference = changed.params["input_layer"]["kernel"] - usual.params["input_layer"]["kernel"]
+    assert jnp.abs(difference).max() > 1e-4
+
+
+def test_a_second_fit_of_one_trainer_counts_its_seconds_once(tmp_path):
+    trainer = fit(trainer_for(tmp_path))
+    first = trainer.stopwatch.seconds
+    assert fit(trainer).stopwatch.seconds["train"] == first["train"]
+
+
 class Diverges(ReverseTrainer):
     """Its loss or its gradient is infinite or no number when the poisoned sequence comes."""
 

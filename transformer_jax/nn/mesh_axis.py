@@ -1,6 +1,7 @@
 """Mesh axis over which a batch's rows are split, and access to the other devices' rows inside a step.
 
-`transformer_jax.training.parallel.shard` runs a step on every device of that mesh, each with its part of the rows.
+`Replicated.share` in `transformer_jax.training.parallel` runs a step on every device of that mesh, each with its part
+of the rows.
 """
 
 import jax

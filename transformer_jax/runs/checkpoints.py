@@ -236,7 +236,8 @@ def _digest_of_record(step: int, record: Mapping[str, Any]) -> str:
 
 def _digest_of_arrays(tree: PyTree) -> str:
     digest = hashlib.sha256()
-    named = {jax.tree_util.keystr(path, simple=True): a for path, a in jax.tree_util.tree_leaves_with_path(tree)}
+    paths = jax.tree_util.tree_leaves_with_path(tree)
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
     for name, leaf in sorted(named.items()):  # the order of a class's fields is not that of a dictionary's keys
         array = np.asarray(leaf)
         digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())

@@ -52,7 +52,7 @@ class RunDirectory:
     def __init__(self, config: TrainingConfig, name: str) -> None:
         trains = config.pretrained is None
         self.path = Path(config.checkpoint_dir) / (name if trains else f"{name}_pretrained")
-        self.settings = _as_json({"task": name, **dataclasses.asdict(config)})
+        self.settings = settings_of(name, config)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as held:  # an error below ends what was begun, in reverse order
@@ -64,7 +64,7 @@ class RunDirectory:
                     self._check_settings(config.neutral_fields())
                 else:
                     self._clear(config.overwrite)
-                self._write_json(CONFIG, {"format": FORMAT, **self.settings})
+                write_json(self.path / CONFIG, {"format": FORMAT, **self.settings})
                 self.checkpoints = Checkpoints(self.path / CHECKPOINTS, config.criterion, create=trains)
                 held.callback(self.checkpoints.close)
                 self._held = held.pop_all()
@@ -81,6 +81,11 @@ class RunDirectory:
         except OSError as error:
             raise InputError(f"{self.path} can't be written any more ({error})") from error
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has results."""
+        return (self.path / RESULTS).exists()
+
     def check(self) -> None:
         """Raise an `InputError` if the directory or its config.json has vanished; Orbax would make it anew."""
         with self.writing():
@@ -93,7 +98,7 @@ class RunDirectory:
             InputError: it can't be written.
         """
         with self.writing():
-            self._write_json(RESULTS, _as_json(results))
+            write_json(self.path / RESULTS, _as_json(results))
 
     def save_figure(self, name: str, figure: Figure) -> None:
         """Write a picture, a file of this name.
@@ -161,10 +166,17 @@ class RunDirectory:
             raise InputError(f"{self.path} holds a training, not an evaluation; choose another checkpoint_dir")
         self._clear(overwrite=True)
 
-    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        temporary = self.path / f"{name}.tmp"
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(self.path / name)  # whole or not at all
+
+def settings_of(task: str, config: TrainingConfig) -> dict[str, Any]:
+    """The content of `config.json`, but for the format number."""
+    return _as_json({"task": task, **dataclasses.asdict(config)})
+
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
+    temporary = file.with_name(f"{file.name}.tmp")
+    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(file)
 
 
 def read_settings(directory: Path) -> tuple[str, dict[str, Any]]:

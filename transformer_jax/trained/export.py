@@ -1,14 +1,12 @@
 """Export a trained run as a directory of settings and parameters alone, which `load_run` opens like the run."""
 
-import dataclasses
-import json
 from pathlib import Path
 
 import flax.serialization
 import jax
 import numpy as np
 
-from transformer_jax.runs.directory import CONFIG, PARAMETERS
+from transformer_jax.runs.directory import CONFIG, PARAMETERS, settings_of, write_json
 from transformer_jax.runs.format import FORMAT
 from transformer_jax.trained.load import load_run
 
@@ -24,8 +22,7 @@ def ship(run: str | Path, destination: str | Path) -> None:
         InputError: as `load_run` does.
     """
     trainer, destination = load_run(run), Path(destination)
-    settings = {"format": FORMAT, "task": trainer.name, **dataclasses.asdict(trainer.config.without_neutral())}
     destination.mkdir(parents=True, exist_ok=True)
-    (destination / CONFIG).write_text(json.dumps(settings, indent=2, default=str) + "\n", encoding="utf-8")
+    write_json(destination / CONFIG, {"format": FORMAT, **settings_of(trainer.name, trainer.config.without_neutral())})
     params = flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, trainer.params))
     (destination / PARAMETERS).write_bytes(params)

@@ -1,5 +1,6 @@
 """Open a trained run, also in another process or on another machine."""
 
+import contextlib
 import dataclasses
 from importlib import import_module
 from pathlib import Path
@@ -60,10 +61,10 @@ def _best_params(directory: Path, criterion: Criterion) -> Params:
         return params
     if not (directory / CHECKPOINTS).is_dir():
         raise InputError(f"{directory} has no checkpoint")
-    checkpoints = Checkpoints(directory / CHECKPOINTS, criterion, create=False)
-    if checkpoints.best_step is None:
-        raise InputError(
-            f"{directory} has no checkpoint that was evaluated, so none is the best; continue its training"
-        )
-    best: Params = checkpoints.read_as_saved(checkpoints.best_step)["params"]
+    with contextlib.closing(Checkpoints(directory / CHECKPOINTS, criterion, create=False)) as checkpoints:
+        if checkpoints.best_step is None:
+            raise InputError(
+                f"{directory} has no checkpoint that was evaluated, so none is the best; continue its training"
+            )
+        best: Params = checkpoints.read_as_saved(checkpoints.best_step)["params"]
     return best

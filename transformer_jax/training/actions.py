@@ -10,7 +10,6 @@ import numpy as np
 from tqdm import tqdm
 
 from transformer_jax.config import Criterion
-from transformer_jax.errors import InputError
 from transformer_jax.training.metrics import Sums, means
 
 Log = Callable[[int, Mapping[str, float]], None]  # takes a step and its scalars by name
@@ -25,34 +24,28 @@ class Action:
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """After an evaluation on the validation set, with its mean metrics."""
 
-    def saved(self) -> Any:  # Any: JSON
-        """What a resumed training must restore, for the checkpoint."""
+    @property
+    def wants_to_stop(self) -> bool:
+        """Whether the training should end after the present evaluation."""
+        return False
+
+    def state(self) -> Any:  # Any: JSON
+        """The action's state, for the checkpoint; None for none."""
         return None
 
-    def restore(self, saved: Any) -> None:  # Any: JSON
-        """Go on from what `saved` gave."""
+    def restore(self, state: Any) -> None:  # Any: JSON
+        """Go on from a state that `state` gave."""
 
 
-class Check(Action):
-    """Stops the training with an error at the first step that cannot be right.
-
-    Args:
-        criterion: whose metric there must be.
-    """
-
-    def __init__(self, criterion: Criterion) -> None:
-        self._criterion = criterion
+class CheckFinite(Action):
+    """Stops the training with an error at the first step whose loss or gradient is not finite."""
 
     def on_step(self, step: int, sums: Sums, steps_per_second: float) -> None:
         """Check one step.
 
         Raises:
-            InputError: the criterion's metric is not among the loss function's.
             FloatingPointError: the loss or the gradient is not finite.
         """
-        if self._criterion.metric not in sums:
-            names = ", ".join(sorted(sums.keys() - {"gradient_norm", "learning_rate"}))
-            raise InputError(f"the best model is chosen by {self._criterion}; the loss function gives {names}")
         for name in ("loss", "gradient_norm"):
             total, weight = sums[name]
             if not np.isfinite(value := np.divide(total, weight)):
@@ -87,13 +80,13 @@ class LogMetrics(Action):
         """Log an evaluation."""
         self._log(step, {f"val/{name}": value for name, value in metrics.items()})
 
-    def saved(self) -> list[dict[str, tuple[float, float]]]:
+    def state(self) -> list[dict[str, tuple[float, float]]]:
         """The sums of the steps since the last entry."""
         return [jax.tree.map(float, sums) for sums in self._window]
 
-    def restore(self, saved: list[dict[str, Sequence[float]]]) -> None:
+    def restore(self, state: list[dict[str, Sequence[float]]]) -> None:
         """Go on with these sums."""
-        self._window = [{name: (total, weight) for name, (total, weight) in sums.items()} for sums in saved]
+        self._window = [{name: (total, weight) for name, (total, weight) in sums.items()} for sums in state]
 
     def _log(self, step: int, scalars: Mapping[str, float]) -> None:
         for log in self._logs:
@@ -136,7 +129,7 @@ class EarlyStopping(Action):
     """Wants to stop after a number of evaluations without a better model.
 
     Args:
-        criterion: says which evaluation is better; of equal ones the later.
+        criterion: says which evaluation is better; an equal one is not.
         patience: evaluations, 0 for never.
     """
 
@@ -158,15 +151,13 @@ class EarlyStopping(Action):
         else:
             self._evaluations_since_best += 1
 
-    def saved(self) -> dict[str, float | None]:
-        """The best value, None before the first, and the evaluations since."""
-        best = None if np.isnan(self._best) else self._best  # JSON has no NaN
-        return {"best": best, "evaluations_since_best": self._evaluations_since_best}
+    def state(self) -> dict[str, float]:
+        """The best value, NaN before the first, and the evaluations since."""
+        return {"best": self._best, "evaluations_since_best": self._evaluations_since_best}
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, float]) -> None:
         """Go on with these."""
-        self._best = float("nan") if saved["best"] is None else saved["best"]
-        self._evaluations_since_best = saved["evaluations_since_best"]
+        self._best, self._evaluations_since_best = state["best"], int(state["evaluations_since_best"])
 
 
 class SaveTimes:
@@ -187,6 +178,6 @@ class SaveTimes:
         by_steps = self._every > 0 and after // self._every > before // self._every
         return by_steps or self._clock() - self._saved_at > self._seconds
 
-    def saved(self) -> None:
-        """A checkpoint was saved just now."""
+    def restart(self) -> None:
+        """Count the minutes from now: a checkpoint was saved."""
         self._saved_at = self._clock()

@@ -9,10 +9,11 @@ from jaxtyping import PRNGKeyArray
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch
-from transformer_jax.training.metrics import Elements
+from transformer_jax.errors import InputError
+from transformer_jax.training.metrics import Elements, Sums
 from transformer_jax.training.optimizers import adam
 from transformer_jax.training.schedules import noam_schedule, warmup_then_cosine_schedule
-from transformer_jax.training.step import UpdateRule
+from transformer_jax.training.step import LossFunction, TrainState, UpdateRule, train_step
 from transformer_jax.trees import Arrays, Inputs, Params
 
 
@@ -98,6 +99,15 @@ class Task:
             self.create_schedule(num_steps), b1=config.adam_b1, b2=config.adam_b2, weight_decay=config.weight_decay
         )
 
+    def train_step(
+        self, state: TrainState, batch: Batch, constants: Arrays, *, loss_function: LossFunction, rule: UpdateRule
+    ) -> tuple[TrainState, Sums]:
+        """One update of the state, as `transformer_jax.training.step.train_step` does it, if not overridden.
+
+        It is compiled: a pure function of its arguments. `loss_function` takes the parameters as the state has them.
+        """
+        return train_step(state, batch, constants, loss_function=loss_function, rule=rule)
+
     def predict(self, inputs: Any) -> Any:  # Any: a task's own types
         """The task's answer to inputs of its own kind, by the best parameters."""
         raise NotImplementedError
@@ -118,8 +128,15 @@ class Task:
         return self.model.apply({"params": params}, *self.model_inputs(inputs), train=train, rngs=rngs, **options)
 
     def initial_params(self, key: PRNGKeyArray, inputs: Inputs, constants: Arrays = None) -> Params:
-        """The parameters of a new model, for inputs of a batch."""
-        params: Params = self.model.init(key, *self.model_inputs(self.prepare(inputs, constants)))["params"]
+        """The parameters of a new model, for inputs of a batch.
+
+        Raises:
+            InputError: the model has other variables too, running averages for example.
+        """
+        variables = self.model.init(key, *self.model_inputs(self.prepare(inputs, constants)))
+        if set(variables) != {"params"}:
+            raise InputError(f"the model has variables {sorted(variables)}; only a model of 'params' can be trained")
+        params: Params = variables["params"]
         return params
 
     def batch_loss(

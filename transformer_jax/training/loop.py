@@ -10,7 +10,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.tensorboard import EventLog
-from transformer_jax.training.actions import Action, Check, EarlyStopping, LogMetrics, ProgressBar, SaveTimes
+from transformer_jax.training.actions import Action, CheckFinite, EarlyStopping, LogMetrics, ProgressBar, SaveTimes
 from transformer_jax.training.runner import Call, StepRunner
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState
@@ -46,6 +46,9 @@ class TrainingLoop:
         config: settings of the training.
         request: to stop.
         stopwatch: times `train`, `eval`, `save`.
+
+    Raises:
+        InputError: at construction, if the run has checkpoints and none can be read (see `Checkpoints.newest`).
     """
 
     def __init__(
@@ -66,38 +69,39 @@ class TrainingLoop:
         checkpoint = run.checkpoints.newest(initial)
         self.step = 0 if checkpoint is None else checkpoint.step  # done and logged; the state may be one call ahead
         self.evaluated_step = 0 if checkpoint is None else checkpoint.progress["evaluated_step"]
-        self.state = runner.layout.place(initial if checkpoint is None else checkpoint.state)
-        self._open = contextlib.ExitStack()
-        with run.writing():
-            self._events = self._open.enter_context(EventLog(run.path, self.step, self.evaluated_step))
-        self._bar = self._open.enter_context(ProgressBar(self.step, self.num_steps))
-        self._early_stopping = EarlyStopping(config.criterion, config.patience)
-        log_metrics = LogMetrics([self._log_event, self._bar.log], config.log_every, self.steps_per_epoch)
-        self._actions: dict[str, Action] = {
-            "check": Check(config.criterion),
-            "log_metrics": log_metrics,
-            "progress_bar": self._bar,
-            "early_stopping": self._early_stopping,
-        }
-        self._save_times = SaveTimes(config.checkpoint_every, config.checkpoint_minutes)
-        if checkpoint is not None:
-            stopwatch.restore(checkpoint.progress["seconds"])
-            for name, saved in checkpoint.progress["actions"].items():
-                self._actions[name].restore(saved)
-            print(f"Going on after step {self.step} of {self.num_steps}, from {run.path}")
+        self.state = runner.place(initial if checkpoint is None else checkpoint.state)
+        with contextlib.ExitStack() as opened:  # an error below closes them
+            with run.writing():
+                self._events = opened.enter_context(EventLog(run.path, self.step, self.evaluated_step))
+            self._bar = opened.enter_context(ProgressBar(self.step, self.num_steps))
+            log_metrics = LogMetrics([self._log_event, self._bar.log], config.log_every, self.steps_per_epoch)
+            self._actions: dict[str, Action] = {
+                "check_finite": CheckFinite(),
+                "log_metrics": log_metrics,
+                "progress_bar": self._bar,
+                "early_stopping": EarlyStopping(config.criterion, config.patience),
+            }
+            self._save_times = SaveTimes(config.checkpoint_every, config.checkpoint_minutes)
+            if checkpoint is not None:
+                stopwatch.restore(checkpoint.progress["seconds"])
+                for name, state in checkpoint.progress["actions"].items():
+                    if name in self._actions:
+                        self._actions[name].restore(state)
+                print(f"Going on after step {self.step} of {self.num_steps}, from {run.path}")
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> "TrainingLoop":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         with self._run.writing():
-            self._open.close()
+            self._opened.close()
 
     def train(self) -> None:
         """Run until the last step and the evaluation after it, or until patience ends.
 
         Raises:
-            InputError: the directory of the run can't be written any more, or what `Check` raises.
+            InputError: the directory of the run can't be written any more.
             FloatingPointError: the loss or the gradient is not finite; the checkpoints stay as they were.
             Interrupted: at SIGTERM or SIGINT; everything is saved.
         """
@@ -109,7 +113,7 @@ class TrainingLoop:
             epoch, first_batch = divmod(self.step, self.steps_per_epoch)
             if first_batch == 0 and self.evaluated_step < self.step and self._ends_with_evaluation(epoch):
                 self._evaluate_epoch(epoch)
-            if self.step >= step or self._early_stopping.wants_to_stop:
+            if self.step >= step or any(action.wants_to_stop for action in self._actions.values()):
                 return
             self._train_epoch(epoch, first_batch, step)
 
@@ -117,12 +121,12 @@ class TrainingLoop:
         """The parameters of the best checkpoint.
 
         Raises:
-            FloatingPointError: no evaluation gave a finite number.
+            FloatingPointError: no evaluation gave a finite number, or there was none.
         """
         best_step = self._run.checkpoints.best_step
         if best_step is None:
             raise FloatingPointError(f"val/{self._config.criterion.metric} was never a finite number")
-        state = self._run.checkpoints.read(best_step, self.runner.layout.collect(self.state)).state
+        state = self._run.checkpoints.read(best_step, self.runner.collect(self.state)).state
         params: Params = state.params
         return params
 
@@ -161,7 +165,7 @@ class TrainingLoop:
 
     def _evaluate_epoch(self, epoch: int) -> None:
         with self._stopwatch.during("eval"):
-            metrics = self._evaluate(self.runner.layout.collect(self.state).params)
+            metrics = self._evaluate(self.runner.collect(self.state).params)
         for action in self._actions.values():
             action.on_evaluation(self.step, metrics)
         self.evaluated_step = self.step
@@ -181,11 +185,11 @@ class TrainingLoop:
             progress = {
                 "evaluated_step": self.evaluated_step,
                 "seconds": self._stopwatch.seconds,
-                "actions": {name: action.saved() for name, action in self._actions.items()},
+                "actions": {name: action.state() for name, action in self._actions.items()},
             }
-            state = self.runner.layout.collect(self.state)
+            state = self.runner.collect(self.state)
             self._run.checkpoints.save(self.step, state, progress, metrics)
-            self._save_times.saved()
+            self._save_times.restart()
             if self._request.signal_number is not None:
                 self._run.checkpoints.wait()
         self._request.raise_if_signalled(self.step)

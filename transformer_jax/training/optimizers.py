@@ -47,8 +47,18 @@ def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransforma
     """
 
     def update(
-        updates: Arrays, state: optax.EmptyState, params: Arrays | None = None, *, step: ArrayLike, **_: Any
+        updates: Arrays,
+        state: optax.EmptyState,
+        params: Arrays | None = None,
+        *,
+        step: ArrayLike | None = None,
+        **_: Any,
     ) -> tuple[Arrays, optax.EmptyState]:
+        if step is None:
+            raise TypeError(
+                "the default optimizer is told the training's step, and its wrapper does not pass that on; "
+                "wrap an optimizer of optax's own, with create_schedule as its learning rate"
+            )
         rate = -jnp.asarray(schedule(step))
         return jax.tree.map(lambda one: rate.astype(one.dtype) * one, updates), state
 
@@ -58,8 +68,9 @@ def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransforma
 def decay_mask(params: Params) -> Params:
     """For each parameter whether weight decay applies: not to biases, norms, embeddings and other vectors."""
 
-    def decays(path: tuple[jax.tree_util.DictKey, ...], array: Array) -> bool:
-        return path[-1].key not in NOT_DECAYED and array.ndim > 1
+    def decays(path: tuple[Any, ...], array: Array) -> bool:
+        names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+        return NOT_DECAYED.isdisjoint(names[-1:]) and array.ndim > 1
 
     mask: Params = jax.tree_util.tree_map_with_path(decays, params)
     return mask

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from transformer_jax.trees import Arrays, Shapes
 
-LARGEST = 2**15  # elements of an array that is packed; to copy a larger one costs more than packing it saves
+MAX_PACKED_SIZE = 2**15  # elements of an array that is packed; to copy a larger one costs more than packing it saves
 
 Tree = TypeVar("Tree")
 
@@ -59,21 +59,27 @@ class Packing:
 
     def pack_within(self, tree: Tree) -> Tree:
         """A pytree in which each part of this structure is packed: a training state, with its averages of gradients."""
-        return _replace(tree, self._structure, self.pack)
+        return _replace(tree, self._structure, self._like, self.pack)
 
     def unpack_within(self, tree: Tree) -> Tree:
         """The pytree that `pack_within` was given."""
         packed = jax.eval_shape(self.pack, jax.tree.unflatten(self._structure, self._like))
-        return _replace(tree, jax.tree.structure(packed), self.unpack)
+        return _replace(tree, jax.tree.structure(packed), jax.tree.leaves(packed), self.unpack)
 
 
-def _replace(tree: Tree, structure: jax.tree_util.PyTreeDef, change: Callable[[Any], Any]) -> Tree:
-    def has_structure(part: object) -> bool:
-        return bool(jax.tree.structure(part) == structure)
+def _replace(
+    tree: Tree,
+    structure: jax.tree_util.PyTreeDef,
+    like: Sequence[jax.ShapeDtypeStruct],
+    change: Callable[[Any], Any],
+) -> Tree:
+    """Change each part of a tree that has this structure, with leaves of these shapes."""
 
-    replaced: Tree = jax.tree.map(
-        lambda part: change(part) if has_structure(part) else part, tree, is_leaf=has_structure
-    )
+    def fits(part: object) -> bool:
+        leaves, found = jax.tree.flatten(part)
+        return found == structure and [np.shape(leaf) for leaf in leaves] == [leaf.shape for leaf in like]
+
+    replaced: Tree = jax.tree.map(lambda part: change(part) if fits(part) else part, tree, is_leaf=fits)
     return replaced
 
 
@@ -93,4 +99,4 @@ def _split(vector: Array | np.ndarray, sizes: list[int]) -> Sequence[Array | np.
 
 def _is_small(leaf: jax.ShapeDtypeStruct) -> bool:
     size: int = leaf.size
-    return size <= LARGEST
+    return size <= MAX_PACKED_SIZE

@@ -42,8 +42,8 @@ class Replicated:
         devices = jax.local_devices()
         if num_devices > len(devices):
             raise InputError(
-                f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind} here (on a CPU "
-                "one for each core, but only one if it has begun to compute before)"
+                f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind} here; on a "
+                "CPU, prepare_jax gives it one for each core, if it is called before anything is computed"
             )
         if num_devices == 0:
             most = min(len(devices), batch_size // MIN_ROWS) if devices[0].platform == "cpu" else 1

@@ -1,6 +1,7 @@
 """StepRunner: several training steps in one compiled call, compiled in the background, paced by their duration."""
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -14,13 +15,13 @@ from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.metrics import Elements, Sums
 from transformer_jax.training.parallel import Replicated
-from transformer_jax.training.step import LossFunction, TrainState, UpdateRule, train_step
+from transformer_jax.training.step import LossFunction, TrainState, UpdateRule
 from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.trees import Arrays
 
 MAX_STEPS_PER_CALL = 32
 CALL_SECONDS = 0.2  # a call of several steps should take about this long: signals and the progress bar wait for it
-STACK_BYTES = 64 * 2**20  # of the batches that one call gets, at most
+MAX_STACK_BYTES = 64 * 2**20  # of the batches that one call gets, at most
 
 
 class Pace(NamedTuple):
@@ -36,7 +37,7 @@ class Pace(NamedTuple):
         """The pace for batches like this example.
 
         Args:
-            example: one sample.
+            example: a batch of one row.
             batch_size: rows of a batch.
             steps_per_epoch: a call has no more steps.
             steps_per_call: 0 lets the duration of a step decide.
@@ -45,7 +46,7 @@ class Pace(NamedTuple):
         if shapes_vary:
             return cls(1, is_fixed=True)
         row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(example))
-        fitting = STACK_BYTES // (row_bytes * batch_size)
+        fitting = MAX_STACK_BYTES // (row_bytes * batch_size)
         most = steps_per_call or min(MAX_STEPS_PER_CALL, fitting)
         return cls(max(1, min(most, steps_per_epoch)), is_fixed=steps_per_call > 0)
 
@@ -63,6 +64,7 @@ class StepRunner:
     The result of a step does not depend on how many steps its call has.
 
     Args:
+        step: one update of the state.
         loss_function: of the task.
         rule: how a gradient changes the parameters.
         strategy: how devices share the steps.
@@ -75,6 +77,7 @@ class StepRunner:
 
     def __init__(
         self,
+        step: Callable[..., tuple[TrainState, Sums]],
         loss_function: LossFunction,
         rule: UpdateRule,
         strategy: Replicated,
@@ -85,13 +88,13 @@ class StepRunner:
         pace: Pace,
         stopwatch: Stopwatch,
     ) -> None:
-        self.layout = strategy.layout(state.params, rule.optimizer)
+        self._layout = strategy.layout(state.params, rule.optimizer)
 
         def loss(params: Arrays, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool) -> Elements:
-            return loss_function(self.layout.params(params), batch, constants, key, train=train)
+            return loss_function(self._layout.params(params), batch, constants, key, train=train)
 
-        self._step = functools.partial(train_step, loss_function=loss, rule=rule)
-        self._strategy, self._constants, self._state_shapes = strategy, constants, self.layout.shapes(state)
+        self._step = functools.partial(step, loss_function=loss, rule=rule)
+        self._strategy, self._constants, self._state_shapes = strategy, constants, self._layout.shapes(state)
         self._batch_size, self._pace = batch_size, pace
         self._steps_per_call = pace.max_steps if pace.is_fixed else 1  # then as their duration allows
         self.compiled = CompiledStep(self.run_stacked, strategy, rows_axis=1, donate_state=True, stopwatch=stopwatch)
@@ -100,6 +103,14 @@ class StepRunner:
     def steps_per_call(self) -> int:
         """Steps that the next call should have."""
         return self._steps_per_call
+
+    def place(self, state: TrainState) -> TrainState:
+        """A training state on the devices, for `start`; its memory may be used by the next step."""
+        return self._layout.place(state)
+
+    def collect(self, placed: TrainState) -> TrainState:
+        """The training state that `place` or `start` gave, to be read before the next step."""
+        return self._layout.collect(placed)
 
     def begin_to_compile(self, example: Samples) -> None:
         """Compile in the background for batches of this example's shapes."""
@@ -110,7 +121,7 @@ class StepRunner:
         """Give the devices the steps of some batches, and do not wait for them.
 
         Args:
-            state: as the layout placed it; its memory is used again.
+            state: from `place`; its memory is used again.
             samples: at most K batches, one behind the other, the last perhaps short.
         """
         batches, count = self._stack(samples)

@@ -20,14 +20,14 @@ class TrainState(flax.struct.PyTreeNode):
     """Everything that a step changes, and the key that it draws from: arrays alone."""
 
     step: Int[Array, ""]  # updates so far
-    params: Arrays  # of the model, in the layout in which the devices keep them
+    params: Arrays  # of the model, inside a step in the layout in which the devices keep them
     opt_state: optax.OptState
     key: PRNGKeyArray  # never changed; each step draws with `fold_in(key, step)`
 
 
 @runtime_checkable
 class LossFunction(Protocol):
-    """Loss and metrics of each element of a batch; `TrainerModule.loss_function` describes them."""
+    """Loss and metrics of each element of a batch; `Task.loss_function` describes them."""
 
     def __call__(
         self, params: Arrays, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool
@@ -96,7 +96,8 @@ def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -
     scale = jnp.minimum(1, rule.gradient_clip / norm) / weight
     gradients = jax.tree.map(lambda gradient: (gradient * scale).astype(gradient.dtype), gradients)
     optimizer = optax.with_extra_args_support(rule.optimizer)
-    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params, step=state.step)
+    loss = jnp.asarray(sums["loss"][0]) / weight
+    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params, step=state.step, value=loss)
     params = optax.apply_updates(state.params, updates)
     sums = sums | {
         "gradient_norm": (norm, jnp.ones(())),

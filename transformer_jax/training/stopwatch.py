@@ -40,6 +40,10 @@ class Stopwatch:
         self._read_clock()
         return dict(self._seconds)
 
+    def reset(self) -> None:
+        """Begin again at 0."""
+        self._seconds = dict.fromkeys(self._seconds, 0.0)
+
     def restore(self, seconds: Mapping[str, float]) -> None:
         """Go on from what an interrupted run had measured, with what was measured since the start added."""
         for activity, earlier in seconds.items():

@@ -1,7 +1,6 @@
 """TrainerModule: trains a task's model, evaluates it, predicts with it."""
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.data.loader import Loader, import_pytorch
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.training.checks import check_loaders, check_metrics
 from transformer_jax.training.compilation import CompiledStep, begin_to_run_once
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.loop import TrainingLoop, parameter_table
@@ -25,13 +25,16 @@ from transformer_jax.training.metrics import Sums, means, weighted_sums
 from transformer_jax.training.parallel import Replicated, sum_over_devices
 from transformer_jax.training.runner import Pace, StepRunner
 from transformer_jax.training.signals import StopRequest
-from transformer_jax.training.step import TrainState, initial_state, train_step
+from transformer_jax.training.step import TrainState, initial_state
 from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.trees import Arrays, Inputs, Params
 
 
 class TrainerModule(Task):
     """Trains one model on one task. A subclass overrides the hooks of `Task`.
+
+    Call `prepare_jax` before anything is computed, so that all CPU cores share the batches; `train_and_test` and the
+    experiments do.
 
     Args:
         config: the task's settings.
@@ -92,10 +95,6 @@ class TrainerModule(Task):
         _, finish = self._begin_initial_state(example_batch, self.create_optimizer(num_steps))
         return finish()
 
-    def train_step(self, num_steps: int) -> Callable[[TrainState, Batch, Arrays], tuple[TrainState, Sums]]:
-        """The step of a training of `num_steps` steps: a pure function of state, batch and constants."""
-        return functools.partial(train_step, loss_function=self.batch_loss, rule=self.update_rule(num_steps))
-
     def eval_step(self, params: Params, batch: Batch, constants: Arrays = None) -> Sums:
         """Sums of the metrics of one batch, without dropout."""
         return sum_over_devices(
@@ -136,11 +135,13 @@ class TrainerModule(Task):
         Raises:
             InputError: as `fit`.
         """
-        _check_loaders(train_loader=train_loader, val_loader=val_loader)
+        check_loaders(train_loader=train_loader, val_loader=val_loader)
+        self.stopwatch.reset()
         config, num_steps, example = self.config, len(train_loader) * self.config.max_epochs, train_loader.example()
         rule = self.update_rule(num_steps)
         shapes, finish_state = self._begin_initial_state(example, rule.optimizer)
         runner = StepRunner(
+            self.train_step,
             self.batch_loss,
             rule,
             self.strategy,
@@ -152,11 +153,14 @@ class TrainerModule(Task):
             ),
             stopwatch=self.stopwatch,
         )
+        given = jax.eval_shape(self.eval_step, shapes.params, self._pad(example), self.constants)
+        check_metrics(given, config.criterion)
         self._run = run = RunDirectory(config, self.name)
         try:
             print(parameter_table(shapes.params))
             with StopRequest() as request:
-                if max(run.checkpoints.steps, default=0) < num_steps and not train_loader.has_groups:
+                is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
+                if not (is_trained or train_loader.has_groups):
                     runner.begin_to_compile(example)
                 import_pytorch()  # while the compiler works
                 with TrainingLoop(
@@ -171,6 +175,7 @@ class TrainerModule(Task):
                 ) as loop:
                     request.raise_if_signalled(loop.step)
                     yield loop
+                request.raise_if_signalled(max(run.checkpoints.steps, default=0))  # it came after the last save
         except BaseException:
             run.close()
             raise
@@ -221,14 +226,16 @@ class TrainerModule(Task):
         return jax.device_get(self._forward(self.params, inputs, self.constants, return_attention=return_attention))
 
     def test(self, val_loader: Loader, test_loader: Loader, **more: Any) -> dict[str, Any]:  # Any: JSON
-        """Evaluate the best parameters, print the chosen metric, write `results.json`, and close the run's directory.
+        """Evaluate the best parameters, print the accuracy, write `results.json`, and close the run's directory.
+
+        Without an accuracy the metric of `config.criterion` is printed.
 
         Returns:
-            What `results.json` holds: metrics, accuracies as fractions, seconds, and `more` of the task's own.
+            The content of `results.json`: metrics, accuracies as fractions, seconds, and `more` of the task's own.
         """
         with self.stopwatch.during("eval"):
             metrics = {name: self.evaluate(loader) for name, loader in (("val", val_loader), ("test", test_loader))}
-        shown = "accuracy" if "accuracy" in metrics["val"] else self.config.criterion.metric
+        shown = next(name for name in ("accuracy", self.config.criterion.metric, "loss") if name in metrics["val"])
         for name, of_set in metrics.items():
             label = f"{name.capitalize()} {shown}:".ljust(len(f"Test {shown}:"))
             print(label, f"{of_set[shown]:.2%}" if shown == "accuracy" else f"{of_set[shown]:.4f}")
@@ -249,10 +256,3 @@ class TrainerModule(Task):
         self.run.write_results(results)
         self.run.close()
         return results
-
-
-def _check_loaders(**loaders: Loader) -> None:
-    """Raise an `InputError` for a loader of another kind, PyTorch's for example: its order is no function of epochs."""
-    for name, loader in loaders.items():
-        if not isinstance(loader, Loader):
-            raise InputError(f"{name} is a {type(loader).__name__}; it must be a Loader, from make_loader")
