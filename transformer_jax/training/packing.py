@@ -11,8 +11,6 @@ from jax.typing import ArrayLike
 
 from transformer_jax.trees import Arrays, Shapes
 
-MAX_PACKED_SIZE = 2**15  # elements of an array that is packed; to copy a larger one costs more than packing it saves
-
 Tree = TypeVar("Tree")
 
 
@@ -28,9 +26,11 @@ class Packing:
 
     Args:
         like: a pytree of arrays, or of their shapes and types, with that structure.
+        max_size: elements of an array that is packed; larger ones stay apart.
     """
 
-    def __init__(self, like: Arrays | Shapes) -> None:
+    def __init__(self, like: Arrays | Shapes, max_size: int) -> None:
+        self._max_size = max_size
         leaves, self._structure = jax.tree.flatten(like)
         self._like = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
 
@@ -39,23 +39,28 @@ class Packing:
         leaves = jax.tree.leaves(tree)
         small: dict[str, list[ArrayLike]] = {}
         for leaf, like in zip(leaves, self._like, strict=True):
-            if _is_small(like):
+            if self._is_small(like):
                 small.setdefault(str(like.dtype), []).append(leaf)
-        large = [leaf for leaf, like in zip(leaves, self._like, strict=True) if not _is_small(like)]
+        large = [leaf for leaf, like in zip(leaves, self._like, strict=True) if not self._is_small(like)]
         return Packed({dtype: _join(arrays) for dtype, arrays in small.items()}, large)
 
     def unpack(self, packed: Packed) -> Any:  # Any: the pytree that was packed
         """The pytree that `pack` was given."""
         sizes: dict[str, list[int]] = {}
         for like in self._like:
-            if _is_small(like):
+            if self._is_small(like):
                 sizes.setdefault(str(like.dtype), []).append(like.size)
         small = {dtype: iter(_split(packed.vectors[dtype], sizes[dtype])) for dtype in sizes}
         large = iter(packed.large)
         leaves = [
-            next(small[str(like.dtype)]).reshape(like.shape) if _is_small(like) else next(large) for like in self._like
+            next(small[str(like.dtype)]).reshape(like.shape) if self._is_small(like) else next(large)
+            for like in self._like
         ]
         return jax.tree.unflatten(self._structure, leaves)
+
+    def _is_small(self, leaf: jax.ShapeDtypeStruct) -> bool:
+        size: int = leaf.size
+        return size <= self._max_size
 
     def pack_within(self, tree: Tree) -> Tree:
         """A pytree in which each part of this structure is packed: a training state, with its averages of gradients."""
@@ -95,8 +100,3 @@ def _split(vector: Array | np.ndarray, sizes: list[int]) -> Sequence[Array | np.
     if isinstance(vector, jax.core.Tracer):
         return jnp.split(vector, ends)
     return np.split(np.array(vector), ends)  # a copy: the devices may use the vector's memory again
-
-
-def _is_small(leaf: jax.ShapeDtypeStruct) -> bool:
-    size: int = leaf.size
-    return size <= MAX_PACKED_SIZE

@@ -20,6 +20,10 @@ from transformer_jax.trees import Arrays, Params
 
 MIN_ROWS = 8  # of a batch on one CPU device, where the number of devices is not set: fewer gain a small model nothing
 
+# Elements of an array that is packed; to copy a larger one costs more than packing it saves (docs/performance.md).
+MAX_PACKED_IN_STATE = 2**11  # a step reads the parameters from the packed vector, and copies them
+MAX_PACKED_IN_SUM = 2**15
+
 Tree = TypeVar("Tree")
 Step = TypeVar("Step", bound=Callable[..., Any])
 
@@ -113,7 +117,7 @@ class Replicated:
 
     def layout(self, params: Params, optimizer: optax.GradientTransformation) -> "Layout":
         """How the devices keep a training state with parameters of these shapes."""
-        return Layout(self, Packing(params) if isinstance(optimizer, Elementwise) else None)
+        return Layout(self, Packing(params, MAX_PACKED_IN_STATE) if isinstance(optimizer, Elementwise) else None)
 
 
 class Layout:
@@ -159,7 +163,7 @@ def sum_over_devices(tree: Tree) -> Tree:
     axes = sharing_axes()
     if not axes:
         return tree
-    packing = Packing(tree)
+    packing = Packing(tree, MAX_PACKED_IN_SUM)
     summed: Tree = packing.unpack(jax.tree.map(lambda array: lax.psum(array, axes), packing.pack(tree)))
     return summed
 
