@@ -21,8 +21,9 @@ from transformer_jax.trees import Arrays, Params
 MIN_ROWS = 8  # of a batch on one CPU device, where the number of devices is not set: fewer gain a small model nothing
 
 # Elements of an array that is packed; to copy a larger one costs more than packing it saves (docs/performance.md).
-MAX_PACKED_IN_STATE = 2**11  # a step reads the parameters from the packed vector, and copies them
 MAX_PACKED_IN_SUM = 2**15
+MAX_PACKED_IN_STATE = 2**11  # less: a step reads the parameters from the packed vector, and copies them
+MAX_PACKED_FOR_COMPILER = 2**15  # more, where a program is compiled for each of several shapes: that takes longest
 
 Tree = TypeVar("Tree")
 Step = TypeVar("Step", bound=Callable[..., Any])
@@ -115,9 +116,16 @@ class Replicated:
 
         return shared  # type: ignore[return-value]  # of the same signature as `step`
 
-    def layout(self, params: Params, optimizer: optax.GradientTransformation) -> "Layout":
-        """How the devices keep a training state with parameters of these shapes."""
-        return Layout(self, Packing(params, MAX_PACKED_IN_STATE) if isinstance(optimizer, Elementwise) else None)
+    def layout(self, params: Params, optimizer: optax.GradientTransformation, *, shapes_vary: bool) -> "Layout":
+        """How the devices keep a training state.
+
+        Args:
+            params: of the model, or their shapes and types.
+            optimizer: that updates them.
+            shapes_vary: whether batches have different shapes, for each of which the step is compiled.
+        """
+        max_size = MAX_PACKED_FOR_COMPILER if shapes_vary else MAX_PACKED_IN_STATE
+        return Layout(self, Packing(params, max_size) if isinstance(optimizer, Elementwise) else None)
 
 
 class Layout:

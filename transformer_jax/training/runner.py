@@ -29,6 +29,7 @@ class Pace(NamedTuple):
 
     max_steps: int  # K, the steps that a call has room for
     is_fixed: bool  # every call has K steps; else as many as take `CALL_SECONDS`
+    shapes_vary: bool  # batches have different shapes, and cannot be stacked
 
     @classmethod
     def choose(
@@ -44,11 +45,11 @@ class Pace(NamedTuple):
             shapes_vary: batches have different shapes, and cannot be stacked.
         """
         if shapes_vary:
-            return cls(1, is_fixed=True)
+            return cls(1, is_fixed=True, shapes_vary=True)
         row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(example))
         fitting = MAX_STACK_BYTES // (row_bytes * batch_size)
         most = steps_per_call or min(MAX_STEPS_PER_CALL, fitting)
-        return cls(max(1, min(most, steps_per_epoch)), is_fixed=steps_per_call > 0)
+        return cls(max(1, min(most, steps_per_epoch)), is_fixed=steps_per_call > 0, shapes_vary=False)
 
 
 class Call(NamedTuple):
@@ -88,7 +89,7 @@ class StepRunner:
         pace: Pace,
         stopwatch: Stopwatch,
     ) -> None:
-        self._layout = strategy.layout(state.params, rule.optimizer)
+        self._layout = strategy.layout(state.params, rule.optimizer, shapes_vary=pace.shapes_vary)
 
         def loss(params: Arrays, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool) -> Elements:
             return loss_function(self._layout.params(params), batch, constants, key, train=train)
