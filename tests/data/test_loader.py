@@ -153,6 +153,7 @@ def test_the_example_is_the_first_sample_as_a_batch_of_one_row():
     np.testing.assert_array_equal(targets, [0])
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_batches_as_none():
     alone = numbers(shuffle=True, seed=2)
     workers = numbers(shuffle=True, seed=2, num_workers=2)
@@ -189,6 +190,7 @@ def test_a_data_set_that_gives_no_pairs_is_an_error():
             ask()
 
 
+@pytest.mark.slow
 def test_pytorch_is_imported_when_the_first_batch_is_asked_for():
     code = (
         "import sys; from transformer_jax import ReverseDataset, make_loader\n"

@@ -190,6 +190,7 @@ def test_a_wide_enough_beam_lists_every_output_in_order(alpha):
         np.testing.assert_array_equal(results.scores[63:], -np.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "alpha", "too_narrow"), [(2, 0.0, 1), (3, 1.0, 0), (5, 3.0, 1)])
 def test_a_narrow_beam_keeps_the_best_continuations_and_stopping_early_changes_nothing(width, alpha, too_narrow):
     model = HistoryModel(seed=7, vocabulary=3, max_length=7)
@@ -263,6 +264,7 @@ def test_a_vocabulary_of_one_token_gives_one_result():
 # Sampling. test_next_token.py tests a single draw.
 
 
+@pytest.mark.slow
 def test_sampling_at_a_low_temperature_is_greedy():
     model = HistoryModel(seed=11, vocabulary=5, max_length=11)
     greedy = run_model(greedy_decode, model, np.arange(7))
@@ -312,6 +314,7 @@ THREE = [greedy_decode, partial(sample, key=jax.random.key(19)), partial(beam_se
 NAMES = ["greedy_decode", "sample", "beam_search"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decode", [greedy_decode, *(partial(beam_search, beam_width=k) for k in (2, 3))])
 def test_a_row_gives_in_a_batch_what_it_gives_alone(decode):
     model = HistoryModel(seed=17, vocabulary=5, max_length=11)
@@ -342,6 +345,7 @@ def test_nothing_but_padding_follows_the_end_token(decode):
     assert np.any(lengths == 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decode", THREE, ids=NAMES)
 def test_a_cache_that_grows_by_segments_gives_what_one_with_room_from_the_start_gives(decode):
     model = HistoryModel(seed=23, vocabulary=5, max_length=137)
@@ -408,6 +412,7 @@ def test_without_an_end_token_the_length_limit_ends_every_row(decode):
     np.testing.assert_allclose(decoded.scores, np.full(decoded.scores.shape, 3 * np.log(0.5) / penalty), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decode", THREE, ids=NAMES)
 def test_a_jitted_call_is_traced_once_and_equals_the_plain_one(decode):
     model = HistoryModel(seed=23, vocabulary=5, max_length=7)

@@ -40,6 +40,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "expected"), CASES, ids=[str(settings) for settings, _ in CASES])
 def test_drawn_frequencies_match_the_probabilities(settings, expected):
     counts = np.bincount(draw(**settings), minlength=len(expected))
@@ -52,6 +53,7 @@ def test_drawn_frequencies_match_the_probabilities(settings, expected):
     assert chi_squared < CRITICAL[possible.sum() - 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [{"temperature": 1e-3}, {"temperature": 1e-60}, {"top_k": 1}, {"top_p": 0.3}, {"top_p": 1e-60}],

@@ -73,6 +73,7 @@ def test_known_answers(q, k, v, output, weights, decimals):
     np.testing.assert_allclose(attention, weights, atol=0.5 * 10.0**-decimals, rtol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leading", [(), (B,), (B, H), (2, B, H)])
 def test_leading_dimensions_are_independent_of_each_other(leading):
     q, k, v = draw(*leading, T, 4), draw(*leading, S, 4, seed=1), draw(*leading, S, 6, seed=2)
@@ -131,6 +132,7 @@ def test_the_content_of_a_masked_position_changes_nothing(rank):
     np.testing.assert_array_equal(after[1][..., 3], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_a_query_that_may_attend_to_nothing_gets_zero_and_a_finite_gradient(dtype):
     q, k, v = (jnp.asarray(draw(B, H, 4, 4, seed=seed), dtype) for seed in range(3))
@@ -184,6 +186,7 @@ def torch_attention(**options) -> torch.nn.MultiheadAttention:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", MASK_RANKS)
 @pytest.mark.parametrize("cross", [False, True])
 def test_multihead_attention_its_maps_and_its_gradients_agree_with_pytorch(rank, cross):

@@ -158,6 +158,7 @@ class AttentionOnlyDecoderBlock(DecoderBlock):
         return x, of_target, of_memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_the_predictor_uses_a_custom_block(norm_first):
     settings = BlockSettings(norm_first=norm_first)

@@ -83,6 +83,7 @@ def compiled_gradients(model):
 OPTIONS = [(mask, norm_first, "relu") for mask in MASKS for norm_first in (False, True)] + [("B T T", False, "gelu")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mask", "norm_first", "activation"), OPTIONS)
 def test_outputs_and_gradients_agree_with_pytorch(mask, norm_first, activation):
     """Gradients of the input and of every parameter."""
@@ -123,6 +124,7 @@ def test_a_block_agrees_with_pytorch(norm_first):
     np.testing.assert_allclose(compiled(block)(params, draw(B, T, D), RANDOM), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @every_kind_of_mask
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_attention_maps_are_those_of_pytorch_layer_by_layer(mask, norm_first):
@@ -165,6 +167,7 @@ def params() -> dict:
     return drawn(ENCODER, draw(B, T, D))
 
 
+@pytest.mark.slow
 def test_the_maps_come_out_of_the_forward_pass_and_cost_nothing_unless_they_are_returned(params):
     x, mask = draw(B, T, D), full(None)
     output, maps = compiled(ENCODER, return_attention=True)(params, x, mask)
@@ -220,6 +223,7 @@ def test_dropout_needs_a_key_and_changes_the_output_in_training_alone(params):
         jax.eval_shape(functools.partial(encoder.apply, train=True), params, x, mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("not_zero", "kept_value"),
     [

@@ -63,6 +63,7 @@ def torch_transformer(norm_first: bool) -> torch.nn.Transformer:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # nn.Transformer offers no way to turn it off
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
@@ -97,6 +98,7 @@ def test_outputs_and_gradients_agree_with_pytorch(norm_first, padded):
     np.testing.assert_allclose(cross, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"settings": BlockSettings(norm_first=True)}, {"final_norm": True}])
 def test_cached_decoding_equals_the_full_pass_at_every_position_with_ragged_sources(options):
     model = Transformer(V_SOURCE, V_TARGET, **SIZES, **options)
@@ -111,6 +113,7 @@ def test_cached_decoding_equals_the_full_pass_at_every_position_with_ragged_sour
         np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_cache_of_tied_embeddings_and_without_a_mask():
     target = TARGET % V_SOURCE
     params = drawn(TIED, SOURCE, target)
@@ -168,6 +171,7 @@ def test_the_feature_form_and_the_defaults_are_those_of_the_base_model():
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
 
 
+@pytest.mark.slow
 def test_the_maps_of_all_three_attentions_come_out_of_the_forward_pass(params):
     output, maps = compiled(MODEL, return_attention=True)(params, SOURCE, TARGET, SOURCE_MASK)
     np.testing.assert_allclose(output, compiled(MODEL)(params, SOURCE, TARGET, SOURCE_MASK), atol=1e-6)
@@ -200,6 +204,7 @@ def test_tied_embeddings_are_one_matrix():
     assert compiled(TIED)(params, SOURCE, TARGET % V_SOURCE).shape == (B, T, V_SOURCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -49,6 +49,7 @@ def test_the_output_network_is_dense_norm_relu_dense(params):
     np.testing.assert_allclose(compiled(MODEL)(params, X), by_hand(params, X), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{"norm_first": True}, {"activation": nn.gelu}, {"layer_norm_epsilon": 0.5}],
@@ -93,6 +94,7 @@ def test_the_maps_are_those_of_the_forward_pass_mask_and_all(params):
     assert np.abs(without[0] - maps[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["dropout_prob", "input_dropout_prob"])
 def test_no_key_is_needed_outside_training_also_not_for_the_maps(params, option):
     model = TransformerPredictor(D, C, H, L, **{option: 0.5})

@@ -37,6 +37,7 @@ def saved(directory: Path, values, criterion: Criterion = ACCURACY) -> Checkpoin
     return checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("criterion", "values", "best", "kept"),
     [
@@ -274,6 +275,7 @@ def test_a_checkpoint_under_another_steps_name_is_noticed(tmp_path):
         opened(tmp_path).read(7, state(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tenth", range(10))
 def test_a_save_that_was_cut_off_leaves_the_one_before(tmp_path, tenth):
     """A process that dies while it saves leaves files that end anywhere, under whatever name they had."""

@@ -215,6 +215,7 @@ def test_what_can_not_be_written_is_an_error_that_names_the_directory(tmp_path):
             run.save_figure("picture.png", Figure())
 
 
+@pytest.mark.slow
 def test_it_needs_no_matplotlib():
     code = "import sys, transformer_jax.runs.directory; print('matplotlib' in sys.modules)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -132,6 +132,7 @@ def test_each_experiment_shows_its_numbers_and_pictures_with_a_model_that_ships(
     assert sorted(path.stem for path in directory.glob("*.png")) == pictures
 
 
+@pytest.mark.slow
 def test_shipping_keeps_the_numbers_and_leaves_the_rest(trained, tmp_path):
     ship(trained, tmp_path / "small")
     assert sorted(path.name for path in (tmp_path / "small").iterdir()) == ["config.json", "params.msgpack"]

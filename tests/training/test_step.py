@@ -35,6 +35,7 @@ def rule(clip: float = 100.0, schedule=lambda step: 0.01) -> UpdateRule:
     return UpdateRule(adam(schedule, b1=0.8, b2=0.95), schedule, clip)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", [0.01, 100.0])
 def test_a_step_is_adam_on_the_clipped_gradient_of_the_mean_loss(clip):
     def schedule(step):
@@ -64,6 +65,7 @@ def test_a_step_is_adam_on_the_clipped_gradient_of_the_mean_loss(clip):
     np.testing.assert_allclose(new.opt_state[0].mu["layer"]["kernel"], 0.2 * clipped, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_gradients_and_sums_of_two_parts_add_up_to_those_of_the_batch():
     state, batch = state_at(0, rule().optimizer), whole_batch()
     parts = [

@@ -53,6 +53,7 @@ def initial_params(trainer: ReverseTrainer):
     return trainer.initial_state(loader(1).example(), num_steps=100).params
 
 
+@pytest.mark.slow
 def test_an_evaluation_counts_every_element_once_and_compiles_once(tmp_path):
     trainer = trainer_for(tmp_path)
     trainer.params = initial_params(trainer)
@@ -80,6 +81,7 @@ def test_before_training_there_are_no_parameters_and_no_run(tmp_path):
         trainer.run.save_figure("a.png", None)
 
 
+@pytest.mark.slow
 def test_building_a_trainer_changes_no_setting_of_jax(tmp_path):
     code = (
         "import jax, sys\n"
@@ -93,6 +95,7 @@ def test_building_a_trainer_changes_no_setting_of_jax(tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.slow
 def test_a_run_logs_what_it_should_at_the_right_steps(tmp_path):
     trainer = fit(trainer_for(tmp_path))
     scalars = read_scalars(trainer.run.path)
@@ -119,6 +122,7 @@ class Evaluations(ReverseTrainer):
         return {"accuracy": value, "loss": 1 - value}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "best_by", "best"),
     [
@@ -160,6 +164,7 @@ def test_when_no_evaluation_is_finite_there_is_no_best_model(tmp_path):
         fit(trainer)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_never_evaluated_has_no_best_model(tmp_path):
     trainer = trainer_for(tmp_path, checkpoint_every=2, steps_per_call=2)
     with trainer.training(loader(37, drop_last=True), loader(23)) as loop:
@@ -196,6 +201,7 @@ def test_metrics_that_cannot_work_are_an_error_before_anything_is_written(tmp_pa
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_task_may_do_without_accuracy(tmp_path, capsys):
     trainer = trainer_for(tmp_path, trainer_class=OtherMetrics, best_by="val/loss:min")
     trainer.names = ("loss",)
@@ -216,6 +222,7 @@ class UpdatesTwice(ReverseTrainer):
         return super().train_step(state.replace(step=state.step - 1), batch, constants, **options)
 
 
+@pytest.mark.slow
 def test_a_task_can_override_the_step(tmp_path):
     usual, changed = (fit(trainer_for(tmp_path / cls.__name__, cls)) for cls in (ReverseTrainer, UpdatesTwice))
     assert changed.steps == usual.steps == 15
@@ -223,6 +230,7 @@ def test_a_task_can_override_the_step(tmp_path):
     assert jnp.abs(difference).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_second_fit_of_one_trainer_counts_its_seconds_once(tmp_path):
     trainer = fit(trainer_for(tmp_path))
     first = trainer.stopwatch.seconds
@@ -372,6 +380,7 @@ class Traced(ReverseTrainer):
         return super().loss_function(params, batch, key, train=train)
 
 
+@pytest.mark.slow
 def test_a_training_step_is_traced_once_for_a_whole_run(tmp_path):
     assert fit(trainer_for(tmp_path, Traced)).traces == 1
 

@@ -73,6 +73,7 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
         assert torch.equal(found[name], tensor), name
 
 
+@pytest.mark.slow
 @ORDERS
 @STACKS
 @pytest.mark.parametrize("make", [(torch_encoder, encoder), (torch_transformer, transformer)], ids=["stack", "pair"])
@@ -106,6 +107,7 @@ def test_every_floating_type_stays_what_it_is(dtype):
     assert_same(params_to_torch(encoder(), params), state)
 
 
+@pytest.mark.slow
 @ORDERS
 @STACKS
 def test_an_encoder_made_here_runs_in_pytorch(norm_first, final_norm):
@@ -118,6 +120,7 @@ def test_an_encoder_made_here_runs_in_pytorch(norm_first, final_norm):
     np.testing.assert_allclose(output.detach(), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @ORDERS
 @STACKS
 def test_an_encoder_decoder_made_here_runs_in_pytorch(norm_first, final_norm):
@@ -184,6 +187,7 @@ def changed(change) -> dict[str, torch.Tensor]:
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -70,6 +70,7 @@ def flax_file(tmp_path):
     return save
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("padded", [True, False])
 def test_a_lightning_model_gives_the_same_logits_here(lightning_file, trained, zipped, padded):
@@ -99,6 +100,7 @@ def test_a_flax_model_gives_the_logits_of_the_formulas(flax_file):
         np.testing.assert_allclose(logits, evaluate(tree, x, H, positions=positions), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_number_of_heads_changes_the_model(flax_file):
     x = draw(B, T, FEATURES)
     models = [load_tutorial_weights(flax_file(), num_heads=num_heads) for num_heads in (1, 3, 7)]

@@ -101,6 +101,7 @@ def with_params(trainer: AnomalyTrainer) -> AnomalyTrainer:
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("set_size", [2, 3, 5, 17])
 def test_permuting_a_set_permutes_its_prediction(digits, untrained, set_size):
     rng = np.random.default_rng(set_size)
@@ -123,6 +124,7 @@ def test_the_permutation_error_sees_a_model_that_knows_positions(digits, data):
     assert permutation_error(trainer, inputs) > 1e-2
 
 
+@pytest.mark.slow
 def test_the_softmax_is_over_the_set(data, untrained):
     indices, positions = next(iter(data.test_loader))
     logits = untrained.forward(indices)
@@ -134,6 +136,7 @@ def test_the_softmax_is_over_the_set(data, untrained):
     assert expected.mean() > 1  # guessing among 5 images costs log 5 = 1.6; a softmax over one class would cost 0
 
 
+@pytest.mark.slow
 def test_predictions_come_for_every_set_in_order_with_the_maps_of_the_pass(data, untrained):
     predictions = predict_sets(untrained, data.test_loader)
     sets, positions = data.test_loader.dataset.draw(0)

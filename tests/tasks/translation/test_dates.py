@@ -42,6 +42,7 @@ def test_known_dates(locale, style, words):
     assert write_date(datetime.date(2017, 1, 3), locale, style) == words
 
 
+@pytest.mark.slow
 def test_pairs_are_the_same_in_every_run():
     assert date_pairs("test", 3) == [
         DatePair("August 30, 2060", "2060-08-30", "en_US", "long"),
@@ -112,6 +113,7 @@ def test_data_sets_hold_the_pairs_in_order(splits):
         assert dataset.pairs == date_pairs(split, len(dataset))
 
 
+@pytest.mark.slow
 def test_batches_have_at_most_four_shapes(splits):
     shapes = Counter(
         (inputs.source.shape[1], inputs.target.shape[1] + 1)
@@ -143,6 +145,7 @@ def test_an_item_is_padded_to_its_own_shape(splits):
         assert inputs.source[length:].tolist() == [PAD] * (len(inputs.source) - length)
 
 
+@pytest.mark.slow
 def test_little_padding_is_computed(splits):
     real = sum(len(pair.source.encode()) for pair in splits.train.pairs)
     padded = sum(inputs.source.size for inputs, _ in loader(splits.train, shuffle=True))

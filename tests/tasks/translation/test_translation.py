@@ -124,6 +124,7 @@ def test_devices_that_share_a_batch_translate_as_one_does(translator):
     assert alone.predict(texts) == translator.predict(texts)
 
 
+@pytest.mark.slow
 def test_the_loss_counts_real_tokens_alone():
     trainer = TranslationTrainer(TranslationConfig(**SMALL))
     source = np.array([[97, 98, PAD], [97, PAD, PAD]], np.int32)
