@@ -393,9 +393,10 @@ def test_another_process_finds_the_compiled_programs_where_the_setting_says(tmp_
     written = []
     for number in (1, 2):
         subprocess.run([*command, f"--checkpoint-dir={tmp_path / str(number)}"], check=True, capture_output=True)
-        written.append({path.name for path in cache.iterdir() if path.name.endswith("-cache")})
+        # Of other programs JAX keeps those that took 0.1 s, which depends on how busy the machine is.
+        written.append({path.name for path in cache.glob("*run_stacked*-cache")})
+    assert len(written[0]) == 1
     assert written[0] == written[1]
-    assert any("run_stacked" in name for name in written[0])
     first, second = (json.loads((tmp_path / number / "ReverseTask/results.json").read_text()) for number in ("1", "2"))
     assert first["val_acc"] == second["val_acc"]
 

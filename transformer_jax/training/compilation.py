@@ -70,6 +70,12 @@ class CompiledStep(Generic[Result]):
             self._calls_ahead = 0
         return result
 
+    def result_shapes(self, state: Any, batch: Any, *more: Any) -> Result:
+        """Shapes and types of the step's result; `begin_to_compile` uses the same trace."""
+        with self._stopwatch.during("compile"):
+            shapes: Result = self._jitted.eval_shape(state, batch, *more)
+        return shapes
+
     def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> Future[Callable[..., Result]]:
         """Compile in the background for a batch of these shapes, if that has not begun yet."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))

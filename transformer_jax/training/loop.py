@@ -145,7 +145,7 @@ class TrainingLoop:
                 if self._save_is_due(call.num_steps):
                     finished_at = self._finish(started, finished_at)
                     started = None
-                    self._save()
+                    self._save(self.runner.collect(self.state))
                 if self.step + (started.num_steps if started else 0) >= last_step:
                     break
             self._finish(started, finished_at)
@@ -164,12 +164,13 @@ class TrainingLoop:
         return now
 
     def _evaluate_epoch(self, epoch: int) -> None:
+        state = self.runner.collect(self.state)
         with self._stopwatch.during("eval"):
-            metrics = self._evaluate(self.runner.collect(self.state).params)
+            metrics = self._evaluate(state.params)
         for action in self._actions.values():
             action.on_evaluation(self.step, metrics)
         self.evaluated_step = self.step
-        self._save(metrics)
+        self._save(state, metrics)
         name = self._config.criterion.metric
         value = f"{metrics[name]:.2%}" if name == "accuracy" else f"{metrics[name]:.4f}"
         self._bar.write(f"Epoch {epoch}, step {self.step}: validation {name} {value}")
@@ -177,7 +178,7 @@ class TrainingLoop:
     def _save_is_due(self, count: int) -> bool:
         return self._request.signal_number is not None or self._save_times.is_due(self.step, self.step + count)
 
-    def _save(self, metrics: Mapping[str, float] | None = None) -> None:
+    def _save(self, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
         with self._stopwatch.during("save"):
             with self._run.writing():
                 self._events.flush()
@@ -187,7 +188,6 @@ class TrainingLoop:
                 "seconds": self._stopwatch.seconds,
                 "actions": {name: action.state() for name, action in self._actions.items()},
             }
-            state = self.runner.collect(self.state)
             self._run.checkpoints.save(self.step, state, progress, metrics)
             self._save_times.restart()
             if self._request.signal_number is not None:

@@ -33,6 +33,7 @@ class Packing:
         self._max_size = max_size
         leaves, self._structure = jax.tree.flatten(like)
         self._like = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+        self._packed = jax.eval_shape(self.pack, jax.tree.unflatten(self._structure, self._like))
 
     def pack(self, tree: Arrays) -> Packed:
         """The arrays of a pytree, packed."""
@@ -68,8 +69,7 @@ class Packing:
 
     def unpack_within(self, tree: Tree) -> Tree:
         """The pytree that `pack_within` was given."""
-        packed = jax.eval_shape(self.pack, jax.tree.unflatten(self._structure, self._like))
-        return _replace(tree, jax.tree.structure(packed), jax.tree.leaves(packed), self.unpack)
+        return _replace(tree, jax.tree.structure(self._packed), jax.tree.leaves(self._packed), self.unpack)
 
 
 def _replace(

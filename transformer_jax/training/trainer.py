@@ -153,8 +153,10 @@ class TrainerModule(Task):
             ),
             stopwatch=self.stopwatch,
         )
-        given = jax.eval_shape(self.eval_step, shapes.params, self._pad(example), self.constants)
-        check_metrics(given, config.criterion)
+        evaluated = self.strategy.shapes(shapes.params), self._pad(example), self.shared_constants
+        check_metrics(self._eval_step.result_shapes(*evaluated), config.criterion)
+        if not train_loader.has_groups:  # else the example has the shapes of one group
+            self._eval_step.begin_to_compile(*evaluated)
         self._run = run = RunDirectory(config, self.name)
         try:
             print(parameter_table(shapes.params))
