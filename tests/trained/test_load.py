@@ -14,13 +14,17 @@ from made_once import made_once
 
 from transformer_jax import ReverseConfig, ReverseDataset, TrainingConfig, load_run, train_reverse
 from transformer_jax.errors import InputError
+from transformer_jax.runs.checkpoints import RECORD, RECORD_FILE
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.format import FORMAT
 from transformer_jax.trained.pretrained import SHIPPED
+from transformer_jax.trained.shipped import write_digests
 
 SETTINGS = {
     "max_epochs": 1, "train_size": 71, "val_size": 37, "test_size": 29, "batch_size": 7, "warmup": 3,
     "seq_len": 5, "num_categories": 7, "model_dim": 12, "num_heads": 3, "num_layers": 2, "input_dropout_prob": 0.05,
 }  # fmt: skip
+KERNEL = np.arange(160, dtype=np.float32).reshape(32, 5)
 INPUTS = ReverseDataset(7, 5, 20, seed=3).inputs
 
 
@@ -67,6 +71,7 @@ def shipped(name: str, tmp_path: Path, **changes) -> Path:
     settings = json.loads((directory / "config.json").read_text()) | changes
     settings = {key: value for key, value in settings.items() if value is not None}
     (directory / "config.json").write_text(json.dumps(settings))
+    write_digests(directory)
     return directory
 
 
@@ -96,38 +101,38 @@ def test_nothing_of_the_machine_is_taken_from_the_run(tmp_path, name):
         assert getattr(config, field) == getattr(defaults, field), field
 
 
-@pytest.mark.parametrize(("written", "number"), [(None, 1), (1, 1), (3, 3)])
+@pytest.mark.parametrize(("written", "number"), [(None, 1), (1, 1), (FORMAT + 1, FORMAT + 1)])
 def test_a_run_of_another_format_is_an_error_that_names_both(tmp_path, written, number):
     directory = shipped("reverse", tmp_path, format=written)
-    message = f"{directory / 'config.json'} is of format {number}, this version reads 2"
+    message = f"{directory / 'config.json'} is of format {number}, this version reads {FORMAT}"
     with pytest.raises(InputError, match=message):
         load_run(directory)
 
 
 def test_a_checkpoint_of_another_format_is_an_error_that_names_both(tmp_path):
     directory = unfinished(tmp_path, {"accuracy": 0.5})
-    file = directory / "checkpoints" / "3" / "progress" / "metadata"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 3}))
-    with pytest.raises(InputError, match="the checkpoint of step 3 in .* is of format 3, this version reads 2"):
+    file = directory / "checkpoints" / "3" / RECORD / RECORD_FILE
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": FORMAT + 1}))
+    with pytest.raises(InputError, match=f"step 3 in .* is of format {FORMAT + 1}, this version reads {FORMAT}"):
         load_run(directory)
 
 
 def unfinished(parent: Path, metrics: dict[str, float] | None) -> Path:
     """A run with one checkpoint, evaluated with these metrics or not at all."""
     with RunDirectory(ReverseConfig(checkpoint_dir=parent), "ReverseTask") as run:
-        run.checkpoints.save(3, {"params": {"kernel": np.ones(5, np.float32)}}, {}, metrics)
+        run.checkpoints.save(3, {"params": {"kernel": KERNEL}}, {}, metrics)
     return run.path
 
 
 def test_a_run_that_was_never_evaluated_is_an_error(tmp_path):
     directory = unfinished(tmp_path, None)
-    with pytest.raises(InputError, match=f"{directory} has no checkpoint that was evaluated"):
+    with pytest.raises(InputError, match=f"{directory} has no intact checkpoint that was evaluated"):
         load_run(directory)
 
 
 def test_an_unfinished_run_gives_its_best_parameters(tmp_path):
     trainer = load_run(unfinished(tmp_path, {"accuracy": 0.5}))
-    np.testing.assert_array_equal(trainer.params["kernel"], np.ones(5))
+    np.testing.assert_array_equal(trainer.params["kernel"], KERNEL)
 
 
 def test_what_is_no_run_is_an_error_and_nothing_is_made(tmp_path):
@@ -140,7 +145,7 @@ def test_what_is_no_run_is_an_error_and_nothing_is_made(tmp_path):
         ({"task": "ReverseTask", "num_heads": 3}, "config.json can't be used: num_heads is 3; it must"),
         ({"task": "ReverseTask"}, f"{tmp_path} has no checkpoint"),
     ):
-        (tmp_path / "config.json").write_text(json.dumps({"format": 2} | settings))
+        (tmp_path / "config.json").write_text(json.dumps({"format": FORMAT} | settings))
         with pytest.raises(ValueError, match=message):
             load_run(tmp_path)
     (tmp_path / "config.json").write_text("{")

@@ -17,11 +17,13 @@ from tutorial_models import TorchPredictor, flax_tree
 
 from transformer_jax import ReverseConfig, ReverseDataset, ReverseTrainer, load_run, train_reverse
 from transformer_jax.errors import InputError
+from transformer_jax.runs.format import FORMAT
 from transformer_jax.tasks.anomaly.task import DigitsConfig, train_anomaly
 from transformer_jax.tasks.reverse import reverse_data
 from transformer_jax.tasks.translation.task import train_translation
 from transformer_jax.trained.export import ship
 from transformer_jax.trained.pretrained import SHIPPED, shipped_models
+from transformer_jax.trained.shipped import write_digests
 
 FOLDER = Path(os.environ.get("PUBLISHED_WEIGHTS", REPOSITORY.parent / "shared" / "pretrained"))
 PUBLISHED = FOLDER / "ReverseTask.ckpt"
@@ -135,13 +137,17 @@ def test_each_experiment_shows_its_numbers_and_pictures_with_a_model_that_ships(
 @pytest.mark.slow
 def test_shipping_keeps_the_numbers_and_leaves_the_rest(trained, tmp_path):
     ship(trained, tmp_path / "small")
-    assert sorted(path.name for path in (tmp_path / "small").iterdir()) == ["config.json", "params.msgpack"]
+    assert sorted(path.name for path in (tmp_path / "small").iterdir()) == [
+        "SHA256SUMS",
+        "config.json",
+        "params.msgpack",
+    ]
     shipped, original = load_run(tmp_path / "small"), load_run(trained)
     assert jax.tree.structure(shipped.params) == jax.tree.structure(original.params)
     jax.tree.map(np.testing.assert_array_equal, shipped.params, original.params)
     assert shipped.model == original.model
     settings = json.loads((tmp_path / "small" / "config.json").read_text())
-    assert (settings["format"], settings["task"], settings["checkpoint_dir"]) == (2, "ReverseTask", "checkpoints")
+    assert (settings["format"], settings["task"], settings["checkpoint_dir"]) == (FORMAT, "ReverseTask", "checkpoints")
     assert shipped.config.without_neutral() == original.config.without_neutral()
     numbers = sum(leaf.size for leaf in jax.tree.leaves(original.params))
     assert 4 * numbers < (tmp_path / "small" / "params.msgpack").stat().st_size < 4 * numbers + 3000
@@ -221,6 +227,7 @@ def test_damaged_parameters_are_refused(trained, tmp_path, bad):
         params["output_layer"]["more"] = np.zeros(3)
     content = flax.serialization.msgpack_serialize(params)
     path.write_bytes(content[:1000] if bad == "truncated" else content)
+    write_digests(path.parent)
     messages = {
         "nan": "output_layer/bias in .* holds NaN",
         "truncated": r"params.msgpack is no Flax msgpack that can be read",
@@ -257,12 +264,12 @@ def test_a_run_without_a_checkpoint_and_a_directory_without_a_run_are_named(copi
         train_reverse(**DATA, pretrained=str(copied.parent))
 
 
-@pytest.mark.parametrize(("written", "number"), [(None, 1), (3, 3)])
+@pytest.mark.parametrize(("written", "number"), [(None, 1), (FORMAT + 1, FORMAT + 1)])
 def test_a_run_of_another_format_is_named(copied, written, number):
     settings = json.loads((copied / "config.json").read_text()) | {"format": written}
     settings = {name: value for name, value in settings.items() if (name, value) != ("format", None)}
     (copied / "config.json").write_text(json.dumps(settings))
-    message = f"{copied / 'config.json'} is of format {number}, this version reads 2"
+    message = f"{copied / 'config.json'} is of format {number}, this version reads {FORMAT}"
     with pytest.raises(InputError, match=message):
         train_reverse(**DATA, pretrained=str(copied), checkpoint_dir=copied.parent)
     assert not (copied.parent / "ReverseTask_pretrained").exists()

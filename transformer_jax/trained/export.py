@@ -1,14 +1,13 @@
-"""Export a trained run as a directory of settings and parameters alone, which `load_run` opens like the run."""
+"""Export a trained run as a directory of settings, parameters and digests, which `load_run` opens like the run."""
 
 from pathlib import Path
 
-import flax.serialization
-import jax
-import numpy as np
-
-from transformer_jax.runs.directory import CONFIG, PARAMETERS, settings_of, write_json
+from transformer_jax.errors import InputError
+from transformer_jax.runs.directory import CONFIG, settings_of
 from transformer_jax.runs.format import FORMAT
+from transformer_jax.runs.record import write_json
 from transformer_jax.trained.load import load_run
+from transformer_jax.trained.shipped import write_params
 
 
 def ship(run: str | Path, destination: str | Path) -> None:
@@ -19,10 +18,15 @@ def ship(run: str | Path, destination: str | Path) -> None:
         destination: directory of the model, `checkpoints/pretrained/reverse` for example.
 
     Raises:
-        InputError: as `load_run` does.
+        InputError: as `load_run` does, or the destination can't be written.
     """
     trainer, destination = load_run(run), Path(destination)
-    destination.mkdir(parents=True, exist_ok=True)
-    write_json(destination / CONFIG, {"format": FORMAT, **settings_of(trainer.name, trainer.config.without_neutral())})
-    params = flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, trainer.params))
-    (destination / PARAMETERS).write_bytes(params)
+    settings = {"format": FORMAT, **settings_of(trainer.name, trainer.config.without_neutral())}
+    try:
+        destination.mkdir(parents=True, exist_ok=True)
+        write_json(destination / CONFIG, settings)
+        write_params(destination, trainer.params)
+    except OSError as error:
+        raise InputError(
+            f"destination is {destination}; it must be a directory that can be written ({error})"
+        ) from error

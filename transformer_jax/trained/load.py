@@ -2,18 +2,23 @@
 
 import contextlib
 import dataclasses
+import os
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer_jax.config import Criterion
-from transformer_jax.errors import InputError
+from transformer_jax.config import Criterion, TrainingConfig
+from transformer_jax.errors import InputError, check_path
+from transformer_jax.field_types import shortened
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.directory import CHECKPOINTS, CONFIG, PARAMETERS, read_settings
+from transformer_jax.runs.directory import CHECKPOINTS, CONFIG, read_settings
+from transformer_jax.trained.shipped import is_shipped, read_params
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
-from transformer_jax.weights.files import read_weights
+from transformer_jax.weights.layouts import check_numbers
 
 # Module and class of the trainer, by the name of the task in config.json. Your own task: `load_run(path, MyTrainer)`.
 TRAINERS = {
@@ -34,9 +39,11 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
         trainer_class: of the task; None looks it up by the task's name.
 
     Raises:
-        InputError: there is no run, its format, task or settings are unknown, none of its checkpoints was evaluated,
-            or the best one can't be read.
+        InputError: there is no run, its format, task or settings are unknown or not those of its training, none of its
+            intact checkpoints was evaluated, its parameters are not finite or too few for the settings; or a model that
+            ships is incomplete, or does not agree with its digests.
     """
+    check_path("directory", directory)
     directory = Path(directory)
     task, settings = read_settings(directory)
     if trainer_class is None:
@@ -50,21 +57,55 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
         config = trainer_class.config_class_of(task).from_json(settings)
     except InputError as error:
         raise InputError(f"{directory / CONFIG} can't be used: {error}") from error
+    if is_shipped(directory):
+        params: Params = unflatten_dict(read_params(directory), sep="/")
+    else:
+        params = _best_params(directory, config.criterion, {"task": task, **settings}, config.neutral_fields())
+    check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
+    _check_sizes(config, params, directory)  # before a model of these sizes is made
     trainer = trainer_class(dataclasses.replace(config, checkpoint_dir=directory.parent))
-    trainer.params = _best_params(directory, config.criterion)
+    trainer.params = params
     return trainer
 
 
-def _best_params(directory: Path, criterion: Criterion) -> Params:
-    if (directory / PARAMETERS).is_file():
-        params: Params = unflatten_dict(read_weights(directory / PARAMETERS).arrays, sep="/")
-        return params
-    if not (directory / CHECKPOINTS).is_dir():
+def _best_params(directory: Path, criterion: Criterion, settings: Mapping[str, Any], neutral: frozenset[str]) -> Params:
+    """The parameters of a run's best checkpoint, which must be of the settings in `config.json`."""
+    if not os.path.isdir(directory / CHECKPOINTS):
         raise InputError(f"{directory} has no checkpoint")
     with contextlib.closing(Checkpoints(directory / CHECKPOINTS, criterion, create=False)) as checkpoints:
-        if checkpoints.best_step is None:
+        best = checkpoints.best()
+    if best is None:
+        raise InputError(
+            f"{directory} has no intact checkpoint that was evaluated, so none is the best; continue its training"
+        )
+    saved = best.origin.get("settings", settings)
+    for name in sorted((saved.keys() | settings.keys()) - neutral):
+        if saved.get(name) != settings.get(name):
             raise InputError(
-                f"{directory} has no checkpoint that was evaluated, so none is the best; continue its training"
+                f"{directory / CONFIG} was damaged or changed: {name} is {shortened(settings.get(name))}, and was "
+                f"{shortened(saved.get(name))} in the training"
             )
-        best: Params = checkpoints.read_as_saved(checkpoints.best_step)["params"]
-    return best
+    if not (isinstance(best.state, Mapping) and isinstance(best.state.get("params"), Mapping)):
+        raise InputError(f"{directory} has a best checkpoint without parameters")
+    params: Params = best.state["params"]
+    return params
+
+
+def _check_sizes(config: TrainingConfig, params: Params, directory: Path) -> None:
+    """Raise an `InputError` if the settings describe a model that is larger than its parameters."""
+    arrays = flatten_dict(params).values()
+    numbers = sum(array.size for array in arrays)
+    bounds = {
+        "num_layers": (len(arrays), "arrays, and each layer has one at least"),
+        "model_dim": (
+            max((size for array in arrays for size in array.shape), default=0),
+            "columns in their widest array",
+        ),
+    }
+    for name in sorted(config.model_fields()):
+        value = getattr(config, name)
+        bound, of_what = bounds.get(name, (numbers, "numbers"))
+        if isinstance(value, int) and value > bound:
+            raise InputError(
+                f"{directory / CONFIG} can't be used: {name} is {value}, and the parameters have only {bound} {of_what}"
+            )

@@ -1,6 +1,7 @@
 """`--pretrained`: find a trained model, which is then evaluated instead of training one."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
 
@@ -50,14 +51,14 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
     task = trainer_class(config)
     is_predictor = isinstance(task.model, TransformerPredictor)  # which the tutorials' models are
     directory = SHIPPED / what if what in shipped_models() else Path(what)
-    if what not in PUBLISHED and directory.is_dir():
+    if what not in PUBLISHED and os.path.isdir(directory):  # also False for a path that no file can have
         made_by, _ = read_settings(directory)
         if made_by != task.name:
             raise InputError(f"pretrained is {what}, a model of the task {made_by}; it must be one of {task.name}")
         run = load_run(directory, trainer_class)
         config.check_trained_on(cast(Config, run.config), what)  # of one class, since the tasks have one name
         origin, trained = run.config, Trained(what, run.model, run.params)
-    elif is_predictor and (what in PUBLISHED or Path(what).is_file()):
+    elif is_predictor and (what in PUBLISHED or os.path.isfile(what)):
         model, variables = load_pretrained(what, num_heads=config.num_heads)
         origin, trained = model, Trained(what, model, variables["params"])
     else:

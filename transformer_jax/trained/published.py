@@ -2,11 +2,12 @@
 
 import hashlib
 import http.client
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.data.downloads import directory_for_download, fetch, in_one_line
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_path
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.weights.tutorials import load_tutorial_weights
 
@@ -59,9 +60,10 @@ def load_pretrained(
         InputError: there is no such file, it cannot be downloaded (a failed download leaves no file), it is not the
             published one, or `load_tutorial_weights` refuses it.
     """
+    check_path("what", what, f"a path, or one of {', '.join(PUBLISHED)}")
     if what in PUBLISHED:
         return _load_published(str(what), num_heads, Path(cache_dir))
-    if not Path(what).is_file():
+    if not os.path.isfile(what):
         raise InputError(f"pretrained is {what}; it must be a file, or one of {', '.join(PUBLISHED)}")
     return load_tutorial_weights(what, num_heads=num_heads)
 

@@ -69,6 +69,17 @@ class Layout(NamedTuple):
             named.setdefault(self.name(path), []).append(path)
         return {name: sorted(ours, key=_place) if len(ours) > 1 else ours for name, ours in named.items()}
 
+    def shapes(self, like: Params) -> Shapes:
+        """Shapes of the other program's arrays, from those of ours; no array is made, as large as it may be."""
+        ours = {path: tuple(leaf.shape) for path, leaf in flatten_dict(like, sep="/").items()}
+        theirs = {}
+        for name, paths in self.names(ours).items():
+            shape = ours[paths[0]]
+            if len(paths) > 1:
+                shape = (*shape[:-1], sum(ours[path][-1] for path in paths))
+            theirs[name] = shape[::-1] if self.transposed else shape
+        return theirs
+
     def to_theirs(self, params: Params) -> Arrays:
         """Convert our parameters to the other program's arrays."""
         arrays = flatten_dict(params, sep="/")
@@ -90,12 +101,9 @@ class Layout(NamedTuple):
         Raises:
             InputError: as `check_arrays` does.
         """
-        # A broadcast array takes no memory, so that these stand-ins cost nothing.
-        hollow = {path: np.broadcast_to(False, leaf.shape) for path, leaf in flatten_dict(like, sep="/").items()}
-        expected = self.to_theirs(unflatten_dict(hollow, sep="/"))
-        check_arrays(arrays, {name: array.shape for name, array in expected.items()}, source)
+        check_arrays(arrays, self.shapes(like), source)
         ours: Arrays = {}
-        for name, paths in self.names(hollow).items():
+        for name, paths in self.names(flatten_dict(like, sep="/")).items():
             whole = arrays[name].T if self.transposed else arrays[name]
             parts = self.fusion.split(whole) if len(paths) > 1 else [whole]
             ours |= {path: np.array(part, order="C") for path, part in zip(paths, parts, strict=True)}
@@ -117,6 +125,15 @@ def check_arrays(arrays: Mapping[str, Any], shapes: Shapes, source: str) -> None
     for name, array in arrays.items():
         if array.shape != shapes[name]:
             raise InputError(f"{name} in {source} has the shape {[*array.shape]}; it must be {[*shapes[name]]}")
+    check_numbers(arrays, source)
+
+
+def check_numbers(arrays: Mapping[str, Any], source: str) -> None:
+    """Check that arrays hold finite numbers.
+
+    Raises:
+        InputError: an array is of no floating-point type or not finite; the message names the first.
+    """
     for name, array in arrays.items():
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise InputError(f"{name} in {source} has the type {array.dtype}; it must be a floating-point type")

@@ -70,6 +70,8 @@ def params_from_torch(model: Model, weights: Mapping[str, Any] | str | Path) -> 
     """
     if isinstance(weights, str | Path):
         arrays, source = read_weights(weights).arrays, str(weights)
+    elif not isinstance(weights, Mapping):
+        raise InputError(f"weights is a {type(weights).__name__}; it must be a state dict, or the path of a file")
     else:
         arrays, source = {name: array_of(value) for name, value in weights.items()}, "the state dict"
     return {"params": LAYOUT.to_ours(arrays, _abstract_params(model), source)}

@@ -61,13 +61,21 @@ def load_tutorial_weights(
     """
     file = read_weights(path)
     model, num_features = _model_of(file, num_heads, str(path))
-    like = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1, num_features)))["params"]
+    like = _shapes(model, num_features)
     return model, {"params": tutorial_layout(file.is_torch, model.num_heads).to_ours(file.arrays, like, str(path))}
 
 
 def tutorial_layout(is_torch: bool, num_heads: int) -> Layout:
     """Layout of the tutorials' models in PyTorch or in Flax."""
     return Layout(LIGHTNING_RENAMES if is_torch else FLAX_RENAMES, per_head(num_heads), transposed=is_torch)
+
+
+def _shapes(model: TransformerPredictor, num_features: int) -> Params:
+    """Shapes of a model's parameters. One layer is traced in the place of all, which may be thousands."""
+    x = jax.ShapeDtypeStruct((1, 1, num_features), jnp.float32)
+    like: dict[str, Any] = jax.eval_shape(model.clone(num_layers=1).init, jax.random.key(0), x)["params"]
+    layers = {f"layers_{i}": like["encoder"]["layers_0"] for i in range(model.num_layers)}
+    return {**like, "encoder": {**like["encoder"], **layers}}
 
 
 def _model_of(file: WeightFile, num_heads: int | None, source: str) -> tuple[TransformerPredictor, int]:
