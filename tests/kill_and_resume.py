@@ -74,7 +74,7 @@ def assert_same_run(run: Path, uninterrupted: Path) -> None:
     assert ours.best_step == theirs.best_step
     assert ours.steps[-1] == theirs.steps[-1]
     for step in {ours.best_step, ours.steps[-1]}:
-        a, b = (jax.tree.leaves(checkpoints.read_as_saved(step)) for checkpoints in (ours, theirs))
+        a, b = (jax.tree.leaves(checkpoints.read(step).state) for checkpoints in (ours, theirs))
         for leaf, expected in zip(a, b, strict=True):
             np.testing.assert_array_equal(leaf, expected)
     scalars, expected = read_scalars(run, as_pairs=True), read_scalars(uninterrupted, as_pairs=True)

@@ -51,7 +51,7 @@ def train_shortly(tmp_path, new_task, trainer_class: str, **settings) -> tuple:
 
 def test_the_changed_optimizer_is_the_one_that_trains(tmp_path, new_task):
     trainer, _ = train_shortly(tmp_path, new_task, "LionTrainer")
-    state = trainer.run.checkpoints.read_as_saved(20)
+    state = trainer.run.checkpoints.read(20).state
     assert set(state["opt_state"][0]) == {"count", "mu"}  # Lion has one average, Adam two
 
 

@@ -12,6 +12,7 @@ from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.runs.best_checkpoint import best_step
 from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.format import FORMAT
 
 ACCURACY = Criterion("accuracy", "max")
 LOSS = Criterion("loss", "min")
@@ -132,11 +133,11 @@ def test_the_states_memory_may_be_used_again_at_once(tmp_path):
     checkpoints = opened(tmp_path)
     checkpoints.save(1, reused, {})
     reused["params"][:] = -1
-    np.testing.assert_array_equal(checkpoints.read_as_saved(1)["params"], np.full(2**20, 3.0, np.float32))
+    np.testing.assert_array_equal(checkpoints.read(1).state["params"], np.full(2**20, 3.0, np.float32))
 
 
 def test_the_state_comes_back_as_numpy_arrays_where_its_classes_are_unknown(tmp_path):
-    arrays = saved(tmp_path, [0.5]).read_as_saved(1)
+    arrays = saved(tmp_path, [0.5]).read(1).state
     assert {type(leaf) for leaf in jax.tree.leaves(arrays)} == {np.ndarray}
     np.testing.assert_array_equal(arrays["params"]["kernel"], np.full((3, 5), 1.0))
 
@@ -165,15 +166,15 @@ def test_there_is_none_before_the_first(tmp_path):
 
 
 def rewrite_record(directory: Path, step: int, change) -> None:
-    file = directory / str(step) / "progress" / "metadata"
+    file = directory / str(step) / "record" / "metadata"
     file.write_text(json.dumps(change(json.loads(file.read_text()))))
 
 
 @pytest.mark.parametrize(
     ("change", "number"),
     [
-        (lambda record: record | {"format": 1}, 1),
-        (lambda record: record | {"format": 3}, 3),
+        (lambda record: record | {"format": FORMAT - 1}, FORMAT - 1),
+        (lambda record: record | {"format": FORMAT + 1}, FORMAT + 1),
         (lambda record: {"evaluated_step": 1, "seconds": {}, "digest": "0123"}, 1),  # of before there were numbers
     ],
 )
@@ -181,11 +182,13 @@ def test_another_format_is_an_error_that_names_both_and_is_not_passed_over(tmp_p
     saved(tmp_path, [0.5, 0.4]).close()
     rewrite_record(tmp_path, 2, change)
     checkpoints = opened(tmp_path)
-    message = f"the checkpoint of step 2 in {tmp_path} is of format {number}, this version reads 2"
+    message = f"the checkpoint of step 2 in {tmp_path} is of format {number}, this version reads {FORMAT}"
     for read in (
         lambda: checkpoints.newest(state(0)),
         lambda: checkpoints.read(2, state(0)),
-        lambda: checkpoints.read_as_saved(2),
+        lambda: checkpoints.read(2),
+        lambda: checkpoints.best(),
+        lambda: checkpoints.origin(),
         lambda: checkpoints.metrics(2),
         lambda: checkpoints.best_step,
         lambda: checkpoints.save(3, state(3), {}),
@@ -265,7 +268,8 @@ def test_a_change_beside_the_arrays_is_noticed(tmp_path, change):
     for read in (lambda: opened(tmp_path).read(1, state(0)), lambda: opened(tmp_path).metrics(1)):
         with pytest.raises(InputError, match="step 1 .* can't be read: its record does not agree with its digest"):
             read()
-    assert opened(tmp_path).best_step is None
+    with pytest.warns(UserWarning, match="step 1 .* can't be read: its record .* it is passed over"):
+        assert opened(tmp_path).best_step is None
 
 
 def test_a_checkpoint_under_another_steps_name_is_noticed(tmp_path):
@@ -308,3 +312,89 @@ def test_when_all_are_damaged_that_is_an_error_and_nothing_is_deleted(tmp_path):
 def test_another_structure_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="step 1"):
         saved(tmp_path, [0.5]).read(1, {"other": np.zeros(3)})
+
+
+# The best checkpoint, damaged.
+
+
+def test_a_damaged_best_is_passed_over_with_a_warning_and_the_next_best_is_kept_in_its_place(tmp_path):
+    saved(tmp_path, [0.9, 0.7, 0.6]).close()
+    for path in content_files(tmp_path / "1" / "state"):
+        path.write_bytes(b"")
+    checkpoints = opened(tmp_path)
+    with pytest.warns(UserWarning, match="step 1 .* can't be read: .*; it is passed over"):
+        best = checkpoints.best(state(0))
+    assert best.step == checkpoints.best_step == 2
+    for step in (4, 5):
+        checkpoints.save(step, state(step), {}, {"accuracy": 0.5})
+    assert (checkpoints.best_step, checkpoints.steps) == (2, [2, 4, 5])
+    np.testing.assert_array_equal(checkpoints.best().state["params"]["bias"], np.full(5, -2.0))
+
+
+def test_the_best_without_its_record_makes_no_other_the_best_in_silence(tmp_path):
+    saved(tmp_path, [0.9, 0.7]).close()
+    (tmp_path / "1" / "record" / "metadata").unlink()
+    with pytest.warns(UserWarning, match="step 1 .* can't be read"):
+        assert opened(tmp_path).best().step == 2
+
+
+def test_where_no_evaluated_checkpoint_is_intact_there_is_no_best(tmp_path):
+    saved(tmp_path, [0.9, None]).close()
+    (tmp_path / "1" / "record" / "metadata").write_text("[" * 10**5)
+    with pytest.warns(UserWarning, match="step 1"):
+        assert opened(tmp_path).best() is None
+
+
+def test_a_checkpoint_that_another_process_deletes_while_it_is_read_is_no_damage(tmp_path):
+    """Whoever opens a run while it is trained sees checkpoints come and go."""
+    training = saved(tmp_path, [0.5, 0.4, 0.3])
+    reader = Checkpoints(tmp_path, ACCURACY, create=False)
+    assert reader.best_step == 1
+    training.save(4, state(4), {}, {"accuracy": 0.8})
+    training.save(5, state(5), {}, {"accuracy": 0.1})
+    training.wait()
+    assert training.steps == [4, 5]
+    assert reader.best().step == 4  # without a warning, which would be an error here
+
+
+# Nothing good is deleted before something better is complete.
+
+
+def test_an_evaluated_step_that_was_saved_before_keeps_its_arrays_on_disk(tmp_path):
+    checkpoints = saved(tmp_path, [None])
+    before = {path: path.stat().st_ino for path in content_files(tmp_path / "1" / "state")}
+    checkpoints.save(1, state(1), {"note": "evaluated"}, {"accuracy": 0.5})
+    checkpoints.close()
+    assert {path: path.stat().st_ino for path in content_files(tmp_path / "1" / "state")} == before
+    reopened = opened(tmp_path)
+    assert reopened.metrics(1) == {"accuracy": 0.5}
+    assert reopened.newest(state(0)).progress == {"note": "evaluated"}
+
+
+def test_half_written_checkpoints_of_a_killed_process_are_removed_by_the_next_one_that_writes(tmp_path):
+    saved(tmp_path, [0.5, 0.4]).close()
+    (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp")
+    assert Checkpoints(tmp_path, ACCURACY, create=False).steps == [1]
+    assert (tmp_path / "2.orbax-checkpoint-tmp").exists()  # a reader does not know who writes it
+    opened(tmp_path).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+
+
+def test_the_origin_of_the_run_comes_back_from_the_newest_readable_checkpoint(tmp_path):
+    origin = {"task": "Task", "settings": {"lr": 0.5}, "data": "0123"}
+    checkpoints = Checkpoints(tmp_path, ACCURACY, origin=origin)
+    assert checkpoints.origin() is None
+    for step in (1, 2):
+        checkpoints.save(step, state(step), {})
+    checkpoints.close()
+    assert opened(tmp_path).origin() == opened(tmp_path).read(2).origin == origin
+    (tmp_path / "2" / "record" / "metadata").write_text("")
+    with pytest.warns(UserWarning, match="step 2"):
+        assert opened(tmp_path).origin() == origin
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path, create):
+    (tmp_path / "checkpoints").touch()
+    with pytest.raises(InputError, match="checkpoints is no directory"):
+        Checkpoints(tmp_path / "checkpoints", ACCURACY, create=create)

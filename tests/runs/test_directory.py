@@ -13,6 +13,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory, read_settings
+from transformer_jax.runs.format import FORMAT
 
 STATE = {"params": np.arange(15, dtype=np.float32).reshape(3, 5)}
 REMEDY = "; choose another checkpoint_dir, or --no-resume --overwrite to replace that run"
@@ -24,6 +25,12 @@ def config(parent: Path, **settings) -> TrainingConfig:
 
 def open_and_close(parent: Path, **settings) -> None:
     RunDirectory(config(parent, **settings), "Task").close()
+
+
+def begin(parent: Path, data: str = "", **settings) -> None:
+    """A run that has saved a checkpoint."""
+    with RunDirectory(config(parent, **settings), "Task", data) as run:
+        run.checkpoints.save(3, STATE, {})
 
 
 def rewrite_config(parent: Path, change) -> Path:
@@ -41,7 +48,7 @@ def test_it_holds_the_settings_and_the_checkpoints_of_the_configs_criterion(tmp_
             run.checkpoints.save(step, STATE, {}, {"loss": loss})
         assert run.checkpoints.best_step == 5
     stored = json.loads((tmp_path / "Task" / "config.json").read_text())
-    assert stored == {"format": 2, **run.settings}
+    assert stored == {"format": FORMAT, **run.settings}
     assert read_settings(run.path) == ("Task", {name: v for name, v in run.settings.items() if name != "task"})
 
 
@@ -142,7 +149,7 @@ def test_a_training_is_left_alone_by_an_evaluation(tmp_path):
 
 
 def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_path):
-    open_and_close(tmp_path)
+    begin(tmp_path)
     open_and_close(tmp_path, log_every=7, num_workers=3)
     assert read_settings(tmp_path / "Task")[1]["log_every"] == 7
 
@@ -159,15 +166,15 @@ def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_pat
 @pytest.mark.parametrize(
     ("change", "number"),
     [
-        (lambda stored: stored | {"format": 1}, 1),
-        (lambda stored: stored | {"format": 3}, 3),
+        (lambda stored: stored | {"format": FORMAT - 1}, FORMAT - 1),
+        (lambda stored: stored | {"format": FORMAT + 1}, FORMAT + 1),
         (lambda stored: {name: value for name, value in stored.items() if name != "format"}, 1),
     ],
 )
 def test_another_format_is_an_error_that_names_both_until_the_run_is_replaced(tmp_path, change, number):
-    open_and_close(tmp_path)
+    begin(tmp_path)
     file = rewrite_config(tmp_path, change)
-    message = f"{file} is of format {number}, this version reads 2"
+    message = f"{file} is of format {number}, this version reads {FORMAT}"
     before = file.read_bytes()
     with pytest.raises(InputError, match=message + REMEDY):
         RunDirectory(config(tmp_path), "Task")
@@ -180,16 +187,64 @@ def test_another_format_is_an_error_that_names_both_until_the_run_is_replaced(tm
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("{", "Expecting property name"), ('["task"]', "it names no task"), ('{"format": 2}', "it names no task")],
+    [
+        (b"{", "Expecting property name"),
+        (b"", "Expecting value"),
+        (b"\xff\xfe\xfd", "'utf-8' codec can't decode"),
+        (b"[" * 10**5, "maximum recursion depth"),
+        (b" " * 2**20 + b'{"task": "Task"}', "Expecting value"),
+        (b'["task"]', "it names no task"),
+        (b'{"format": 2}', "it names no task"),
+        (b'{"format": 2, "task": 5}', "it names no task"),
+    ],
 )
 def test_a_file_that_is_no_runs_is_an_error(tmp_path, text, reason):
     with pytest.raises(InputError, match=f"{tmp_path} holds no run: config.json is missing"):
         read_settings(tmp_path)
     (tmp_path / "Task").mkdir()
-    (tmp_path / "Task" / "config.json").write_text(text)
+    (tmp_path / "Task" / "config.json").write_bytes(text)
+    (tmp_path / "Task" / "results.json").write_text("{}")
     for read in (lambda: read_settings(tmp_path / "Task"), lambda: RunDirectory(config(tmp_path), "Task")):
-        with pytest.raises(InputError, match=f"config.json is no run's: {reason}"):
+        with pytest.raises(InputError, match=f"config.json is no run's: ({reason})"):
             read()
+
+
+def test_settings_that_are_missing_or_damaged_are_those_of_the_checkpoints(tmp_path):
+    begin(tmp_path)
+    file = tmp_path / "Task" / "config.json"
+    file.unlink()
+    with pytest.raises(InputError, match="Task holds a run of other settings: lr was 0.0005 and is 0.5" + REMEDY):
+        open_and_close(tmp_path, lr=0.5)
+    open_and_close(tmp_path)
+    assert read_settings(tmp_path / "Task")[1]["lr"] == 5e-4
+    file.write_text("{")
+    with pytest.raises(InputError, match="lr was 0.0005"), pytest.warns(UserWarning, match="is no run's"):
+        open_and_close(tmp_path, lr=0.5)
+    with pytest.warns(UserWarning, match=r"config.json is no run's: .*; it is written anew"):
+        open_and_close(tmp_path)
+    assert read_settings(tmp_path / "Task")[1]["lr"] == 5e-4
+
+
+def test_settings_that_were_changed_by_hand_are_not_those_of_the_checkpoints(tmp_path):
+    begin(tmp_path)
+    rewrite_config(tmp_path, lambda stored: stored | {"max_epochs": 11})
+    with pytest.raises(InputError, match="max_epochs was 11 and is 10"):
+        open_and_close(tmp_path)
+    with pytest.raises(InputError, match="max_epochs was 10 and is 11"):
+        open_and_close(tmp_path, max_epochs=11)
+
+
+def test_other_data_is_an_error(tmp_path):
+    begin(tmp_path, data="0123")
+    with pytest.raises(InputError, match="Task holds a run of other data: its training or validation set has changed"):
+        RunDirectory(config(tmp_path), "Task", data="4567")
+    RunDirectory(config(tmp_path), "Task", data="0123").close()
+
+
+def test_a_run_that_failed_before_it_saved_anything_does_not_stand_in_the_way(tmp_path):
+    open_and_close(tmp_path, lr=0.25)
+    open_and_close(tmp_path, lr=0.5)
+    assert read_settings(tmp_path / "Task")[1]["lr"] == 0.5
 
 
 # While it is used.

@@ -1,5 +1,6 @@
 """A run that is killed ends as if it had not been, and a run's directory is guarded."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.format import FORMAT
 from transformer_jax.training import trainer as training
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.signals import Interrupted
@@ -117,13 +119,13 @@ def test_other_settings_are_an_error_that_names_them_unless_they_change_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("written", "number"), [(None, 1), (3, 3)])
+@pytest.mark.parametrize(("written", "number"), [(None, 1), (FORMAT + 1, FORMAT + 1)])
 def test_a_run_of_another_format_is_not_resumed_and_stays_as_it_is(finished, written, number):
     file = finished / "config.json"
     settings = json.loads(file.read_text()) | {"format": written}
     file.write_text(json.dumps({name: v for name, v in settings.items() if (name, v) != ("format", None)}))
     before = file.read_bytes()
-    message = f"{file} is of format {number}, this version reads 2; choose another checkpoint_dir, or --no-resume"
+    message = f"{file} is of format {number}, this version reads {FORMAT}; choose another checkpoint_dir"
     with pytest.raises(InputError, match=message):
         train_reverse(checkpoint_dir=finished.parent, **SMALL)
     assert file.read_bytes() == before
@@ -131,10 +133,56 @@ def test_a_run_of_another_format_is_not_resumed_and_stays_as_it_is(finished, wri
 
 @pytest.mark.slow
 def test_a_checkpoint_of_another_format_is_not_passed_over(finished):
-    file = finished / "checkpoints" / "20" / "progress" / "metadata"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 3}))
-    with pytest.raises(InputError, match="the checkpoint of step 20 in .* is of format 3, this version reads 2"):
+    file = finished / "checkpoints" / "20" / "record" / "metadata"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": FORMAT + 1}))
+    with pytest.raises(InputError, match=f"step 20 in .* is of format {FORMAT + 1}, this version reads {FORMAT}"):
         train_reverse(checkpoint_dir=finished.parent, **SMALL)
+
+
+@pytest.mark.slow
+def test_a_damaged_best_is_noticed_when_the_run_goes_on_and_the_next_best_takes_its_place(tmp_path):
+    settings = SMALL | {"eval_every": 1, "max_epochs": 4, "best_by": "val/loss:max"}  # the first is the best
+    train_reverse(checkpoint_dir=tmp_path, **settings)
+    run = tmp_path / "ReverseTask"
+    steps = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
+    with contextlib.closing(Checkpoints(run / "checkpoints", Criterion("loss", "max"), create=False)) as checkpoints:
+        best, losses = checkpoints.best_step, {step: checkpoints.metrics(step)["loss"] for step in steps}
+    assert best == max(losses, key=losses.get) == steps[0] == 10
+    for file in (run / "checkpoints" / str(best) / "state").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+    with pytest.warns(UserWarning, match=f"step {best} .* can't be read: .* it is passed over"):
+        _, again = train_reverse(checkpoint_dir=tmp_path, **settings)
+    assert again["val"]["loss"] == pytest.approx(max(loss for step, loss in losses.items() if step != best), rel=1e-5)
+    with pytest.warns(UserWarning, match=f"step {best} "):
+        load_run(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_kill_while_an_evaluated_step_is_saved_again_loses_nothing(tmp_path, moment):
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "from transformer_jax.config import Criterion\n"
+        "from transformer_jax.runs.checkpoints import Checkpoints\n"
+        "saved = Checkpoints(Path(sys.argv[1]), Criterion('loss', 'min'))\n"
+        "saved.save(3, {'a': np.arange(5.0)}, {})\n"
+        "saved.wait()\n"
+        "replace = Path.replace\n"
+        "def killed(path, target):\n"
+        "    if sys.argv[2] == 'after':\n"
+        "        replace(path, target)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Path.replace = killed\n"
+        "saved.save(3, {'a': np.arange(5.0)}, {'evaluated': True}, {'loss': 0.5})\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code, str(tmp_path), moment], check=False)
+    assert process.returncode == -signal.SIGKILL
+    newest = Checkpoints(tmp_path, Criterion("loss", "min")).newest({"a": np.zeros(5)})
+    assert newest.progress == ({"evaluated": True} if moment == "after" else {})
+    np.testing.assert_array_equal(newest.state["a"], np.arange(5.0))
 
 
 @pytest.mark.slow

@@ -1,7 +1,12 @@
 """TensorBoard events of a run that goes on: no gaps, no doubles."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
 from events import read_scalars
 
+from transformer_jax.runs.event_records import read_records, write_records
 from transformer_jax.runs.tensorboard import PATTERN, EventLog
 
 
@@ -32,3 +37,69 @@ def test_a_record_that_a_kill_cut_off_ends_the_file(tmp_path):
     log.log(20, {"train/loss": 2.0})
     log.close()
     assert read_scalars(tmp_path, as_pairs=True) == {"train/loss": [(10, 10.0), (20, 2.0)]}
+
+
+def written(directory: Path, steps: Sequence[int]) -> tuple[Path, bytes]:
+    """An event file with a value for each step, and its content."""
+    log = EventLog(directory, last_step=0, last_evaluation=0)
+    for step in steps:
+        log.log(step, {"train/loss": float(step)})
+    log.close()
+    (file,) = directory.glob(PATTERN)
+    return file, file.read_bytes()
+
+
+DAMAGES = {
+    "flipped": lambda record: record[:20] + bytes([record[20] ^ 1]) + record[21:],
+    "another length": lambda record: bytes([record[0] ^ 1]) + record[1:],
+    "zeroed": lambda record: bytes(len(record)),
+    "shortened": lambda record: record[:20] + record[23:],
+    "grown": lambda record: record[:20] + b"grown" + record[20:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_of_a_damaged_file_the_readable_events_are_kept_and_the_file_is_set_aside(tmp_path, damage):
+    file, content = written(tmp_path, (10, 20, 30, 40))
+    *_, third, fourth = (len(data) + 16 for data in read_records(content).data)
+    begin, end = len(content) - third - fourth, len(content) - fourth
+    damaged = content[:begin] + DAMAGES[damage](content[begin:end]) + content[end:]
+    file.write_bytes(damaged)
+    with pytest.warns(UserWarning, match="is damaged; what can be read of its curves is kept"):
+        log = EventLog(tmp_path, last_step=40, last_evaluation=40)
+    log.log(50, {"train/loss": 50.0})
+    log.close()
+    assert list(read_scalars(tmp_path)["train/loss"]) == [10, 20, 40, 50]
+    (aside,) = tmp_path.glob("*damaged*")
+    assert aside.read_bytes() == damaged
+
+
+def test_a_file_from_which_nothing_is_cut_is_not_written_again(tmp_path):
+    file, content = written(tmp_path, (10, 20))
+    before = file.stat()
+    EventLog(tmp_path, last_step=20, last_evaluation=0).close()
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert file.read_bytes() == content
+
+
+def test_a_second_damage_does_not_replace_the_file_that_was_set_aside(tmp_path):
+    file, _ = written(tmp_path, (10, 20, 30))
+    for _ in range(2):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        with pytest.warns(UserWarning, match="damaged"):
+            EventLog(tmp_path, last_step=30, last_evaluation=0).close()
+    assert len(list(tmp_path.glob("*damaged*"))) == 2
+
+
+def test_a_megabyte_of_zeros_in_the_middle_hides_nothing_behind_it(tmp_path):
+    file, content = written(tmp_path, (10, 20))
+    end = len(content)
+    log_record = read_records(content).data[-1]
+    write_records(file, [log_record])
+    file.write_bytes(content + bytes(2**20) + file.read_bytes())
+    records = read_records(file.read_bytes())
+    assert records.num_damaged == 1
+    assert records.data[-1] == log_record
+    assert len(records.data) == len(read_records(content[:end]).data) + 1

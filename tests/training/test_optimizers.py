@@ -124,7 +124,7 @@ def test_the_state_of_the_optimizer_has_the_parameters_tree_in_a_checkpoint(tmp_
     trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path))
     params = train(trainer)
 
-    state = Checkpoints(tmp_path / "ReverseTask/checkpoints", CONFIG.criterion).read_as_saved(50)
+    state = Checkpoints(tmp_path / "ReverseTask/checkpoints", CONFIG.criterion).read(50).state
     leaves = {
         jax.tree_util.keystr(p, simple=True, separator="/"): a for p, a in jax.tree_util.tree_leaves_with_path(state)
     }

@@ -171,7 +171,7 @@ def test_a_run_that_was_never_evaluated_has_no_best_model(tmp_path):
         loop.train_until(4)
     trainer.run.close()
     assert trainer.run.checkpoints.steps == [2, 4]
-    with pytest.raises(InputError, match="has no checkpoint that was evaluated"):
+    with pytest.raises(InputError, match="has no intact checkpoint that was evaluated"):
         load_run(trainer.run.path)
 
 
@@ -291,7 +291,7 @@ def test_a_step_that_is_not_finite_stops_the_training_and_keeps_the_last_good_ch
     assert last_good > 0
     checkpoints = Checkpoints(trainer.run.path / "checkpoints", CONFIG.criterion)
     assert checkpoints.steps[-1] == last_good
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(checkpoints.read_as_saved(last_good)))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(checkpoints.read(last_good).state))
 
 
 @pytest.mark.slow
@@ -368,6 +368,22 @@ def test_a_resumed_run_has_one_state_on_the_device_and_goes_on_with_its_stopwatc
     earlier = Checkpoints(directory, CONFIG.criterion).newest(resumed.initial_state(loader(1).example(), 42))
     assert seconds["train"] == earlier.progress["seconds"]["train"] > 0
     assert seconds["compile"] > earlier.progress["seconds"]["compile"] > 0
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_only_with_the_data_that_it_began_with(tmp_path):
+    fit(trainer_for(tmp_path))
+    for train_loader, val_loader in (
+        (loader(37, seed=2, drop_last=True), loader(23)),
+        (loader(38, drop_last=True), loader(23)),
+        (loader(37, drop_last=True), loader(23, seed=2)),
+    ):
+        with pytest.raises(InputError, match="holds a run of other data: its training or validation set has changed"):
+            trainer_for(tmp_path).fit(train_loader, val_loader)
+    assert fit(trainer_for(tmp_path)).steps == 15
+    larger = make_loader(loader(37).dataset, 37, drop_last=True)
+    with pytest.raises(InputError, match="is at step 15; these settings and data end at step 3"):
+        trainer_for(tmp_path).fit(larger, loader(23))
 
 
 class Traced(ReverseTrainer):

@@ -1,13 +1,12 @@
 """Checkpoints of a run, written by Orbax: the whole training state at the newest steps and at the best one."""
 
 import contextlib
-import hashlib
-import json
 import math
+import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,16 @@ from jaxtyping import PyTree
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.runs.best_checkpoint import NewestAndBest, best_step
-from transformer_jax.runs.format import FORMAT, FormatError, check_format
+from transformer_jax.runs.format import FormatError
+from transformer_jax.runs.record import Record, digest_of_arrays, write_json
+
+HALF_WRITTEN = "*.orbax-checkpoint-tmp*"
+DELETED = ".deleted"  # a checkpoint is moved there in one go, so that no reader or kill leaves half of it
+STATE, RECORD = "state", "record"  # inside the directory of a checkpoint
+MAX_LISTINGS = 10  # tries to list the checkpoints of a run that is being trained
+RECORD_FILE = "metadata"  # inside the record's, as Orbax names it
+
+T = TypeVar("T")
 
 
 class Checkpoint(NamedTuple):
@@ -26,33 +34,57 @@ class Checkpoint(NamedTuple):
 
     step: int
     state: PyTree  # of arrays
-    progress: dict[str, Any]  # a JSON object: what the loop needs, beside the state, to resume the run
+    progress: dict[str, Any]  # a JSON object: the loop needs it, beside the state, to resume the run
+    origin: dict[str, Any]  # a JSON object: settings and data of the run
 
 
 class Checkpoints:
     """The checkpoints of one run: the newest ones, and the best of those that were evaluated.
 
-    A checkpoint is written in the background, under a temporary name until it is complete. It carries the number of
-    its format, and digests of its whole content that are checked when it is read.
+    A checkpoint is written in the background, under a temporary name until it is complete, and none is deleted before.
+    It carries the number of its format, and digests of its whole content that are checked when it is read. A damaged
+    one is passed over with a warning.
 
     Args:
         directory: of the checkpoints.
         criterion: which metric makes a checkpoint the best. Of equal values the later one wins, NaN never does.
-        create: make the directory if it is missing.
+        origin: a JSON object that is saved in each checkpoint: settings and data of the run.
+        create: make the directory if it is missing, and remove what a killed process left half written. The caller
+            holds the run's lock.
+
+    Raises:
+        InputError: the directory can't be read or written.
     """
 
-    def __init__(self, directory: Path, criterion: Criterion, *, create: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        criterion: Criterion,
+        *,
+        origin: Mapping[str, Any] | None = None,
+        create: bool = True,
+    ) -> None:
         self.directory = directory.absolute()  # Orbax accepts no relative path
         self.criterion = criterion
+        self._origin = {} if origin is None else dict(origin)
         self._values: dict[int, float] = {}  # the criterion's metric by step, of the checkpoints saved or looked at
+        self._damaged: set[int] = set()
+        self._is_writer = create
         policy = NewestAndBest(self._read_values, criterion)
-        options = ocp.CheckpointManagerOptions(preservation_policy=policy, create=create)
-        self._manager = ocp.CheckpointManager(self.directory, options=options)
+        options = ocp.CheckpointManagerOptions(preservation_policy=policy, create=create, todelete_subdir=DELETED)
+        with self._writing() if create else self._reading_directory():
+            if self.directory.exists() and not self.directory.is_dir():
+                raise NotADirectoryError(f"{self.directory} is no directory")  # for which Orbax would wait
+            if create:
+                for half_written in self.directory.glob(HALF_WRITTEN):
+                    shutil.rmtree(half_written)  # Orbax's own option does it in a thread that may outlive the process
+                self._remove_deleted()
+            self._manager = _listed(lambda: ocp.CheckpointManager(self.directory, options=options))
 
     def save(
         self, step: int, state: PyTree, progress: Mapping[str, Any], metrics: Mapping[str, float] | None = None
     ) -> None:
-        """Save the run as it is after `step` steps; checkpoints of this step and of later ones are replaced.
+        """Save the run as it is after `step` steps.
 
         Args:
             step: number of training steps that are done.
@@ -67,23 +99,24 @@ class Checkpoints:
         self._read_values(self.steps)  # of checkpoints from an earlier process, while nothing is being written
         # Copies, since the next training step reuses the state's memory while the checkpoint is still being written.
         arrays = jax.tree.map(lambda leaf: np.array(leaf), _without_typed_keys(state))
-        record = {
-            "format": FORMAT,
-            "metrics": None if metrics is None else dict(metrics),
-            "progress": dict(progress),
-            "state": _digest_of_arrays(arrays),
-        }
-        record = json.loads(json.dumps(record))  # the values that will be read: keys of objects become strings
-        record["digest"] = _digest_of_record(step, record)
-        items = ocp.args.Composite(state=ocp.args.StandardSave(arrays), progress=ocp.args.JsonSave(record))
+        given = None if metrics is None else dict(metrics)
+        record = Record(given, dict(progress), self._origin, digest_of_arrays(arrays))
+        content = record.to_json(step)
         with self._writing():
             self._manager.wait_until_finished()
-            # This step may have been saved before it was evaluated. Later ones were damaged when the run was resumed;
-            # while they are there, Orbax would skip this one without a word.
-            for replaced in [saved for saved in self.steps if saved >= step]:
-                self._manager.delete(replaced)
-            self._values[step] = value
-            self._manager.save(step, args=items)
+            self._remove_deleted()
+            is_there = self._holds(step, record)
+            # Damaged ones that were passed over when the run was resumed. While they are there, Orbax would skip this
+            # one without a word.
+            for damaged in [saved for saved in self.steps if saved > step or (saved == step and not is_there)]:
+                self._manager.delete(damaged)
+            self._values[step] = value  # Orbax asks for it, and a read would wait for the save to end
+            self._damaged.discard(step)
+            if is_there:  # it was saved before it was evaluated: its arrays stay where they are
+                write_json(self.directory / str(step) / RECORD / RECORD_FILE, content)
+            else:
+                items = {STATE: ocp.args.StandardSave(arrays), RECORD: ocp.args.JsonSave(content)}
+                self._manager.save(step, args=ocp.args.Composite(**items))
 
     @property
     def steps(self) -> list[int]:
@@ -97,7 +130,11 @@ class Checkpoints:
         Raises:
             InputError: a checkpoint was evaluated without the criterion's metric, or is of another format.
         """
-        return best_step(self._read_values(self.steps), self.criterion)
+        while True:
+            steps = self.steps
+            values = self._read_values(steps)
+            if self.steps == steps:  # else the process that trains has deleted one of them
+                return best_step(values, self.criterion)
 
     def metrics(self, step: int) -> dict[str, float] | None:
         """The metrics of the evaluation at a step, None if it was not evaluated.
@@ -105,13 +142,20 @@ class Checkpoints:
         Raises:
             InputError: there is no such checkpoint, it is damaged, or of another format.
         """
-        metrics: dict[str, float] | None = self._read_record(step)["metrics"]
-        return metrics
+        return self._read_record(step).metrics
+
+    def origin(self) -> dict[str, Any] | None:
+        """Settings and data of the run, as the newest readable checkpoint has them; None if there is none.
+
+        Raises:
+            InputError: a checkpoint is of another format.
+        """
+        self._read_values(self.steps)  # marks the damaged ones
+        readable = [step for step in self.steps if step not in self._damaged]
+        return self._read_record(readable[-1]).origin if readable else None
 
     def newest(self, like: PyTree) -> Checkpoint | None:
         """The newest checkpoint that is intact, None if there are no checkpoints.
-
-        A damaged one is passed over with a warning.
 
         Args:
             like: pytree of arrays with the structure of the state.
@@ -120,37 +164,47 @@ class Checkpoints:
             InputError: all checkpoints are damaged, and none was deleted; or one is of another format.
         """
         for step in reversed(self.steps):
-            try:
-                return self.read(step, like)
-            except FormatError:
-                raise  # nothing is damaged; resuming from the one before would lose steps of the run
-            except InputError as error:
-                warnings.warn(f"{error}; trying the one before", stacklevel=2)
+            if (checkpoint := self._read_if_intact(step, like)) is not None:
+                return checkpoint
         if self.steps:
             raise InputError(f"no checkpoint in {self.directory} can be read; --no-resume starts afresh")
         return None
 
-    def read(self, step: int, like: PyTree) -> Checkpoint:
+    def best(self, like: PyTree | None = None) -> Checkpoint | None:
+        """The best of the evaluated checkpoints that are intact, None if there is none.
+
+        Args:
+            like: as for `read`.
+
+        Raises:
+            InputError: a checkpoint was evaluated without the criterion's metric, or is of another format.
+        """
+        while (step := self.best_step) is not None:
+            if (checkpoint := self._read_if_intact(step, like)) is not None:
+                return checkpoint
+        return None
+
+    def read(self, step: int, like: PyTree | None = None) -> Checkpoint:
         """The checkpoint of a step.
 
         Args:
             step: one of `steps`.
-            like: pytree of arrays with the structure of the state.
+            like: pytree of arrays with the structure of the state; None gives the state as nested dictionaries of NumPy
+                arrays, whichever classes it had.
 
         Raises:
             InputError: there is no such checkpoint, it is damaged, or of another structure or format.
         """
-        structure = jax.tree.map(ocp.utils.to_shape_dtype_struct, _without_typed_keys(like))
-        state, progress = self._read(step, structure)
-        return Checkpoint(step, _with_typed_keys(state, like), progress)
-
-    def read_as_saved(self, step: int) -> PyTree:
-        """The state at a step as nested dictionaries of NumPy arrays, whichever classes it had.
-
-        Raises:
-            InputError: there is no such checkpoint, it is damaged, or of another format.
-        """
-        return self._read(step, None)[0]
+        structure = None if like is None else jax.tree.map(ocp.utils.to_shape_dtype_struct, _without_typed_keys(like))
+        record = self._read_record(step)
+        with self._reading(step):
+            items = {STATE: ocp.args.StandardRestore(structure)}
+            state = self._manager.restore(step, args=ocp.args.Composite(**items))[STATE]
+            if record.state != digest_of_arrays(state):
+                raise ValueError("its arrays do not agree with their digest")
+        return Checkpoint(
+            step, state if like is None else _with_typed_keys(state, like), record.progress, record.origin
+        )
 
     def wait(self) -> None:
         """Wait until everything is written.
@@ -160,6 +214,7 @@ class Checkpoints:
         """
         with self._writing():
             self._manager.wait_until_finished()
+            self._remove_deleted()
 
     def close(self) -> None:
         """Wait until everything is written, and end the threads that write.
@@ -169,17 +224,23 @@ class Checkpoints:
         """
         with self._writing():
             self._manager.close()
+            self._remove_deleted()
+
+    def _holds(self, step: int, record: Record) -> bool:
+        """Whether this state has a checkpoint already."""
+        return step in self.steps and step not in self._damaged and self._read_record(step).state == record.state
+
+    def _remove_deleted(self) -> None:
+        if self._is_writer:
+            shutil.rmtree(self.directory / DELETED, ignore_errors=True)  # what stays is removed the next time
 
     def _read_values(self, steps: Sequence[int]) -> dict[int, float]:
         for step in set(steps) - self._values.keys():
             try:
-                metrics = self.metrics(step)
-            except FormatError:
-                raise
-            except InputError:  # damaged: never the best; `newest` warns of it
-                metrics = None
-            self._values[step] = self._value(step, metrics)
-        return {step: self._values[step] for step in steps}
+                self._values[step] = self._value(step, self.metrics(step))
+            except DamagedError as error:
+                self._pass_over(step, error)
+        return {step: self._values.get(step, math.nan) for step in steps}
 
     def _value(self, step: int, metrics: Mapping[str, float] | None) -> float:
         """The criterion's metric, NaN for a checkpoint that was not evaluated."""
@@ -192,57 +253,69 @@ class Checkpoints:
             )
         return metrics[self.criterion.metric]
 
-    def _read(self, step: int, structure: PyTree | None) -> tuple[PyTree, dict[str, Any]]:
-        record = self._read_record(step)
-        with self._reading(step):
-            items = ocp.args.Composite(state=ocp.args.StandardRestore(structure))
-            state = self._manager.restore(step, args=items).state
-            if record["state"] != _digest_of_arrays(state):
-                raise ValueError("its arrays do not agree with their digest")
-            return state, record["progress"]
+    def _read_if_intact(self, step: int, like: PyTree | None) -> Checkpoint | None:
+        try:
+            return self.read(step, like)
+        except DamagedError as error:
+            self._pass_over(step, error)
+            return None
 
-    def _read_record(self, step: int) -> dict[str, Any]:
-        """The JSON object that is saved beside the state."""
+    def _pass_over(self, step: int, error: "DamagedError") -> None:
+        """Note that a checkpoint is damaged, or that the process that trains has deleted it."""
+        self._values[step] = math.nan
+        if not (self.directory / str(step)).exists():
+            with self._reading_directory():
+                _listed(self._manager.reload)
+        elif step not in self._damaged:
+            self._damaged.add(step)
+            warnings.warn(f"{error}; it is passed over", stacklevel=4)
+
+    def _read_record(self, step: int) -> Record:
         with self._reading(step):
-            items = ocp.args.Composite(progress=ocp.args.JsonRestore())
-            record = dict(self._manager.restore(step, args=items).progress)
-            check_format(f"the checkpoint of step {step} in {self.directory}", record)
-            if record.pop("digest", None) != _digest_of_record(step, record):
-                raise ValueError("its record does not agree with its digest")
-            return record
+            items = {RECORD: ocp.args.JsonRestore()}
+            content = self._manager.restore(step, args=ocp.args.Composite(**items))[RECORD]
+            return Record.from_json(step, content, f"the checkpoint of step {step} in {self.directory}")
 
     @contextlib.contextmanager
     def _reading(self, step: int) -> Iterator[None]:
+        if self._is_writer:
+            self.wait()  # else an error of the save that is under way would be raised here, and pass for damage
         try:
             yield
         except FormatError:
-            raise
+            raise  # nothing is damaged; resuming from the one before would lose steps of the run
         except Exception as error:  # Orbax and its file formats raise many kinds for damaged bytes
             reason = str(error).split("\n")[0][:200]
-            raise InputError(f"the checkpoint of step {step} in {self.directory} can't be read: {reason}") from error
+            raise DamagedError(f"the checkpoint of step {step} in {self.directory} can't be read: {reason}") from error
+
+    @contextlib.contextmanager
+    def _reading_directory(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(f"the checkpoints in {self.directory} can't be read ({error})") from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             yield
+        except InputError:
+            raise
         except Exception as error:  # a full disk is an OSError in Orbax, and a ValueError in the library below it
             reason = str(error).split("\n")[0]
             raise InputError(f"a checkpoint can't be written to {self.directory} ({reason})") from error
 
 
-def _digest_of_record(step: int, record: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps([step, record], sort_keys=True).encode()).hexdigest()
+class DamagedError(InputError):
+    """A checkpoint can't be read."""
 
 
-def _digest_of_arrays(tree: PyTree) -> str:
-    digest = hashlib.sha256()
-    paths = jax.tree_util.tree_leaves_with_path(tree)
-    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
-    for name, leaf in sorted(named.items()):  # the order of a class's fields is not that of a dictionary's keys
-        array = np.asarray(leaf)
-        digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+def _listed(list_checkpoints: Callable[[], T]) -> T:
+    """Call it again where the process that trains deletes a checkpoint meanwhile."""
+    for _ in range(MAX_LISTINGS - 1):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return list_checkpoints()
+    return list_checkpoints()
 
 
 def _is_typed_key(leaf: object) -> bool:

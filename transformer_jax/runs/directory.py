@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +18,14 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.format import FORMAT, FormatError, check_format
+from transformer_jax.runs.record import write_json
 from transformer_jax.runs.tensorboard import PATTERN
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
 PARAMETERS = "params.msgpack"  # of a model that ships, instead of checkpoints
 LOCK, LOCK_HOLDER = ".lock", ".lock_holder"
+MAX_CONFIG_BYTES = 2**20
+REMEDY = "choose another checkpoint_dir, or --no-resume --overwrite to replace that run"
 
 
 @runtime_checkable
@@ -39,6 +43,13 @@ class RunDirectory:
     `TrainingConfig.neutral_fields` the settings that may differ when a run is resumed. The directory of an evaluation
     never has checkpoints, and one that has is left alone.
 
+    A run that saved nothing leaves no trace: another one may begin in its directory.
+
+    Args:
+        config: settings of the run.
+        name: of the task.
+        data: fingerprint of the data, which each checkpoint knows.
+
     Attributes:
         path: of the directory.
         settings: name of the task and fields of the config, as JSON.
@@ -46,10 +57,10 @@ class RunDirectory:
 
     Raises:
         InputError: the directory can't be written, or another process holds it; a finished run would be replaced; the
-            settings or the format differ. The directory is not held then.
+            settings, the data or the format differ. The directory is not held then.
     """
 
-    def __init__(self, config: TrainingConfig, name: str) -> None:
+    def __init__(self, config: TrainingConfig, name: str, data: str = "") -> None:
         trains = config.pretrained is None
         self.path = Path(config.checkpoint_dir) / (name if trains else f"{name}_pretrained")
         self.settings = settings_of(name, config)
@@ -60,13 +71,14 @@ class RunDirectory:
                 (self.path / LOCK_HOLDER).write_text(f"process {os.getpid()}")
                 if not trains:
                     self._clear_evaluation()
-                elif config.resume:
-                    self._check_settings(config.neutral_fields())
-                else:
+                elif not config.resume:
                     self._clear(config.overwrite)
-                write_json(self.path / CONFIG, {"format": FORMAT, **self.settings})
-                self.checkpoints = Checkpoints(self.path / CHECKPOINTS, config.criterion, create=trains)
+                origin = {"settings": self.settings, "data": data}
+                self.checkpoints = Checkpoints(self.path / CHECKPOINTS, config.criterion, origin=origin, create=trains)
                 held.callback(self.checkpoints.close)
+                if self.checkpoints.steps or self.is_finished:
+                    self._check_origin(data, config.neutral_fields())
+                write_json(self.path / CONFIG, {"format": FORMAT, **self.settings})
                 self._held = held.pop_all()
         except OSError as error:
             raise InputError(
@@ -137,20 +149,35 @@ class RunDirectory:
             ) from None
         return lock
 
-    def _check_settings(self, neutral: frozenset[str]) -> None:
-        if not (self.path / CONFIG).exists():
-            return
-        remedy = "choose another checkpoint_dir, or --no-resume --overwrite to replace that run"
+    def _check_origin(self, data: str, neutral: frozenset[str]) -> None:
+        """Raise an `InputError` if the run in the directory is of other settings or of other data."""
         try:
-            task, settings = read_settings(self.path)
+            saved = self.checkpoints.origin()
+            if (self.path / CONFIG).exists() or saved is None:
+                try:
+                    task, settings = read_settings(self.path)
+                    self._check_settings({"task": task, **settings}, neutral)
+                except FormatError:
+                    raise
+                except DamagedSettingsError as error:
+                    if saved is None:
+                        raise
+                    warnings.warn(f"{error}; it is written anew", stacklevel=3)
         except FormatError as error:
-            raise FormatError(f"{error}; {remedy}") from None
-        stored = {"task": task, **settings}
+            raise FormatError(f"{error}; {REMEDY}") from None
+        if saved is not None:
+            self._check_settings(saved["settings"], neutral)
+            if saved["data"] != data:
+                raise InputError(
+                    f"{self.path} holds a run of other data: its training or validation set has changed; {REMEDY}"
+                )
+
+    def _check_settings(self, stored: Mapping[str, Any], neutral: frozenset[str]) -> None:
         names = sorted((stored.keys() | self.settings.keys()) - neutral)
         differing = [name for name in names if stored.get(name) != self.settings.get(name)]
         if differing:
             values = ", ".join(f"{name} was {stored.get(name)} and is {self.settings.get(name)}" for name in differing)
-            raise InputError(f"{self.path} holds a run of other settings: {values}; {remedy}")
+            raise InputError(f"{self.path} holds a run of other settings: {values}; {REMEDY}")
 
     def _clear(self, overwrite: bool) -> None:
         if (self.path / RESULTS).exists() and not overwrite:
@@ -172,11 +199,8 @@ def settings_of(task: str, config: TrainingConfig) -> dict[str, Any]:
     return _as_json({"task": task, **dataclasses.asdict(config)})
 
 
-def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
-    temporary = file.with_name(f"{file.name}.tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(file)
+class DamagedSettingsError(InputError):
+    """A run's `config.json` is missing or can't be read."""
 
 
 def read_settings(directory: Path) -> tuple[str, dict[str, Any]]:
@@ -186,16 +210,18 @@ def read_settings(directory: Path) -> tuple[str, dict[str, Any]]:
         InputError: there is no run, or its settings can't be read or are of another format.
     """
     file = directory / CONFIG
-    if not file.is_file():
-        raise InputError(f"{directory} holds no run: {CONFIG} is missing")
+    if not os.path.isfile(file):  # also False for a path that no file can have
+        raise DamagedSettingsError(f"{directory} holds no run: {CONFIG} is missing")
     try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{file} is no run's: {error}") from error
-    if not isinstance(settings, dict) or "task" not in settings:
-        raise InputError(f"{file} is no run's: it names no task")
+        with file.open("rb") as stream:
+            content = stream.read(MAX_CONFIG_BYTES)  # the rest of a longer one is missing, so that it is no JSON
+        settings = json.loads(content.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedSettingsError(f"{file} is no run's: {error}") from error
+    if not isinstance(settings, dict) or not isinstance(settings.get("task"), str):
+        raise DamagedSettingsError(f"{file} is no run's: it names no task")
     check_format(str(file), settings)
-    del settings["format"]
+    settings.pop("format", None)
     return settings.pop("task"), settings
 
 

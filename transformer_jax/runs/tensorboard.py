@@ -1,13 +1,16 @@
 """TensorBoard events of a run; a resumed run continues its curves without gaps or doubles."""
 
+import itertools
+import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary import Writer
-from tensorboard.summary.writer.record_writer import RecordWriter
+
+from transformer_jax.runs.event_records import read_records, write_records
 
 PATTERN = "events.out.tfevents.*"
 
@@ -48,16 +51,23 @@ class EventLog:
 
 
 def _cut(file: Path, last_step: int, last_evaluation: int) -> None:
-    """Keep a file's events up to these steps; reading ends at a record that a kill cut off."""
+    """Keep a file's events up to these steps. A damaged file is set aside, and what can be read of it is kept."""
 
-    def is_kept(event: Event) -> bool:
+    def is_kept(record: bytes) -> bool:
+        event = Event.FromString(record)
         evaluates = any(value.tag.startswith("val/") for value in event.summary.value)
         return bool(event.step <= (last_evaluation if evaluates else last_step))
 
-    records = [record for record in RawEventFileLoader(str(file)).Load() if is_kept(Event.FromString(record))]
-    temporary = file.with_name("cut." + file.name)
-    with temporary.open("wb") as stream:
-        writer = RecordWriter(stream)
-        for record in records:
-            writer.write(record)
-    temporary.replace(file)  # whole or not at all
+    records = read_records(file.read_bytes())
+    kept = [record for record in records.data if is_kept(record)]
+    if records.num_damaged:
+        name = file.name.replace("tfevents", "damaged")
+        names = (file.with_name(f"{name}.{number}") for number in itertools.count(1))
+        aside = next(unused for unused in names if not unused.exists())
+        warnings.warn(
+            f"{file} is damaged; what can be read of its curves is kept, the file itself is now {aside.name}",
+            stacklevel=3,
+        )
+        shutil.copyfile(file, aside)
+    if records.num_damaged or records.is_cut_off or len(kept) < len(records.data):
+        write_records(file, kept)

@@ -8,6 +8,7 @@ import jax
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
+from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.tensorboard import EventLog
 from transformer_jax.training.actions import Action, CheckFinite, EarlyStopping, LogMetrics, ProgressBar, SaveTimes
@@ -67,10 +68,14 @@ class TrainingLoop:
         self.steps_per_epoch = len(loader)
         self.num_steps = self.steps_per_epoch * config.max_epochs
         checkpoint = run.checkpoints.newest(initial)
+        if checkpoint is not None:
+            run.checkpoints.best(initial)  # a damaged one is noticed now, and the next best one kept from now on
+            self._check_step(checkpoint.step)
         self.step = 0 if checkpoint is None else checkpoint.step  # done and logged; the state may be one call ahead
         self.evaluated_step = 0 if checkpoint is None else checkpoint.progress["evaluated_step"]
         self.state = runner.place(initial if checkpoint is None else checkpoint.state)
         with contextlib.ExitStack() as opened:  # an error below closes them
+            run.check()
             with run.writing():
                 self._events = opened.enter_context(EventLog(run.path, self.step, self.evaluated_step))
             self._bar = opened.enter_context(ProgressBar(self.step, self.num_steps))
@@ -123,12 +128,18 @@ class TrainingLoop:
         Raises:
             FloatingPointError: no evaluation gave a finite number, or there was none.
         """
-        best_step = self._run.checkpoints.best_step
-        if best_step is None:
+        best = self._run.checkpoints.best(self.runner.collect(self.state))
+        if best is None:
             raise FloatingPointError(f"val/{self._config.criterion.metric} was never a finite number")
-        state = self._run.checkpoints.read(best_step, self.runner.collect(self.state)).state
-        params: Params = state.params
+        params: Params = best.state.params
         return params
+
+    def _check_step(self, step: int) -> None:
+        if step > self.num_steps:
+            raise InputError(
+                f"{self._run.path} is at step {step}; these settings and data end at step {self.num_steps}, "
+                "so it is another run's"
+            )
 
     def _ends_with_evaluation(self, epoch: int) -> bool:
         return epoch % self._config.eval_every == 0 or epoch == self._config.max_epochs
