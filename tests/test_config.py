@@ -1,8 +1,12 @@
 """Settings: the criterion for the best model, settings read from a file, and values that cannot work."""
 
+import dataclasses
+import json
 import math
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
 
 from transformer_jax import Criterion, InputError, ReverseConfig, TrainingConfig
@@ -68,8 +72,97 @@ def test_an_exported_config_has_the_defaults_of_the_settings_that_do_not_change_
         ({"adam_b2": -0.5}, "adam_b2 is -0.5; it must be at least 0 and below 1"),
         ({"patience": -1}, "patience is -1; it must be at least 0"),
         ({"num_devices": 5}, "num_devices is 5; it must be a divisor of batch_size, 128"),
+        ({"num_layers": 10**6}, "num_layers is 1000000; it may be at most 1000"),
+        ({"num_workers": 10**6}, "num_workers is 1000000; it may be at most 256"),
+        ({"max_epochs": 2**31}, "max_epochs is 2147483648; it may be at most 2147483647"),
+        ({"log_every": 10**12}, "log_every is 1000000000000; it may be at most 2147483647"),
+        ({"model_dim": 10**9}, "model_dim is 1000000000, num_layers is 1; the model would take .* at most 64 GiB"),
+        ({"batch_size": 10**12}, "batch_size is 1000000000000, model_dim is 32; an activation would take .* GiB, and"),
+        ({"model_dim": 2**200}, "model_dim is an integer of 201 bits; it may have at most 63"),
+        ({"lr": -math.inf}, "lr is -inf; it must be a finite number above 0"),
+        ({"dropout_prob": math.nan}, "dropout_prob is nan; it must be at least 0 and below 1"),
+        ({"checkpoint_dir": Path("a" * 256)}, r"checkpoint_dir is 'a{59}…; it must be UTF-8 .* at most 255 between"),
+        ({"checkpoint_dir": Path("é" * 200)}, r"checkpoint_dir is 'é{59}…; it must be UTF-8 .* at most 255 between"),
+        ({"checkpoint_dir": Path("a/" * 2000)}, "checkpoint_dir is .*; it must be UTF-8 .* of at most 3072 bytes"),
+        ({"checkpoint_dir": Path("a\udcff")}, r"checkpoint_dir is 'a\\udcff'; it must be UTF-8 without control"),
+        ({"pretrained": "a\nb"}, r"pretrained is 'a\\nb'; it must be UTF-8 without control characters"),
+        ({"compilation_cache": Path("a\0b")}, r"compilation_cache is 'a\\x00b'; it must be UTF-8"),
     ],
 )
 def test_a_value_that_cannot_work_is_named(settings, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as caught:
         TrainingConfig(**settings)
+    assert "\n" not in str(caught.value)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OtherConfig(TrainingConfig):
+    """Settings of types that no task here has. Its constructor has no type checks but its own, as in use."""
+
+    widths: tuple[int, ...] = (3, 5)
+    span: tuple[float, str] = (0.5, "a")
+    mode: Literal["a", 1] = "a"
+    table: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+nested: list = []
+for _ in range(100_000):
+    nested = [nested]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("max_epochs", 1.5, "max_epochs is 1.5; it must be an integer"),
+        ("max_epochs", 1e300, "max_epochs is 1e+300; it must be an integer"),
+        ("max_epochs", True, "max_epochs is True; it must be an integer"),
+        ("max_epochs", None, "max_epochs is None; it must be an integer"),
+        ("max_epochs", "x" * 1000, f"max_epochs is '{'x' * 59}…; it must be an integer"),
+        ("max_epochs", [3], "max_epochs is of the type list; it must be an integer"),
+        ("max_epochs", nested, "max_epochs is of the type list; it must be an integer"),
+        pytest.param("lr", 10**400, "lr is an integer of 1329 bits; it may have at most 63", id="a long integer"),
+        ("lr", "fast", "lr is 'fast'; it must be a number"),
+        ("lr", False, "lr is False; it must be a number"),
+        ("lr", {"a": 1}, "lr is of the type dict; it must be a number"),
+        ("resume", 1, "resume is 1; it must be true or false"),
+        ("schedule", "linear", "schedule is 'linear'; it must be cosine or noam"),
+        ("schedule", 1, "schedule is 1; it must be cosine or noam"),
+        ("best_by", 7, "best_by is 7; it must be a text or None"),
+    ],
+)
+def test_a_value_of_another_type_is_named_in_python_and_from_json(name, value, message):
+    for make in (lambda: OtherConfig(**{name: value}), lambda: OtherConfig.from_json({name: value})):
+        with pytest.raises(InputError) as caught:
+            make()
+        assert str(caught.value) == message
+
+
+def test_a_path_is_text_or_a_path_and_nothing_else():
+    assert OtherConfig(checkpoint_dir="runs").checkpoint_dir == Path("runs")
+    for value in (5, None, ["runs"]):
+        with pytest.raises(InputError, match="^checkpoint_dir is .*; it must be a path$"):
+            OtherConfig(checkpoint_dir=value)
+    with pytest.raises(InputError, match="^compilation_cache is 5; it must be a path or None$"):
+        OtherConfig(compilation_cache=5)
+
+
+def test_a_whole_number_is_a_number_and_numpys_numbers_are_pythons():
+    config = OtherConfig(lr=1, model_dim=np.int64(12), weight_decay=np.float32(0.5))
+    assert config == OtherConfig(lr=1.0, model_dim=12, weight_decay=0.5)
+    assert [type(value) for value in (config.lr, config.model_dim, config.weight_decay)] == [float, int, float]
+
+
+def test_the_types_of_a_tasks_own_settings_are_read_from_what_json_holds():
+    config = OtherConfig(widths=(7, 11), span=(2.0, "b"), mode=1, table={"a": 1})
+    stored = json.loads(json.dumps({name: getattr(config, name) for name in ("widths", "span", "mode", "table")}))
+    assert OtherConfig.from_json(stored) == config
+    for name, value in {"widths": [7, "x"], "span": [2.0], "mode": True, "table": [1]}.items():
+        with pytest.raises(InputError, match=f"^{name} is .*; it must be "):
+            OtherConfig.from_json({name: value})
+
+
+def test_unknown_settings_are_named_in_one_short_line():
+    with pytest.raises(InputError) as caught:
+        OtherConfig.from_json({f"a{number}": 1 for number in range(1000)} | {"a\nb": 2, "A" * 10**6: 3})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000

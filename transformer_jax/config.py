@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from transformer_jax.errors import InputError, check_heads, check_probability
+from transformer_jax.field_types import checked, shortened, type_hints
 
 # Shown by --help, under the task's description.
 PRECEDENCE = """\
@@ -24,13 +25,16 @@ devices.
 
 5. With --pretrained nothing is trained; the results go to a directory of their own, which is always begun anew."""
 
+MAX_COUNT = 2**31 - 1  # of steps and epochs, which are counted in 32 bits
+MAX_LAYERS = 1000  # each one is compiled apart; the deepest published Transformer has as many (DeepNet, 2022)
+MAX_WORKERS = 256  # processes, each with Python, JAX and PyTorch in its memory
+MAX_BYTES = 2**36  # of a model with its optimizer, or of arrays that are made at once: 64 GiB
+
 T = TypeVar("T")
 Config = TypeVar("Config", bound="TrainingConfig")
 
 
-def setting(
-    default: T, *, neutral: bool = False, machine: bool = False, of_model: bool = False, path: bool = False
-) -> T:
+def setting(default: T, *, neutral: bool = False, machine: bool = False, of_model: bool = False) -> T:
     """A field of a config, and what is special about it.
 
     Args:
@@ -38,9 +42,8 @@ def setting(
         neutral: may differ when a run is resumed, since the parameters that it ends with do not depend on it.
         machine: belongs to the machine and is never taken from the config of a run that is opened; implies `neutral`.
         of_model: the model is made from it; with `pretrained` it is that model's.
-        path: a `Path`, or None, which `config.json` holds as text.
     """
-    metadata = {"neutral": neutral or machine, "machine": machine, "of_model": of_model, "path": path}
+    metadata = {"neutral": neutral or machine, "machine": machine, "of_model": of_model}
     field: T = dataclasses.field(default=default, metadata=metadata)
     return field
 
@@ -58,6 +61,8 @@ class Criterion(NamedTuple):
         Raises:
             InputError: the text has another form.
         """
+        if not isinstance(text, str):
+            raise InputError(f"best_by is {text!r}; it must be a text, as val/loss:min")
         metric, colon, mode = text.partition(":")
         if not (metric.startswith("val/") and len(metric) > len("val/") and colon and mode in ("max", "min")):
             raise InputError(f"best_by is {text!r}; it must be val/METRIC:max or val/METRIC:min, as val/loss:min")
@@ -78,7 +83,7 @@ class TrainingConfig:
     """Settings of the model's size and of the training.
 
     Raises:
-        InputError: at construction, for a value that cannot work.
+        InputError: at construction, for a value of another type than its field, or that cannot work.
     """
 
     model_dim: int = setting(32, of_model=True)  # width of the model
@@ -104,22 +109,28 @@ class TrainingConfig:
     steps_per_call: int = setting(0, neutral=True)  # training steps in one compiled call; 0 chooses by their duration
     checkpoint_every: int = setting(0, neutral=True)  # steps between checkpoints; 0 for none beside the timed ones
     checkpoint_minutes: float = setting(5.0, neutral=True)  # between checkpoints, beside those after evaluations
-    checkpoint_dir: Path = setting(Path("checkpoints"), machine=True, path=True)  # parent of the run's directory
-    compilation_cache: Path | None = setting(None, machine=True, path=True)  # where compiled programs are kept
+    checkpoint_dir: Path = setting(Path("checkpoints"), machine=True)  # parent of the run's directory
+    compilation_cache: Path | None = setting(None, machine=True)  # where compiled programs are kept
     pretrained: str | None = setting(None, neutral=True)  # evaluate this model (run, shipped, published), train nothing
     resume: bool = setting(True, neutral=True)  # go on with a run of the same settings; if not, begin it anew
     overwrite: bool = setting(False, neutral=True)  # with --no-resume: replace a finished run, too
 
     def __post_init__(self) -> None:
+        for name, hint in type_hints(type(self)).items():
+            object.__setattr__(self, name, checked(name, getattr(self, name), hint))  # the dataclass is frozen
         check_at_least(self, 1, "model_dim", "num_layers", "max_epochs", "batch_size", "eval_every", "log_every")
         check_at_least(self, 0, "warmup", "num_devices", "num_workers", "seed", "steps_per_call", "checkpoint_every")
+        if not math.isfinite(self.weight_decay):
+            raise InputError(f"weight_decay is {self.weight_decay}; it must be finite")
         check_at_least(self, 0, "patience", "weight_decay")
+        check_at_most(self, MAX_COUNT, "max_epochs", "warmup", "eval_every", "log_every", "patience")
+        check_at_most(self, MAX_COUNT, "steps_per_call", "checkpoint_every")
+        check_at_most(self, MAX_LAYERS, "num_layers")
+        check_at_most(self, MAX_WORKERS, "num_workers")
         check_positive(self, "lr", "gradient_clip", "checkpoint_minutes")
         check_probability("dropout_prob", self.dropout_prob)
         check_probability("adam_b1", self.adam_b1)
         check_probability("adam_b2", self.adam_b2)
-        if not math.isfinite(self.weight_decay):
-            raise InputError(f"weight_decay is {self.weight_decay}; it must be finite")
         if self.num_devices and self.batch_size % self.num_devices:
             raise InputError(
                 f"num_devices is {self.num_devices}; it must be a divisor of batch_size, {self.batch_size}"
@@ -129,6 +140,9 @@ class TrainingConfig:
         if self.best_by is not None:
             Criterion.parse(self.best_by)
         check_heads(self.model_dim, self.num_heads)
+        # A block has 4 D² weights for attention and more; the optimizer holds each as parameter, gradient and 2 means.
+        check_memory(self, "the model", 16 * self.num_layers * 4 * self.model_dim**2, "model_dim", "num_layers")
+        check_memory(self, "an activation", 4 * self.batch_size * self.model_dim, "batch_size", "model_dim")
 
     @property
     def criterion(self) -> Criterion:
@@ -161,15 +175,14 @@ class TrainingConfig:
         """The config that `config.json` holds; what belongs to the machine is not read.
 
         Raises:
-            InputError: a setting is unknown, or cannot work.
+            InputError: a setting is unknown, is of another type than its field, or cannot work.
         """
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        if unknown := settings.keys() - fields.keys():
-            raise InputError(f"unknown settings: {', '.join(sorted(unknown))}")
-        paths = cls._fields_with("path")
-        known = {name: value for name, value in settings.items() if not fields[name].metadata.get("machine")}
-        values: dict[str, Any] = {n: Path(v) if n in paths and v is not None else v for n, v in known.items()}
-        return cls(**values)
+        hints = type_hints(cls)
+        if unknown := sorted(settings.keys() - hints.keys()):
+            names = [name if name.isidentifier() and len(name) < 60 else shortened(name) for name in unknown]
+            raise InputError(f"unknown settings: {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}")
+        machine = cls._fields_with("machine")
+        return cls(**{n: checked(n, value, hints[n]) for n, value in settings.items() if n not in machine})
 
     def check_trained_on(self: Config, trained: Config, what: str) -> None:
         """Raise an `InputError` if `what`, a run with the settings `trained`, learned from data of another form."""
@@ -180,10 +193,17 @@ class TrainingConfig:
 
 
 def check_at_least(config: object, minimum: int, *names: str) -> None:
-    """Raise an `InputError` for the first of these fields whose value is below `minimum`."""
+    """Raise an `InputError` for the first of these fields whose value is below `minimum`, or NaN."""
     for name in names:
-        if getattr(config, name) < minimum:
+        if not getattr(config, name) >= minimum:
             raise InputError(f"{name} is {getattr(config, name)}; it must be at least {minimum}")
+
+
+def check_at_most(config: object, maximum: int, *names: str) -> None:
+    """Raise an `InputError` for the first of these fields whose value is above `maximum`, or NaN."""
+    for name in names:
+        if not getattr(config, name) <= maximum:
+            raise InputError(f"{name} is {getattr(config, name)}; it may be at most {maximum}")
 
 
 def check_positive(config: object, *names: str) -> None:
@@ -191,3 +211,11 @@ def check_positive(config: object, *names: str) -> None:
     for name in names:
         if not (math.isfinite(getattr(config, name)) and getattr(config, name) > 0):
             raise InputError(f"{name} is {getattr(config, name)}; it must be a finite number above 0")
+
+
+def check_memory(config: object, part: str, num_bytes: int, *names: str) -> None:
+    """Raise an `InputError` if `part`, `num_bytes` large because of these fields, exceeds `MAX_BYTES`."""
+    if num_bytes > MAX_BYTES:
+        values = ", ".join(f"{name} is {getattr(config, name)}" for name in names)
+        size = f"{num_bytes / 2**30:.3g} GiB" if num_bytes < 2**80 else "over 2**80 bytes"
+        raise InputError(f"{values}; {part} would take {size}, and it may take at most {MAX_BYTES / 2**30:.0f} GiB")

@@ -60,3 +60,21 @@ def test_content_is_read_whole_or_not_at_all():
 
 def test_an_error_of_several_lines_is_shown_in_one():
     assert in_one_line(OSError("not\r\n found,\n at all")) == "not found, at all"
+
+
+def test_a_longer_answer_than_expected_is_not_read_to_its_end():
+    with serve({"/page": b"content"}) as (address, _):
+        assert fetch(f"{address}/page", timeout=5.0, max_bytes=7) == b"content"
+        with pytest.raises(OSError, match="the answer has more than 6 bytes"):
+            fetch(f"{address}/page", timeout=5.0, max_bytes=6)
+    with pytest.raises(OSError, match="the answer has more than 6 bytes"):
+        fetch("file:///dev/zero", timeout=5.0, max_bytes=6)
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "a/" * 3000, "a\0b"])
+def test_a_parent_of_an_impossible_name_is_an_error_that_names_the_argument(tmp_path, name):
+    with (
+        pytest.raises(InputError, match="it must be a directory that can be written"),
+        directory_for_download(tmp_path / name),
+    ):
+        pass

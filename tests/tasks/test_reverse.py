@@ -26,6 +26,7 @@ from transformer_jax import (
     train_reverse,
 )
 from transformer_jax.config import PRECEDENCE
+from transformer_jax.runs.format import FORMAT
 from transformer_jax.tasks.reverse import reverse_data
 
 SMALL = {
@@ -117,7 +118,12 @@ def test_the_run_directory_has_curves_a_picture_and_the_settings(whole_run):
     assert max(scalars["train/learning_rate"].values()) == pytest.approx(5e-4, rel=1e-3)
     assert (directory / "attention_maps.png").read_bytes().startswith(b"\x89PNG")
     config = json.loads((directory / "config.json").read_text())
-    assert (config["format"], config["task"], config["model_dim"], config["num_heads"]) == (2, "ReverseTask", 32, 1)
+    assert (config["format"], config["task"], config["model_dim"], config["num_heads"]) == (
+        FORMAT,
+        "ReverseTask",
+        32,
+        1,
+    )
     assert "encoder/layers_0/self_attn/query_proj/kernel" in printed
     assert checkpoint_steps(directory) == ["1950", "3900"]
 

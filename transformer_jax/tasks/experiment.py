@@ -4,10 +4,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from transformer_jax.config import TrainingConfig
+from transformer_jax.config import MAX_COUNT, TrainingConfig
+from transformer_jax.data.downloads import in_one_line
 from transformer_jax.data.loader import Loader
+from transformer_jax.errors import InputError
 from transformer_jax.trained.pretrained import check_fits, find_trained
 from transformer_jax.training.compilation import prepare_jax
+from transformer_jax.training.signals import Interrupted
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays
 
@@ -50,11 +53,13 @@ def train_and_test(
         The trainer, with the best parameters in `trainer.params`, and what `results.json` holds.
 
     Raises:
-        InputError: the pretrained model does not fit the task, or what `TrainerModule.fit` raises.
+        InputError: the pretrained model does not fit the task; what `TrainerModule.fit` raises; or the report or the
+            test failed, and the error says how to score the model again.
     """
     prepare_jax(config)
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
+    _check_num_steps(config, len(data.train_loader))
     trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
     if trained is None:
         trainer.fit(data.train_loader, data.val_loader)
@@ -65,5 +70,21 @@ def train_and_test(
     try:
         more = {} if report is None else report(trainer, data)
         return trainer, trainer.test(data.val_loader, data.test_loader, **more)
+    except Interrupted:
+        raise
+    except Exception as error:  # of any class: hours of training must not end in a traceback
+        reason = in_one_line(error) if isinstance(error, InputError) else in_one_line(error, with_class=True)
+        where = f"{trainer.run.path} keeps the model" if trained is None else f"nothing happened to {trained.what}"
+        raise InputError(
+            f"scoring failed ({reason}); {where}, and the same command scores it again, without training"
+        ) from error
     finally:
         trainer.run.close()
+
+
+def _check_num_steps(config: TrainingConfig, steps_per_epoch: int) -> None:
+    if steps_per_epoch * config.max_epochs > MAX_COUNT:
+        raise InputError(
+            f"max_epochs is {config.max_epochs}; with {steps_per_epoch} batches in an epoch it may be at most "
+            f"{MAX_COUNT // steps_per_epoch}, since steps are counted in 32 bits"
+        )

@@ -11,10 +11,11 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.config import TrainingConfig, check_at_least, setting
+from transformer_jax.config import TrainingConfig, check_at_least, check_memory, setting
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import StackedSamples, make_loader
-from transformer_jax.errors import InputError, check_probability
+from transformer_jax.errors import InputError, check_probability, check_sizes
+from transformer_jax.nn.checks import check_token_ids
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
@@ -50,6 +51,14 @@ class ReverseConfig(TrainingConfig):
                 f"seq_len is {self.seq_len}; it may be at most {TransformerPredictor.max_len}, the longest "
                 "sequence that the model has positions for"
             )
+        for name in ("train_size", "val_size", "test_size"):  # drawn as int64, kept as int32
+            check_memory(self, "the sequences", 12 * getattr(self, name) * self.seq_len, name, "seq_len")
+        rows, classes = self.batch_size * self.seq_len, self.num_categories
+        check_memory(self, "one-hot inputs", 4 * rows * classes, "batch_size", "seq_len", "num_categories")
+        maps = 4 * rows * self.seq_len * self.num_heads
+        check_memory(self, "the attention of a layer", maps, "batch_size", "seq_len", "num_heads")
+        ends = 16 * 2 * classes * self.model_dim  # weights of the first and the last layer, with the optimizer's means
+        check_memory(self, "the model", ends, "num_categories", "model_dim")
 
     def check_trained_on(self, trained: "ReverseConfig", what: str) -> None:
         for name in ("seq_len", "num_categories"):
@@ -68,13 +77,12 @@ class ReverseDataset:
         seed: of NumPy's default generator, which draws the whole set at once.
 
     Raises:
-        InputError: an argument but the seed is below 1.
+        InputError: the seed is negative, or another argument below 1.
     """
 
     def __init__(self, num_categories: int = 10, seq_len: int = 16, size: int = 50_000, seed: int = 42) -> None:
-        for name, value in (("num_categories", num_categories), ("seq_len", seq_len), ("size", size)):
-            if value < 1:
-                raise InputError(f"{name} is {value}; it must be at least 1")
+        check_sizes(num_categories=num_categories, seq_len=seq_len, size=size)
+        check_sizes(0, seed=seed)
         draws = np.random.default_rng(seed).integers(num_categories, size=(size, seq_len))
         self.inputs = draws.astype(np.int32)  # [N T]
 
@@ -117,7 +125,12 @@ class ReverseTrainer(TrainerModule):
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
     def predict(self, inputs: Int[ArrayLike, "B T"]) -> Int[np.ndarray, "B T"]:
-        """The sequences, reversed as far as the model has learned to."""
+        """The sequences, reversed as far as the model has learned to.
+
+        Raises:
+            InputError: `inputs` are no integers `[B, T]`, or one is outside 0 … num_categories - 1.
+        """
+        check_token_ids("inputs", inputs, self.config.num_categories)
         logits: Float[np.ndarray, "B T C"] = self.forward(np.asarray(inputs))
         numbers: Int[np.ndarray, "B T"] = logits.argmax(-1)
         return numbers

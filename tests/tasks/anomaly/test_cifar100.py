@@ -1,6 +1,7 @@
 """CIFAR-100's images: read in torchvision's format, downloaded whole or not at all, and never read unless genuine."""
 
 import hashlib
+import os
 import pickle
 import urllib.error
 
@@ -131,6 +132,31 @@ def test_a_data_dir_that_is_a_file_is_named(tmp_path, archive):
     (tmp_path / "data").write_text("")
     with pytest.raises(InputError, match=r"data_dir is .*/data; it must be a directory that can be written"):
         load_cifar100(tmp_path / "data")
+
+
+def test_a_file_too_large_to_be_the_published_one_is_refused_by_its_size(tmp_path, archive):
+    miniature.write_miniature(tmp_path, num_classes=7)
+    with (tmp_path / miniature.FOLDER / "train").open("r+b") as file:
+        file.truncate(2**40)
+    with pytest.raises(InputError, match="train: 1099511627776 bytes; it may have at most 268435456"):
+        load_cifar100(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "file for the folder", "directory for a file"])
+def test_what_stands_in_the_place_of_the_images_is_replaced_or_named(tmp_path, original, archive, kind):
+    (tmp_path / "cifar-100-python.tar.gz").write_bytes(archive)
+    folder = tmp_path / miniature.FOLDER
+    if kind == "file for the folder":
+        folder.write_text("")
+    else:
+        folder.mkdir()
+        os.mkfifo(folder / "test") if kind == "FIFO" else (folder / "test").mkdir()
+    if kind == "FIFO":
+        assert_is_the_original(load_cifar100(tmp_path, download=False), original)
+    else:
+        with pytest.raises(InputError, match=f"CIFAR-100 cannot be moved into data_dir {tmp_path} ") as caught:
+            load_cifar100(tmp_path, download=False)
+        assert "\n" not in str(caught.value)
 
 
 def test_images_are_found_by_name(tmp_path, original):

@@ -119,3 +119,27 @@ def test_damaged_weights_are_named(tmp_path):
             h5py.File(path, "w").close()
         with pytest.raises(InputError, match=rf"{path} must hold flaxmodels' weights of ResNet-34 \(.*remove the file"):
             ResNet34Features(tmp_path, "imagenet", resolution=32, batch_size=3)
+
+
+def test_weights_that_claim_more_than_their_file_holds_are_refused_before_they_are_read(tmp_path):
+    path = weights_file(tmp_path)
+    path.parent.mkdir()
+    with h5py.File(path, "w") as file:
+        file.create_dataset("conv1/weight", (7, 7, 3, 10**9), np.float32, chunks=(7, 7, 3, 64))
+    assert path.stat().st_size < 10_000
+    with pytest.raises(InputError, match="its arrays claim 588000000000 bytes, more than a file of its size holds"):
+        ResNet34Features(tmp_path, "imagenet", resolution=32, batch_size=3)
+    with path.open("r+b") as file:
+        file.truncate(2**40)
+    with pytest.raises(InputError, match="1099511627776 bytes; it may have at most 268435456"):
+        weights_digest(tmp_path, "imagenet")
+
+
+def test_a_file_in_the_place_of_the_weights_directory_is_named(tmp_path, monkeypatch):
+    (tmp_path / "flaxmodels").write_text("")
+    with h5py.File(tmp_path / "some.h5", "w") as file:
+        file["a"] = np.arange(3)
+    with serve({"/w.h5": (tmp_path / "some.h5").read_bytes()}) as (url, _):
+        monkeypatch.setitem(URLS, "resnet34", f"{url}/w.h5?dl=1")
+        with pytest.raises(InputError, match=f"cannot be moved to {weights_file(tmp_path)} "):
+            fetch_weights(tmp_path)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.data.loader import make_loader
+from transformer_jax.errors import InputError
 from transformer_jax.tasks.translation.byte_text import END, PAD, START, decode
 from transformer_jax.tasks.translation.dates import (
     LOCALES,
@@ -166,3 +167,11 @@ def test_batches_are_the_same_with_worker_processes():
     alone, with_workers = batches(0), batches(2)
     assert len(alone) == len(with_workers) == 20
     jax.tree.map(np.testing.assert_array_equal, alone, with_workers)
+
+
+def test_a_date_longer_than_the_limit_is_an_error_that_says_how_long_it_is():
+    longest = load_dates(211, 7, 7).train.shapes[-1].source
+    assert longest > 30
+    load_dates(211, 7, 7, max_bytes=longest)
+    with pytest.raises(InputError, match=f"^max_bytes is 16; it must be at least {longest}, the length of the longest"):
+        load_dates(211, 7, 7, max_bytes=16)

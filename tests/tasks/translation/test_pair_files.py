@@ -2,8 +2,9 @@
 
 import pytest
 
+from transformer_jax.data.length_buckets import Shape
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.translation.padded_pairs import TextPair
+from transformer_jax.tasks.translation.padded_pairs import PairDataset, TextPair
 from transformer_jax.tasks.translation.pair_files import load_pairs, read_pairs, split_pairs
 
 
@@ -53,6 +54,10 @@ def test_only_a_newline_ends_a_line(file):
         (b"a\tb\n\td\n", ":2: the source text is empty"),
         (b"a\tb\nc\t\n", ":2: the target text is empty"),
         (b"a\tb\nc\t \te\n", ":2: the target text is empty"),
+        (b"a\tb\nc\0\td\n", ":2: byte 2 of the line is NUL, which no text holds"),
+        (bytes(1000), ":1: byte 1 of the line is NUL, which no text holds"),
+        (b"a\tb\nc\t" + b"d" * 2**20, ":2: the line has 1048578 bytes; it may have at most 1048576"),
+        (bytes(range(128, 256)) * 99, ":1: byte 1 of the line, 0x80, is not valid UTF-8"),
         (b"", ": no pairs left; the file is empty"),
         (b"\xef\xbb\xbf\r\n", ": no pairs left; the file is empty"),
         (b"abcdefgh\ta\nb\tabcdefgh\n", ": no pairs left; all 2 are longer than max_bytes, 7"),
@@ -113,3 +118,30 @@ def test_the_three_sets_share_at_most_four_shapes(file):
     assert splits.train.shapes == splits.val.shapes == splits.test.shapes
     assert len(splits.train.shapes) == 4
     assert splits.train.shapes[-1] == (100, 55)
+
+
+@pytest.mark.parametrize("other", ["a\tb\nc\td\ne\tF", "a\tb\nc\td\ng\tf", "a\tb\nc\tde\n\tf", "a\tb\nc\td\ne\tff"])
+def test_the_fingerprint_is_that_of_the_pairs(other):
+    def fingerprint(text):
+        pairs = [TextPair(*line.split("\t")) for line in text.replace("\n\t", "\ne\t").split("\n")]
+        return PairDataset(pairs).fingerprint()
+
+    first = fingerprint("a\tb\nc\td\ne\tf")
+    assert len(first) == 64
+    assert fingerprint("a\tb\nc\td\ne\tf") == first
+    assert fingerprint(other) != first
+
+
+def test_the_fingerprint_knows_where_a_text_ends_and_to_what_shape_it_is_padded():
+    assert PairDataset([TextPair("ab", "c")]).fingerprint() != PairDataset([TextPair("a", "bc")]).fingerprint()
+    splits = [[TextPair("ab", "c"), TextPair("d", "e")], [TextPair("a", "c"), TextPair("bd", "e")]]
+    assert PairDataset(splits[0]).fingerprint() != PairDataset(splits[1]).fingerprint()
+    wide = PairDataset([TextPair("ab", "c")], [Shape(3, 5)])
+    assert PairDataset([TextPair("ab", "c")]).fingerprint() != wide.fingerprint()
+
+
+def test_the_order_of_the_samples_is_no_part_of_the_fingerprint(file):
+    train = load_pairs(file("".join(f"s{n}\tt{n}\n" for n in range(37)).encode())).train
+    first = train.fingerprint()
+    train.__getitems__([3, 1])
+    assert train.fingerprint() == first

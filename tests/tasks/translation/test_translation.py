@@ -153,6 +153,7 @@ def test_a_text_that_is_empty_or_too_long_is_an_error(text):
 
 def test_labels_stand_for_bytes():
     assert byte_labels("3 я日") == ["3", "␣", "я", "·", "65E5", "·", "·"]
+    assert byte_labels("\a\x7f\xa0") == ["7", "7F", "A0", "·"]
 
 
 @pytest.mark.slow
@@ -193,6 +194,9 @@ def test_the_command_translates_standard_input(copying, translator):
         (["--data", "nowhere.tsv"], "nowhere.tsv"),
         (["--beam-width", "0"], "beam_width is 0"),
         (["--max-bytes", "5000"], "max_bytes is 5000"),
+        (["--max-bytes", "16", "--train-size", "67"], "max_bytes is 16; it must be at least"),
+        (["--length-penalty", "nan"], "length_penalty is nan; it must be at least 0"),
+        (["--data", "a" * 256], "data is 'aaa"),
     ],
 )
 def test_the_command_line_shows_an_error_in_one_line_with_status_2(tmp_path, arguments, message):

@@ -9,10 +9,12 @@ from jaxtyping import Int, UInt8
 
 from transformer_jax.data.downloads import directory_for_download, in_one_line
 from transformer_jax.errors import InputError
+from transformer_jax.tasks.data_files import file_size
 
 FOLDER = "cifar-100-python"
 ARCHIVE = "cifar-100-python.tar.gz"
 FILES = ("train", "test", "meta")  # inside the folder
+MAX_BYTES = 2**28  # of a file; the archive has 169 MB
 
 
 class LabelledImages(NamedTuple):
@@ -79,15 +81,23 @@ def _fetch(data_dir: Path, *, download: bool) -> None:
             raise InputError(
                 f"CIFAR-100 could not be obtained from {source} ({in_one_line(error)}); {by_hand}"
             ) from error
-        (data_dir / FOLDER).mkdir(exist_ok=True)
-        for name in FILES:
-            (temporary / FOLDER / name).replace(data_dir / FOLDER / name)
+        try:
+            (data_dir / FOLDER).mkdir(exist_ok=True)
+            for name in FILES:
+                (temporary / FOLDER / name).replace(data_dir / FOLDER / name)
+        except OSError as error:  # a file in the folder's place, or a directory in a file's
+            raise InputError(f"CIFAR-100 cannot be moved into data_dir {data_dir} ({error})") from error
 
 
 def _check_digest(path: Path, expected: str) -> None:
     from torchvision.datasets.utils import calculate_md5
 
-    if (found := calculate_md5(path)) != expected:
+    file_size(path, MAX_BYTES)  # the digest of a sparse file would take for ever
+    try:
+        found = calculate_md5(path)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    if found != expected:
         raise InputError(
             f"{path} is not the published file: its MD5 is {found}; it must be {expected}; "
             "remove the file to download it again"

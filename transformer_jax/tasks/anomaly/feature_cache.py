@@ -3,15 +3,18 @@
 import dataclasses
 import json
 import shutil
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.data.downloads import in_one_line
 from transformer_jax.errors import InputError
+from transformer_jax.tasks.anomaly.array_files import MAX_BYTES, as_array, read_npz
 from transformer_jax.tasks.anomaly.resnet34 import FEATURE_DIM
+from transformer_jax.tasks.data_files import read_data_file
+
+MAX_RECORD = 500  # characters of a provenance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +43,18 @@ class Provenance:
         """Read the text that `to_json` writes.
 
         Raises:
-            ValueError: the text is no JSON.
-            TypeError: it is JSON of another form.
+            ValueError: the text is no JSON, or too long or of another form.
         """
-        return cls(**json.loads(text))
+        if len(text) > MAX_RECORD:  # so that it is not too deep for the parser either
+            raise ValueError(f"it has {len(text)} characters; it may have at most {MAX_RECORD}")
+        fields = json.loads(text)
+        known = {field.name: int if field.name == "resolution" else str for field in dataclasses.fields(cls)}
+        if not isinstance(fields, dict) or any(
+            name not in known or not isinstance(value, known[name] | None) or not str(value).isprintable()
+            for name, value in fields.items()
+        ):
+            raise ValueError(f"it must have {', '.join(known)}, a whole number the last and texts the others")
+        return cls(**fields)
 
 
 def read_features(path: Path) -> tuple[Float[np.ndarray, "N 512"], Provenance | None]:
@@ -54,7 +65,8 @@ def read_features(path: Path) -> tuple[Float[np.ndarray, "N 512"], Provenance | 
     Raises:
         InputError: the file is missing, damaged or without the key, or holds anything but finite `[N, 512]`.
     """
-    features, provenance = _read_arrays(path)
+    arrays = read_npz(path, "feats", optional=["provenance"])
+    features, provenance = arrays["feats"], _provenance(path, arrays.get("provenance"))
     if features.ndim != 2 or features.shape[1] != FEATURE_DIM:
         raise InputError(f"feats in {path} has the shape {list(features.shape)}; it must be [images, {FEATURE_DIM}]")
     if not np.issubdtype(features.dtype, np.floating):
@@ -68,21 +80,15 @@ def read_features(path: Path) -> tuple[Float[np.ndarray, "N 512"], Provenance | 
     return features, provenance
 
 
-def _read_arrays(path: Path) -> tuple[np.ndarray, Provenance | None]:
+def _provenance(path: Path, record: np.ndarray | None) -> Provenance | None:
+    if record is None:
+        return None
     try:
-        # Opened here, since NumPy leaves the file open when it is not a whole .npz.
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError(f"{path} holds a single array; it must be an .npz with the key feats")
-            if "feats" not in archive:
-                raise InputError(f"{path} has the keys {archive.files}; it must have the key feats")
-            provenance = Provenance.from_json(str(archive["provenance"])) if "provenance" in archive else None
-            return archive["feats"], provenance
-    except InputError:
-        raise
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} must be an .npz of plain arrays, whole and not pickled ({error})") from error
+        if record.dtype.kind != "U" or record.nbytes > 4 * MAX_RECORD:
+            raise ValueError(f"it must be a text of at most {MAX_RECORD} characters")
+        return Provenance.from_json(record.tobytes().decode("utf-32-le").rstrip("\0"))
+    except ValueError as error:
+        raise InputError(f"provenance in {path} is no record of these features ({in_one_line(error)})") from error
 
 
 class FeatureFile:
@@ -155,7 +161,7 @@ class FeatureFile:
         if self._shards.exists():
             try:
                 reason = self._reason_to_rebuild(Provenance.from_json(record.read_text(encoding="utf-8")))
-            except (OSError, ValueError, TypeError):
+            except (OSError, ValueError):
                 reason = "its shards have no record of their provenance"
             if not reason:
                 return
@@ -169,7 +175,7 @@ class FeatureFile:
 
     def _has_shard(self, start: int, stop: int) -> bool:
         try:
-            shard = np.load(self._shard(start, stop), allow_pickle=False)
-        except (OSError, ValueError, EOFError):
+            shard = as_array(read_data_file(self._shard(start, stop), MAX_BYTES))
+        except ValueError:
             return False
         return bool(shard.shape == (stop - start, FEATURE_DIM) and shard.dtype == np.float32)

@@ -16,6 +16,7 @@ from transformer_jax.tasks.anomaly.feature_cache import FeatureFile, Provenance,
 from transformer_jax.tasks.anomaly.resnet34 import ACTIVATION, ResNet34Features, fetch_weights, weights_digest
 
 FILE_NAMES = ("train_set_features.npz", "test_set_features.npz")  # as in the tutorial
+MAX_RESOLUTION = 4096  # pixels; the ResNet's first activation of 64 images is 64 GiB then
 CACHE = "cifar100_features"  # directory of the files that are computed here, apart from the tutorial's
 
 
@@ -95,8 +96,15 @@ def cifar100_features(
     return train, test
 
 
+def check_resolution(resolution: int) -> None:
+    """Raise an `InputError` for a resolution that the ResNet cannot work with, or not in a machine's memory."""
+    if not 1 <= resolution <= MAX_RESOLUTION:
+        raise InputError(f"resolution is {resolution}; it must be at least 1 and may be at most {MAX_RESOLUTION}")
+
+
 def _check_arguments(resolution: int, batch_size: int, shard_size: int, pretrained: str | None) -> None:
-    for name, value in (("resolution", resolution), ("batch_size", batch_size), ("shard_size", shard_size)):
+    check_resolution(resolution)
+    for name, value in (("batch_size", batch_size), ("shard_size", shard_size)):
         if value < 1:
             raise InputError(f"{name} is {value}; it must be at least 1")
     if pretrained not in ("imagenet", None):

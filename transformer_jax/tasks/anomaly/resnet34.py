@@ -12,12 +12,14 @@ from jaxtyping import Float, PRNGKeyArray, UInt8
 
 from transformer_jax.data.downloads import directory_for_download, in_one_line
 from transformer_jax.errors import InputError
+from transformer_jax.tasks.data_files import file_size
 from transformer_jax.training.compilation import CompiledStep, begin_to_run_once
 from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.trees import Variables
 
 FEATURE_DIM = 512  # channels of the last block
 ACTIVATION = "block4_2"  # the last block's
+MAX_BYTES = 2**28  # of the weights' file, which has 87 MB
 
 
 class ResNet34Features:
@@ -45,6 +47,8 @@ class ResNet34Features:
             return variables
 
         try:
+            if pretrained and weights_file(data_dir).is_file():
+                _check_sizes(weights_file(data_dir))
             _, finish = begin_to_run_once(init, jax.random.key(0))
             self._variables = finish()
         except (OSError, KeyError) as error:
@@ -94,6 +98,7 @@ def weights_digest(data_dir: Path, pretrained: str | None) -> str | None:
         return "random"
     if not weights_file(data_dir).is_file():
         return None
+    file_size(weights_file(data_dir), MAX_BYTES)
     with weights_file(data_dir).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -125,5 +130,19 @@ def fetch_weights(data_dir: Path, *, download: bool = True) -> None:
             raise InputError(
                 f"ResNet-34's ImageNet weights could not be downloaded from {url} ({in_one_line(error)}); {by_hand}"
             ) from error
-        target.parent.mkdir(exist_ok=True)
-        downloaded.replace(target)
+        try:
+            target.parent.mkdir(exist_ok=True)
+            downloaded.replace(target)
+        except OSError as error:  # something else is in their place
+            raise InputError(f"ResNet-34's ImageNet weights cannot be moved to {target} ({error})") from error
+
+
+def _check_sizes(path: Path) -> None:
+    """Raise an `OSError` if the arrays have more than twice the file's bytes: HDF5 makes up what a file only claims."""
+    import h5py
+
+    sizes: list[int] = []
+    with h5py.File(path, "r") as file:
+        file.visititems(lambda _, item: sizes.append(item.nbytes if isinstance(item, h5py.Dataset) else 0))
+    if sum(sizes) > 2 * file_size(path, MAX_BYTES):
+        raise OSError(f"its arrays claim {sum(sizes)} bytes, more than a file of its size holds")

@@ -4,8 +4,9 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from transformer_jax.data.epoch_sampler import EpochIndices
+from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import StackedSamples
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_number, check_sizes
 
 
 class AnomalySets:
@@ -21,7 +22,8 @@ class AnomalySets:
         redraw: draw new sets in each epoch, for training; otherwise the sets are always the same.
 
     Raises:
-        InputError: there are fewer than two classes, or a class with fewer than `set_size - 1` images.
+        InputError: labels or subset are no integers of rank 1, the subset holds an index outside the table, the seed is
+            negative, there are fewer than two classes, or a class with fewer than `set_size - 1` images.
     """
 
     def __init__(
@@ -33,17 +35,22 @@ class AnomalySets:
         subset: Int[np.ndarray, " M"] | None = None,
         redraw: bool = False,
     ) -> None:
+        _check_integers("labels", labels)
         self.anomalies = np.arange(len(labels)) if subset is None else np.asarray(subset)  # [M], of set i
+        _check_integers("subset", self.anomalies)
+        outside = self.anomalies[(self.anomalies < 0) | (self.anomalies >= len(labels))]
+        if outside.size:
+            raise InputError(f"subset holds {outside[0]}; its indices must be at least 0 and below {len(labels)}")
+        check_sizes(2, set_size=set_size)
+        check_sizes(0, seed=seed)
         self.set_size = set_size
         self.seed = seed
         self.redraw = redraw
         classes, self._class_of, self._class_sizes = np.unique(
             np.asarray(labels)[self.anomalies], return_inverse=True, return_counts=True
         )
-        if set_size < 2:
-            raise InputError(f"set_size is {set_size}; it must be at least 2")
         if len(classes) < 2:
-            raise InputError(f"there are {len(classes)} classes; finding the odd one out needs at least 2")
+            raise InputError(f"labels: there are {len(classes)} classes in the subset; there must be at least 2")
         if self._class_sizes.min() < set_size - 1:
             raise InputError(
                 f"set_size is {set_size}; it may be at most {self._class_sizes.min() + 1}, "
@@ -63,6 +70,10 @@ class AnomalySets:
     def __getitems__(self, indices: EpochIndices) -> StackedSamples:
         sets, positions = self.draw(indices.epoch)
         return StackedSamples((sets[indices], positions[indices]))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all that the sets are drawn from: the size of a set, the rows and their classes."""
+        return fingerprint([], [self.set_size, self.anomalies, self._class_of])
 
     def draw(self, epoch: int) -> tuple[Int[np.ndarray, "M S"], Int[np.ndarray, " M"]]:
         """All sets of an epoch: indices of the images, and position of each set's anomaly."""
@@ -95,7 +106,8 @@ class SetAnomalyDataset:
         set_size, seed, subset, redraw: as for `AnomalySets`.
 
     Raises:
-        InputError: features and labels are of different length, a feature is not finite, or what `AnomalySets` raises.
+        InputError: features are not of rank 2, features and labels are of different length, a feature is not finite, or
+            what `AnomalySets` raises.
     """
 
     def __init__(
@@ -119,9 +131,17 @@ class SetAnomalyDataset:
         indices, position = self.sets[index]
         return self.features[indices], indices, position
 
+    def fingerprint(self) -> str:
+        """SHA-256 of the features, and of all that the sets are drawn from."""
+        return fingerprint([self.sets], self.features)
+
 
 def check_features(features: Num[np.ndarray, "N F"], labels: Num[np.ndarray, " N_labels"]) -> None:
     """Raise an `InputError` if a table does not have a label for each row, or a feature is not finite."""
+    if np.ndim(features) != 2 or not np.issubdtype(np.asarray(features).dtype, np.number):
+        raise InputError(f"features has shape {np.shape(features)}; it must hold numbers, [N, F]")
+    if np.ndim(labels) != 1:
+        raise InputError(f"labels has shape {np.shape(labels)}; it must be [N]")
     if len(features) != len(labels):
         raise InputError(f"there are {len(features)} features and {len(labels)} labels; there must be as many")
     broken = np.flatnonzero(~np.isfinite(features).all(axis=1))
@@ -142,15 +162,23 @@ def stratified_split(
         The indices of the rest and those of the part, each in ascending order.
 
     Raises:
-        InputError: the fraction is not between 0 and 1.
+        InputError: the labels are no integers of rank 1, or the fraction is not between 0 and 1.
     """
+    check_number("fraction", fraction)
     if not 0 < fraction < 1:
         raise InputError(f"fraction is {fraction}; it must be above 0 and below 1")
+    _check_integers("labels", labels)
     in_part = np.zeros(len(labels), bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         in_part[members[: round(fraction * len(members))]] = True
     return np.flatnonzero(~in_part), np.flatnonzero(in_part)
+
+
+def _check_integers(name: str, values: Int[np.ndarray, " N"]) -> None:
+    array = np.asarray(values)
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise InputError(f"{name} has shape {array.shape} and type {array.dtype}; it must hold integers, [N]")
 
 
 def distinct_integers(

@@ -16,12 +16,13 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.config import TrainingConfig, check_at_least, setting
+from transformer_jax.config import TrainingConfig, check_at_least, check_memory, setting
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import Loader, make_loader
-from transformer_jax.errors import check_probability
+from transformer_jax.errors import InputError, check_probability
+from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.predictor import TransformerPredictor
-from transformer_jax.tasks.anomaly.features import has_cifar100
+from transformer_jax.tasks.anomaly.features import check_resolution, has_cifar100
 from transformer_jax.tasks.anomaly.report import permutation_error, predict_sets, print_mistakes, save_pictures
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import FeatureTable, cifar100_table, digits_table
@@ -48,12 +49,14 @@ class AnomalyConfig(TrainingConfig):
     num_layers: int = setting(2, of_model=True)  # encoder blocks
     dropout_prob: float = setting(0.1, of_model=True)  # dropout probability in the encoder and the output network
     input_dropout_prob: float = setting(0.1, of_model=True)  # dropout probability of the image features
-    data_dir: Path = setting(Path("data"), machine=True, path=True)  # directory of CIFAR-100 and its features
+    data_dir: Path = setting(Path("data"), machine=True)  # directory of CIFAR-100 and its features
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 2, "set_size")
         check_probability("input_dropout_prob", self.input_dropout_prob)
+        maps = 4 * self.batch_size * self.num_heads * self.set_size**2
+        check_memory(self, "the attention of a layer", maps, "batch_size", "num_heads", "set_size")
 
     def table(self) -> FeatureTable:
         """Features, label and split of every image."""
@@ -86,8 +89,12 @@ class Cifar100Config(AnomalyConfig):
     max_epochs: int = 100  # passes over the training set
     model_dim: int = setting(256, of_model=True)  # width of the model
     num_layers: int = setting(4, of_model=True)  # encoder blocks
-    features_dir: Path | None = setting(None, machine=True, path=True)  # directory of ready feature files, if any
+    features_dir: Path | None = setting(None, machine=True)  # directory of ready feature files, if any
     resolution: int = 224  # pixels to which images are enlarged for the ResNet
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_resolution(self.resolution)
 
     def table(self) -> FeatureTable:
         return cifar100_table(self.data_dir, self.features_dir, self.resolution)
@@ -137,19 +144,28 @@ class AnomalyTrainer(TrainerModule):
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
     def predict(self, inputs: Float[ArrayLike, "B S F"]) -> Float[np.ndarray, "B S"]:
-        """The probability of each image of each set being the odd one out, from the images' features."""
+        """The probability of each image of each set being the odd one out, from the images' features.
+
+        Raises:
+            InputError: `inputs` are no features `[B, S, F]` of a floating-point type, or one is not finite.
+        """
+        check_sequence("inputs", inputs)
+        broken = np.argwhere(~np.isfinite(np.asarray(inputs)))
+        if len(broken):
+            raise InputError(f"inputs holds a feature that is not finite, in set {broken[0, 0]} at {broken[0, 1]}")
         return np.asarray(nn.softmax(self._scores(self.params, inputs)[..., 0]))
 
 
 def default_config(data_dir: Path = Path("data")) -> AnomalyConfig:
     """`Cifar100Config` if CIFAR-100 or its features lie under `data_dir`; else `DigitsConfig`, and a printed hint."""
+    digits = DigitsConfig(data_dir=data_dir)  # checks the directory's name
     if has_cifar100(data_dir):
         return Cifar100Config(data_dir=data_dir)
     print(
         f"No CIFAR-100 under {data_dir}: using scikit-learn's handwritten digits. "
         "--dataset cifar100 downloads CIFAR-100 and the ResNet's weights."
     )
-    return DigitsConfig(data_dir=data_dir)
+    return digits
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,13 +5,14 @@ The words are those of the Unicode CLDR, from Babel.
 
 import dataclasses
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import cycle, islice, product
 from typing import Any, Literal
 
 import numpy as np
 
+from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair, padded_splits
 
 LOCALES = (
@@ -24,6 +25,7 @@ LOCALES = (
 STYLES = ("long", "medium", "full")
 FIRST_DAY = datetime.date(1900, 1, 1)
 LAST_DAY = datetime.date(2099, 12, 31)
+DATE_BYTES = len(FIRST_DAY.isoformat())  # of a target text
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -42,7 +44,13 @@ class DatePair(TextPair):
 
 
 def write_date(day: datetime.date, locale: str, style: str) -> str:
-    """A date in words: `write_date(date(2017, 1, 3), "fr", "full")` is `mardi 3 janvier 2017`."""
+    """A date in words: `write_date(date(2017, 1, 3), "fr", "full")` is `mardi 3 janvier 2017`.
+
+    Raises:
+        InputError: the locale is none of `LOCALES`, or the style none of `STYLES`.
+    """
+    check_choice("locale", locale, LOCALES)
+    check_choice("style", style, STYLES)
     from babel.dates import format_date
 
     return format_date(day, style, _locale(locale)).translate(TYPED)
@@ -53,7 +61,13 @@ def date_pairs(split: Split, size: int, seed: int = 42) -> list[DatePair]:
 
     The pair at an index is a function of (split, seed, index). Every day of the split occurs once before any occurs
     again, and the locales and styles take turns. A day belongs to one split, whatever the seed.
+
+    Raises:
+        InputError: the split is none of `SPLITS`, `size` is below 1, or the seed is negative.
     """
+    check_choice("split", split, SPLITS)
+    check_sizes(size=size)
+    check_sizes(0, seed=seed)
     forms = cycle(product(LOCALES, STYLES))
     return [
         DatePair(write_date(day, locale, style), day.isoformat(), locale, style)
@@ -61,11 +75,26 @@ def date_pairs(split: Split, size: int, seed: int = 42) -> list[DatePair]:
     ]
 
 
-def load_dates(train_size: int, val_size: int, test_size: int, seed: int = 42) -> PairSplits:
-    """Data sets of dates with these sizes; no day is in two of them."""
-    return padded_splits(
-        *(date_pairs(split, size, seed) for split, size in zip(SPLITS, (train_size, val_size, test_size), strict=True))
-    )
+def load_dates(
+    train_size: int, val_size: int, test_size: int, seed: int = 42, *, max_bytes: int | None = None
+) -> PairSplits:
+    """Data sets of dates with these sizes; no day is in two of them.
+
+    Raises:
+        InputError: a date in words has more than `max_bytes` bytes in UTF-8.
+    """
+    sizes = (train_size, val_size, test_size)
+    splits = padded_splits(*(date_pairs(split, size, seed) for split, size in zip(SPLITS, sizes, strict=True)))
+    longest = splits.train.shapes[-1].source  # in all three
+    if max_bytes is not None and longest > max_bytes:
+        raise InputError(f"max_bytes is {max_bytes}; it must be at least {longest}, the length of the longest date")
+    return splits
+
+
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Raise an `InputError` if a value is none of those that are allowed."""
+    if value not in allowed:
+        raise InputError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
 
 
 def days_of(split: Split) -> np.ndarray:

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Int, Shaped
 
 from transformer_jax.data.batch import Samples
+from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.data.loader import StackedSamples
 from transformer_jax.tasks.translation.byte_text import encode, pad
@@ -45,7 +46,7 @@ class PairDataset:
 
     def __init__(self, pairs: Sequence[TextPair], shapes: Sequence[Shape] | None = None) -> None:
         self.pairs = pairs
-        lengths = _lengths(pairs)
+        self._lengths = lengths = _lengths(pairs)
         self.shapes = choose_shapes(*lengths) if shapes is None else list(shapes)
         # [N], the shape of each pair: `groups` of `make_loader`, which puts pairs of one shape into one batch. A batch
         # of dates then has 1.28 source positions for each real one, and 3.8 when pairs are mixed: one text in 50 is of
@@ -65,6 +66,12 @@ class PairDataset:
         source = pad([encode(pair.source) for pair in pairs], shape.source)
         target = pad([encode(pair.target, delimited=True) for pair in pairs], shape.target)
         return StackedSamples((PairInputs(source, target[:, :-1]), target[:, 1:]))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the pairs and of the shapes to which they are padded."""
+        texts = ("".join(getattr(pair, side) for pair in self.pairs) for side in ("source", "target"))
+        arrays = (np.frombuffer(text.encode(), np.uint8) for text in texts)
+        return fingerprint([], [np.array(self.shapes), *self._lengths, *arrays])
 
 
 class PairSplits(NamedTuple):

@@ -4,14 +4,18 @@ The first column is the source, the second the target; further ones are ignored.
 """
 
 import codecs
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from transformer_jax.errors import InputError
+from transformer_jax.tasks.data_files import read_data_file
 from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair, padded_splits
 
+MAX_FILE_BYTES = 2**31  # the pairs take several times as much memory
+MAX_LINE_BYTES = 2**20  # a longer line is no pair of sentences
 HELD_OUT = 0.05  # of all sources for validation, and as many for the test
 MAX_HELD_OUT = 2_000  # sources in each of the two; decoding takes long
 
@@ -43,15 +47,11 @@ def read_pairs(path: Path) -> list[TextPair]:
     A byte order mark, Windows' line ends and blank lines at the end are ignored.
 
     Raises:
-        InputError: the file cannot be read; a line is not UTF-8, has no tab, or has an empty side.
+        InputError: the file cannot be read, is no regular file or too large; a line is not UTF-8, has no tab, a NUL or
+            an empty side, or is too long.
     """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    content = content.removeprefix(codecs.BOM_UTF8).rstrip(b" \r\n")
-    lines = content.split(b"\n") if content else []
-    return [_pair(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+    content = read_data_file(Path(path), MAX_FILE_BYTES).removeprefix(codecs.BOM_UTF8).rstrip(b" \r\n")
+    return [_pair(line, f"{path}:{number}") for number, line in enumerate(io.BytesIO(content), start=1)]
 
 
 def split_pairs(pairs: Sequence[TextPair], seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
@@ -78,12 +78,16 @@ def split_pairs(pairs: Sequence[TextPair], seed: int) -> tuple[list[TextPair], l
 
 def _pair(line: bytes, place: str) -> TextPair:
     """The pair on a line; `place` is the file and the line's number."""
+    if len(line) > MAX_LINE_BYTES:
+        raise InputError(f"{place}: the line has {len(line)} bytes; it may have at most {MAX_LINE_BYTES}")
     try:
         columns = line.decode().split("\t")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{place}: byte {error.start + 1} of the line, 0x{line[error.start]:02x}, is not valid UTF-8"
         ) from None
+    if b"\0" in line:
+        raise InputError(f"{place}: byte {line.index(0) + 1} of the line is NUL, which no text holds")
     if len(columns) < 2:
         raise InputError(f"{place}: no tab in the line; one must separate the source text from the target text")
     source, target = (column.strip() for column in columns[:2])

@@ -43,12 +43,11 @@ def save_attention(trainer: TrainerModule, pair: TextPair) -> None:
 def byte_labels(text: str) -> list[str]:
     """A label for each byte of a text: the character at its first byte, a dot at its other bytes.
 
-    A character without a glyph in matplotlib's font is written as its code point.
+    A character without a glyph in matplotlib's font is written as its code point, a control character for example.
     """
     labels = []
     for character in text:
-        shown = (
-            "␣" if character == " " else character if ord(character) < FIRST_WITHOUT_GLYPH else f"{ord(character):X}"
-        )
+        has_glyph = ord(character) < FIRST_WITHOUT_GLYPH and character.isprintable()
+        shown = "␣" if character == " " else character if has_glyph else f"{ord(character):X}"
         labels += [shown, *["·"] * (len(character.encode()) - 1)]
     return labels

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,18 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.config import Criterion, TrainingConfig, check_at_least, setting
+from transformer_jax.config import Criterion, TrainingConfig, check_at_least, check_at_most, check_memory, setting
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import make_loader
 from transformer_jax.decoding.beam_search import beam_search
+from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Cache, Decoded, greedy_decode
 from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.nn.masks import padding_mask
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, pad
-from transformer_jax.tasks.translation.dates import load_dates
+from transformer_jax.tasks.translation.dates import DATE_BYTES, load_dates
 from transformer_jax.tasks.translation.padded_pairs import PairInputs, PairSplits, TextPair
 from transformer_jax.tasks.translation.pair_files import load_pairs
 from transformer_jax.tasks.translation.report import save_attention, score
@@ -33,6 +34,8 @@ from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
+PAIR_BYTES = 400  # of a date's pair in memory, a Python object
+MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
 LENGTH_STEP = 16  # texts are padded to a multiple of this length; each such length is compiled once
 
 
@@ -47,7 +50,7 @@ class TranslationConfig(TrainingConfig):
         InputError: at construction, for a value that cannot work.
     """
 
-    data: Path | None = setting(None, path=True)  # file of pairs, source TAB target in each line; without it, dates
+    data: Path | None = None  # file of pairs, source TAB target in each line; without it, dates
     max_bytes: int = 256  # longest text in bytes; pairs with a longer one are left out
     train_size: int = 192_000  # dates in the training set
     val_size: int = 1_000  # dates in the validation set
@@ -68,11 +71,24 @@ class TranslationConfig(TrainingConfig):
         super().__post_init__()
         check_at_least(self, 1, "dim_feedforward", "train_size", "val_size", "test_size", "max_bytes", "beam_width")
         check_at_least(self, 0, "length_penalty")
+        check_at_most(self, MAX_LENGTH_PENALTY, "length_penalty")
         if self.max_bytes + 2 > Transformer.max_len:
             raise InputError(
                 f"max_bytes is {self.max_bytes}; it may be at most {Transformer.max_len - 2}, the longest text "
                 "that the model has positions for"
             )
+        for name in ("train_size", "val_size", "test_size"):
+            check_memory(self, "the dates", PAIR_BYTES * getattr(self, name), name)
+        weights = 2 * self.num_layers * 2 * self.model_dim * self.dim_feedforward  # of both stacks
+        check_memory(self, "the model", 16 * weights, "dim_feedforward", "model_dim", "num_layers")
+        hypotheses = self.batch_size * self.beam_width
+        keys = 4 * 2 * self.num_layers * self.model_dim * self.max_translation  # and values, of one hypothesis
+        check_memory(self, "the cache of a search", hypotheses * keys, "batch_size", "beam_width", "max_bytes")
+
+    @property
+    def max_translation(self) -> int:
+        """Most tokens of a translation, including the end token."""
+        return DATE_BYTES + 1 if self.data is None else self.max_bytes + 1
 
     @property
     def default_criterion(self) -> Criterion:
@@ -88,7 +104,7 @@ class TranslationConfig(TrainingConfig):
     def splits(self) -> PairSplits:
         """Training, validation and test pairs."""
         if self.data is None:
-            return load_dates(self.train_size, self.val_size, self.test_size)
+            return load_dates(self.train_size, self.val_size, self.test_size, max_bytes=self.max_bytes)
         return load_pairs(self.data, max_bytes=self.max_bytes)
 
 
@@ -130,8 +146,12 @@ class TranslationTrainer(TrainerModule):
         """Translations of texts.
 
         Raises:
-            InputError: a text is empty, or longer than `max_bytes`.
+            InputError: `inputs` is no sequence of texts, a text is empty or longer than `max_bytes`, or the model gives
+                logits of NaN.
         """
+        is_list = isinstance(inputs, Iterable) and not isinstance(inputs, str)
+        if not is_list or not all(isinstance(text, str) for text in inputs):
+            raise InputError(f"inputs is {inputs!r:.60}; it must be a list of texts")
         sources = [encode(text) for text in inputs]
         for text, source in zip(inputs, sources, strict=True):
             if not 1 <= len(source) <= self.config.max_bytes:
@@ -147,15 +167,11 @@ class TranslationTrainer(TrainerModule):
                 batch = members[start : start + self.config.batch_size]
                 rows = [sources[index] for index in batch]
                 rows += [rows[0]] * (self.config.batch_size - len(rows))  # one size, one compilation
-                tokens = self._translate(params, pad(rows, int(length))).tokens
-                for index, ids in zip(batch, np.asarray(tokens), strict=False):
+                found = self._translate(params, pad(rows, int(length)))
+                check_scores(found.scores)
+                for index, ids in zip(batch, np.asarray(found.tokens), strict=False):
                     translations[index] = decode(ids)
         return translations
-
-    @property
-    def _max_length(self) -> int:
-        """Most tokens of a translation, including the end token."""
-        return 11 if self.config.data is None else self.config.max_bytes + 1
 
     def _decode(self, params: Params, source: Int[Array, "B S"]) -> Decoded:
         """The best translation of each row: by beam search, or the greedy one where `beam_width` is 1."""
@@ -177,7 +193,7 @@ class TranslationTrainer(TrainerModule):
             start_token=START,
             end_token=END,
             pad_token=PAD,
-            max_length=self._max_length,
+            max_length=config.max_translation,
             grow=DecodingCache.grow,
         )
         if config.beam_width == 1:
