@@ -4,6 +4,11 @@
 for the ResNet's features. Without `--dataset`, CIFAR-100 is taken where it lies under `--data-dir`, else the digits.
 """
 
+if __name__ == "__main__":  # the imports below take seconds
+    from transformer_jax.training.signals import end_at_signals
+
+    end_at_signals()
+
 import dataclasses
 import inspect
 from pathlib import Path

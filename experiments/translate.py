@@ -4,6 +4,11 @@ Without `--data` it learns dates, in about 3 minutes on two CPU cores. `--data p
 pairs. `--interactive` translates what is typed, or stands on standard input, with the run that was trained.
 """
 
+if __name__ == "__main__":  # the imports below take seconds
+    from transformer_jax.training.signals import end_at_signals
+
+    end_at_signals()
+
 import sys
 from dataclasses import dataclass
 from functools import partial

@@ -4,8 +4,10 @@ import contextlib
 import gc
 import io
 import runpy
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 from unittest import mock
 
@@ -20,12 +22,24 @@ class Outcome(NamedTuple):
     stderr: str
 
 
+@contextlib.contextmanager
+def own_handlers() -> Iterator[None]:
+    """This process's handlers of signals come back after a command, which leaves its own in place."""
+    previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 def call(script: str, *arguments: object, stdin: str = "") -> Outcome:
     """Run a script of `experiments/` here, with these arguments of the command line."""
     path = str(REPOSITORY / "experiments" / script)
     stdout, stderr = io.StringIO(), io.StringIO()
     status = 0
     with (
+        own_handlers(),
         mock.patch.object(sys, "argv", [path, *map(str, arguments)]),
         mock.patch.object(sys, "stdin", io.StringIO(stdin)),
         mock.patch.object(gc, "freeze"),  # this process goes on afterwards

@@ -4,8 +4,11 @@ import contextlib
 import gc
 import inspect
 import io
+import os
 import re
+import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -14,31 +17,33 @@ import tyro
 
 from transformer_jax.config import PRECEDENCE, TrainingConfig
 from transformer_jax.errors import InputError
+from transformer_jax.training.background_errors import BackgroundErrors
 from transformer_jax.training.compilation import prepare_jax
-from transformer_jax.training.signals import Interrupted
+from transformer_jax.training.signals import CommandSignals, Interrupted, Stopped, end_at_signals
 
 Config = TypeVar("Config")
 
 
 def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], object]) -> None:
-    """Read a config from this process's arguments and train with it.
+    """Read a config from this process's arguments and train with it; the process ends afterwards.
 
-    A mistake that the user can correct ends the process with one line and status 2, a training that diverged with
-    status 1, a signal with 128 and its number.
+    A mistake that the user can correct and an error of the operating system end it with one line and status 2, a
+    training that diverged with status 1, a signal with 128 and its number. If nobody reads the output any more, as
+    after `| head`, it ends in silence with 141, the status that a shell shows for other programs then.
     """
+    signals = CommandSignals()
     gc.freeze()  # modules stay until the end; garbage collection need not look through them again and again
     try:
-        config = read_config(sys.argv[1:])
-        prepare_jax(config if isinstance(config, TrainingConfig) else None)  # before anything is computed
-        train(config)
-    except InputError as error:
-        _exit(str(error), status=2)
-    except FloatingPointError as error:
-        _exit(str(error), status=1)
-    except Interrupted as interruption:
-        print(interruption, file=sys.stderr)
-        sys.exit(interruption.exit_status)
+        with BackgroundErrors():
+            config = read_config(sys.argv[1:])
+            _prepare(config)
+            train(config)
+            _flush_output()
+            signals.raise_if_signalled()
+    except (InputError, FloatingPointError, OSError, Interrupted, Stopped) as error:
+        _exit(error)
     finally:
+        end_at_signals()
         gc.freeze()  # the process ends: a last garbage collection takes a second
 
 
@@ -98,6 +103,7 @@ def _in_one_line(read: Callable[[], Read], *, shows_help: bool) -> Read:
             return read()
     except SystemExit as stop:
         if not stop.code:  # --help
+            _flush_output()
             raise
         raise InputError(_message(errors.getvalue())) from None
 
@@ -110,6 +116,42 @@ def _message(box: str) -> str:
     return re.sub(r"^Error parsing \w+: ", "", " ".join(filter(None, sentence)))
 
 
-def _exit(message: str, status: int) -> NoReturn:
-    print(f"{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr)
+def _prepare(config: object) -> None:
+    """Set JAX up, before anything is computed."""
+    if not isinstance(config, TrainingConfig):
+        return prepare_jax()
+    cache = config.compilation_cache
+    try:
+        if cache is not None:
+            cache.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=cache).close()
+    except OSError as error:  # for JAX it would be a warning at each program
+        raise InputError(
+            f"compilation_cache is {cache}; it must be a directory that can be written ({error})"
+        ) from error
+    return prepare_jax(config)
+
+
+def _exit(error: BaseException) -> NoReturn:
+    """End the process with an error's line and status."""
+    line, status = f"{Path(sys.argv[0]).name}: error: {error}", 2
+    if isinstance(error, FloatingPointError):
+        status = 1
+    elif isinstance(error, (Interrupted, Stopped)):
+        line, status = str(error), error.exit_status
+    elif isinstance(error, BrokenPipeError):
+        line, status = "", 128 + signal.SIGPIPE
+    for stream, text in ((sys.stdout, ""), (sys.stderr, line and line.replace("\n", " ") + "\n")):
+        try:
+            if stream is not None:
+                stream.write(text)
+                stream.flush()
+        except OSError:  # Python would try again at its end, and complain
+            with contextlib.suppress(io.UnsupportedOperation):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(status)
+
+
+def _flush_output() -> None:
+    if sys.stdout is not None:  # None where the process was started without it
+        sys.stdout.flush()

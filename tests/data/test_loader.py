@@ -1,5 +1,8 @@
 """Loaders: NumPy batches, whole batches at once, and an order that is a function of (seed, epoch)."""
 
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 from itertools import chain, islice
@@ -168,6 +171,26 @@ def test_workers_give_the_same_batches_as_none():
     # Nor does it go on with the next one's batches.
     with pytest.raises(RuntimeError, match="another epoch of this loader was begun"):
         next(early)
+
+
+@pytest.mark.slow
+def test_workers_leave_signals_to_the_main_process_and_a_dead_one_is_an_error():
+    def handling() -> tuple:
+        return signal.getsignal(signal.SIGCHLD), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    before, others = handling(), set(multiprocessing.active_children())
+    loader = numbers(num_workers=1)
+    batches = loader.epoch(0)
+    [worker] = set(multiprocessing.active_children()) - others
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(worker.pid, signal_number)  # while it starts
+    assert len(order_of(batches)) == 8
+    assert handling() == before
+    worker.kill()
+    with pytest.raises(
+        InputError, match=rf"\({worker.pid}, one of 1 workers\) was killed by SIGKILL; the same command"
+    ):
+        order_of(loader.epoch(1))
 
 
 def test_impossible_loaders_are_errors():

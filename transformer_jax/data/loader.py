@@ -1,7 +1,7 @@
 """Batches of NumPy arrays through PyTorch's `DataLoader`, in an order that is a function of (seed, epoch)."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import TYPE_CHECKING, Protocol, cast, overload, runtime_checkable
 
 import jax
@@ -10,7 +10,8 @@ from jaxtyping import Int, PyTree
 
 from transformer_jax.data.batch import Samples, as_pair, num_rows
 from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices
-from transformer_jax.errors import InputError
+from transformer_jax.data.worker_processes import WorkerProcesses
+from transformer_jax.errors import InputError, check_whole
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -56,10 +57,19 @@ class StackedSamples(Sequence[PyTree]):
 
 
 def numpy_collate(samples: Sequence[PyTree]) -> PyTree:
-    """Stack samples, pytrees of equal structure, into one pytree of NumPy arrays `[B, ...]`."""
+    """Stack samples, pytrees of equal structure, into one pytree of NumPy arrays `[B, ...]`.
+
+    Raises:
+        InputError: `samples` is no list, or empty; the samples differ in structure or in the shape of an array.
+    """
     if isinstance(samples, StackedSamples):
         return samples.stacked
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
+    if not isinstance(samples, Sequence) or isinstance(samples, str) or not samples:
+        raise InputError(f"samples is {samples!r}; it must be a list of at least one sample")
+    try:
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
+    except ValueError as error:
+        raise InputError(f"samples can't be stacked, since they differ: {error}") from error
 
 
 def import_pytorch() -> None:
@@ -96,6 +106,7 @@ class Loader:
         self._sampler = sampler
         self._num_workers = num_workers
         self._newest_epoch = _NewestEpoch()
+        self._workers = WorkerProcesses()
 
     @property
     def batch_size(self) -> int:
@@ -130,21 +141,22 @@ class Loader:
 
         Raises:
             InputError: `first_batch` is not one of the epoch's batches, nor their number; `batches_at_once` is below 1;
-                a sample is not `(inputs, targets)`.
+                a sample is not `(inputs, targets)`; a worker was killed.
             RuntimeError: with workers, at the next item of an epoch after another one was begun.
         """
         indices = self._sampler.epoch(epoch, first_batch, batches_at_once)
         self._newest_epoch.indices = indices
-        return self._receive(iter(self._loader), indices)
+        with self._workers.watched():
+            return self._receive(self._begin(), indices)
 
     def _receive(self, batches: Iterator[PyTree], indices: Iterator[EpochIndices]) -> Iterator[Samples]:
         while True:
             # Workers outlive the epoch: PyTorch gives one and the same iterator for all epochs.
             if self._num_workers and indices is not self._newest_epoch.indices:
                 raise RuntimeError("another epoch of this loader was begun; with workers only the newest one goes on")
-            try:
-                samples = next(batches)
-            except StopIteration:
+            with self._workers.watched():
+                samples = next(batches, None)
+            if samples is None:
                 return
             yield as_pair(samples)
 
@@ -155,6 +167,13 @@ class Loader:
             InputError: the sample is not `(inputs, targets)`.
         """
         return as_pair(numpy_collate([self.dataset[0]]))
+
+    def _begin(self) -> Iterator[PyTree]:
+        """Begin to load the newest epoch."""
+        if self._num_workers and "_loader" not in vars(self):  # the first epoch; the workers stay for all
+            with self._workers.starting():
+                return iter(self._loader)
+        return iter(self._loader)
 
     @functools.cached_property
     def _loader(self) -> "torch.utils.data.DataLoader[Samples]":
@@ -198,10 +217,11 @@ def make_loader(
         InputError: the data set is empty, or smaller than one batch with `drop_last`; a number is below its minimum;
             `groups` does not have one number for each sample.
     """
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; it must be at least 1")
-    if num_workers < 0:
-        raise InputError(f"num_workers is {num_workers}; it must be at least 0")
+    if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
+        raise InputError(f"dataset is a {type(dataset).__name__}; it must have a length, and a sample for each index")
+    check_whole("batch_size", batch_size, 1)
+    check_whole("num_workers", num_workers, 0)
+    check_whole("seed", seed, 0)
     if len(dataset) == 0:
         raise InputError("the dataset is empty; it must hold at least one sample")
     if drop_last and batch_size > len(dataset):

@@ -10,6 +10,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Shaped
 
+from transformer_jax.errors import InputError
+
 # By metric: values [B, ...], and weights of the same rank or one for all (0 leaves an element out).
 Elements: TypeAlias = Mapping[str, tuple[ArrayLike, ArrayLike]]
 # By metric: the weighted sum, and the sum of the weights.
@@ -20,13 +22,17 @@ def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
     """Sum each metric's values, each with its weight, over the valid rows.
 
     Raises:
-        ValueError: weights that are neither of the values' rank nor one number.
+        InputError: values without a row for each of `valid`, or weights that are neither of the values' rank and
+            broadcast to them, nor one number.
     """
     valid = jnp.asarray(valid)
 
     def sums(values: Shaped[Array, "B ..."], weights: ArrayLike) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        if jnp.ndim(weights) not in (0, values.ndim):
-            raise ValueError(
+        if values.shape[:1] != valid.shape:
+            raise InputError(f"values of shape {values.shape} for {valid.shape} valid; there must be a row for each")
+        fits = all(size in (1, needed) for size, needed in zip(jnp.shape(weights), values.shape, strict=False))
+        if jnp.ndim(weights) not in (0, values.ndim) or not fits:
+            raise InputError(
                 f"weights of shape {jnp.shape(weights)} for values of shape {values.shape}; one for each, or 1"
             )
         valid_rows = valid.reshape(-1, *[1] * (values.ndim - 1))  # [B 1 ...]
@@ -38,6 +44,12 @@ def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
 
 
 def means(steps: Sequence[Sums]) -> dict[str, float]:
-    """Weighted mean of each metric over the sums of several steps."""
+    """Weighted mean of each metric over the sums of several steps.
+
+    Raises:
+        InputError: there are no steps.
+    """
+    if not steps:
+        raise InputError("steps is empty; there must be at least one step to take the mean of")
     totals = jax.tree.map(lambda *parts: np.sum(parts, dtype=np.float64), *steps)
     return {name: float(total / weight) for name, (total, weight) in totals.items()}

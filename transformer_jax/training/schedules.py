@@ -1,11 +1,13 @@
 """Learning-rate schedules: functions of the step, plain or traced."""
 
+import math
+
 import jax.numpy as jnp
 import optax
 from jax import Array
 from jax.typing import ArrayLike
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_number, check_sizes
 
 
 def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax.Schedule:
@@ -14,8 +16,9 @@ def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax
     It is 0 from `max_iters` on. With `warmup = 0` there is no warm-up.
 
     Raises:
-        InputError: `warmup` is negative, or not below `max_iters`.
+        InputError: `base_lr` is not a finite number above 0, or `warmup` is negative, or not below `max_iters`.
     """
+    _check_rate(base_lr)
     _check_warmup(warmup, max_iters)
 
     def schedule(step: ArrayLike) -> Array:
@@ -32,8 +35,9 @@ def warmup_then_cosine_schedule(base_lr: float, warmup: int, max_iters: int) -> 
     It is 0 from `max_iters` on. With `warmup = 0` it begins at `base_lr`.
 
     Raises:
-        InputError: `warmup` is negative, or not below `max_iters`.
+        InputError: `base_lr` is not a finite number above 0, or `warmup` is negative, or not below `max_iters`.
     """
+    _check_rate(base_lr)
     _check_warmup(warmup, max_iters)
     return optax.warmup_cosine_decay_schedule(0.0 if warmup else base_lr, base_lr, warmup, max_iters)
 
@@ -44,10 +48,7 @@ def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
     Raises:
         InputError: `d_model` or `warmup` is below 1.
     """
-    if d_model < 1:
-        raise InputError(f"d_model is {d_model}; it must be at least 1")
-    if warmup < 1:
-        raise InputError(f"warmup is {warmup}; it must be at least 1")
+    check_sizes(d_model=d_model, warmup=warmup)
 
     def schedule(step: ArrayLike) -> Array:
         decay = jnp.maximum(step, 1) ** -0.5  # t = 0 is in the warm-up, but must not divide by it
@@ -56,6 +57,15 @@ def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
     return schedule
 
 
+def _check_rate(base_lr: float) -> None:
+    check_number("base_lr", base_lr)
+    if not 0 < base_lr < math.inf:
+        raise InputError(f"base_lr is {base_lr}; it must be a finite number above 0")
+
+
 def _check_warmup(warmup: int, max_iters: int) -> None:
+    check_number("warmup", warmup)
+    check_sizes(max_iters=max_iters)
     if not 0 <= warmup < max_iters:
         raise InputError(f"warmup is {warmup}; it must be at least 0 and below max_iters, which is {max_iters}")
+    check_sizes(0, warmup=warmup)

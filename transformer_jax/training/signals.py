@@ -1,9 +1,14 @@
-"""SIGTERM and SIGINT as a request to stop, which the training loop grants after a step."""
+"""SIGTERM and SIGINT: the training loop saves and stops after a step; elsewhere they end the command at once."""
 
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+Handler = Callable[[int, FrameType | None], object]
 
 
 class Interrupted(Exception):  # noqa: N818 (it is no error)
@@ -15,6 +20,25 @@ class Interrupted(Exception):  # noqa: N818 (it is no error)
         self.exit_status = 128 + signal_number
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal ends the command outside of the training loop; libraries clean up as for Ctrl-C."""
+
+    def __init__(self, signal_number: int) -> None:
+        name = signal.Signals(signal_number).name
+        super().__init__(f"{name}: stopped; the same command goes on from what is saved")
+        self.signal_number = signal_number
+        self.exit_status = 128 + signal_number
+        self.is_sent_again = False
+
+    def send_again(self) -> None:
+        """Send the signal again, a moment later, since this error came up in a callback that swallowed it.
+
+        Python calls such callbacks at any time, JAX's at garbage collections for one.
+        """
+        self.is_sent_again = True
+        threading.Timer(0.01, os.kill, (os.getpid(), self.signal_number)).start()
+
+
 class StopRequest:
     """While active, records the first SIGTERM or SIGINT; a second one ends the process at once."""
 
@@ -23,15 +47,14 @@ class StopRequest:
         self._previous: dict[signal.Signals, signal._HANDLER] = {}  # handlers to restore
 
     def __enter__(self) -> "StopRequest":
-        # Python lets only the main thread set handlers; in another thread no signal is recorded.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._previous[number] = signal.signal(number, self._record)
+        self._previous = _handle_signals(self._record)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if self.signal_number is not None and error is None:
+            signal.raise_signal(self.signal_number)  # it came too late to be raised here
 
     def raise_if_signalled(self, step: int) -> None:
         """Raise `Interrupted` if a signal was recorded; `step` steps are saved."""
@@ -40,6 +63,56 @@ class StopRequest:
 
     def _record(self, signal_number: int, frame: FrameType | None) -> None:
         if self.signal_number is not None:
-            signal.signal(signal_number, signal.SIG_DFL)
-            os.kill(os.getpid(), signal_number)
+            _end_by(signal_number)
         self.signal_number = signal_number
+
+
+class CommandSignals:
+    """Handles the signals of a command, from its beginning to the end of the process.
+
+    The first signal raises `Stopped` in the main thread, a second one ends the process at once. A `StopRequest` inside
+    takes over while it is active.
+    """
+
+    def __init__(self) -> None:
+        self._stopped: Stopped | None = None  # of the first signal
+        _handle_signals(self._stop)
+
+    def raise_if_signalled(self) -> None:
+        """Raise `Stopped` if a signal came, and something swallowed the error."""
+        if self._stopped is not None:
+            raise self._stopped
+
+    def _stop(self, signal_number: int, frame: FrameType | None) -> None:
+        if self._stopped is not None and not self._stopped.is_sent_again:
+            _end_by(signal_number)
+        self._stopped = Stopped(signal_number)
+        raise self._stopped
+
+
+def end_at_signals() -> None:
+    """Let SIGTERM and SIGINT end this process at once and in silence, with 128 and the signal's number.
+
+    For the time before a command's `run` and after it, when there is nothing to save and nothing to clean up.
+    """
+    _handle_signals(lambda signal_number, frame: os._exit(128 + signal_number))
+
+
+def _handle_signals(handler: Handler) -> dict[signal.Signals, "signal._HANDLER"]:
+    """Set the handler of each signal that the process was not told to ignore (`nohup`, `&` in a script).
+
+    Returns:
+        The previous handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Python lets only the main thread set handlers
+        return {}
+    previous: dict[signal.Signals, signal._HANDLER] = {}
+    for number in SIGNALS:
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: set by another language's code
+            previous[number] = signal.signal(number, handler)
+    return previous
+
+
+def _end_by(signal_number: int) -> None:
+    signal.signal(signal_number, signal.SIG_DFL)
+    os.kill(os.getpid(), signal_number)

@@ -1,7 +1,6 @@
 """TrainerModule: trains a task's model, evaluates it, predicts with it."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -9,11 +8,11 @@ import flax.linen as nn
 import jax
 import numpy as np
 import optax
-import psutil
 from jax.typing import ArrayLike
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
+from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader, import_pytorch
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
@@ -23,6 +22,7 @@ from transformer_jax.training.hooks import Task
 from transformer_jax.training.loop import TrainingLoop, parameter_table
 from transformer_jax.training.metrics import Sums, means, weighted_sums
 from transformer_jax.training.parallel import Replicated, sum_over_devices
+from transformer_jax.training.process_age import process_age
 from transformer_jax.training.runner import Pace, StepRunner
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, initial_state
@@ -157,7 +157,8 @@ class TrainerModule(Task):
         check_metrics(self._eval_step.result_shapes(*evaluated), config.criterion)
         if not train_loader.has_groups:  # else the example has the shapes of one group
             self._eval_step.begin_to_compile(*evaluated)
-        self._run = run = RunDirectory(config, self.name)
+        data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants)
+        self._run = run = RunDirectory(config, self.name, data)
         try:
             print(parameter_table(shapes.params))
             with StopRequest() as request:
@@ -249,7 +250,7 @@ class TrainerModule(Task):
             "train_seconds": seconds["train"],
             "compile_seconds": seconds["compile"],
             "eval_seconds": seconds["eval"],
-            "total_seconds": time.time() - psutil.Process().create_time(),
+            "total_seconds": process_age(),
             "device": self.strategy.device_kind,
             "num_devices": self.strategy.num_devices,
             "seed": self.config.seed,

@@ -1,0 +1,214 @@
+"""A command ends with one line, or in silence, and with a status that says why; it saves what it can."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from commands import call, own_handlers, start
+from kill_and_resume import command
+from repository import REPOSITORY
+
+from transformer_jax.cli import run
+
+SETTINGS = ("--max-epochs=2", "--train-size=2000", "--val-size=257", "--test-size=257", "--warmup=3", "--eval-every=1")
+LONG = ("--max-epochs=100000", *SETTINGS[1:])
+PATIENCE = 300  # seconds
+
+
+@contextmanager
+def started(arguments: list[str], **options) -> Iterator[subprocess.Popen]:
+    """A command in a process group of its own, with buffered output as most users have it, killed after the block."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(arguments, start_new_session=True, **{**pipes, **options}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until(holds, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def has_checkpoint(parent: Path) -> bool:
+    return any(path.name.isdigit() for path in (parent / "ReverseTask" / "checkpoints").glob("*"))
+
+
+def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+
+@pytest.fixture
+def handlers_come_back() -> Iterator[None]:
+    with own_handlers():
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["reverse.py", "anomaly.py", "translate.py"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_imports_ends_a_command_in_silence(script, number, tmp_path):
+    with started(command(script, tmp_path)) as process:
+        wait_until(lambda: "jaxlib" in Path(f"/proc/{process.pid}/maps").read_text(), process)
+        process.send_signal(number)
+        output = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, *output) == (128 + number, "", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_training_ends_a_command_with_its_status_and_the_next_one_completes_it(number, tmp_path):
+    arguments = command("reverse.py", tmp_path, *SETTINGS)
+    arguments.insert(1, "-u")
+    with started(arguments) as process:
+        while not process.stdout.readline().startswith("Epoch 2"):
+            pass
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + number
+    assert errors.startswith(f"{number.name}: stopped")
+    assert errors.count("\n") == 1
+    assert subprocess.run(arguments, stdout=subprocess.DEVNULL, timeout=PATIENCE).returncode == 0
+    assert json.loads((tmp_path / "ReverseTask" / "results.json").read_text())["steps"] == 30
+
+
+@pytest.mark.slow
+def test_a_signal_that_was_to_be_ignored_changes_nothing(tmp_path):
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    arguments = command("reverse.py", tmp_path, *SETTINGS)  # with `ignoring`, as the shell starts `command &`
+    with started([sys.executable, "-c", ignoring, arguments[0], "-u", *arguments[1:]]) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_whole_group_saves_also_with_workers(tmp_path):
+    with started(command("reverse.py", tmp_path, *LONG, "--num-workers=2")) as process:
+        wait_until(lambda: has_checkpoint(tmp_path), process)
+        workers = workers_of(process)
+        os.killpg(process.pid, signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM
+    newest = max(int(path.name) for path in (tmp_path / "ReverseTask" / "checkpoints").glob("[0-9]*"))
+    assert errors == f"SIGTERM: stopped and saved after step {newest}; the same command goes on from there\n"
+    assert len(workers) == 2
+    assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_a_command_with_one_line(tmp_path):
+    with started(command("reverse.py", tmp_path, *LONG, "--num-workers=2")) as process:
+        wait_until(lambda: has_checkpoint(tmp_path), process)
+        worker = workers_of(process)[1]
+        worker.kill()
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert errors == (
+        f"reverse.py: error: a process that loads data ({worker.pid}, one of 2 workers) was killed by SIGKILL; "
+        "the same command goes on from the newest checkpoint\n"
+    )
+    assert has_checkpoint(tmp_path)
+
+
+@pytest.mark.slow
+def test_workers_end_after_a_killed_main_process(tmp_path):
+    with started(command("reverse.py", tmp_path, *LONG, "--num-workers=2")) as process:
+        wait_until(lambda: has_checkpoint(tmp_path), process)
+        workers = workers_of(process)
+        process.kill()
+    assert len(workers) == 2
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert alive == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [100, 1000, 8000, 20_000])  # bytes: a config, events, arrays, pictures
+def test_a_full_disk_is_one_line(size, tmp_path):
+    # The operating system takes no more in one file, as a full disk does.
+    limited = (
+        f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size})); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
+    process = subprocess.run(
+        [sys.executable, "-c", limited, *command("reverse.py", tmp_path, *SETTINGS)],
+        capture_output=True, text=True, timeout=PATIENCE, env=environment,
+    )  # fmt: skip
+    assert process.returncode == 2
+    assert process.stderr.startswith("reverse.py: error: ")
+    assert "written" in process.stderr
+    assert process.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_ends_a_command_in_silence(tmp_path):
+    trained = tmp_path / "TranslationTask"
+    trained.symlink_to(REPOSITORY / "checkpoints" / "pretrained" / "dates")
+    with started(
+        command("translate.py", tmp_path, "--interactive"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdin.write("March 3, 2004\n" * 3)
+        process.stdin.flush()
+        assert process.stdout.readline() == "2004-03-03\n"
+        process.stdout.close()
+        process.stdin.write("March 3, 2004\n" * 3)
+        process.stdin.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=PATIENCE) == 128 + signal.SIGPIPE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["--help"], SETTINGS])
+def test_output_that_nobody_reads_is_no_error(arguments, tmp_path):
+    with started(command("reverse.py", tmp_path, *arguments)) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=PATIENCE) == 128 + signal.SIGPIPE
+
+
+@pytest.mark.slow
+def test_output_for_which_there_is_no_room_is_one_line(tmp_path):
+    with open("/dev/full", "w") as full:
+        process = start("reverse.py", "--help", capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert process.returncode == 2
+    assert process.stderr == "reverse.py: error: [Errno 28] No space left on device\n"
+
+
+def test_a_compilation_cache_that_is_no_directory_is_an_error(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    outcome = call("reverse.py", f"--compilation-cache={file}", f"--checkpoint-dir={tmp_path}")
+    assert outcome.status == 2
+    assert f"compilation_cache is {file}; it must be a directory that can be written (" in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["pairs.tsv", "two\nlines", "caf\udce9", "a" * 300])
+def test_an_error_of_the_operating_system_is_one_line_that_names_the_file(
+    name, handlers_come_back, capsys, monkeypatch
+):
+    monkeypatch.setattr(sys, "argv", ["/experiments/task.py"])
+    monkeypatch.setattr("gc.freeze", lambda: None)  # this process goes on afterwards
+    with pytest.raises(SystemExit, match="2"):
+        run(lambda arguments: None, lambda config: Path(f"/nowhere/{name}").read_text())
+    error = capsys.readouterr().err
+    assert error.startswith("task.py: error: [Errno ")
+    assert f"/nowhere/{name[:3]}" in error
+    assert error.count("\n") == 1
