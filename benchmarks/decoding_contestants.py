@@ -29,7 +29,6 @@ from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.training.parallel import Replicated
 
 START_TOKEN = 0
-NO_TOKEN = -1  # as the end token: no argmax gives it
 
 Decode = Callable[[], np.ndarray]  # what is measured: tokens [B, T] of a batch that is encoded already
 
@@ -38,7 +37,7 @@ def prepare_cached(model: Transformer, params: Any, source: Array, length: int) 
     """Our decoding: each token costs one position."""
     start = jax.jit(partial(model.apply, method="start_decoding"))
     step = partial(model.apply, method="decode_step")
-    return _prepare(step, params, start(params, source), length, DecodingCache.grow)
+    return _prepare(model, step, params, start(params, source), length, DecodingCache.grow)
 
 
 class Prefix(NamedTuple):
@@ -63,18 +62,31 @@ def prepare_rerun(model: Transformer, params: Any, source: Array, length: int) -
         return lax.switch(position // block, [partial(next_logits, end) for end in lengths]), prefix
 
     memory = jax.jit(partial(model.apply, method="encode"))(params, source)
-    return _prepare(step, params, Prefix(jnp.zeros((len(source), length), jnp.int32), memory), length)
+    return _prepare(model, step, params, Prefix(jnp.zeros((len(source), length), jnp.int32), memory), length)
 
 
-def _prepare(step: Callable[..., tuple[Array, Any]], params: Any, cache: Any, length: int, grow: Any = None) -> Decode:
+def _prepare(
+    model: Transformer,
+    step: Callable[..., tuple[Array, Any]],
+    params: Any,
+    cache: Any,
+    length: int,
+    grow: Any = None,
+) -> Decode:
     """Compile greedy decoding with a step function that takes the parameters first."""
+    end_token = model.target_vocabulary_size  # one more than there are; it is never chosen
     strategy = Replicated(len(jax.tree.leaves(cache)[0]))
     params, cache = strategy.place(params), strategy.place_rows(cache)
 
     def decode(params: Any, cache: Any) -> Array:
         batch_size = len(jax.tree.leaves(cache)[0])
-        ends = {"start_token": START_TOKEN, "end_token": NO_TOKEN, "pad_token": NO_TOKEN}
-        return greedy_decode(partial(step, params), cache, batch_size, **ends, max_length=length, grow=grow).tokens
+
+        def step_without_end(tokens: Array, position: Array, cache: Any) -> tuple[Array, Any]:
+            logits, cache = step(params, tokens, position, cache)
+            return jnp.pad(logits, ((0, 0), (0, 1)), constant_values=-jnp.inf), cache
+
+        ends = {"start_token": START_TOKEN, "end_token": end_token, "pad_token": end_token}
+        return greedy_decode(step_without_end, cache, batch_size, **ends, max_length=length, grow=grow).tokens
 
     compiled = jax.jit(strategy.share(decode, returns_rows=True)).lower(params, cache).compile()
     return lambda: np.asarray(compiled(params, cache))

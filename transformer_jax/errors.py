@@ -1,11 +1,49 @@
 """The error for a mistake that a user can correct, and checks that raise it."""
 
+import operator
+from numbers import Real
+from pathlib import Path
+
+MAX_SIZE = 2**31 - 1  # XLA counts in 32 bits
+
 
 class InputError(ValueError):
     """A setting or an input that cannot work; the message names it, its value and the allowed values.
 
-    Commands show it as one line, other errors with a traceback.
+    Commands show it, and errors of the operating system, as one line; other errors with a traceback.
     """
+
+
+def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:
+    """Raise an `InputError` if a value is no whole number of `minimum` … `MAX_SIZE`; `more` ends the message."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise InputError(f"{name} is {value!r}; it must be a whole number, at least {minimum}{more}")
+    if number < minimum:
+        raise InputError(f"{name} is {value}; it must be at least {minimum}{more}")
+    if number > MAX_SIZE:
+        raise InputError(f"{name} is {value}; it may be at most {MAX_SIZE}{more}")
+
+
+def check_sizes(minimum: int = 1, /, **sizes: int) -> None:
+    """Raise an `InputError` for the first of these sizes that is no whole number of `minimum` … `MAX_SIZE`."""
+    for name, size in sizes.items():
+        check_whole(name, size, minimum)
+
+
+def check_path(name: str, value: object, more: str = "a path") -> None:
+    """Raise an `InputError` if a value is no path of a file; `more` says what it must be."""
+    if not isinstance(value, str | Path):
+        raise InputError(f"{name} is {value!r}; it must be {more}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise an `InputError` if a value is no real number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{name} is {value!r}; it must be a number")
 
 
 def check_probability(name: str, value: float) -> None:

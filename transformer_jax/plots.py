@@ -7,6 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Num, Shaped
 
+from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.positions import sinusoidal_table
 
 if TYPE_CHECKING:
@@ -36,15 +37,23 @@ def plot_attention_maps(
         query_data: `[B, T]`, what stands at each query's position, in cross-attention; None for the same as the keys.
 
     Raises:
-        ValueError: there are not as many labels as positions.
+        InputError: `attention_maps` is empty or of other shapes, `idx` is outside of the batch, or there are not as
+            many labels as positions.
     """
     if not isinstance(attention_maps, Sequence):
         attention_maps = [attention_maps]
-    maps = [np.asarray(layer)[idx] for layer in attention_maps]  # L times [H T S]
+    layers = _layers(attention_maps, rank=4, shape="[B, H, T, S]")
+    check_sizes(0, idx=idx)
+    if idx >= len(layers[0]):
+        raise InputError(f"idx is {idx}; it must be at least 0 and below {len(layers[0])}, the size of the batch")
+    maps = [layer[idx] for layer in layers]  # L times [H T S]
     num_layers, num_heads = len(maps), len(maps[0])
     num_queries, num_keys = maps[0].shape[-2:]
-    key_labels = _labels(input_data, idx, num_keys)
-    query_labels = _labels(input_data if query_data is None else query_data, idx, num_queries)
+    key_labels = _labels("input_data", input_data, idx, num_keys)
+    query_labels = key_labels
+    if query_data is not None or num_queries != num_keys:
+        name, data = ("input_data", input_data) if query_data is None else ("query_data", query_data)
+        query_labels = _labels(name, data, idx, num_queries)
     size = 1.2 + 0.18 * max(num_queries, num_keys)  # inches, so that the tick labels stay legible
     figure = _figure(size * num_heads, size * num_layers)
     axes = figure.subplots(num_layers, num_heads, squeeze=False)
@@ -58,19 +67,34 @@ def plot_attention_maps(
     return figure
 
 
-def _labels(data: Shaped[ArrayLike, "B N"] | Sequence[Sequence[str]] | None, idx: int, number: int) -> list[str]:
-    labels = (
-        [str(token) for token in range(number)]
-        if data is None
-        else [str(token) for token in (data if isinstance(data, Sequence) else np.asarray(data))[idx]]
-    )
+def _layers(maps: Sequence[ArrayLike], rank: int, shape: str) -> list[np.ndarray]:
+    layers = [np.asarray(layer) for layer in maps] if isinstance(maps, Iterable) else []
+    shapes = [layer.shape for layer in layers]
+    if not layers or len(set(shapes)) != 1 or len(shapes[0]) != rank or 0 in shapes[0]:
+        raise InputError(f"attention_maps has arrays of shapes {shapes}; it must hold one {shape} for each layer")
+    return layers
+
+
+def _labels(
+    name: str, data: Shaped[ArrayLike, "B N"] | Sequence[Sequence[str]] | None, idx: int, number: int
+) -> list[str]:
+    if data is None:
+        return [str(token) for token in range(number)]
+    rows = data if isinstance(data, Sequence) else np.asarray(data)
+    if isinstance(data, str) or (isinstance(rows, np.ndarray) and rows.ndim != 2) or len(rows) <= idx:
+        raise InputError(f"{name} is {data!r}; it must be [B, positions], with B above idx, which is {idx}")
+    labels = [str(token) for token in rows[idx]]
     if len(labels) != number:
-        raise ValueError(f"there are {len(labels)} labels for {number} positions; there must be as many")
+        raise InputError(f"{name} has {len(labels)} labels for {number} positions; there must be as many")
     return labels
 
 
 def plot_positional_encoding(d_model: int, length: int) -> "Figure":
-    """Draw the sinusoidal table as an image: positions to the right, hidden dimensions upward."""
+    """Draw the sinusoidal table as an image: positions to the right, hidden dimensions upward.
+
+    Raises:
+        InputError: `d_model` or `length` is below 1.
+    """
     figure = _figure(8.0, 4.0)
     ax = figure.subplots()
     table = sinusoidal_table(length, d_model)
@@ -81,7 +105,14 @@ def plot_positional_encoding(d_model: int, length: int) -> "Figure":
 
 
 def plot_positional_curves(d_model: int, length: int, dimensions: Sequence[int] = (0, 1, 2, 3)) -> "Figure":
-    """Draw some hidden dimensions of the sinusoidal table as curves over the position."""
+    """Draw some hidden dimensions of the sinusoidal table as curves over the position.
+
+    Raises:
+        InputError: `d_model` or `length` is below 1, or `dimensions` is empty or holds one outside 0 … `d_model` - 1.
+    """
+    check_sizes(d_model=d_model, length=length)
+    if not _are_positions(dimensions, d_model):
+        raise InputError(f"dimensions is {dimensions}; it must hold at least one, each at least 0 and below {d_model}")
     figure = _figure(8.0, 1.8 * len(dimensions))
     axes = figure.subplots(len(dimensions), squeeze=False, sharex=True)[:, 0]
     table = sinusoidal_table(length, d_model)
@@ -93,7 +124,14 @@ def plot_positional_curves(d_model: int, length: int, dimensions: Sequence[int] 
 
 
 def plot_schedules(schedules: dict[str, Callable[[int], float]], num_steps: int) -> "Figure":
-    """Draw learning-rate schedules, functions of the step, over the steps 0 … `num_steps`."""
+    """Draw learning-rate schedules, functions of the step, over the steps 0 … `num_steps`.
+
+    Raises:
+        InputError: `schedules` is empty or holds no functions, or `num_steps` is below 1.
+    """
+    check_sizes(num_steps=num_steps)
+    if not isinstance(schedules, dict) or not schedules or not all(map(callable, schedules.values())):
+        raise InputError(f"schedules is {schedules!r}; it must have at least one function of the step, by name")
     figure = _figure(8.0, 3.0)
     ax = figure.subplots()
     steps = np.unique(np.linspace(0, num_steps, 500).astype(int))
@@ -110,8 +148,16 @@ def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike,
     Args:
         images: `[N, S, height, width]` in grey or `[N, S, height, width, 3]` in colour.
         anomalies: `[N]`, the position of each set's anomaly.
+
+    Raises:
+        InputError: the images are of another shape, or there is not one anomaly for each set, at one of its positions.
     """
+    _check_images(images, ["N", "S"])
     num_sets, set_size = np.shape(images)[:2]
+    if np.shape(anomalies) != (num_sets,):
+        raise InputError(f"anomalies has shape {np.shape(anomalies)}; it must be ({num_sets},), one for each set")
+    if not _are_positions(anomalies, set_size):
+        raise InputError(f"anomalies is {anomalies}; it must hold positions, each at least 0 and below {set_size}")
     figure = _figure(float(set_size), 1.15 * num_sets)
     rows = figure.subplots(num_sets, set_size, squeeze=False)
     for row, images_of_set, anomaly in zip(rows, np.asarray(images), np.asarray(anomalies), strict=True):
@@ -132,12 +178,20 @@ def plot_set_prediction(
         probabilities: `[S]`.
         anomaly: position of the anomaly.
         attention_maps: one `[H, S, S]` for each layer.
+
+    Raises:
+        InputError: an argument is of another shape, or `anomaly` is no position of the set.
     """
-    maps = [np.asarray(layer) for layer in attention_maps]  # L times [H S S]
+    _check_images(images, ["S"])
+    maps = _layers(attention_maps, rank=3, shape="[H, S, S]")  # L times [H S S]
+    if not _are_positions([anomaly], len(np.asarray(images))):
+        raise InputError(f"anomaly is {anomaly!r}; it must be a position, at least 0 and below {np.shape(images)[0]}")
+    if np.shape(probabilities) != np.shape(images)[:1]:
+        raise InputError(f"probabilities has shape {np.shape(probabilities)}; it must be {np.shape(images)[:1]}")
     set_size, num_layers, num_heads = len(np.asarray(images)), len(maps), len(maps[0])
     figure = _figure(max(float(set_size), 2.2 * num_heads), 1.6 + 2.4 * num_layers)
     top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.6, 2.4 * num_layers))[:, 0]
-    row = top.subplots(1, set_size)
+    row = top.subplots(1, set_size, squeeze=False)[0]
     _draw_set(row, images, anomaly)
     for ax, probability in zip(row, np.asarray(probabilities), strict=True):
         ax.set_title(f"{probability:.1%}", fontsize="small")
@@ -147,6 +201,21 @@ def plot_set_prediction(
             ax.set_title(f"Layer {layer + 1}, head {head + 1}", fontsize="small")
             ax.set(xticks=range(set_size), yticks=range(set_size))
     return figure
+
+
+def _check_images(images: ArrayLike, leading: Sequence[str]) -> None:
+    shape = np.shape(images)
+    inner = shape[len(leading) :]
+    if 0 in shape or len(inner) not in (2, 3) or inner[2:] not in ((), (3,), (4,)):
+        axes = ", ".join(leading)
+        raise InputError(f"images has shape {shape}; it must be [{axes}, height, width] or [{axes}, height, width, 3]")
+
+
+def _are_positions(values: object, number: int) -> bool:
+    """Whether these are integers, at least one, each at least 0 and below `number`."""
+    array = np.asarray(values)
+    is_list = array.ndim == 1 and array.size > 0 and np.issubdtype(array.dtype, np.integer)
+    return is_list and bool(((array >= 0) & (array < number)).all())
 
 
 def _draw_set(axes: Iterable["Axes"], images: Num[ArrayLike, "S ..."], anomaly: int) -> None:

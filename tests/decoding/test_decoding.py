@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from compiled_models import quick_jit
 
+from transformer_jax import InputError
 from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.token_by_token import greedy_decode, sample
 
@@ -49,7 +50,7 @@ class HistoryModel:
 
 def run(decode, step, cache, batch_size, **settings):
     """Decode in one compiled program, to NumPy arrays."""
-    return jax.device_get(quick_jit(partial(decode, step, batch_size=batch_size, **TOKENS, **settings))(cache))
+    return jax.device_get(quick_jit(partial(decode, step, batch_size=batch_size, **{**TOKENS, **settings}))(cache))
 
 
 def run_model(decode, model, sources, **settings):
@@ -256,7 +257,7 @@ def test_forbidden_tokens_are_in_no_result_and_a_dead_end_gives_no_nan(width):
 
 
 def test_a_vocabulary_of_one_token_gives_one_result():
-    decoded = run(beam_search, constant_step([1.0]), {}, 2, beam_width=3, max_length=5)
+    decoded = run(beam_search, constant_step([1.0]), {}, 2, beam_width=3, max_length=5, start_token=0)
     np.testing.assert_array_equal(decoded.lengths, [[1, 0, 0]] * 2)
     np.testing.assert_array_equal(decoded.scores, [[0, -np.inf, -np.inf]] * 2)
 
@@ -472,3 +473,22 @@ def test_rows_that_do_not_fit_the_batch_are_errors(decode):
 
     with pytest.raises(ValueError, match=r"step gave logits of shape \(\d, 1, 5\); they must be \[N, V\]"):
         decode(step, {}, 2, **settings)
+
+
+def failing_step(tokens, position, cache):
+    """NaN at the start of one row, and a dead end after the start of another."""
+    logits = jnp.log(jnp.array([0.1, 0.5, 0.4]))
+    nan = (cache["row"] == 1) & (position == 0)
+    dead_end = (cache["row"] == 2) & (position == 1)
+    logits = jnp.where(dead_end[:, None], -jnp.inf, logits)
+    return jnp.where(nan[:, None] & (jnp.arange(3) == 2), -jnp.nan, logits), cache
+
+
+@pytest.mark.parametrize("decode", THREE, ids=NAMES)
+def test_logits_of_nan_are_an_error_and_in_a_compiled_program_a_score_of_nan(decode):
+    settings = {"max_length": 3, **TOKENS}
+    cache = {"row": np.array([0, 2, 1])}
+    with pytest.raises(InputError, match="step gave logits of NaN or \\+inf for row 2"):
+        decode(failing_step, cache, 3, **settings)
+    scores = run(decode, failing_step, cache, 3, max_length=3).scores.reshape(3, -1)
+    np.testing.assert_array_equal(np.isnan(scores).any(axis=1), [False, False, True])

@@ -35,18 +35,31 @@ def as_pair(samples: PyTree) -> Samples:
 
 
 def num_rows(tree: PyTree[ArrayLike]) -> int:
-    """B, the length of the first axis, which all arrays of the tree share."""
-    return len(jax.tree.leaves(tree)[0])
+    """B, the length of the first axis, which all arrays of the tree share.
+
+    Raises:
+        InputError: there are no arrays, one has no axis, or they differ in the length of the first.
+    """
+    rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(tree)}
+    if len(rows) != 1 or rows == {()}:
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
+        raise InputError(f"the arrays of a batch have shapes {shapes}; all must begin with the same number of rows")
+    return int(rows.pop()[0])
 
 
 def pad_rows(tree: PyTree[ArrayLike], size: int) -> PyTree[ArrayLike]:
     """Repeat the last row until there are `size` rows; a tree with as many rows or more is returned as it is.
 
     The copies are real data, so that nothing computed from them is infinite.
+
+    Raises:
+        InputError: there is no row to repeat, or what `num_rows` raises.
     """
     rows = num_rows(tree)
     if rows >= size:
         return tree
+    if rows == 0:
+        raise InputError(f"the batch has 0 rows; it must have at least 1 to be padded to {size}")
     row_numbers = np.minimum(np.arange(size), rows - 1)  # 0 1 … rows-1 rows-1 rows-1
     return jax.tree.map(lambda array: np.asarray(array)[row_numbers], tree)
 
@@ -55,8 +68,11 @@ def pad_batch(samples: Samples, batch_size: int) -> Batch:
     """Pad a short batch to `batch_size` rows with copies of its last row, which count as invalid.
 
     Raises:
-        InputError: the samples are not `(inputs, targets)`.
+        InputError: the samples are not `(inputs, targets)`, their arrays differ in the number of rows or have none, or
+            `batch_size` is below 1.
     """
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}; it must be at least 1")
     inputs, targets = pad_rows(as_pair(samples), batch_size)
     rows = num_rows(samples)
     return Batch(inputs, targets, np.arange(max(rows, batch_size)) < rows)
@@ -74,8 +90,13 @@ def stack_batches(samples: Samples, batch_size: int, num_batches: int) -> tuple[
         Arrays `[num_batches, B, ...]`, and the number of batches that hold real rows.
 
     Raises:
-        InputError: the samples are not `(inputs, targets)`.
+        InputError: as `pad_batch`; or `num_batches` is below 1, or too small for the samples.
     """
+    if num_batches < 1 or num_rows(as_pair(samples)) > num_batches * batch_size:
+        raise InputError(
+            f"num_batches is {num_batches}; it must be at least 1, and enough for {num_rows(samples)} rows with "
+            f"batch_size {batch_size}"
+        )
     padded = pad_batch(samples, num_batches * batch_size)
     batches = jax.tree.map(lambda array: array.reshape(num_batches, batch_size, *array.shape[1:]), padded)
     return batches, np.int32(-(-num_rows(samples) // batch_size))

@@ -25,7 +25,8 @@ class EpochBatchSampler:
     group fill it up, so that there are as many batches as without groups.
 
     Raises:
-        InputError: `groups` does not have one number for each sample.
+        InputError: `num_samples` or `batch_size` is below 1, `seed` is negative, or `groups` does not have one number
+            for each sample.
     """
 
     num_samples: int  # N
@@ -37,6 +38,12 @@ class EpochBatchSampler:
     groups: Int[np.ndarray, " N"] | None = None  # the group of each sample
 
     def __post_init__(self) -> None:
+        for name, minimum in (("num_samples", 1), ("batch_size", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < minimum:
+                raise InputError(f"{name} is {value!r}; it must be at least {minimum}, a whole number")
+        if self.groups is not None and (np.ndim(self.groups) != 1 or np.asarray(self.groups).dtype.kind not in "iu"):
+            raise InputError(f"groups has shape {np.shape(self.groups)}; it must hold one whole number for each sample")
         if self.groups is not None and len(self.groups) != self.num_samples:
             raise InputError(f"groups has {len(self.groups)} numbers; there are {self.num_samples} samples")
 
@@ -59,8 +66,11 @@ class EpochBatchSampler:
             batches_at_once: called before each item; the item holds the indices of that many consecutive batches.
 
         Raises:
-            InputError: `first_batch` is not one of the epoch's batches, nor their number; `batches_at_once` is below 1.
+            InputError: `epoch` is negative; `first_batch` is not one of the epoch's batches, nor their number;
+                `batches_at_once` is below 1.
         """
+        if epoch < 0:
+            raise InputError(f"epoch is {epoch}; it must be at least 0")
         if not 0 <= first_batch <= len(self):
             raise InputError(f"first_batch is {first_batch}; it must be between 0 and {len(self)}, the batches in all")
         order, batches = self._shuffled(epoch)

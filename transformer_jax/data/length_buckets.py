@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from transformer_jax.errors import InputError
+
 MAX_SHAPES = 4  # one compilation for each
 NUM_CANDIDATES = 32  # lengths that may separate two shapes; all their combinations are tried
 
@@ -32,10 +34,13 @@ def choose_shapes(
         max_shapes: maximum number of shapes.
 
     Raises:
-        ValueError: there are no pairs.
+        InputError: there are no pairs, or not as many sources as targets; or `max_shapes` is below 1.
     """
+    _check_lengths(source_lengths, target_lengths)
     if len(source_lengths) == 0:
-        raise ValueError("there are no pairs to choose shapes for")
+        raise InputError("there are no pairs to choose shapes for")
+    if max_shapes < 1:
+        raise InputError(f"max_shapes is {max_shapes}; it must be at least 1")
     sizes = np.maximum(source_lengths, target_lengths)
     boundaries = np.unique(np.linspace(sizes.min(), sizes.max(), NUM_CANDIDATES).astype(int))
     below = sizes <= boundaries[:, None]  # [boundary N]
@@ -59,15 +64,27 @@ def smallest_shape(
         shapes: from the smallest to the largest.
 
     Raises:
-        ValueError: a pair fits into no shape.
+        InputError: there are no shapes, or not as many sources as targets; or a pair fits into no shape.
     """
+    _check_lengths(source_lengths, target_lengths)
+    if not len(shapes):
+        raise InputError("shapes is empty; it must hold at least one shape")
     sources, targets = np.array(shapes).T
     fits = (source_lengths[:, None] <= sources) & (target_lengths[:, None] <= targets)  # [N shape]
     if not fits.any(1).all():
         index = int(np.argmin(fits.any(1)))
-        raise ValueError(
+        raise InputError(
             f"a pair has lengths {int(source_lengths[index])} and {int(target_lengths[index])}; "
             f"the largest shape is {tuple(shapes[-1])}"
         )
     first: Int[np.ndarray, " N"] = fits.argmax(1)
     return first
+
+
+def _check_lengths(source_lengths: Int[np.ndarray, " N"], target_lengths: Int[np.ndarray, " M"]) -> None:
+    shapes = np.shape(source_lengths), np.shape(target_lengths)
+    if shapes[0] != shapes[1] or len(shapes[0]) != 1:
+        raise InputError(
+            f"source_lengths and target_lengths have shapes {shapes[0]} and {shapes[1]}; they must have one length for "
+            "each pair"
+        )

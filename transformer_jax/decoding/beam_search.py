@@ -10,16 +10,17 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
+from transformer_jax.decoding.checks import check_arguments, check_scores
 from transformer_jax.decoding.token_by_token import (
     Cache,
     Decoded,
     Grow,
     Step,
-    check_sizes,
     decoding_loop,
     empty_results,
-    row_log_probs,
+    log_prob_step,
 )
+from transformer_jax.errors import MAX_SIZE, InputError, check_number, check_whole
 
 Rows = TypeVar("Rows")  # pytree of arrays [B, K, ...]
 
@@ -54,12 +55,18 @@ def beam_search(
         Tokens `[B, n_best, T]`, lengths `[B, n_best]` and scores `[B, n_best]`, best first.
 
     Raises:
-        ValueError: as `greedy_decode`; or `beam_width` is below 1, `length_penalty` is below 0 or not finite, or
+        InputError: as `greedy_decode`; or `beam_width` is below 1, `length_penalty` is below 0 or not finite, or
             `n_best` is outside 1 … K.
     """
     n_best = beam_width if n_best is None else n_best
     _check_beams(beam_width, length_penalty, n_best)
-    check_sizes(cache, batch_size, max_length)
+    tokens = {"start_token": start_token, "end_token": end_token}
+    check_arguments(step, cache, batch_size, max_length, tokens, pad_token)
+    if batch_size * beam_width * max_length > MAX_SIZE:
+        raise InputError(
+            f"beam_width is {beam_width}; times batch_size, {batch_size}, and max_length, {max_length}, it may be "
+            f"at most {MAX_SIZE}"
+        )
     beams = _Beams(
         position=jnp.int32(0),
         # One live hypothesis at the start: K equal ones would stay equal.
@@ -70,8 +77,10 @@ def beam_search(
         cache=jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_width, axis=0), cache),
     )
     can_improve = partial(_can_improve, alpha=length_penalty)
-    advance = partial(_advance_beams, step=step, end_token=end_token, alpha=length_penalty)
-    return decoding_loop(can_improve, advance, beams, max_length, grow).finished
+    advance = partial(_advance_beams, step=log_prob_step(step, tokens), end_token=end_token, alpha=length_penalty)
+    finished = decoding_loop(can_improve, advance, beams, max_length, grow).finished
+    check_scores(finished.scores)
+    return finished
 
 
 class _Beams(NamedTuple):
@@ -93,10 +102,16 @@ def _can_improve(beams: _Beams, *, alpha: float) -> Bool[Array, ""]:
 
 
 def _advance_beams(beams: _Beams, *, step: Step, end_token: int, alpha: float) -> _Beams:
-    """Continue the live hypotheses by one token, and rank those that end among the finished ones."""
+    """Continue the live hypotheses by one token, and rank those that end among the finished ones.
+
+    `step` gives log-probabilities.
+    """
     batch_size, beam_width, max_length = beams.tokens.shape
-    logits, cache = step(beams.last_tokens.reshape(-1), beams.position, beams.cache)
-    log_probs = row_log_probs(logits, batch_size * beam_width).reshape(batch_size, beam_width, -1)  # [B K V]
+    log_probs, cache = step(beams.last_tokens.reshape(-1), beams.position, beams.cache)
+    log_probs = log_probs.reshape(batch_size, beam_width, -1)  # [B K V]
+    # log_softmax makes a row NaN as a whole. `top_k` may put NaN last, where it would not be seen.
+    failed = jnp.any(jnp.isnan(log_probs[..., 0]) & (beams.log_probs > -jnp.inf), axis=1)  # [B]
+    failed |= jnp.isnan(beams.finished.scores[:, -1])
     log_probs += beams.log_probs[..., None]
     totals, best = lax.top_k(log_probs.reshape(batch_size, -1), beam_width)  # [B K]
     parents, chosen = jnp.divmod(best, log_probs.shape[-1])
@@ -110,12 +125,13 @@ def _advance_beams(beams: _Beams, *, step: Step, end_token: int, alpha: float) -
     # Of equal scores top_k takes the first, so that an empty place (score -inf) stays empty.
     candidates = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), beams.finished, new)
     _, best = lax.top_k(candidates.scores, beams.finished.scores.shape[1])
+    finished = _take(candidates, best)
     return _Beams(
         position=length,
         log_probs=jnp.where(ended, -jnp.inf, totals),
         last_tokens=chosen,
         tokens=tokens,
-        finished=_take(candidates, best),
+        finished=finished._replace(scores=jnp.where(failed[:, None], jnp.nan, finished.scores)),
         cache=jax.tree.map(lambda leaf: leaf[rows], cache),
     )
 
@@ -131,9 +147,10 @@ def _take(tree: Rows, index: Int[Array, "B chosen"]) -> Rows:
 
 
 def _check_beams(beam_width: int, length_penalty: float, n_best: int) -> None:
-    if beam_width < 1:
-        raise ValueError(f"beam_width is {beam_width}; it must be at least 1")
+    check_whole("beam_width", beam_width, 1)
+    check_whole("n_best", n_best, 1, f" and at most beam_width, which is {beam_width}")
+    check_number("length_penalty", length_penalty)
     if not 0 <= length_penalty < math.inf:
-        raise ValueError(f"length_penalty is {length_penalty}; it must be a finite number, at least 0")
-    if not 1 <= n_best <= beam_width:
-        raise ValueError(f"n_best is {n_best}; it must be at least 1 and at most beam_width, which is {beam_width}")
+        raise InputError(f"length_penalty is {length_penalty}; it must be a finite number, at least 0")
+    if n_best > beam_width:
+        raise InputError(f"n_best is {n_best}; it must be at least 1 and at most beam_width, which is {beam_width}")

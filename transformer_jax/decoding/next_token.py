@@ -8,6 +8,8 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Float, Int, PRNGKeyArray
 
+from transformer_jax.errors import InputError, check_number, check_whole
+
 _TINY = float(np.finfo(np.float32).tiny)  # smallest normal number; smaller settings would become 0
 
 
@@ -39,10 +41,13 @@ def draw_tokens(
         Tokens `[N]`.
 
     Raises:
-        ValueError: `temperature` is not a finite number above 0, `top_k` is below 1, or `top_p` is outside (0, 1].
+        InputError: `temperature` is not a finite number above 0, `top_k` is below 1, `top_p` is outside (0, 1], or the
+            logits are of another shape or, where they are known (outside of `jax.jit`), NaN or +inf.
     """
+    _check_logits(logits)
+    check_number("temperature", temperature)
     if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature is {temperature}; it must be a finite number above 0")
+        raise InputError(f"temperature is {temperature}; it must be a finite number above 0")
     # With the largest at 0, no temperature can bring all of them to -inf.
     logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / max(temperature, _TINY)
     if top_k is None and top_p is None:
@@ -52,14 +57,29 @@ def draw_tokens(
     return jnp.take_along_axis(tokens, drawn[:, None], axis=-1)[:, 0]
 
 
+def _check_logits(logits: Float[Array, "N V"]) -> None:
+    if jnp.ndim(logits) != 2 or jnp.shape(logits)[1] < 1 or not jnp.issubdtype(jnp.result_type(logits), jnp.floating):
+        raise InputError(
+            f"logits have shape {jnp.shape(logits)} and type {jnp.result_type(logits)}; they must be [N, V] of a "
+            "floating-point type"
+        )
+    if not isinstance(logits, jax.core.Tracer):
+        values = np.asarray(logits, np.float32)
+        broken = values[np.isnan(values) | np.isposinf(values)]
+        if broken.size:
+            raise InputError(f"logits hold {broken[0]}; they must be finite, or -inf for a token that may not be drawn")
+
+
 def _most_probable(
     logits: Float[Array, "N V"], top_k: int | None, top_p: float | None
 ) -> tuple[Float[Array, "N k"], Int[Array, "N k"]]:
     """Logits in falling order, -inf where `top_p` excludes a token, and the tokens that they belong to."""
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k is {top_k}; it must be at least 1, or None")
+    if top_k is not None:
+        check_whole("top_k", top_k, 1, ", or None")
+    if top_p is not None:
+        check_number("top_p", top_p)
     if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p is {top_p}; it must be above 0 and at most 1, or None")
+        raise InputError(f"top_p is {top_p}; it must be above 0 and at most 1, or None")
     vocabulary = logits.shape[-1]
     logits, tokens = lax.top_k(logits, min(top_k or vocabulary, vocabulary))
     if top_p is not None and top_p < 1:  # at 1, rounding could exclude the last tokens

@@ -15,8 +15,9 @@ reordered, so are the rows of the cache.
     cache        its cache before position 0, one row for each of the B batch elements
     batch_size   B
     start_token  token at position 0; no part of the result
-    end_token    last token of a result, and part of it
-    pad_token    fills the result after its end, and is the input of rows that have ended until all rows have
+    end_token    last token of a result, and part of it; it and the start token are below V
+    pad_token    fills the result after its end, and is the input of rows that have ended until all rows have; it need
+                 not be in the vocabulary
     max_length   T, the most tokens of a result, the end token included
     grow         None if the cache has room for T positions from the start; otherwise `grow(cache, length)` extends it
                  to `length` positions, and is called for one segment of positions after another: a step then reads no
@@ -24,7 +25,8 @@ reordered, so are the rows of the cache.
                  (docs/performance.md)
 
 The functions are pure, and stop as soon as no further step can change the result. Logits of any type are scored in
-float32. Settings are Python numbers and constants of the compiled program, which `jax.jit` compiles once; outside of
+float32. Logits may be -inf; if those of a row are NaN or +inf, its score is NaN, and outside of `jax.jit` that is an
+error. Settings are Python numbers and constants of the compiled program, which `jax.jit` compiles once; outside of
 `jax.jit` every call compiles anew:
 
     @jax.jit
@@ -34,7 +36,7 @@ float32. Settings are Python numbers and constants of the compiled program, whic
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -44,6 +46,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray, PyTree
 
+from transformer_jax.decoding.checks import check_arguments, check_scores, check_step_result
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 
 Cache: TypeAlias = PyTree[ArrayLike]  # arrays [N, ...]
@@ -82,7 +85,8 @@ def greedy_decode(
         Tokens `[B, T]`, lengths `[B]` and log-probabilities `[B]`.
 
     Raises:
-        ValueError: `max_length` is below 1, or the cache or the logits do not have N rows.
+        InputError: a setting is impossible, the start or the end token is outside the vocabulary, the cache or the
+            logits do not have N rows, or (outside of `jax.jit`) a row's logits are NaN or +inf.
     """
 
     def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
@@ -116,7 +120,7 @@ def sample(
         As `greedy_decode`. The log-probabilities are those of the model, at temperature 1 and without restriction.
 
     Raises:
-        ValueError: as `greedy_decode`; or `temperature` is not a finite number above 0, `top_k` is below 1, or `top_p`
+        InputError: as `greedy_decode`; or `temperature` is not a finite number above 0, `top_k` is below 1, or `top_p`
             is outside (0, 1].
     """
 
@@ -148,17 +152,18 @@ def _decode(
     grow: Grow | None,
 ) -> Decoded:
     """Decode with the one token that `choose` picks for each row, until every row has ended."""
-    check_sizes(cache, batch_size, max_length)
+    tokens = {"start_token": start_token, "end_token": end_token}
+    check_arguments(step, cache, batch_size, max_length, tokens, pad_token)
+    log_prob = log_prob_step(step, tokens)
 
     def advance(rows: _Rows) -> _Rows:
-        logits, cache = step(rows.last_tokens, rows.position, rows.cache)
-        log_probs = row_log_probs(logits, batch_size)
+        log_probs, cache = log_prob(rows.last_tokens, rows.position, rows.cache)
         chosen = choose(log_probs, rows.position).astype(jnp.int32)
-        log_prob = jnp.take_along_axis(log_probs, chosen[:, None], axis=-1)[:, 0]
+        score = jnp.take_along_axis(log_probs, chosen[:, None], axis=-1)[:, 0]
         chosen = jnp.where(rows.ended, pad_token, chosen)
         tokens, lengths, scores = rows.decoded
         tokens = lax.dynamic_update_index_in_dim(tokens, chosen, rows.position, axis=-1)
-        decoded = Decoded(tokens, lengths + ~rows.ended, scores + jnp.where(rows.ended, 0, log_prob))
+        decoded = Decoded(tokens, lengths + ~rows.ended, scores + jnp.where(rows.ended, 0, score))
         position = rows.position + 1
         ended = rows.ended | (chosen == end_token) | (position == max_length)
         return _Rows(position, chosen, ended, decoded, cache)
@@ -170,7 +175,9 @@ def _decode(
         decoded=empty_results((batch_size,), max_length, pad_token, score=0.0),
         cache=cache,
     )
-    return decoding_loop(lambda rows: ~jnp.all(rows.ended), advance, rows, max_length, grow).decoded
+    decoded = decoding_loop(lambda rows: ~jnp.all(rows.ended), advance, rows, max_length, grow).decoded
+    check_scores(decoded.scores)
+    return decoded
 
 
 @runtime_checkable
@@ -231,26 +238,22 @@ def empty_results(shape: tuple[int, ...], max_length: int, pad_token: int, score
     return Decoded(tokens, jnp.zeros(shape, jnp.int32), jnp.full(shape, score, jnp.float32))
 
 
-def row_log_probs(logits: Array, num_rows: int) -> Float[Array, "N V"]:
-    """Log-probabilities of a step's logits.
+def log_prob_step(step: Step, tokens: Mapping[str, int]) -> Step:
+    """The step function with log-probabilities in the place of logits, and with checks of what it returns.
 
-    Raises:
-        ValueError: the logits do not have the shape `[num_rows, V]`.
+    Args:
+        step: the step function.
+        tokens: the start and the end token, by name.
+
+    Returns:
+        A step function that raises an `InputError` for what `check_step_result` rejects.
     """
-    if logits.ndim != 2 or logits.shape[0] != num_rows:
-        raise ValueError(f"step gave logits of shape {logits.shape}; they must be [N, V], here with N = {num_rows}")
-    return token_log_probs(logits)
 
+    def checked(
+        last_tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache
+    ) -> tuple[Float[Array, "N V"], Cache]:
+        result = step(last_tokens, position, cache)
+        check_step_result(result, cache, len(last_tokens), tokens)
+        return token_log_probs(jnp.asarray(result[0])), result[1]
 
-def check_sizes(cache: Cache, batch_size: int, max_length: int) -> None:
-    """Check the arguments that all decoding functions share.
-
-    Raises:
-        ValueError: `max_length` is below 1, or an array of the cache does not have `batch_size` rows.
-    """
-    if max_length < 1:
-        raise ValueError(f"max_length is {max_length}; it must be at least 1")
-    for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
-        if jnp.shape(leaf)[:1] != (batch_size,):
-            name = "cache" + jax.tree_util.keystr(path)
-            raise ValueError(f"{name} has shape {jnp.shape(leaf)}; its first axis must be batch_size, {batch_size}")
+    return checked

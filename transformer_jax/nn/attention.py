@@ -12,7 +12,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 
-from transformer_jax.errors import check_heads
+from transformer_jax.errors import InputError, check_heads, check_sizes
+from transformer_jax.nn.checks import as_array, check_sequence
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.masks import Mask, fit_mask
 
@@ -40,8 +41,10 @@ def scaled_dot_product(
         The values `[..., T, d_v]` and the attention weights `[..., T, S]`, each row of which sums to one.
 
     Raises:
-        InputError: the mask has another rank, is of a floating-point type, or does not broadcast.
+        InputError: the shapes do not fit or hold a 0, an operand is boolean; or the mask has another rank, is of a
+            floating-point type, or does not broadcast.
     """
+    _check_operands(q=q, k=k, v=v)
     q, k, v = (jnp.asarray(x) for x in promote_dtype(q, k, v, dtype=None))  # to one floating type
     wide = jnp.promote_types(q.dtype, jnp.float32)
     logits = jnp.einsum("...td,...sd->...ts", q, k, preferred_element_type=wide) / math.sqrt(q.shape[-1])
@@ -56,12 +59,32 @@ def scaled_dot_product(
     return jnp.einsum("...ts,...sd->...td", attention, v), attention
 
 
+def _check_operands(**operands: ArrayLike) -> None:
+    arrays = {name: as_array(name, x) for name, x in operands.items()}
+    for name, array in arrays.items():
+        if not jnp.issubdtype(array.dtype, jnp.number):
+            raise InputError(f"{name} has type {array.dtype}; it must hold numbers")
+    q, k, v = shapes = [array.shape for array in arrays.values()]
+    fits = min(map(len, shapes)) >= 2
+    fits = fits and q[-1] == k[-1] and k[-2] == v[-2] and 0 not in (*q, *k, *v)
+    try:
+        jnp.broadcast_shapes(*(shape[:-2] for shape in shapes))
+    except ValueError:
+        fits = False
+    if not fits:
+        raise InputError(
+            f"q, k and v have shapes {q}, {k} and {v}; they must be [..., T, d], [..., S, d] and [..., S, d_v], with "
+            "no size of 0"
+        )
+
+
 def head_width(embed_dim: int, num_heads: int) -> int:
     """Width d = D / H of one head.
 
     Raises:
-        InputError: `num_heads` does not divide `embed_dim`.
+        InputError: one of them is no whole number of at least 1, or `num_heads` does not divide `embed_dim`.
     """
+    check_sizes(embed_dim=embed_dim, num_heads=num_heads)
     check_heads(embed_dim, num_heads)
     return embed_dim // num_heads
 
@@ -73,7 +96,12 @@ class KeyValue(NamedTuple):
     value: Float[Array, "B H S d"]
 
     def grow(self, length: int) -> "KeyValue":
-        """Copy with room for `length` positions."""
+        """Copy with room for `length` positions.
+
+        Raises:
+            InputError: there already is room for more.
+        """
+        check_sizes(self.key.shape[2], length=length)
         padding = (0, 0), (0, 0), (0, length - self.key.shape[2]), (0, 0)
         return KeyValue(jnp.pad(self.key, padding), jnp.pad(self.value, padding))
 
@@ -139,7 +167,18 @@ class MultiheadAttention(nn.Module):
 
         Returns:
             `[B, T, D]`, with `return_attention` a pair of it and the weights `[B, H, T, S]`.
+
+        Raises:
+            InputError: `x` or `memory` is of no floating-point type or of another rank, they differ in B, or the mask
+                does not fit.
         """
+        check_sequence("x", x)
+        if memory is not None:
+            check_sequence("memory", memory)
+            if jnp.shape(memory)[0] != jnp.shape(x)[0]:
+                raise InputError(
+                    f"memory has {jnp.shape(memory)[0]} rows and x has {jnp.shape(x)[0]}; they must be equal"
+                )
         output, attention = self.attend(x, self.project(x if memory is None else memory), mask)
         return (output, attention) if return_attention else output
 

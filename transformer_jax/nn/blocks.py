@@ -14,7 +14,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.errors import InputError, check_probability
+from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
 from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.feed_forward import Activation, FeedForward
@@ -39,6 +39,8 @@ class BlockSettings:
     layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
 
     def __post_init__(self) -> None:
+        check_number("dropout_prob", self.dropout_prob)
+        check_number("layer_norm_epsilon", self.layer_norm_epsilon)
         check_probability("dropout_prob", self.dropout_prob)
         if not 0 < self.layer_norm_epsilon < math.inf:
             raise InputError(f"layer_norm_epsilon is {self.layer_norm_epsilon}; it must be a finite number above 0")
@@ -52,13 +54,15 @@ class SettingsModule(nn.Module):
     After construction the two agree. Where both are given, `settings` may leave its `dropout_prob` at 0.
 
     Raises:
-        InputError: at construction, if both give a probability and these differ.
+        InputError: at construction, if `settings` are no `BlockSettings`, or both give a probability and these differ.
     """
 
     def __post_init__(self) -> None:
         module: Any = self  # declares the two fields in a subclass, which gives them a place among its own
         settings: BlockSettings = module.settings
         shorthand: float | None = module.dropout_prob
+        if not isinstance(settings, BlockSettings):
+            raise InputError(f"settings is {settings!r}; it must be a BlockSettings")
         if shorthand is not None and shorthand != settings.dropout_prob:
             if settings is not type(module).settings and settings.dropout_prob != BlockSettings.dropout_prob:
                 raise InputError(
@@ -111,9 +115,14 @@ class Residual(nn.Module):
 
         Returns:
             `[B, T, D]`; where the sub-layer returns a tuple, a tuple of that and the sub-layer's other results.
+
+        Raises:
+            InputError: the sub-layer's output is not of the shape of `x`.
         """
         result = sublayer(self.norm(x) if self.settings.norm_first else jnp.asarray(x))
         output, *more = result if isinstance(result, tuple) else (result,)
+        if jnp.shape(output) != jnp.shape(x):  # they could broadcast
+            raise InputError(f"sublayer gave shape {jnp.shape(output)}; it must be that of x, {jnp.shape(x)}")
         y = jnp.asarray(x) + self.dropout(output, train=train)
         if not self.settings.norm_first:
             y = self.norm(y)
@@ -124,7 +133,8 @@ class Block(SettingsModule):
     """Sizes and settings of a block, from which its subclasses make their residual connections and feed-forward.
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `input_dim`, or a setting is impossible.
+        InputError: at construction, if `num_heads` does not divide `input_dim`, a size is below 1, or a setting is
+            impossible; at a call, if `x` is not `[B, T, input_dim]` of a floating-point type.
     """
 
     input_dim: int  # D
@@ -134,6 +144,7 @@ class Block(SettingsModule):
     settings: BlockSettings = BlockSettings()
 
     def __post_init__(self) -> None:
+        check_sizes(input_dim=self.input_dim, dim_feedforward=self.dim_feedforward)
         head_width(self.input_dim, self.num_heads)
         super().__post_init__()
 
@@ -152,8 +163,9 @@ class Stack(SettingsModule):
     """Blocks of one class, `layers`, and an optional LayerNorm after the last, `norm`.
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `input_dim`, `num_layers` is negative, or a setting
-            is impossible.
+        InputError: at construction, if `num_heads` does not divide `input_dim`, `num_layers` is negative, another size
+            is below 1, or a setting is impossible; at a call, if `x` is not `[B, T, input_dim]` of a floating-point
+            type.
     """
 
     num_layers: int  # L
@@ -166,9 +178,9 @@ class Stack(SettingsModule):
     block: type[Block] = Block  # class of the blocks, constructed and called as the default one
 
     def __post_init__(self) -> None:
+        check_sizes(input_dim=self.input_dim, dim_feedforward=self.dim_feedforward)
         head_width(self.input_dim, self.num_heads)
-        if self.num_layers < 0:
-            raise InputError(f"num_layers is {self.num_layers}; it must be at least 0")
+        check_sizes(0, num_layers=self.num_layers)
         super().__post_init__()
 
     def setup(self) -> None:

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.nn.attention import KeyValue, MultiheadAttention, head_width
 from transformer_jax.nn.blocks import Block, Stack
+from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.masks import Mask, causal_mask, combine_masks
 
 OfTarget = TypeVar("OfTarget")
@@ -69,6 +70,7 @@ class DecoderBlock(Block):
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
             return_attention: also return the weights that this pass used.
         """
+        check_sequence("x", x, self.input_dim)
         x, *attention = self.sublayers(
             x,
             lambda h: self.self_attn(h, mask=mask, return_attention=True),
@@ -158,6 +160,7 @@ class TransformerDecoder(Stack):
         Returns:
             `[B, T, D]`, with `return_attention` a pair of it and the list of the L blocks' weights.
         """
+        check_sequence("x", x, self.input_dim)
         mask = combine_masks(causal_mask(jnp.shape(x)[1]), mask)
         attention_maps = []
         for layer in self.layers:

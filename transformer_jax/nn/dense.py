@@ -7,6 +7,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
+from transformer_jax.errors import InputError, check_sizes
+
 Initializer = nn.initializers.Initializer
 
 
@@ -15,15 +17,26 @@ class Dense(nn.Module):
 
     It is computed on two axes, `[product of the leading axes, D_in]`: XLA's CPU backend trains such layers faster than
     those on three; `docs/performance.md` says by how much.
+
+    Raises:
+        InputError: at construction, if `features` is below 1; at a call, if `x` is not as wide as the kernel's input.
     """
 
     features: int  # D_out
     kernel_init: Initializer = nn.initializers.lecun_normal()  # of W; b starts at zero
 
+    def __post_init__(self) -> None:
+        check_sizes(features=self.features)
+        super().__post_init__()
+
     @nn.compact
     def __call__(self, x: Float[ArrayLike, "*leading D_in"]) -> Float[Array, "*leading D_out"]:
         """Map `[..., D_in]` to `[..., D_out]`."""
         x = jnp.asarray(x)
+        if self.has_variable("params", "kernel"):
+            expected: int = self.get_variable("params", "kernel").shape[0]
+            if x.shape[-1] != expected:
+                raise InputError(f"features for {self.name} have shape {x.shape}; they must be {expected} wide")
         kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         *leading, width = x.shape

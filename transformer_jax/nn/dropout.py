@@ -9,13 +9,23 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray, UInt32
 
+from transformer_jax.errors import check_number, check_probability
 from transformer_jax.nn.mesh_axis import device_number
 
 
 class Dropout(nn.Module):
-    """Inverted dropout (Srivastava et al. 2014): drop elements with a probability, and scale the others up."""
+    """Inverted dropout (Srivastava et al. 2014): drop elements with a probability, and scale the others up.
+
+    Raises:
+        InputError: at construction, if `rate` is outside [0, 1).
+    """
 
     rate: float  # probability of dropping an element
+
+    def __post_init__(self) -> None:
+        check_number("rate", self.rate)
+        check_probability("rate", self.rate)
+        super().__post_init__()
 
     def __call__(self, x: Float[ArrayLike, "..."], *, train: bool) -> Float[Array, "..."]:
         """Drop elements if `train`, which needs the random key `dropout` unless the rate is zero; else return `x`."""

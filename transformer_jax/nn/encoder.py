@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.blocks import Block, Stack
+from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.masks import Mask
 
 
@@ -50,6 +51,7 @@ class EncoderBlock(Block):
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
             return_attention: also return the weights `[B, H, T, T]` that this pass used.
         """
+        check_sequence("x", x, self.input_dim)
         x, attention = self.self_attn_residual(
             x, lambda h: self.self_attn(h, mask=mask, return_attention=True), train=train
         )
@@ -84,6 +86,7 @@ class TransformerEncoder(Stack):
         Returns:
             `[B, T, D]`, with `return_attention` a pair of it and the list of the L layers' weights `[B, H, T, T]`.
         """
+        check_sequence("x", x, self.input_dim)
         attention_maps = []
         for layer in self.layers:
             x, attention = layer(x, mask, train=train, return_attention=True)

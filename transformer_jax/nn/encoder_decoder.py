@@ -9,14 +9,15 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
+from transformer_jax.nn.checks import as_array, check_sequence, check_token_ids
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.masks import Mask, expand_mask
+from transformer_jax.nn.masks import Mask, fit_mask
 from transformer_jax.nn.positions import PositionalEncoding
 
 # Token ids, or features of the model's width, which no embedding changes.
@@ -50,8 +51,8 @@ class Transformer(SettingsModule):
     defaults are the paper's base model. Dropout, 0.1 by default, also applies to the embeddings.
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `model_dim`, a setting is impossible, or embeddings
-            of different vocabularies should be tied.
+        InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, a setting is
+            impossible, or embeddings of different vocabularies should be tied.
     """
 
     source_vocabulary_size: int | None = None  # V of the source; None: the source is features
@@ -70,10 +71,14 @@ class Transformer(SettingsModule):
     decoder_block: type[Block] = DecoderBlock  # class of the decoder's blocks
 
     def __post_init__(self) -> None:
+        check_sizes(model_dim=self.model_dim, dim_feedforward=self.dim_feedforward, max_len=self.max_len)
+        check_sizes(0, num_encoder_layers=self.num_encoder_layers, num_decoder_layers=self.num_decoder_layers)
         head_width(self.model_dim, self.num_heads)
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         if self.tie_embeddings and (sizes[0] != sizes[1] or None in sizes):
             raise InputError(f"tie_embeddings needs one vocabulary; those of source and target have sizes {sizes}")
+        vocabularies = zip(("source_vocabulary_size", "target_vocabulary_size"), sizes, strict=True)
+        check_sizes(**{name: size for name, size in vocabularies if size is not None})
         super().__post_init__()
 
     def setup(self) -> None:
@@ -128,6 +133,9 @@ class Transformer(SettingsModule):
     ) -> Float[Array, "B T V_or_D"] | tuple[Float[Array, "B T V_or_D"], AttentionMaps]:
         """Predict the token after each target position, all in one pass (teacher forcing).
 
+        Inside `jax.jit` an id outside the vocabulary is no error, and gives NaN or another token's embedding;
+        `transformer_jax.nn.checks.check_token_ids` checks ids before a compiled function is called.
+
         Args:
             source: tokens `[B, S]` or features `[B, S, D]`.
             target: tokens `[B, T]` or features `[B, T, D]`, of which position t sees those up to t.
@@ -140,7 +148,8 @@ class Transformer(SettingsModule):
             Logits `[B, T, V]`, or `[B, T, D]` without a target vocabulary.
 
         Raises:
-            InputError: a sequence is longer than `max_len`, or a mask does not broadcast.
+            InputError: a sequence is of another type or shape, holds an id outside the vocabulary, or is longer than
+                `max_len`; or a mask does not broadcast.
         """
         memory, encoder_maps = self._encode(source, source_mask, train=train)
         output, maps = self._decode(target, memory, target_mask, source_mask, train=train)
@@ -175,11 +184,16 @@ class Transformer(SettingsModule):
         return (output, maps) if return_attention else output
 
     def start_decoding(self, source: Source, source_mask: Mask | None = None, length: int = 0) -> DecodingCache:
-        """Encode the source, and allocate a cache of `length` target positions; `DecodingCache.grow` extends it."""
+        """Encode the source, and allocate a cache of `length` target positions; `DecodingCache.grow` extends it.
+
+        Raises:
+            InputError: as `__call__`; or `length` is negative.
+        """
+        check_sizes(0, length=length)
         memory, _ = self._encode(source, source_mask, train=False)
-        batch, source_length = memory.shape[:2]
-        mask = expand_mask(jnp.ones((1, source_length), bool) if source_mask is None else source_mask)
-        mask = jnp.broadcast_to(mask, (batch, 1, 1, source_length))
+        shape = memory.shape[0], 1, 1, memory.shape[1]
+        mask = fit_mask(jnp.ones((1, shape[-1]), bool) if source_mask is None else source_mask, shape)
+        mask = jnp.broadcast_to(mask, shape)
         return DecodingCache(self.decoder.empty_caches(memory, length), mask)
 
     def decode_step(
@@ -188,7 +202,12 @@ class Transformer(SettingsModule):
         """Logits of the token after `tokens`: a step function for `transformer_jax.decoding.token_by_token`.
 
         They equal those of `decode` at that position, at the cost of one position.
+
+        Raises:
+            InputError: the tokens are not `[B]` ids of the target vocabulary, or `position` is beyond the cache;
+                traced values are not checked.
         """
+        self._check_tokens("target", tokens, "[B]")
         x = self._embedding_of("target_embedding")(jnp.asarray(tokens)[:, None]) * math.sqrt(self.model_dim)  # [B 1 D]
         x = self.positional_encoding.at(x, position, length=cache.blocks[0].target.key.shape[2])
         x, blocks = self.decoder.step(x, cache.blocks, position, cache.source_mask)
@@ -207,7 +226,7 @@ class Transformer(SettingsModule):
     def _encode(
         self, source: Source, mask: Mask | None, *, train: bool
     ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"]]]:
-        x = self._embed(source, "source_embedding", train=train)
+        x = self._embed(source, "source", train=train)
         return self.encoder(x, mask, train=train, return_attention=True)
 
     def _decode(
@@ -219,16 +238,23 @@ class Transformer(SettingsModule):
         *,
         train: bool,
     ) -> tuple[Float[Array, "B T V_or_D"], list[BlockAttention]]:
-        x = self._embed(target, "target_embedding", train=train)
+        x = self._embed(target, "target", train=train)
         x, maps = self.decoder(x, memory, target_mask, source_mask, train=train, return_attention=True)
         return self._project(x), maps
 
     def _embed(self, sequence: Target, name: str, *, train: bool) -> Float[Array, "B T D"]:
-        sequence = jnp.asarray(sequence)
-        if not jnp.issubdtype(sequence.dtype, jnp.integer):
-            return sequence
-        x = self._embedding_of(name)(sequence) * math.sqrt(self.model_dim)
+        if not jnp.issubdtype(as_array(name, sequence).dtype, jnp.integer):
+            check_sequence(name, sequence, self.model_dim)
+            return jnp.asarray(sequence)
+        self._check_tokens(name, sequence, "[B, T]")
+        x = self._embedding_of(f"{name}_embedding")(jnp.asarray(sequence)) * math.sqrt(self.model_dim)
         return self.embedding_dropout(self.positional_encoding(x), train=train)
+
+    def _check_tokens(self, name: str, tokens: ArrayLike, shape: str) -> None:
+        size: int | None = getattr(self, f"{name}_vocabulary_size")
+        if size is None:
+            raise InputError(f"{name} holds integers; without {name}_vocabulary_size it must hold features [B, T, D]")
+        check_token_ids(name, tokens, size, shape)
 
     def _embedding_of(self, name: str) -> nn.Embed:
         return self.source_embedding if self.tie_embeddings else getattr(self, name)

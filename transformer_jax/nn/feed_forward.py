@@ -8,6 +8,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
+from transformer_jax.errors import check_sizes
+from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
 
@@ -15,15 +17,24 @@ Activation = Callable[[Array], Array]
 
 
 class FeedForward(nn.Module):
-    """`W_2 Dropout(activation(x W_1 + b_1)) + b_2` (Vaswani et al. 2017, equation 2)."""
+    """`W_2 Dropout(activation(x W_1 + b_1)) + b_2` (Vaswani et al. 2017, equation 2).
+
+    Raises:
+        InputError: at construction, if `dim_feedforward` is below 1.
+    """
 
     dim_feedforward: int  # F
     dropout_prob: float = 0.0  # probability of dropping a hidden unit
     activation: Activation = nn.relu  # between the two layers
 
+    def __post_init__(self) -> None:
+        check_sizes(dim_feedforward=self.dim_feedforward)
+        super().__post_init__()
+
     @nn.compact
     def __call__(self, x: Float[ArrayLike, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
         """Transform each position of `[B, T, D]` by itself."""
+        check_sequence("x", x)
         x = jnp.asarray(x)
         hidden = self.activation(Dense(self.dim_feedforward, name="expand")(x))  # [B T F]
         hidden = Dropout(self.dropout_prob)(hidden, train=train)

@@ -5,15 +5,18 @@ A mask is boolean, True = may attend. Integers 0/1 are accepted and mean the sam
 every index of that axis. No function here broadcasts a mask to the size of the logits.
 """
 
-import jax
+import math
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Shaped
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
+from transformer_jax.nn.checks import as_array, known_values
 
+MAX_LENGTH = math.isqrt(MAX_SIZE)  # of a causal mask, which has its square of elements
 Mask = Shaped[ArrayLike, "..."]  # boolean or integer, of the ranks above
 
 _USE_PADDING_MASK = (
@@ -52,14 +55,21 @@ def padding_mask(valid: Shaped[ArrayLike, "..."]) -> Bool[Array, "B 1 1 S"]:
     Raises:
         InputError: `valid` has another rank, or is neither boolean nor integer.
     """
-    valid = _as_boolean(valid)
+    valid = _as_boolean(valid, "valid")
     if valid.ndim != 2:
         raise InputError(f"valid has shape {valid.shape}; it may be [B, S], one truth value for each token")
     return valid[:, None, None, :]
 
 
 def causal_mask(length: int) -> Bool[Array, "T T"]:
-    """Let position t attend to the positions up to and including t (Vaswani et al. 2017, section 3.2.3)."""
+    """Let position t attend to the positions up to and including t (Vaswani et al. 2017, section 3.2.3).
+
+    Raises:
+        InputError: `length` is below 1, or above `MAX_LENGTH`.
+    """
+    check_sizes(length=length)
+    if length > MAX_LENGTH:
+        raise InputError(f"length is {length}; it may be at most {MAX_LENGTH}")
     return jnp.tri(length, dtype=bool)
 
 
@@ -108,12 +118,11 @@ def fit_mask(mask: Mask, logits_shape: tuple[int, ...]) -> Bool[Array, "..."]:
     return expanded
 
 
-def _as_boolean(mask: ArrayLike) -> Array:
-    # The values of a tracer are unknown.
-    known = None if isinstance(mask, jax.core.Tracer) else np.asarray(mask)
-    mask = jnp.asarray(mask)
-    if not (mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.integer)):
-        raise InputError(f"mask has type {mask.dtype}; it may be boolean (True = may attend) or integer 0/1")
-    if mask.dtype != bool and known is not None and not np.isin(known, (0, 1)).all():
-        raise InputError(f"mask holds {known[~np.isin(known, (0, 1))][0]}; an integer mask may hold only 0 and 1")
-    return mask.astype(bool)
+def _as_boolean(mask: ArrayLike, name: str = "mask") -> Array:
+    array = as_array(name, mask)
+    if not (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):
+        raise InputError(f"{name} has type {array.dtype}; it may be boolean (True = may attend) or integer 0/1")
+    values = known_values(array)
+    if array.dtype != bool and values is not None and not np.isin(values, (0, 1)).all():
+        raise InputError(f"{name} holds {values[~np.isin(values, (0, 1))][0]}; an integer mask may hold only 0 and 1")
+    return jnp.asarray(array).astype(bool)

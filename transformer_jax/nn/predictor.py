@@ -7,9 +7,10 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.errors import check_probability
+from transformer_jax.errors import check_number, check_probability, check_sizes
 from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
+from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
@@ -25,7 +26,8 @@ class TransformerPredictor(SettingsModule):
     → Dense(C).
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `model_dim`, or a setting is impossible.
+        InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, or a setting is
+            impossible.
     """
 
     model_dim: int  # D
@@ -39,7 +41,10 @@ class TransformerPredictor(SettingsModule):
     block: type[Block] = EncoderBlock  # class of the encoder's blocks
 
     def __post_init__(self) -> None:
+        check_sizes(model_dim=self.model_dim, num_classes=self.num_classes, max_len=self.max_len)
         head_width(self.model_dim, self.num_heads)
+        check_sizes(0, num_layers=self.num_layers)
+        check_number("input_dropout_prob", self.input_dropout_prob)
         check_probability("input_dropout_prob", self.input_dropout_prob)
         super().__post_init__()
 
@@ -103,8 +108,10 @@ class TransformerPredictor(SettingsModule):
             Logits `[B, T, C]`, with `return_attention` a pair of them and the list of the L layers' weights.
 
         Raises:
-            InputError: the sequence is longer than `max_len`, or the mask does not broadcast.
+            InputError: `x` is of no floating-point type or not `[B, T, features]`, the sequence is longer than
+                `max_len`, or the mask does not broadcast.
         """
+        check_sequence("x", x)
         x = self.input_layer(self.input_dropout(x, train=train))  # [B T D]
         if add_positional_encoding:
             x = self.positional_encoding(x)

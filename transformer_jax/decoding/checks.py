@@ -1,0 +1,87 @@
+"""Checks of what decoding is given: settings, tokens, and what a step function returns.
+
+Shapes and settings are checked when a program is traced. NaN in logits is a value: outside of `jax.jit` it is an error;
+inside it, the score of a result that it concerns is NaN, which `check_scores` finds in what the compiled program gave.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Float, PyTree, Shaped
+
+from transformer_jax.errors import MAX_SIZE, InputError, check_whole
+
+
+def check_arguments(
+    step: object, cache: PyTree[ArrayLike], batch_size: int, max_length: int, tokens: Mapping[str, int], pad_token: int
+) -> None:
+    """Check the arguments that all decoding functions share.
+
+    Args:
+        step, cache, batch_size, max_length, pad_token: as `transformer_jax.decoding.token_by_token` describes them.
+        tokens: the start and the end token, by name.
+
+    Raises:
+        InputError: `step` cannot be called, `batch_size` or `max_length` is below 1, a token is no id, or an array of
+            the cache does not have `batch_size` rows.
+    """
+    if not callable(step):
+        raise InputError(f"step is {step!r}; it must be a function (tokens, position, cache) -> (logits, cache)")
+    check_whole("batch_size", batch_size, 1)
+    check_whole("max_length", max_length, 1)
+    for name, token in tokens.items():
+        check_whole(name, token, 0)
+    check_whole("pad_token", pad_token, 0)  # may be outside the vocabulary, where it cannot be mistaken for a token
+    if batch_size * max_length > MAX_SIZE:
+        raise InputError(f"max_length is {max_length}; times batch_size, {batch_size}, it may be at most {MAX_SIZE}")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
+        if jnp.shape(leaf)[:1] != (batch_size,):
+            name = "cache" + jax.tree_util.keystr(path)
+            raise InputError(f"{name} has shape {jnp.shape(leaf)}; its first axis must be batch_size, {batch_size}")
+
+
+def check_step_result(result: Any, cache: PyTree[ArrayLike], num_rows: int, tokens: Mapping[str, int]) -> None:
+    """Check what a step function returned for `num_rows` rows and a cache, and that the tokens are in its vocabulary.
+
+    Raises:
+        InputError: it is no pair of logits `[num_rows, V]` and a cache of the same shapes and types; or a token is not
+            below V.
+    """
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise InputError(f"step gave a {type(result).__name__}; it must give a pair (logits, cache)")
+    logits, new_cache = result
+    shape, dtype = jnp.shape(logits), jnp.result_type(logits)
+    if len(shape) != 2 or shape[0] != num_rows or shape[1] < 1:
+        raise InputError(f"step gave logits of shape {shape}; they must be [N, V], here with N = {num_rows}")
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise InputError(f"step gave logits of type {dtype}; they must be of a floating-point type")
+    for name, token in tokens.items():
+        if token >= shape[1]:
+            raise InputError(f"{name} is {token}; it must be below {shape[1]}, the number of logits for each row")
+    before, after = str(jax.tree.structure(cache)), str(jax.tree.structure(new_cache))
+    if before != after:
+        raise InputError(f"step gave a cache of the structure {after}; it must stay {before}")
+    for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(cache), jax.tree.leaves(new_cache), strict=True):
+        before, after = (f"{jnp.result_type(leaf)}{jnp.shape(leaf)}" for leaf in (old, new))
+        if before != after:
+            raise InputError(f"step gave cache{jax.tree_util.keystr(path)} as {after}; it must stay {before}")
+
+
+def check_scores(scores: Float[ArrayLike, "..."]) -> None:
+    """Check the scores of decoded results; those of a tracer are unknown and are not checked.
+
+    Raises:
+        InputError: a score is NaN, because the logits that led to it were NaN or +inf.
+    """
+    if isinstance(scores, jax.core.Tracer):
+        return
+    broken: Shaped[np.ndarray, "rows axes"] = np.argwhere(np.isnan(scores))
+    if len(broken):
+        raise InputError(
+            f"step gave logits of NaN or +inf for row {broken[0, 0]}; they must be finite, or -inf for a token that "
+            "may not be chosen"
+        )

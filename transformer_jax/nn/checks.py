@@ -1,0 +1,75 @@
+"""Checks of the arguments of models and functions: sizes, sequences of features, token ids.
+
+Types and shapes are always checked; inside `jax.jit` this costs time at tracing alone, and changes no compiled program.
+Values are checked where they are known, outside of `jax.jit`. Inside it they are not, so that a program which gets ids
+from elsewhere calls `check_token_ids` on the host, before its compiled function.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Shaped
+
+from transformer_jax.errors import InputError
+
+
+def check_sequence(name: str, x: object, width: int | None = None) -> None:
+    """Check that `x` is a batch of sequences of features, `[B, T, D]`.
+
+    Args:
+        name: of the argument, for the message.
+        x: the argument; B, T and D are at least 1.
+        width: D; None for any.
+
+    Raises:
+        InputError: `x` is of no floating-point type, or of another shape.
+    """
+    array = as_array(name, x)
+    allowed = f"[B, T, {'D' if width is None else width}]"
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise InputError(f"{name} has type {array.dtype}; it must be of a floating-point type, {allowed}")
+    if array.ndim != 3 or 0 in array.shape or width not in (None, array.shape[2]):
+        raise InputError(f"{name} has shape {array.shape}; it must be {allowed}")
+
+
+def check_token_ids(name: str, tokens: object, vocabulary_size: int, shape: str = "[B, T]") -> None:
+    """Check that all ids are in a vocabulary.
+
+    Outside of it `jax.numpy.take` reads NaN, or the embedding of another token for negative ids. The values of a traced
+    array are unknown and are not checked.
+
+    Args:
+        name: of the argument, for the message.
+        tokens: the argument.
+        vocabulary_size: V; the ids are 0 … V - 1.
+        shape: of the argument, in the house's letters; its rank is checked.
+
+    Raises:
+        InputError: `tokens` is of no integer type, of another rank, or holds an id outside the vocabulary.
+    """
+    array = as_array(name, tokens)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise InputError(f"{name} has type {array.dtype}; it must be token ids {shape} of an integer type")
+    if array.ndim != len(shape.split(",")) or 0 in array.shape:
+        raise InputError(f"{name} has shape {array.shape}; it must be token ids {shape}")
+    ids = known_values(array)
+    if ids is not None and (outside := ids[(ids < 0) | (ids >= vocabulary_size)]).size:
+        raise InputError(f"{name} holds the token id {outside[0]}; ids may be 0 … {vocabulary_size - 1}")
+
+
+def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
+    """`x` itself if it is an array, traced or not; else a NumPy array of it.
+
+    Raises:
+        InputError: `x` is a list of lists of different lengths.
+    """
+    try:
+        return x if isinstance(x, Array | np.ndarray) else np.asarray(x)
+    except ValueError:
+        raise InputError(f"{name} has rows of different lengths; it must be an array") from None
+
+
+def known_values(x: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..."] | None:
+    """The values of an array, or None for a traced one."""
+    return None if isinstance(x, jax.core.Tracer) else np.asarray(x)
