@@ -5,7 +5,7 @@ EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: reverse anomaly translate check test lint types fast-tests bench tensorboard clean
+.PHONY: reverse anomaly translate check test lint types fast-tests faults bench tensorboard clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -33,6 +33,10 @@ types: $(READY)
 
 fast-tests: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto -m "not slow" $(ARGS)
+
+# Thousands of accidents and hostile files; writes the table of docs/reliability.md. ARGS="--help" lists the settings.
+faults: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/training.py $(ARGS)

@@ -1,0 +1,138 @@
+"""The campaign: all cases of all kinds, the table of their verdicts, and what to repeat."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from repository import REPOSITORY
+
+from faults import report
+from faults.cases import FAILURES, Case, Outcome, Verdict
+from faults.material import code_digest, make_material
+from faults.worker import run_cases
+
+DEFAULTS = {
+    "kills": 30, "signals": 30, "full-disk": 10, "permissions": 14, "writers": 4, "vanishing": 6,
+    "corruptions": 200, "untrusted": 300, "command-lines": 600, "calls": 600,
+}  # fmt: skip
+# Compiled quickly: programs of the campaign run for seconds.
+ENVIRONMENT = {
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+    "JAX_PLATFORMS": "cpu",
+    "JAX_NUM_CPU_DEVICES": "2",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "MPLBACKEND": "agg",
+}
+
+
+class Settings(NamedTuple):
+    """Of a campaign."""
+
+    seed: int
+    counts: dict[str, int]  # cases of each kind
+    work_dir: Path
+    num_workers: int = 2
+
+
+def run_campaign(settings: Settings) -> dict[tuple[str, int], Outcome]:
+    """Run the cases that have no outcome yet, and give all outcomes by kind and number."""
+    material = _prepare(settings.work_dir)
+    state = settings.work_dir / f"outcomes-{material.name}-seed{settings.seed}.jsonl"
+    wanted = [(kind, number) for kind, count in settings.counts.items() for number in range(count)]
+    read = _read(state)
+    known = {key: read[key] for key in wanted if key in read}
+    scratch = settings.work_dir / "cases"
+    cases = [
+        Case(kind, number, settings.seed, material, scratch / f"{kind}-{number}")
+        for kind, number in wanted
+        if (kind, number) not in known
+    ]
+    return known | _run(cases, settings, state)
+
+
+def _prepare(work_dir: Path) -> Path:
+    """Set the environment of all processes, and make the runs that the cases need."""
+    os.environ.update(ENVIRONMENT | {"MPLCONFIGDIR": str(work_dir / "matplotlib")})
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH"))))
+    material = make_material(work_dir)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(material / "compiled")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+    return material
+
+
+def _run(cases: Sequence[Case], settings: Settings, state: Path) -> dict[tuple[str, int], Outcome]:
+    outcomes: dict[tuple[str, int], Outcome] = {}
+    if not cases:
+        return outcomes
+    with state.open("a") as stream:
+        for case, outcome in run_cases(cases, settings.num_workers):
+            outcomes[case.kind, case.number] = outcome
+            print(json.dumps([case.kind, case.number, *outcome]), file=stream, flush=True)
+            if outcome.verdict in FAILURES:
+                print(f"\r{describe(case.kind, case.number, settings.seed, outcome)}", flush=True)
+            elif sys.stdout.isatty():
+                print(f"\r{len(outcomes)} of {len(cases)}, {case.kind}   ", end="", flush=True)
+    return outcomes
+
+
+def describe(kind: str, number: int, seed: int, outcome: Outcome) -> str:
+    """A failure in two lines: what happened, and the command that repeats it."""
+    command = f'make faults ARGS="--only {kind}:{number} --seed {seed}"'
+    return f"{outcome.verdict}: {outcome.fault}: {outcome.seen}\n    {command}"
+
+
+def _read(state: Path) -> dict[tuple[str, int], Outcome]:
+    if not state.exists():
+        return {}
+    outcomes = {}
+    for line in state.read_text().splitlines():
+        try:
+            kind, number, verdict, fault, seen = json.loads(line)
+        except ValueError:  # the line at which the campaign was stopped
+            continue
+        outcomes[kind, number] = Outcome(Verdict(verdict), fault, seen)
+    return outcomes
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="chooses the faults")
+    for kind, count in DEFAULTS.items():
+        parser.add_argument(f"--{kind}", type=int, default=count, metavar="N", help=f"cases (default: {count})")
+    parser.add_argument("--only", metavar="KIND:NUMBER", help="run one case, and print what was seen")
+    parser.add_argument("--work-dir", type=Path, default=Path(tempfile.gettempdir()) / "transformer-jax-faults",
+                        help="a stopped campaign goes on from here")  # fmt: skip
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that run cases")
+    parser.add_argument("--no-report", action="store_true", help="leave docs/reliability.md as it is")
+    given = parser.parse_args()
+    if given.only is not None:
+        sys.exit(_run_only(given))
+    counts = {kind: getattr(given, kind.replace("-", "_")) for kind in DEFAULTS}
+    try:
+        outcomes = run_campaign(Settings(given.seed, counts, given.work_dir.absolute(), given.workers))
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command goes on from here")
+    table = report.table(outcomes)
+    print(f"\n{table}")
+    if not given.no_report:
+        report.write(table, given.seed, code_digest())
+    failures = Counter(outcome.verdict for outcome in outcomes.values() if outcome.verdict in FAILURES)
+    sys.exit(1 if failures else 0)
+
+
+def _run_only(given: argparse.Namespace) -> int:
+    kind, _, number = given.only.partition(":")
+    work_dir = given.work_dir.absolute()
+    material = _prepare(work_dir)
+    case = Case(kind, int(number), given.seed, material, work_dir / "cases" / f"only-{kind}-{number}")
+    for _, outcome in run_cases([case], 1):
+        print(f"{outcome.verdict}: {outcome.fault}\n{outcome.seen}")
+        return int(outcome.verdict in FAILURES)
+    return 1

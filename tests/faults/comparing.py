@@ -1,0 +1,81 @@
+"""Comparison of a run with the undisturbed one, bit for bit."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+from events import read_scalars
+from jaxtyping import PyTree
+
+from transformer_jax.config import Criterion
+from transformer_jax.errors import InputError
+from transformer_jax.runs.checkpoints import Checkpoints
+
+CRITERION = Criterion("accuracy", "max")  # of the reverse task
+
+
+def differences(run: Path, undisturbed: Path) -> dict[str, str]:
+    """What differs between two finished runs: `newest` state, `best` state, `curves`, `results`; empty if nothing."""
+    found = {}
+    with _opened(run) as ours, _opened(undisturbed) as theirs:
+        steps = {"newest": [max(of.steps, default=None) for of in (ours, theirs)]}
+        steps["best"] = [ours.best_step, theirs.best_step]
+        for which, (step, expected) in steps.items():
+            if step != expected:
+                found[which] = f"the {which} checkpoint is of step {step}, not {expected}"
+            elif step is not None and not _same_state(ours, theirs, step):
+                found[which] = f"the {which} state differs"
+    if problem := _curves(run, undisturbed):
+        found["curves"] = problem
+    results = [json.loads((path / "results.json").read_text()) for path in (run, undisturbed)]
+    if differing := [name for name in ("val_acc", "test_acc", "steps") if results[0][name] != results[1][name]]:
+        found["results"] = f"the results differ in {', '.join(differing)}"
+    return found
+
+
+def _same_state(ours: Checkpoints, theirs: Checkpoints, step: int) -> bool:
+    expected = theirs.read(step).state
+    try:
+        return same(ours.read(step).state, expected)
+    except InputError:  # it can't be read
+        return False
+
+
+def evaluated_params(run: Path) -> dict[int, PyTree]:
+    """The parameters of each evaluated checkpoint."""
+    with _opened(run) as checkpoints:
+        steps = [step for step in checkpoints.steps if checkpoints.metrics(step) is not None]
+        return {step: checkpoints.read(step).state["params"] for step in steps}
+
+
+def same(ours: PyTree, theirs: PyTree) -> bool:
+    """Whether two trees have the same names and the same arrays, bit for bit."""
+    if str(jax.tree.structure(ours)) != str(jax.tree.structure(theirs)):
+        return False
+    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() and np.shape(a) == np.shape(b) for a, b in pairs)
+
+
+def holds_nan(tree: PyTree) -> bool:
+    """Whether a number in a tree of arrays is not finite."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    return any(np.issubdtype(leaf.dtype, np.floating) and not np.isfinite(leaf).all() for leaf in leaves)
+
+
+def _curves(run: Path, undisturbed: Path) -> str | None:
+    ours, theirs = (read_scalars(path, as_pairs=True) for path in (run, undisturbed))
+    for tag in theirs.keys() - {"train/steps_per_second"}:
+        points, expected = ours.get(tag, []), theirs[tag]
+        if others := [point for point in points if point not in expected]:
+            return f"{tag} has other values, at step {others[0][0]} for example"
+        if len(points) != len(set(points)):
+            return f"{tag} has a point twice"
+        if len(points) < len(expected):
+            return f"{tag} has {len(points)} of {len(expected)} points"
+    return None
+
+
+def _opened(run: Path) -> contextlib.closing[Checkpoints]:
+    return contextlib.closing(Checkpoints(run / "checkpoints", CRITERION, create=False))

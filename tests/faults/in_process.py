@@ -1,0 +1,54 @@
+"""The experiments' commands, run in this process."""
+
+import contextlib
+import gc
+import io
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+from repository import REPOSITORY
+
+from transformer_jax.training.loop import TrainingLoop
+
+
+def script(name: str) -> str:
+    """The path of a script of `experiments/`."""
+    return str(REPOSITORY / "experiments" / name)
+
+
+def command(name: str, *arguments: object, two_steps: bool = False) -> Callable[[], None]:
+    """A function that runs a script of `experiments/` with these arguments, of a training the first two steps alone."""
+
+    def train(loop: TrainingLoop) -> None:
+        loop.train_until(min(2, loop.num_steps))
+        sys.exit(0)
+
+    def run() -> None:
+        with (
+            mock.patch.object(TrainingLoop, "train", train) if two_steps else contextlib.nullcontext(),
+            mock.patch.object(sys, "argv", [script(name), *map(str, arguments)]),
+            mock.patch.object(sys, "stdin", io.StringIO("")),
+            mock.patch.object(gc, "freeze"),  # this process goes on afterwards
+            _settings_of_jax(),
+        ):
+            runpy.run_path(script(name), run_name="__main__")
+
+    return run
+
+
+@contextlib.contextmanager
+def _settings_of_jax() -> Iterator[None]:
+    """Restore the directory of compiled programs, which a command sets for its whole process."""
+    names = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+    before = {name: getattr(jax.config, name) for name in names}
+    try:
+        yield
+    finally:
+        if before != {name: getattr(jax.config, name) for name in names}:
+            for name, value in before.items():
+                jax.config.update(name, value)
+            compilation_cache.reset_cache()

@@ -1,0 +1,59 @@
+"""Runs that are made once for a campaign, and what they answer."""
+
+import hashlib
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from repository import REPOSITORY
+
+from faults import processes
+
+TASK = "ReverseTask"
+SETTINGS = (
+    "--max-epochs=6", "--train-size=1600", "--batch-size=64", "--val-size=257", "--test-size=257", "--warmup=7",
+    "--dropout-prob=0.1", "--eval-every=1", "--checkpoint-every=7", "--num-devices=1",
+)  # fmt: skip
+STEPS = 150  # of a run with these settings
+SHIPPED = ("dates", "digits", "reverse")
+
+
+def code_digest() -> str:
+    """Of the package: what an earlier version of the code did says nothing about this one."""
+    digest = hashlib.sha256()
+    for file in sorted((REPOSITORY / "transformer_jax").rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def make_material(work_dir: Path) -> Path:
+    """The directory of the runs, made if it is not there yet."""
+    material = work_dir / f"material-{code_digest()}"
+    if not (material / "complete").exists():
+        shutil.rmtree(material, ignore_errors=True)  # of a campaign that was stopped
+        material.mkdir(parents=True, exist_ok=True)
+        (material / "compiled").mkdir(exist_ok=True)
+        ended = processes.run(material / "output", "reverse.py", *arguments(material, material / "undisturbed"))
+        if ended.status != 0:
+            raise RuntimeError(f"the undisturbed run failed with status {ended.status}:\n{ended.stderr}")
+        _make_unfinished(material)
+        (material / "complete").touch()
+    return material
+
+
+def arguments(material: Path, parent: Path) -> list[str]:
+    """The command line of the run under `parent`."""
+    return [f"--checkpoint-dir={parent}", f"--compilation-cache={material / 'compiled'}", *SETTINGS]
+
+
+def _make_unfinished(material: Path) -> None:
+    """A run that was stopped after its third evaluation."""
+    output = material / "unfinished-output"
+    running = processes.begin(output, "reverse.py", *arguments(material, material / "unfinished"))
+    while running.stdout().count("validation") < 3 and running.poll() is None:
+        time.sleep(0.002)
+    running.send(signal.SIGTERM)
+    ended = running.wait()
+    if ended.status != 128 + signal.SIGTERM:
+        raise RuntimeError(f"a run could not be stopped: status {ended.status}\n{ended.stderr}")

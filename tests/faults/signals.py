@@ -1,0 +1,102 @@
+"""SIGTERM and SIGINT: once, twice, to all processes of a run, at its start, while it saves, at its end."""
+
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+from faults import processes
+from faults.cases import Case, Outcome, Verdict
+from faults.kills import evaluated_steps, judge_resumed, wait_for_moment
+from faults.material import STEPS, TASK, arguments
+from faults.processes import Running
+from faults.watch import noise_of
+
+WAYS = ("once", "twice", "to all with workers", "at start", "while saving", "at the end", "to a worker", "ignored")
+
+
+def run(case: Case) -> Outcome:
+    """Send a signal to a run, and let it end."""
+    rng = case.rng()
+    way = WAYS[case.number % len(WAYS)]
+    number = signal.SIGKILL if way == "to a worker" else rng.choice((signal.SIGTERM, signal.SIGINT))
+    workers = ["--num-workers=1"] if "worker" in way else []
+    running = processes.begin(
+        case.directory / "signalled", "reverse.py", *arguments(case.material, case.directory), *workers,
+        anew=way in ("at start", "to all with workers", "to a worker") or (way == "at the end" and rng.random() < 0.5),
+        ignored=number if way == "ignored" else None,
+    )  # fmt: skip
+    moment = _send(running, way, number, case.directory / TASK, rng)
+    ended = running.wait()
+    fault = f"{number.name} {way}, {moment}"
+    if ended.status is None:
+        return Outcome(Verdict.OBSCURE, fault, "it did not end")
+    if problem := noise_of(ended.stderr):
+        return Outcome(Verdict.OBSCURE, fault, problem)
+    if problem := _wrong_status(ended.status, way, number, ended.stdout, ended.stderr):
+        return Outcome(Verdict.OBSCURE, fault, problem)
+    saved = [int(step) for step in re.findall(r"stopped and saved after step (\d+)", ended.stderr)]
+    return judge_resumed(case, fault, [0, *evaluated_steps(ended.stdout), *saved])
+
+
+def _send(running: Running, way: str, number: signal.Signals, run: Path, rng: random.Random) -> str:
+    """Send it at a moment that the way asks for; returns the moment."""
+    match way:
+        case "at start":
+            moment = f"{rng.random() * 6:.2f}"
+            time.sleep(float(moment))
+            running.send(number, to_group=rng.random() < 0.5)
+            return f"after {moment} s"
+        case "at the end":
+            _wait_for(running, f"step {STEPS}: validation")
+            time.sleep(rng.random() * 1.5)
+            running.send(number)
+            return "after the last step"
+        case "to all with workers" | "to a worker":
+            count = rng.randrange(1, 4)
+            _wait_for(running, "validation", count)
+            if way == "to all with workers":
+                running.send(number, to_group=True)
+            elif workers := _loading_workers(running.pid):
+                Running(rng.choice(workers), running.poll, running.output).send(number)
+            return f"after evaluation {count}"
+        case "while saving" | "ignored":
+            count = rng.randrange(1, 6)
+            _wait_for(running, "validation", count)
+            time.sleep(rng.random() * 0.05)
+            running.send(number)
+            return f"after evaluation {count}"
+    moment = wait_for_moment(running, run, rng)
+    running.send(number)
+    if way == "twice":
+        time.sleep(rng.choice((0.0, 0.001, 0.01, 0.1)) * rng.random())
+        running.send(rng.choice((number, signal.SIGTERM)))
+    return moment
+
+
+def _wait_for(running: Running, text: str, count: int = 1) -> None:
+    while running.stdout().count(text) < count and running.poll() is None:
+        time.sleep(0.002)
+
+
+def _loading_workers(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    lines = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
+    return [child for child, line in lines.items() if b"spawn_main" in line]
+
+
+def _wrong_status(status: int, way: str, number: int, stdout: str, stderr: str) -> str | None:
+    """Why a status is not the one that the signal should give; None if it is."""
+    has_trained = "validation" in stdout
+    if status == 0:
+        return None  # it came too late, or a worker was made again
+    if way == "to a worker":
+        return None if status == 2 else f"status {status}: {stderr.strip()[:200]}"
+    if way == "ignored":
+        return f"status {status}, though the signal was ignored when the run was started"
+    if status == 128 + number or (way == "twice" and status in (-number, -signal.SIGTERM, 128 + signal.SIGTERM)):
+        return None
+    if status == -number and not has_trained:
+        return None  # nothing was there to save
+    return f"status {status}, and not {128 + number}: {stderr.strip()[:200]}"

@@ -1,0 +1,135 @@
+"""Files from strangers: weights, features, settings and sentence pairs that were made to do harm."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from faults import crafted_config, crafted_pairs, crafted_weights
+from faults.cases import Case, Outcome, Verdict
+from faults.commands_seen import failure_of, refusal, refusal_of_call
+from faults.comparing import holds_nan, same
+from faults.in_process import command
+from faults.watch import Seen, watch
+from transformer_jax.nn.attention import MultiheadAttention
+from transformer_jax.tasks.anomaly.feature_cache import read_features
+from transformer_jax.tasks.translation.pair_files import load_pairs
+from transformer_jax.trained.load import load_run
+from transformer_jax.trained.pretrained import SHIPPED
+from transformer_jax.trained.published import load_pretrained
+from transformer_jax.weights.pytorch import params_from_torch
+
+USES = ("params.msgpack", "--pretrained FILE", "params_from_torch", "features", "config.json", "pairs")
+
+
+def run(case: Case) -> Outcome:
+    """Craft one file, and use it."""
+    use = case.rng().choice(USES)
+    return {
+        "params.msgpack": _shipped_params,
+        "--pretrained FILE": _tutorial_file,
+        "params_from_torch": _torch_file,
+        "features": _features,
+        "config.json": _config,
+        "pairs": _pairs,
+    }[use](case)
+
+
+def _accepted(seen: Seen, fault: str, *, is_right: bool) -> Outcome:
+    return Outcome(Verdict.RIGHT if is_right else Verdict.WRONG, fault, "" if is_right else "accepted")
+
+
+def _shipped_params(case: Case) -> Outcome:
+    directory = Path(shutil.copytree(SHIPPED / "reverse", case.directory / "reverse"))
+    file = directory / "params.msgpack"
+    made = crafted_weights.craft(file, case.rng(), file.read_bytes())
+    seen = watch(lambda: load_run(directory), case.directory)
+    fault = f"params.msgpack of a run: {made}"
+    if outcome := failure_of(seen, fault, file.stat().st_size) or refusal_of_call(seen, fault):
+        return outcome
+    return _accepted(seen, fault, is_right=same(seen.value.params, load_run(SHIPPED / "reverse").params))
+
+
+def _tutorial_file(case: Case) -> Outcome:
+    file = case.directory / "model.ckpt"
+    made = crafted_weights.craft(file, case.rng(), (SHIPPED / "reverse" / "params.msgpack").read_bytes())
+    size, fault = file.stat().st_size, f"--pretrained FILE: {made}"
+    if case.rng().random() < 0.5:
+        seen = watch(lambda: load_pretrained(file, num_heads=1), case.directory)
+        if outcome := failure_of(seen, fault, size) or refusal_of_call(seen, fault):
+            return outcome
+        return _accepted(seen, fault, is_right=not holds_nan(seen.value[1]))
+    line = (
+        f"--pretrained={file}",
+        f"--checkpoint-dir={case.directory / 'evaluation'}",
+        "--test-size=64",
+        "--val-size=64",
+    )
+    seen = watch(command("reverse.py", *line), case.directory, case.material / "compiled")
+    return failure_of(seen, fault, size) or refusal(seen, fault) or _accepted(seen, fault, is_right=False)
+
+
+def _torch_file(case: Case) -> Outcome:
+    file = case.directory / "model.pt"
+    made = crafted_weights.craft(file, case.rng(), b"")
+    seen = watch(lambda: params_from_torch(MultiheadAttention(8, 2), file), case.directory)
+    fault = f"params_from_torch: {made}"
+    if outcome := failure_of(seen, fault, file.stat().st_size) or refusal_of_call(seen, fault):
+        return outcome
+    return _accepted(seen, fault, is_right=made.startswith("good") and not holds_nan(seen.value))
+
+
+def _features(case: Case) -> Outcome:
+    rng = case.rng()
+    names = [f"{split}_set_features.npz" for split in ("train", "test")]
+    for name in names:
+        np.savez(case.directory / name, feats=np.zeros((3, 512), np.float32))
+    file = case.directory / rng.choice(names)
+    made = crafted_weights.craft(file, rng, file.read_bytes())
+    size, fault = file.stat().st_size, f"features: {made}"
+    if rng.random() < 0.5:
+        seen = watch(lambda: read_features(file), case.directory)
+        if outcome := failure_of(seen, fault, size) or refusal_of_call(seen, fault):
+            return outcome
+        features, _ = seen.value
+        return _accepted(seen, fault, is_right=features.shape[1:] == (512,) and not holds_nan(features))
+    line = "--dataset=cifar100", f"--features-dir={case.directory}", f"--data-dir={case.directory / 'data'}"
+    (case.directory / "data").write_text("a file, so that nothing is downloaded")
+    seen = watch(command("anomaly.py", *line, f"--checkpoint-dir={case.directory / 'runs'}"), case.directory)
+    return failure_of(seen, fault, size) or refusal(seen, fault) or _accepted(seen, fault, is_right=False)
+
+
+def _config(case: Case) -> Outcome:
+    rng = case.rng()
+    name = rng.choice(("reverse", "digits", "dates"))
+    directory = Path(shutil.copytree(SHIPPED / name, case.directory / "own" / name))
+    cache = case.directory / "programs"
+    cache.mkdir()
+    made = crafted_config.craft(directory / "config.json", rng, cache)
+    fault = f"config.json of {name}: {made}"
+    seen = watch(lambda: load_run(directory), case.directory, forbidden=cache)
+    if outcome := failure_of(seen, fault, (1 << 20)) or refusal_of_call(seen, fault):
+        return outcome
+    expected = load_run(SHIPPED / name)
+    is_right = seen.value.model == expected.model and same(seen.value.params, expected.params)
+    return _accepted(seen, fault, is_right=is_right)
+
+
+def _pairs(case: Case) -> Outcome:
+    rng = case.rng()
+    file = case.directory / "pairs.tsv"
+    made, num_pairs = crafted_pairs.craft(file, rng)
+    fault = f"pairs: {made}"
+    size = 0 if not file.is_file() else file.stat().st_size
+    if rng.random() < 0.5:
+        seen = watch(lambda: load_pairs(file), case.directory)
+        if outcome := failure_of(seen, fault, size) or refusal_of_call(seen, fault):
+            return outcome
+        found = sum(len(split) for split in seen.value)
+        return _accepted(seen, fault, is_right=num_pairs is not None and found == num_pairs)
+    sizes = "--model-dim=8", "--num-heads=1", "--num-layers=1", "--dim-feedforward=8", "--batch-size=1", "--warmup=0"
+    line = f"--data={file}", f"--checkpoint-dir={case.directory / 'runs'}", *sizes
+    seen = watch(command("translate.py", *line, two_steps=True), case.directory, case.material / "compiled")
+    return (
+        failure_of(seen, fault, size) or refusal(seen, fault) or _accepted(seen, fault, is_right=num_pairs is not None)
+    )

@@ -1,0 +1,157 @@
+"""The fault campaign in short, with fixed seeds, and the campaign's own judgement. `make faults` is the long form."""
+
+import os
+import random
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from faults import audit, report
+from faults.call_table import CALLS, Call
+from faults.calls import _judge
+from faults.campaign import Settings, describe, run_campaign
+from faults.cases import FAILURES, Outcome, Verdict
+from faults.command_lines import generate
+from faults.commands_seen import failure_of, refusal
+from faults.damage import damage
+from faults.watch import GIB, Seen, noise_of
+
+from transformer_jax.errors import check_probability
+
+# That of `load_pretrained` names a published file, which is not here; `predict` has tests of its own.
+GOOD = [call for call in CALLS if call.name != "load_pretrained" and not call.name.endswith(".predict")]
+SHORT = {"kills": 1, "signals": 2, "corruptions": 16, "untrusted": 30, "command-lines": 30, "calls": 30}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1])
+def test_no_fault_of_the_short_campaign_is_obscure_wrong_or_lost(seed, tmp_path):
+    settings = Settings(seed, SHORT, tmp_path)
+    with mock.patch.dict(os.environ):  # the campaign sets variables for its processes
+        outcomes = run_campaign(settings)
+        assert run_campaign(settings) == outcomes  # it goes on where it was: nothing is left to run
+    assert len(outcomes) == sum(SHORT.values())
+    failures = {key: outcome for key, outcome in outcomes.items() if outcome.verdict in FAILURES}
+    assert not failures, "\n".join(describe(*key, seed, outcome) for key, outcome in failures.items())
+
+
+def test_the_table_counts_each_verdict_of_each_kind():
+    outcomes = {
+        ("kills", 0): Outcome(Verdict.RIGHT, "SIGKILL"),
+        ("kills", 1): Outcome(Verdict.LOST, "SIGKILL"),
+        ("calls", 0): Outcome(Verdict.CLEAN, "f(x=-1)"),
+    }
+    rows = report.table(outcomes).splitlines()
+    assert rows[0] == "| kind | tried | bitwise right | recovered | clean error | obscure | wrong | lost |"
+    assert rows[2:] == [
+        "| kills | 2 | 1 | 0 | 0 | 0 | 0 | 1 |",
+        "| calls | 1 | 0 | 0 | 1 | 0 | 0 | 0 |",
+        "| all | 3 | 1 | 0 | 1 | 0 | 0 | 1 |",
+    ]
+
+
+def test_the_report_is_written_between_its_markers(tmp_path, monkeypatch):
+    document = tmp_path / "reliability.md"
+    document.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    monkeypatch.setattr(report, "DOCUMENT", document)
+    report.write("new table", seed=3, code="abc")
+    text = document.read_text()
+    assert text.startswith("before\n" + report.BEGIN)
+    assert text.endswith(report.END + "\nafter\n")
+    assert "new table" in text
+    assert "seed 3" in text
+    assert "old" not in text
+
+
+@pytest.mark.parametrize("seed", range(7))
+def test_the_same_seed_makes_the_same_fault_and_it_changes_something(seed, tmp_path):
+    contents = []
+    for name in ("a", "b"):
+        directory = tmp_path / name
+        (directory / "checkpoints" / "11").mkdir(parents=True)
+        for number, file in enumerate(("config.json", "params.bin", "checkpoints/11/state")):
+            (directory / file).write_bytes(b'{"a": 17, "b": 23}' * (number + 1))
+        before = _content(directory)
+        made = damage(directory, random.Random(seed))
+        contents.append((made, _content(directory)))
+        assert contents[-1][1] != before or "swapped with" in made or "zeroed" in made
+    assert contents[0] == contents[1]
+
+
+def _content(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_the_same_seed_generates_the_same_command_line():
+    assert generate("reverse.py", random.Random(5)) == generate("reverse.py", random.Random(5))
+
+
+def test_a_traceback_and_many_lines_are_noise_and_one_line_is_not():
+    assert noise_of("reverse.py: error: lr is 0\n") is None
+    assert noise_of("Traceback (most recent call last):\n  File\nKeyError: 3\n") == "a traceback: KeyError: 3"
+    assert noise_of("line\n" * 5) == "5 lines on standard error: line"
+
+
+CLEAN = Seen(
+    status=2, error=None, value=None, stdout="", stderr="reverse.py: error: lr is 0\n", warned=[], violations=[],
+    peak=0, out_of_memory=False,
+)  # fmt: skip
+
+
+def test_one_line_and_status_2_is_a_clean_error_and_nothing_else_is():
+    assert refusal(CLEAN, "fault").verdict == Verdict.CLEAN
+    assert refusal(CLEAN._replace(status=None, stderr=""), "fault") is None  # it succeeded
+    for obscure in (
+        CLEAN._replace(status=3),
+        CLEAN._replace(stderr=""),
+        CLEAN._replace(stderr="reverse.py: error: lr is 0\n" * 5),
+        CLEAN._replace(status=None, error=KeyError("lr")),
+    ):
+        assert refusal(obscure, "fault").verdict == Verdict.OBSCURE
+
+
+def test_executed_code_is_wrong_and_memory_is_bounded_by_the_size_of_the_file():
+    assert failure_of(CLEAN, "fault") is None
+    assert failure_of(CLEAN._replace(violations=["executed: os.system"]), "fault").verdict == Verdict.WRONG
+    assert failure_of(CLEAN._replace(out_of_memory=True), "fault").verdict == Verdict.OBSCURE
+    three = CLEAN._replace(peak=3 * GIB)
+    assert failure_of(three, "fault", size=GIB // 2).verdict == Verdict.OBSCURE
+    assert failure_of(three, "fault", size=GIB) is None
+
+
+def test_a_call_counts_as_refused_only_where_the_package_raises_and_names_the_argument():
+    def verdict(name: str, wrong: object) -> Verdict:
+        call = Call("function", {"check": check_probability, "fail": len}[name], dict, {})
+        arguments = ("share", wrong) if name == "check" else (wrong,)
+        try:
+            call.function(*arguments)
+        except (ValueError, TypeError) as error:
+            return _judge(CLEAN._replace(error=error), call, "share", wrong, "fault").verdict
+        raise AssertionError("it was accepted")
+
+    assert verdict("check", 1.5) == Verdict.CLEAN
+    assert verdict("check", None) == Verdict.OBSCURE  # '<=' not supported
+    assert verdict("fail", 3) == Verdict.OBSCURE  # of another library
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", GOOD, ids=lambda call: call.name)
+def test_the_calls_that_are_made_wrong_are_good_before(call):
+    call.function(**call.good())
+
+
+def test_the_audit_notes_what_is_executed_and_written_outside(tmp_path, monkeypatch):
+    # The hook is called as Python would, since one that is installed stays for ever.
+    own, other = tmp_path / "own", tmp_path / "other"
+    with audit.audited(own, forbidden=tmp_path / "programs") as violations:
+        audit._hook("open", (str(own / "file"), "w", audit.WRITES))
+        audit._hook("open", (str(other), "r", 0))
+        assert violations == []
+        audit._hook("open", (str(other), "w", audit.WRITES))
+        audit._hook("os.rename", (str(own / "a"), str(other), -1, -1))
+        audit._hook("os.system", (b"true",))
+        audit._hook("pickle.find_class", ("posix", "system"))
+        audit._hook("open", (str(tmp_path / "programs" / "a"), "r", 0))
+    assert [violation.split(":")[0].split(" ")[0] for violation in violations] == [
+        "written", "os.rename", "executed", "a", "read",
+    ]  # fmt: skip
