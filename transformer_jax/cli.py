@@ -17,7 +17,7 @@ import tyro
 
 from transformer_jax.config import PRECEDENCE, TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.training.background_errors import BackgroundErrors
+from transformer_jax.training.background_errors import BackgroundErrors, silence_background
 from transformer_jax.training.compilation import prepare_jax
 from transformer_jax.training.signals import CommandSignals, Interrupted, Stopped, end_at_signals
 
@@ -134,6 +134,7 @@ def _prepare(config: object) -> None:
 
 def _exit(error: BaseException) -> NoReturn:
     """End the process with an error's line and status."""
+    silence_background()
     line, status = f"{Path(sys.argv[0]).name}: error: {error}", 2
     if isinstance(error, FloatingPointError):
         status = 1

@@ -20,10 +20,9 @@ def run(case: Case) -> Outcome:
     moment = wait_for_moment(running, parent / TASK, rng)
     fault = f"the directory is {'renamed' if renamed else 'removed'} {moment}"
     had_ended = running.poll() is not None
-    if renamed:
-        (parent / TASK).rename(case.directory / TASK)
-    else:
-        shutil.rmtree(parent / TASK, ignore_errors=True)
+    (parent / TASK).rename(case.directory / TASK)
+    if not renamed:  # in one go, since the process goes on writing while files are removed one by one
+        shutil.rmtree(case.directory / TASK, ignore_errors=True)
     ended = running.wait()
     if not (had_ended or ended.status == 0) and (problem := failure(ended, status=2)):
         return Outcome(Verdict.OBSCURE, fault, problem)

@@ -259,6 +259,21 @@ def test_a_directory_that_vanished_is_an_error_that_names_it(tmp_path, vanished)
             run.check()
 
 
+@pytest.mark.parametrize("other", [None, "mine.txt", "config.json"])
+def test_what_libraries_make_in_the_place_of_a_directory_that_vanished_is_removed(tmp_path, other):
+    run = RunDirectory(config(tmp_path), "Task")
+    run.path.rename(tmp_path / "elsewhere")
+    (run.path / "checkpoints" / "3").mkdir(parents=True)
+    (run.path / "events.out.tfevents.1").touch()
+    if other is not None:
+        (run.path / other).touch()
+    run.close()
+    left = {path.name for path in run.path.iterdir()} if run.path.exists() else set()
+    everything = {"checkpoints", "events.out.tfevents.1", "config.json"}  # another run's
+    assert left == {None: set(), "mine.txt": {"mine.txt"}, "config.json": everything}[other]
+    assert (tmp_path / "elsewhere" / "config.json").exists()
+
+
 def test_what_can_not_be_written_is_an_error_that_names_the_directory(tmp_path):
     with RunDirectory(config(tmp_path), "Task") as run:
         with pytest.raises(InputError, match=f"{run.path} can't be written any more .No space left"), run.writing():

@@ -66,7 +66,9 @@ class RunDirectory:
         self.settings = settings_of(name, config)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._inode = self.path.stat().st_ino
             with contextlib.ExitStack() as held:  # an error below ends what was begun, in reverse order
+                held.callback(self._remove_what_was_made_anew)
                 held.callback(self._lock().release)
                 (self.path / LOCK_HOLDER).write_text(f"process {os.getpid()}")
                 if not trains:
@@ -136,6 +138,16 @@ class RunDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _remove_what_was_made_anew(self) -> None:
+        """Where the directory vanished while a checkpoint was written, Orbax and TensorBoard have made another one."""
+        with contextlib.suppress(OSError):
+            if self.path.stat().st_ino == self._inode or any((self.path / name).exists() for name in (CONFIG, LOCK)):
+                return
+            shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+            for file in self.path.glob(PATTERN):
+                file.unlink()
+            self.path.rmdir()
 
     def _lock(self) -> FileLock:
         lock = FileLock(self.path / LOCK)  # the operating system releases it when the process ends, however it does

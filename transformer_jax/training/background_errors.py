@@ -67,6 +67,14 @@ class BackgroundErrors:
 
     def _keep_record(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.ERROR:
-            return True
+            return record.name != "absl"  # Orbax warns of each file that it misses, and then raises
         self._keep(logging.Formatter().format(record))
         return False
+
+
+def silence_background() -> None:
+    """Show no more errors of other threads in this process, which ends with an error of the main thread's."""
+    threading.excepthook = lambda failed: None
+    sys.unraisablehook = lambda failed: None
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
