@@ -2,6 +2,9 @@
 
 import json
 import math
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -398,3 +401,30 @@ def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path, create):
     (tmp_path / "checkpoints").touch()
     with pytest.raises(InputError, match="checkpoints is no directory"):
         Checkpoints(tmp_path / "checkpoints", ACCURACY, create=create)
+
+
+@pytest.mark.slow
+def test_of_a_damaged_checkpoint_nothing_but_our_warning_is_shown(tmp_path):
+    arrays = {f"a{i}": np.full((31, 53), i, np.float32) for i in range(41)}
+    checkpoints = opened(tmp_path / "intact")
+    for step in (1, 2):
+        checkpoints.save(step, arrays, {}, {"accuracy": step / 10})
+    checkpoints.close()
+    for number, file in enumerate(content_files(tmp_path / "intact" / "2" / "state")[:7]):
+        copied = shutil.copytree(tmp_path / "intact", tmp_path / str(number))
+        damaged = copied / file.relative_to(tmp_path / "intact")
+        damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
+    code = (
+        "import sys, warnings\n"
+        "from pathlib import Path\n"
+        "from transformer_jax.config import Criterion\n"
+        "from transformer_jax.runs.checkpoints import Checkpoints\n"
+        "warnings.simplefilter('ignore')\n"
+        "for number in range(7):\n"
+        "    best = Checkpoints(Path(sys.argv[1]) / str(number), Criterion('accuracy', 'max'), create=False).best()\n"
+        "    print(best.step, end='')\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert process.stderr == ""
+    assert set(process.stdout) <= {"1", "2"}  # not every byte is read
+    assert "1" in process.stdout

@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.runs.best_checkpoint import NewestAndBest, best_step
-from transformer_jax.runs.format import FormatError
+from transformer_jax.runs.failed_reads import ReadError, read_quietly
 from transformer_jax.runs.record import Record, digest_of_arrays, write_json
 
 HALF_WRITTEN = "*.orbax-checkpoint-tmp*"
@@ -197,11 +197,15 @@ class Checkpoints:
         """
         structure = None if like is None else jax.tree.map(ocp.utils.to_shape_dtype_struct, _without_typed_keys(like))
         record = self._read_record(step)
-        with self._reading(step):
+
+        def read() -> PyTree:
             items = {STATE: ocp.args.StandardRestore(structure)}
             state = self._manager.restore(step, args=ocp.args.Composite(**items))[STATE]
             if record.state != digest_of_arrays(state):
                 raise ValueError("its arrays do not agree with their digest")
+            return state
+
+        state = self._reading(step, read)
         return Checkpoint(
             step, state if like is None else _with_typed_keys(state, like), record.progress, record.origin
         )
@@ -223,7 +227,10 @@ class Checkpoints:
             InputError: it could not be written.
         """
         with self._writing():
-            self._manager.close()
+            try:
+                self._manager.wait_until_finished()
+            finally:
+                self._manager.close()  # waits also for what an error has left under way
             self._remove_deleted()
 
     def _holds(self, step: int, record: Record) -> bool:
@@ -271,22 +278,20 @@ class Checkpoints:
             warnings.warn(f"{error}; it is passed over", stacklevel=4)
 
     def _read_record(self, step: int) -> Record:
-        with self._reading(step):
+        def read() -> Record:
             items = {RECORD: ocp.args.JsonRestore()}
             content = self._manager.restore(step, args=ocp.args.Composite(**items))[RECORD]
             return Record.from_json(step, content, f"the checkpoint of step {step} in {self.directory}")
 
-    @contextlib.contextmanager
-    def _reading(self, step: int) -> Iterator[None]:
+        return self._reading(step, read)
+
+    def _reading(self, step: int, read: Callable[[], T]) -> T:
         if self._is_writer:
             self.wait()  # else an error of the save that is under way would be raised here, and pass for damage
         try:
-            yield
-        except FormatError:
-            raise  # nothing is damaged; resuming from the one before would lose steps of the run
-        except Exception as error:  # Orbax and its file formats raise many kinds for damaged bytes
-            reason = str(error).split("\n")[0][:200]
-            raise DamagedError(f"the checkpoint of step {step} in {self.directory} can't be read: {reason}") from error
+            return read_quietly(read)
+        except ReadError as error:
+            raise DamagedError(f"the checkpoint of step {step} in {self.directory} can't be read: {error}") from None
 
     @contextlib.contextmanager
     def _reading_directory(self) -> Iterator[None]:

@@ -60,8 +60,6 @@ class BackgroundErrors:
         if isinstance(failed.exc_value, Stopped):
             failed.exc_value.send_again()
             return
-        if isinstance(failed.exc_value, RuntimeError) and str(failed.exc_value) == "Event loop is closed":
-            return  # TensorStore still reads a damaged checkpoint when Orbax has given it up, and `Checkpoints` warned
         trace = traceback.format_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
         self._keep(f"{failed.err_msg or 'Exception ignored in'}: {failed.object!r}\n{''.join(trace)}")
 
