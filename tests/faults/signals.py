@@ -13,6 +13,7 @@ from faults.material import STEPS, TASK, arguments
 from faults.processes import Running
 from faults.watch import noise_of
 
+NO_CODE_YET = 0.1  # seconds in which Python starts, and Ctrl-C shows its own traceback
 WAYS = ("once", "twice", "to all with workers", "at start", "while saving", "at the end", "to a worker", "ignored")
 
 
@@ -44,7 +45,7 @@ def _send(running: Running, way: str, number: signal.Signals, run: Path, rng: ra
     """Send it at a moment that the way asks for; returns the moment."""
     match way:
         case "at start":
-            moment = f"{rng.random() * 6:.2f}"
+            moment = f"{NO_CODE_YET + rng.random() * 6:.2f}"
             time.sleep(float(moment))
             running.send(number, to_group=rng.random() < 0.5)
             return f"after {moment} s"
@@ -67,6 +68,7 @@ def _send(running: Running, way: str, number: signal.Signals, run: Path, rng: ra
             time.sleep(rng.random() * 0.05)
             running.send(number)
             return f"after evaluation {count}"
+    time.sleep(NO_CODE_YET)
     moment = wait_for_moment(running, run, rng)
     running.send(number)
     if way == "twice":

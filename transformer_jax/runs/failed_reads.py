@@ -1,10 +1,8 @@
 """Reading with Orbax, which leaves tasks of a closed event loop behind where an array can't be read."""
 
-import contextlib
-import gc
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from transformer_jax.runs.format import FormatError
@@ -30,19 +28,20 @@ def read_quietly(read: Callable[[], Result]) -> Result:
         FormatError: as `read` does.
         ReadError: in the place of any other error.
     """
-    show = sys.unraisablehook
+    show, logger = sys.unraisablehook, logging.getLogger("asyncio")
     sys.unraisablehook = _without_closed_loops(show)
-    with _silent_tasks():
-        try:
-            result = read()
-        except FormatError:
-            raise
-        except Exception as error:  # Orbax and its file formats raise many kinds for damaged bytes
-            reason = str(error).split("\n")[0][:200] or type(error).__name__
-        else:
-            sys.unraisablehook = show  # it stays only after a failure
-            return result
-        gc.collect()  # the tasks, while they are silent; the error is gone, which kept them alive
+    logger.addFilter(_is_of_another_library)
+    reason = None
+    try:
+        return read()
+    except FormatError:
+        raise
+    except Exception as error:  # Orbax and its file formats raise many kinds for damaged bytes
+        reason = str(error).split("\n")[0][:200] or type(error).__name__
+    finally:
+        if reason is None:  # both stay after a failure only
+            sys.unraisablehook = show
+            logger.removeFilter(_is_of_another_library)
     raise ReadError(reason)
 
 
@@ -54,15 +53,5 @@ def _without_closed_loops(show: "Callable[[UnraisableHookArgs], object]") -> "Ca
     return show_others
 
 
-@contextlib.contextmanager
-def _silent_tasks() -> Iterator[None]:
-    logger = logging.getLogger("asyncio")
-
-    def refuse(record: logging.LogRecord) -> bool:
-        return False
-
-    logger.addFilter(refuse)
-    try:
-        yield
-    finally:
-        logger.removeFilter(refuse)
+def _is_of_another_library(record: logging.LogRecord) -> bool:
+    return not any(name in record.getMessage() for name in ("orbax", "tensorstore"))
