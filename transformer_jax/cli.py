@@ -134,6 +134,7 @@ def _prepare(config: object) -> None:
 
 def _exit(error: BaseException) -> NoReturn:
     """End the process with an error's line and status."""
+    end_at_signals()
     silence_background()
     line, status = f"{Path(sys.argv[0]).name}: error: {error}", 2
     if isinstance(error, FloatingPointError):

@@ -1,5 +1,6 @@
 """Checkpoints: which are kept, that they come back as they were, and what happens when they are damaged."""
 
+import errno
 import json
 import math
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from transformer_jax.config import Criterion
@@ -428,3 +430,18 @@ def test_of_a_damaged_checkpoint_nothing_but_our_warning_is_shown(tmp_path):
     assert process.stderr == ""
     assert set(process.stdout) <= {"1", "2"}  # not every byte is read
     assert "1" in process.stdout
+
+
+@pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "not yours"), MemoryError("no room")])
+def test_an_error_that_may_be_gone_the_next_time_is_no_damage(tmp_path, error, monkeypatch):
+    saved(tmp_path, [0.5, 0.6]).close()
+    checkpoints = opened(tmp_path)
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ocp.CheckpointManager, "restore", fail)
+        with pytest.raises(type(error)):
+            checkpoints.newest(state(0))
+    assert checkpoints.newest(state(0)).step == 2

@@ -205,7 +205,7 @@ def test_a_file_that_is_no_runs_is_an_error(tmp_path, text, reason):
     (tmp_path / "Task" / "config.json").write_bytes(text)
     (tmp_path / "Task" / "results.json").write_text("{}")
     for read in (lambda: read_settings(tmp_path / "Task"), lambda: RunDirectory(config(tmp_path), "Task")):
-        with pytest.raises(InputError, match=f"config.json is no run's: ({reason})"):
+        with pytest.raises(InputError, match=f"config.json can't be read as a run's settings: ({reason})"):
             read()
 
 
@@ -218,9 +218,12 @@ def test_settings_that_are_missing_or_damaged_are_those_of_the_checkpoints(tmp_p
     open_and_close(tmp_path)
     assert read_settings(tmp_path / "Task")[1]["lr"] == 5e-4
     file.write_text("{")
-    with pytest.raises(InputError, match="lr was 0.0005"), pytest.warns(UserWarning, match="is no run's"):
+    with (
+        pytest.raises(InputError, match="lr was 0.0005"),
+        pytest.warns(UserWarning, match="can't be read as a run's settings"),
+    ):
         open_and_close(tmp_path, lr=0.5)
-    with pytest.warns(UserWarning, match=r"config.json is no run's: .*; it is written anew"):
+    with pytest.warns(UserWarning, match=r"config.json can't be read as a run's settings: .*; it is written anew"):
         open_and_close(tmp_path)
     assert read_settings(tmp_path / "Task")[1]["lr"] == 5e-4
 

@@ -103,3 +103,10 @@ def test_a_megabyte_of_zeros_in_the_middle_hides_nothing_behind_it(tmp_path):
     assert records.num_damaged == 1
     assert records.data[-1] == log_record
     assert len(records.data) == len(read_records(content[:end]).data) + 1
+
+
+def test_a_record_that_is_no_event_is_left_out(tmp_path):
+    file, content = written(tmp_path, (10, 20))
+    write_records(file, [*read_records(content).data, b"no event"])
+    EventLog(tmp_path, last_step=20, last_evaluation=20).close()
+    assert list(read_scalars(tmp_path)["train/loss"]) == [10, 20]

@@ -149,7 +149,7 @@ def test_what_is_no_run_is_an_error_and_nothing_is_made(tmp_path):
         with pytest.raises(ValueError, match=message):
             load_run(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="is no run's"):
+    with pytest.raises(ValueError, match="can't be read as a run's settings"):
         load_run(tmp_path)
 
 

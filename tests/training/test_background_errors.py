@@ -87,3 +87,11 @@ def test_outside_of_a_command_nothing_is_changed():
         pass
     assert (threading.excepthook, sys.unraisablehook) == before
     assert logging.getLogger("absl").filters == []
+
+
+def test_a_thread_that_ends_itself_is_no_error(capsys):
+    with BackgroundErrors():
+        thread = threading.Thread(target=sys.exit, args=(3,))
+        thread.start()
+        thread.join()
+    assert capsys.readouterr().err == ""

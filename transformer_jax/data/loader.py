@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 class Dataset(Protocol):
     """A map-style data set: each sample is `(inputs, targets)`, two pytrees of arrays without a batch's axis.
 
+    A sample is a function of its index (and of the epoch): a run that goes on checks the first and the last sample. A
+    data set of random samples has a method `fingerprint() -> str` instead, a digest of all that they are drawn from.
+
     A data set that can answer for a whole batch also has `__getitems__(indices: EpochIndices) -> StackedSamples`.
     """
 

@@ -1,4 +1,4 @@
-"""The processes that load data: they leave signals to the main process, end with it, and are missed when they die."""
+"""The processes that load data: they leave signals to the main process and end with it; their death is reported."""
 
 import atexit
 import contextlib
@@ -47,10 +47,12 @@ class WorkerProcesses:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         try:
             yield
+        except (ConnectionError, EOFError) as error:  # one ended while it read what it begins with
+            raise InputError(f"a process that loads data ended while it started ({error}); out of memory?") from error
         finally:
             self._processes = [process for process in multiprocessing.active_children() if process not in others]
-            _started.extend(self._processes)
-            if in_main_thread:
+            _started[:] = [process for process in _started if process.is_alive()] + self._processes
+            if in_main_thread and handler is not None:  # None: set by another language's code
                 signal.signal(signal.SIGCHLD, handler)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

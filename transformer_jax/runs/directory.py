@@ -19,7 +19,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.format import FORMAT, FormatError, check_format
 from transformer_jax.runs.record import write_json
-from transformer_jax.runs.tensorboard import PATTERN
+from transformer_jax.runs.tensorboard import PATTERN, SET_ASIDE
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
 PARAMETERS = "params.msgpack"  # of a model that ships, instead of checkpoints
@@ -43,7 +43,7 @@ class RunDirectory:
     `TrainingConfig.neutral_fields` the settings that may differ when a run is resumed. The directory of an evaluation
     never has checkpoints, and one that has is left alone.
 
-    A run that saved nothing leaves no trace: another one may begin in its directory.
+    A run that saved nothing does not bind the next one: its directory may be used with other settings.
 
     Args:
         config: settings of the run.
@@ -66,7 +66,6 @@ class RunDirectory:
         self.settings = settings_of(name, config)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._inode = self.path.stat().st_ino
             with contextlib.ExitStack() as held:  # an error below ends what was begun, in reverse order
                 held.callback(self._remove_what_was_made_anew)
                 held.callback(self._lock().release)
@@ -142,8 +141,8 @@ class RunDirectory:
     def _remove_what_was_made_anew(self) -> None:
         """Where the directory vanished while a checkpoint was written, Orbax and TensorBoard have made another one."""
         with contextlib.suppress(OSError):
-            if self.path.stat().st_ino == self._inode or any((self.path / name).exists() for name in (CONFIG, LOCK)):
-                return
+            if any((self.path / name).exists() for name in (CONFIG, LOCK)):
+                return  # it is ours, or another run's
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
             for file in self.path.glob(PATTERN):
                 file.unlink()
@@ -169,8 +168,6 @@ class RunDirectory:
                 try:
                     task, settings = read_settings(self.path)
                     self._check_settings({"task": task, **settings}, neutral)
-                except FormatError:
-                    raise
                 except DamagedSettingsError as error:
                     if saved is None:
                         raise
@@ -185,9 +182,7 @@ class RunDirectory:
                 )
 
     def _check_settings(self, stored: Mapping[str, Any], neutral: frozenset[str]) -> None:
-        names = sorted((stored.keys() | self.settings.keys()) - neutral)
-        differing = [name for name in names if stored.get(name) != self.settings.get(name)]
-        if differing:
+        if differing := differing_settings(stored, self.settings, neutral):
             values = ", ".join(f"{name} was {stored.get(name)} and is {self.settings.get(name)}" for name in differing)
             raise InputError(f"{self.path} holds a run of other settings: {values}; {REMEDY}")
 
@@ -196,7 +191,7 @@ class RunDirectory:
             raise InputError(f"{self.path} holds a finished run; --overwrite would replace it")
         if (self.path / CHECKPOINTS).exists():
             shutil.rmtree(self.path / CHECKPOINTS)
-        for pattern in (PATTERN, RESULTS, "*.png"):
+        for pattern in (PATTERN, *SET_ASIDE, RESULTS, "*.png"):
             for file in self.path.glob(pattern):
                 file.unlink()
 
@@ -204,6 +199,11 @@ class RunDirectory:
         if (self.path / CHECKPOINTS).exists():
             raise InputError(f"{self.path} holds a training, not an evaluation; choose another checkpoint_dir")
         self._clear(overwrite=True)
+
+
+def differing_settings(one: Mapping[str, Any], other: Mapping[str, Any], neutral: frozenset[str]) -> list[str]:
+    """Names of the settings in which two runs differ, but for the neutral ones."""
+    return [name for name in sorted((one.keys() | other.keys()) - neutral) if one.get(name) != other.get(name)]
 
 
 def settings_of(task: str, config: TrainingConfig) -> dict[str, Any]:
@@ -229,9 +229,9 @@ def read_settings(directory: Path) -> tuple[str, dict[str, Any]]:
             content = stream.read(MAX_CONFIG_BYTES)  # the rest of a longer one is missing, so that it is no JSON
         settings = json.loads(content.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise DamagedSettingsError(f"{file} is no run's: {error}") from error
+        raise DamagedSettingsError(f"{file} can't be read as a run's settings: {error}") from error
     if not isinstance(settings, dict) or not isinstance(settings.get("task"), str):
-        raise DamagedSettingsError(f"{file} is no run's: it names no task")
+        raise DamagedSettingsError(f"{file} can't be read as a run's settings: it names no task")
     check_format(str(file), settings)
     settings.pop("format", None)
     return settings.pop("task"), settings

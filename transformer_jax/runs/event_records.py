@@ -23,7 +23,7 @@ class Records(NamedTuple):
     """The content of an event file."""
 
     data: list[bytes]
-    num_damaged: int  # stretches of bytes between intact records that are none
+    num_damaged: int  # damaged stretches between intact records
     is_cut_off: bool  # the last record is incomplete, as a killed process leaves it
 
 

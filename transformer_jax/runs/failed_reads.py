@@ -1,5 +1,6 @@
 """Reading with Orbax, which leaves tasks of a closed event loop behind where an array can't be read."""
 
+import errno
 import logging
 import sys
 from collections.abc import Callable
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 Result = TypeVar("Result")
+
+# Errors that may be gone the next time; a checkpoint that is taken for damaged is deleted in the end.
+NO_DAMAGE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class ReadError(Exception):
@@ -25,7 +29,7 @@ def read_quietly(read: Callable[[], Result]) -> Result:
     it is collected.
 
     Raises:
-        FormatError: as `read` does.
+        FormatError, MemoryError, OSError: as `read` does; of the operating system's errors those of `NO_DAMAGE`.
         ReadError: in the place of any other error.
     """
     show, logger = sys.unraisablehook, logging.getLogger("asyncio")
@@ -34,8 +38,12 @@ def read_quietly(read: Callable[[], Result]) -> Result:
     reason = None
     try:
         return read()
-    except FormatError:
+    except (FormatError, MemoryError):
         raise
+    except OSError as error:
+        if error.errno in NO_DAMAGE:
+            raise
+        reason = str(error)
     except Exception as error:  # Orbax and its file formats raise many kinds for damaged bytes
         reason = str(error).split("\n")[0][:200] or type(error).__name__
     finally:
@@ -54,4 +62,6 @@ def _without_closed_loops(show: "Callable[[UnraisableHookArgs], object]") -> "Ca
 
 
 def _is_of_another_library(record: logging.LogRecord) -> bool:
-    return not any(name in record.getMessage() for name in ("orbax", "tensorstore"))
+    error = record.exc_info[1] if record.exc_info else None
+    text = f"{record.getMessage()} {error}"
+    return not any(name in text for name in ("orbax", "tensorstore", "OCDBT", "zarr"))

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 class Record(NamedTuple):
-    """What a checkpoint knows beside its arrays."""
+    """Metrics, progress, origin and digest of a checkpoint."""
 
     metrics: Json | None  # of the evaluation at its step, None if there was none
     progress: Json  # the loop needs it to resume the run
@@ -67,7 +67,7 @@ def digest_of_arrays(tree: PyTree) -> str:
     for name, leaf in sorted(named.items()):  # the order of a class's fields is not that of a dictionary's keys
         array = np.asarray(leaf)
         digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return digest.hexdigest()
 
 

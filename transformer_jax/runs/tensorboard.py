@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary import Writer
 
 from transformer_jax.runs.event_records import read_records, write_records
 
 PATTERN = "events.out.tfevents.*"
+SET_ASIDE = "events.out.damaged.*", "events.out.tmp.*"
 
 
 class EventLog:
@@ -54,7 +56,10 @@ def _cut(file: Path, last_step: int, last_evaluation: int) -> None:
     """Keep a file's events up to these steps. A damaged file is set aside, and what can be read of it is kept."""
 
     def is_kept(record: bytes) -> bool:
-        event = Event.FromString(record)
+        try:
+            event = Event.FromString(record)
+        except DecodeError:  # its checksum is right, yet it is none of ours
+            return False
         evaluates = any(value.tag.startswith("val/") for value in event.summary.value)
         return bool(event.step <= (last_evaluation if evaluates else last_step))
 

@@ -70,13 +70,14 @@ def train_and_test(
     try:
         more = {} if report is None else report(trainer, data)
         return trainer, trainer.test(data.val_loader, data.test_loader, **more)
-    except Interrupted:
+    except (Interrupted, BrokenPipeError):  # a signal; nobody reads the output any more
         raise
     except Exception as error:  # of any class: hours of training must not end in a traceback
         reason = in_one_line(error) if isinstance(error, InputError) else in_one_line(error, with_class=True)
         where = f"{trainer.run.path} keeps the model" if trained is None else f"nothing happened to {trained.what}"
         raise InputError(
-            f"scoring failed ({reason}); {where}, and the same command scores it again, without training"
+            f"scoring failed ({reason}); {where}, and the same command (without --no-resume) scores it again, "
+            "without training"
         ) from error
     finally:
         trainer.run.close()

@@ -14,7 +14,7 @@ from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError, check_path
 from transformer_jax.field_types import shortened
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.directory import CHECKPOINTS, CONFIG, read_settings
+from transformer_jax.runs.directory import CHECKPOINTS, CONFIG, differing_settings, read_settings
 from transformer_jax.trained.shipped import is_shipped, read_params
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
@@ -79,12 +79,11 @@ def _best_params(directory: Path, criterion: Criterion, settings: Mapping[str, A
             f"{directory} has no intact checkpoint that was evaluated, so none is the best; continue its training"
         )
     saved = best.origin.get("settings", settings)
-    for name in sorted((saved.keys() | settings.keys()) - neutral):
-        if saved.get(name) != settings.get(name):
-            raise InputError(
-                f"{directory / CONFIG} was damaged or changed: {name} is {shortened(settings.get(name))}, and was "
-                f"{shortened(saved.get(name))} in the training"
-            )
+    for name in differing_settings(saved, settings, neutral)[:1]:
+        raise InputError(
+            f"{directory / CONFIG} was damaged or changed: {name} is {shortened(settings.get(name))}, and was "
+            f"{shortened(saved.get(name))} in the training"
+        )
     if not (isinstance(best.state, Mapping) and isinstance(best.state.get("params"), Mapping)):
         raise InputError(f"{directory} has a best checkpoint without parameters")
     params: Params = best.state["params"]

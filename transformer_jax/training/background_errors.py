@@ -53,6 +53,8 @@ class BackgroundErrors:
         self._first = self._first or text
 
     def _keep_of_thread(self, failed: threading.ExceptHookArgs) -> None:
+        if failed.exc_type is SystemExit:  # which ends a thread without an error
+            return
         self._keep("".join(traceback.format_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)))
         self._error = self._error or failed.exc_value
 

@@ -69,7 +69,8 @@ class TrainingLoop:
         self.num_steps = self.steps_per_epoch * config.max_epochs
         checkpoint = run.checkpoints.newest(initial)
         if checkpoint is not None:
-            run.checkpoints.best(initial)  # a damaged one is noticed now, and the next best one kept from now on
+            if run.checkpoints.best_step != checkpoint.step:
+                run.checkpoints.best(initial)  # a damaged one is noticed now, and the next best one kept from now on
             self._check_step(checkpoint.step)
         self.step = 0 if checkpoint is None else checkpoint.step  # done and logged; the state may be one call ahead
         self.evaluated_step = 0 if checkpoint is None else checkpoint.progress["evaluated_step"]

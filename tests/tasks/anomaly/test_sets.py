@@ -158,7 +158,9 @@ def test_the_fingerprint_is_that_of_what_the_sets_are_drawn_from():
     assert len(first) == 64
     sets.draw(5)
     assert sets.fingerprint() == first
-    assert AnomalySets(LABELS.copy(), 7, seed=4).fingerprint() == first
+    assert AnomalySets(LABELS.copy(), 7, seed=3, redraw=True).fingerprint() == first
+    assert AnomalySets(LABELS, 7, seed=4, redraw=True).fingerprint() != first
+    assert AnomalySets(LABELS, 7, seed=3).fingerprint() != first
     assert AnomalySets(LABELS, 8, seed=3).fingerprint() != first
     assert AnomalySets(LABELS, 7, seed=3, subset=np.arange(len(LABELS) - 1)).fingerprint() != first
     changed = LABELS.copy()
@@ -168,7 +170,8 @@ def test_the_fingerprint_is_that_of_what_the_sets_are_drawn_from():
 
 def test_the_fingerprint_of_sets_of_features_is_also_that_of_the_features():
     first = SetAnomalyDataset(FEATURES, LABELS, 7).fingerprint()
-    assert SetAnomalyDataset(FEATURES.copy(), LABELS, 7, seed=1).fingerprint() == first
+    assert SetAnomalyDataset(FEATURES.copy(), LABELS, 7).fingerprint() == first
+    assert SetAnomalyDataset(FEATURES, LABELS, 7, seed=1).fingerprint() != first
     changed = FEATURES.copy()
     changed[3, 5] += 1
     assert SetAnomalyDataset(changed, LABELS, 7).fingerprint() != first

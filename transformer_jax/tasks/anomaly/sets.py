@@ -72,8 +72,8 @@ class AnomalySets:
         return StackedSamples((sets[indices], positions[indices]))
 
     def fingerprint(self) -> str:
-        """SHA-256 of all that the sets are drawn from: the size of a set, the rows and their classes."""
-        return fingerprint([], [self.set_size, self.anomalies, self._class_of])
+        """SHA-256 of all that the sets are drawn from: seed, size of a set, rows and their classes."""
+        return fingerprint([], [self.seed, self.redraw, self.set_size, self.anomalies, self._class_of])
 
     def draw(self, epoch: int) -> tuple[Int[np.ndarray, "M S"], Int[np.ndarray, " M"]]:
         """All sets of an epoch: indices of the images, and position of each set's anomaly."""
