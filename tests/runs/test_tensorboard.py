@@ -110,3 +110,11 @@ def test_a_record_that_is_no_event_is_left_out(tmp_path):
     write_records(file, [*read_records(content).data, b"no event"])
     EventLog(tmp_path, last_step=20, last_evaluation=20).close()
     assert list(read_scalars(tmp_path)["train/loss"]) == [10, 20]
+
+
+def test_an_event_file_that_is_gone_is_named(tmp_path):
+    file, _ = written(tmp_path, (10, 20))
+    EventLog(tmp_path, last_step=20, last_evaluation=20, earlier_files=[file.name]).close()
+    file.unlink()
+    with pytest.warns(UserWarning, match=f"has lost a part of its curves: {file.name}"):
+        EventLog(tmp_path, last_step=20, last_evaluation=20, earlier_files=[file.name]).close()

@@ -33,8 +33,8 @@ def test_where_scoring_fails_the_model_is_kept_and_the_same_command_scores_it_wi
 
     directory = tmp_path / "ReverseTask"
     message = (
-        f"scoring failed (RuntimeError: no score); {directory} keeps the model, and the same command scores it again, "
-        "without training"
+        f"scoring failed (RuntimeError: no score); {directory} keeps the model, and the same command (without "
+        "--no-resume) scores it again, without training"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         run(tmp_path, fail)

@@ -34,6 +34,7 @@ def read_quietly(read: Callable[[], Result]) -> Result:
     """
     show, logger = sys.unraisablehook, logging.getLogger("asyncio")
     sys.unraisablehook = _without_closed_loops(show)
+    has_failed_before = _is_of_another_library in logger.filters
     logger.addFilter(_is_of_another_library)
     reason = None
     try:
@@ -49,7 +50,8 @@ def read_quietly(read: Callable[[], Result]) -> Result:
     finally:
         if reason is None:  # both stay after a failure only
             sys.unraisablehook = show
-            logger.removeFilter(_is_of_another_library)
+            if not has_failed_before:
+                logger.removeFilter(_is_of_another_library)
     raise ReadError(reason)
 
 

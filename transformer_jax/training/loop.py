@@ -78,7 +78,8 @@ class TrainingLoop:
         with contextlib.ExitStack() as opened:  # an error below closes them
             run.check()
             with run.writing():
-                self._events = opened.enter_context(EventLog(run.path, self.step, self.evaluated_step))
+                files = () if checkpoint is None else checkpoint.progress["event_files"]
+                self._events = opened.enter_context(EventLog(run.path, self.step, self.evaluated_step, files))
             self._bar = opened.enter_context(ProgressBar(self.step, self.num_steps))
             log_metrics = LogMetrics([self._log_event, self._bar.log], config.log_every, self.steps_per_epoch)
             self._actions: dict[str, Action] = {
@@ -197,6 +198,7 @@ class TrainingLoop:
             self._run.check()
             progress = {
                 "evaluated_step": self.evaluated_step,
+                "event_files": self._events.files,
                 "seconds": self._stopwatch.seconds,
                 "actions": {name: action.state() for name, action in self._actions.items()},
             }
