@@ -182,7 +182,8 @@ class TrainingConfig:
             names = [name if name.isidentifier() and len(name) < 60 else shortened(name) for name in unknown]
             raise InputError(f"unknown settings: {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}")
         machine = cls._fields_with("machine")
-        return cls(**{name: value for name, value in settings.items() if name not in machine})
+        # The constructor checks them too, but its own annotations are already those of the checked values.
+        return cls(**{n: checked(n, value, hints[n]) for n, value in settings.items() if n not in machine})
 
     def check_trained_on(self: Config, trained: Config, what: str) -> None:
         """Raise an `InputError` if `what`, a run with the settings `trained`, learned from data of another form."""
