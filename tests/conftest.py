@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import gc
 import os
 import tempfile
 
@@ -26,3 +27,13 @@ for _name, _value in {
 def full_precision() -> None:
     """GPUs multiply float32 in 19 or fewer bits unless told otherwise; the tests' tolerances are those of float32."""
     jax.config.update("jax_default_matmul_precision", "highest")
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the end: garbage collection need not look through them again and again."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let the objects of libraries be collected at the end, which some of them ask for."""
+    gc.unfreeze()

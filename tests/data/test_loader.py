@@ -85,6 +85,12 @@ def test_a_slice_of_stacked_samples_is_one_too():
     assert [sample["number"] for sample in samples] == [2, 3, 4]
 
 
+@pytest.mark.parametrize("samples", [[1, "x"], ["x", "y"], [(1, "x"), (2, "y")]])
+def test_text_in_samples_is_an_error(samples):
+    with pytest.raises(InputError, match="samples hold text, where numbers are expected"):
+        numpy_collate(samples)
+
+
 def test_pytorch_collates_single_samples_too():
     dataset = ReverseDataset(7, 5, 13, seed=3)
     inputs, labels = default_collate([dataset[3], dataset[0]])

@@ -117,7 +117,7 @@ FUNCTIONS = [
     _call(
         "numpy_collate",
         {"samples": [np.ones(2), np.ones(2)]},
-        samples=([], [np.ones(2), np.ones(3)], None, 3),
+        samples=([], [np.ones(2), np.ones(3)], [1, "x"], ["x", "y"], None, 3),
     ),
     _call(
         "plot_attention_maps",

@@ -95,14 +95,13 @@ def test_a_second_damage_does_not_replace_the_file_that_was_set_aside(tmp_path):
 
 def test_a_megabyte_of_zeros_in_the_middle_hides_nothing_behind_it(tmp_path):
     file, content = written(tmp_path, (10, 20))
-    end = len(content)
-    log_record = read_records(content).data[-1]
+    log_record = b"another record"
     write_records(file, [log_record])
     file.write_bytes(content + bytes(2**20) + file.read_bytes())
     records = read_records(file.read_bytes())
     assert records.num_damaged == 1
     assert records.data[-1] == log_record
-    assert len(records.data) == len(read_records(content[:end]).data) + 1
+    assert len(records.data) == len(read_records(content).data) + 1
 
 
 def test_a_record_that_is_no_event_is_left_out(tmp_path):
@@ -112,9 +111,19 @@ def test_a_record_that_is_no_event_is_left_out(tmp_path):
     assert list(read_scalars(tmp_path)["train/loss"]) == [10, 20]
 
 
-def test_an_event_file_that_is_gone_is_named(tmp_path):
-    file, _ = written(tmp_path, (10, 20))
-    EventLog(tmp_path, last_step=20, last_evaluation=20, earlier_files=[file.name]).close()
-    file.unlink()
+@pytest.mark.parametrize("lose", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-20])])
+def test_an_event_file_that_is_gone_or_shorter_than_before_is_named(tmp_path, lose):
+    file, content = written(tmp_path, (10, 20))
+    earlier = {file.name: len(content)}
+    EventLog(tmp_path, last_step=20, last_evaluation=20, earlier_files=earlier).close()
+    lose(file)
     with pytest.warns(UserWarning, match=f"has lost a part of its curves: {file.name}"):
-        EventLog(tmp_path, last_step=20, last_evaluation=20, earlier_files=[file.name]).close()
+        EventLog(tmp_path, last_step=20, last_evaluation=20, earlier_files=earlier).close()
+
+
+def test_records_that_are_there_twice_are_kept_once(tmp_path):
+    file, content = written(tmp_path, (10, 20))
+    file.write_bytes(content + content[: len(content) // 2])
+    with pytest.warns(UserWarning, match="is damaged"):
+        EventLog(tmp_path, last_step=20, last_evaluation=20).close()
+    assert read_scalars(tmp_path, as_pairs=True) == {"train/loss": [(10, 10.0), (20, 20.0)]}

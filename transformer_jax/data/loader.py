@@ -63,16 +63,20 @@ def numpy_collate(samples: Sequence[PyTree]) -> PyTree:
     """Stack samples, pytrees of equal structure, into one pytree of NumPy arrays `[B, ...]`.
 
     Raises:
-        InputError: `samples` is no list, or empty; the samples differ in structure or in the shape of an array.
+        InputError: `samples` is no list, or empty; the samples differ in structure or in the shape of an array, or hold
+            text.
     """
     if isinstance(samples, StackedSamples):
         return samples.stacked
     if not isinstance(samples, Sequence) or isinstance(samples, str) or not samples:
         raise InputError(f"samples is {samples!r}; it must be a list of at least one sample")
     try:
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
     except ValueError as error:
         raise InputError(f"samples can't be stacked, since they differ: {error}") from error
+    if any(array.dtype.kind in "US" for array in jax.tree.leaves(stacked)):
+        raise InputError(f"samples hold text, where numbers are expected: {samples[0]!r}, for example")
+    return stacked
 
 
 def import_pytorch() -> None:

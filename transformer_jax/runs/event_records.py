@@ -23,13 +23,13 @@ class Records(NamedTuple):
     """The content of an event file."""
 
     data: list[bytes]
-    num_damaged: int  # damaged stretches between intact records
+    num_damaged: int  # damaged stretches between intact records, and records that repeat an earlier one
     is_cut_off: bool  # the last record is incomplete, as a killed process leaves it
 
 
 def read_records(content: bytes) -> Records:
-    """All records that are intact."""
-    data: list[bytes] = []
+    """All records that are intact, each once: no two have the same time, tag and step unless bytes were copied."""
+    data: dict[bytes, None] = {}
     position, num_damaged = 0, 0
     while position < len(content):
         end = _end_of_record(content, position)
@@ -37,12 +37,14 @@ def read_records(content: bytes) -> Records:
             following = _next_record(content, position + 1)
             if following is None:
                 is_cut_off = _is_begun(content, position)
-                return Records(data, num_damaged + (not is_cut_off), is_cut_off)
+                return Records(list(data), num_damaged + (not is_cut_off), is_cut_off)
             position, num_damaged = following, num_damaged + 1
             continue
-        data.append(content[position + LENGTH.size : end - CHECKSUM.size])
+        record = content[position + LENGTH.size : end - CHECKSUM.size]
+        num_damaged += record in data
+        data[record] = None
         position = end
-    return Records(data, num_damaged, is_cut_off=False)
+    return Records(list(data), num_damaged, is_cut_off=False)
 
 
 def write_records(file: Path, records: Iterable[bytes]) -> None:

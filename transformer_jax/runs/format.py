@@ -6,7 +6,7 @@ from typing import Any
 from transformer_jax.errors import InputError
 
 # Of config.json and of the checkpoints. Raise it by one with every change after which older files would be misread.
-FORMAT = 3
+FORMAT = 4
 UNNUMBERED = 1  # the format of files without a number, which were written before there were numbers
 
 

@@ -3,7 +3,7 @@
 import itertools
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -25,23 +25,24 @@ class EventLog:
         last_step: the checkpoint's step; events of later steps are removed.
         last_evaluation: the last step whose evaluation the checkpoint knows; events named `val/…` of later steps are
             removed. It may be before `last_step`: an evaluation is logged before it is saved.
-        earlier_files: `files` when the checkpoint was saved; a warning names those that are missing.
+        earlier_files: `files` when the checkpoint was saved; a warning names those that are missing or shorter.
     """
 
     def __init__(
-        self, directory: Path, last_step: int, last_evaluation: int, earlier_files: Sequence[str] = ()
+        self, directory: Path, last_step: int, last_evaluation: int, earlier_files: Mapping[str, int] | None = None
     ) -> None:
         self._directory = directory
-        if missing := sorted(set(earlier_files) - set(self.files)):
-            warnings.warn(f"{directory} has lost a part of its curves: {', '.join(missing)}", stacklevel=3)
+        files = self.files
+        if short := sorted(name for name, size in (earlier_files or {}).items() if files.get(name, 0) < size):
+            warnings.warn(f"{directory} has lost a part of its curves: {', '.join(short)}", stacklevel=3)
         for file in sorted(directory.glob(PATTERN)):
             _cut(file, last_step, last_evaluation)
         self._writer = Writer(str(directory))
 
     @property
-    def files(self) -> list[str]:
-        """Names of the event files of the run, of this process and of those before it."""
-        return sorted(file.name for file in self._directory.glob(PATTERN))
+    def files(self) -> dict[str, int]:
+        """Names of the run's event files, of this process and of those before it, and their sizes in bytes."""
+        return {file.name: file.stat().st_size for file in self._directory.glob(PATTERN)}
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars as they are after `step` steps."""

@@ -78,7 +78,7 @@ class TrainingLoop:
         with contextlib.ExitStack() as opened:  # an error below closes them
             run.check()
             with run.writing():
-                files = () if checkpoint is None else checkpoint.progress["event_files"]
+                files = None if checkpoint is None else checkpoint.progress["event_files"]
                 self._events = opened.enter_context(EventLog(run.path, self.step, self.evaluated_step, files))
             self._bar = opened.enter_context(ProgressBar(self.step, self.num_steps))
             log_metrics = LogMetrics([self._log_event, self._bar.log], config.log_every, self.steps_per_epoch)
