@@ -77,7 +77,7 @@ class Layout(NamedTuple):
             shape = ours[paths[0]]
             if len(paths) > 1:
                 shape = (*shape[:-1], sum(ours[path][-1] for path in paths))
-            theirs[name] = shape[::-1] if self.transposed else shape
+            theirs[name] = shape[::-1] if self._is_turned(paths[0]) else shape
         return theirs
 
     def to_theirs(self, params: Params) -> Arrays:
@@ -87,7 +87,7 @@ class Layout(NamedTuple):
         for name, paths in self.names(arrays).items():
             parts = [np.asarray(arrays[path]) for path in paths]
             whole = self.fusion.join(parts) if len(parts) > 1 else parts[0]
-            theirs[name] = whole.T if self.transposed else whole
+            theirs[name] = whole.T if self._is_turned(paths[0]) else whole
         return theirs
 
     def to_ours(self, arrays: Arrays, like: Params, source: str) -> dict[str, Any]:
@@ -104,11 +104,15 @@ class Layout(NamedTuple):
         check_arrays(arrays, self.shapes(like), source)
         ours: Arrays = {}
         for name, paths in self.names(flatten_dict(like, sep="/")).items():
-            whole = arrays[name].T if self.transposed else arrays[name]
+            whole = arrays[name].T if self._is_turned(paths[0]) else arrays[name]
             parts = self.fusion.split(whole) if len(paths) > 1 else [whole]
             ours |= {path: np.array(part, order="C") for path, part in zip(paths, parts, strict=True)}
         tree: dict[str, Any] = unflatten_dict(ours, sep="/")
         return tree
+
+    def _is_turned(self, path: str) -> bool:
+        """Whether our array is [in, out] and theirs [out, in]; an embedding [V, D] is the same in both."""
+        return self.transposed and path.endswith("kernel")
 
 
 def check_arrays(arrays: Mapping[str, Any], shapes: Shapes, source: str) -> None:

@@ -1,0 +1,435 @@
+"""Export of whole models to PyTorch: equal logits and gradients, also in a process without this package; errors."""
+
+import ast
+import functools
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from compiled_models import compiled, drawn, quick_jit
+from repository import REPOSITORY
+
+from transformer_jax import BlockSettings, Transformer, TransformerPredictor, export_torch, load_run
+from transformer_jax.errors import InputError
+from transformer_jax.nn.decoder import DecoderBlock
+from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.tasks.anomaly.tables import digits_table
+from transformer_jax.tasks.translation.byte_text import PAD, START, decode, encode, pad
+from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs
+from transformer_jax.trees import Params
+
+B, S, T, D, H, F, FEATURES, C, V = 5, 7, 11, 26, 2, 17, 3, 13, 19
+VALID = np.arange(S) < np.array([[7], [4], [1], [0], [6]])  # the fourth row is padding alone
+PRE_NORM = BlockSettings(norm_first=True, layer_norm_epsilon=1e-3, activation=nn.gelu)
+POST_NORM = BlockSettings()
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def tokens(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(V, size=shape).astype(np.int32)
+
+
+def predictor(settings: BlockSettings = POST_NORM, num_layers: int = 2, **fields) -> TransformerPredictor:
+    return TransformerPredictor(D, C, H, num_layers, settings=settings, **fields)
+
+
+def transformer(settings: BlockSettings = POST_NORM, *, tied: bool = False, **fields) -> Transformer:
+    sizes = {"num_encoder_layers": 2, "num_decoder_layers": 2, "dim_feedforward": F, "model_dim": D, "num_heads": H}
+    return Transformer(V if tied else V + 4, V, settings=settings, tie_embeddings=tied, **{**sizes, **fields})
+
+
+def exported(directory: Path, model: nn.Module, *inputs: np.ndarray) -> tuple[dict[str, Any], torch.nn.Module]:
+    """Drawn parameters, and the module that an export of the model with them makes in this process."""
+    variables = drawn(model, *inputs)
+    return variables, loaded(export_torch(model, variables["params"], directory))
+
+
+def loaded(path: Path) -> torch.nn.Module:
+    return runpy.run_path(str(path))["load_model"]()
+
+
+def run_torch(module: Callable[..., torch.Tensor], *inputs: Any) -> np.ndarray:
+    with torch.no_grad():
+        return module(*(torch.tensor(x) if isinstance(x, np.ndarray) else x for x in inputs)).numpy()
+
+
+def assert_close(found: np.ndarray, expected: jax.Array) -> None:
+    """Equal to 1e-5 of the largest logit: float32 rounds the sums that a small one is made of as coarsely."""
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, abs(expected).max()))
+
+
+def padding(valid: np.ndarray) -> np.ndarray:
+    return valid[:, None, None, :]
+
+
+@pytest.mark.parametrize("settings", [PRE_NORM, POST_NORM], ids=["pre-norm", "post-norm"])
+def test_a_predictor_gives_the_same_logits(tmp_path, settings):
+    model, x = predictor(settings), draw(B, S, FEATURES)
+    variables, module = exported(tmp_path, model, x)
+    for inputs in ((x,), (x, None, False), (x, padding(VALID)), (x, padding(VALID), False)):
+        found = run_torch(module, *inputs)
+        assert found.shape == (B, S, C)
+        assert_close(found, model.apply(variables, *inputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "tied"), [(PRE_NORM, False), (POST_NORM, True)], ids=["pre-norm, untied", "post-norm, tied"]
+)
+def test_an_encoder_decoder_gives_the_same_logits(tmp_path, settings, tied):
+    model, source, target = transformer(settings, tied=tied), tokens(B, S), tokens(B, T, seed=1)
+    variables, module = exported(tmp_path, model, source, target)
+    target_mask = padding(np.arange(T) < np.array([[11], [3], [5], [7], [1]]))
+    for inputs in ((source, target), (source, target, padding(VALID), target_mask)):
+        found = run_torch(module, *inputs)
+        assert found.shape == (B, T, V)
+        assert_close(found, compiled(model)(variables, *inputs))
+
+
+@pytest.mark.parametrize("shape", [(S, S), (B, S, S), (B, 1, S), (B, H, S, S), (1, H, S, 1), (B, 1, 1, S)], ids=str)
+@pytest.mark.parametrize("dtype", [bool, np.int32])
+def test_a_mask_of_any_rank_means_the_same(tmp_path, shape, dtype):
+    model, x = predictor(num_layers=1), draw(B, S, FEATURES)
+    variables, module = exported(tmp_path, model, x)
+    mask = (np.random.default_rng(2).random(shape) < 0.2).astype(dtype)
+    assert not mask.any(-1).all()  # some queries see nothing
+    assert_close(run_torch(module, x, mask), model.apply(variables, x, mask))
+
+
+def test_padding_alone_gives_no_nan_in_older_versions_of_pytorch(tmp_path, monkeypatch):
+    def before_2_5(query, key, value, attn_mask):
+        scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+        return scores.masked_fill(~attn_mask, -torch.inf).softmax(-1) @ value
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", before_2_5)
+    model, x = predictor(), draw(B, S, FEATURES)
+    variables, module = exported(tmp_path, model, x)
+    logits = module(torch.tensor(x), torch.tensor(padding(VALID)))
+    assert_close(logits.detach().numpy(), model.apply(variables, x, padding(VALID)))
+    logits.square().mean().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("final_norm", [True, False])
+def test_the_norm_after_the_stacks_follows_final_norm(tmp_path, final_norm):
+    settings = BlockSettings(norm_first=not final_norm)  # which the default would turn around
+    model, source, target = transformer(settings, final_norm=final_norm), tokens(B, S), tokens(B, T, seed=1)
+    variables, module = exported(tmp_path, model, source, target)
+    expected = compiled(model)(variables, source, target)
+    assert_close(run_torch(module, source, target), expected)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        *(nn.relu, nn.gelu, nn.silu, nn.tanh, nn.elu, nn.leaky_relu),
+        *(functools.partial(nn.gelu, approximate=approximate) for approximate in (True, False)),
+    ],
+    ids=lambda activation: getattr(activation, "__name__", repr(getattr(activation, "keywords", None))),
+)
+def test_an_activation_computes_the_same(tmp_path, activation):
+    model, x = predictor(BlockSettings(activation=activation), num_layers=1), draw(B, S, FEATURES)
+    variables, module = exported(tmp_path, model, x)
+    np.testing.assert_allclose(run_torch(module, x), model.apply(variables, x), rtol=0, atol=3e-6)
+
+
+def test_an_odd_width_no_layers_and_bfloat16_are_exported(tmp_path):
+    model, x = TransformerPredictor(7, 2, 1, 0), draw(B, S, FEATURES)
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), drawn(model, x)["params"])
+    module = loaded(export_torch(model, params, tmp_path))
+    assert {str(weight.dtype) for weight in module.parameters()} == {"torch.float32"}
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    assert_close(run_torch(module, x), model.apply({"params": wide}, x))
+
+
+@pytest.mark.slow
+def test_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp_path):
+    model, source, target = transformer(PRE_NORM, tied=True), tokens(B, S), tokens(B, T, seed=1)
+    variables, module = exported(tmp_path, model, source, target)
+    weights = draw(B, T, V, seed=2)
+
+    def loss(params):
+        return (model.apply({"params": params}, source, target, padding(VALID)) * weights).mean()
+
+    expected = quick_jit(jax.grad(loss))(variables["params"])
+    inputs = (torch.tensor(x) for x in (source, target, padding(VALID)))
+    (module(*inputs) * torch.tensor(weights)).mean().backward()
+    found = {name: parameter.grad.numpy() for name, parameter in module.named_parameters()}
+    assert len(found) == len(jax.tree.leaves(expected))
+    block, same = "decoder.layers.1.cross_attn", expected["decoder"]["layers_1"]["cross_attn"]
+    for name in ("query_proj", "value_proj", "output_proj"):
+        np.testing.assert_allclose(found[f"{block}.{name}.weight"], same[name]["kernel"].T, rtol=0, atol=1e-5)
+        assert abs(found[f"{block}.{name}.weight"]).max() > 1e-4
+    embedding = expected["source_embedding"]["embedding"]
+    np.testing.assert_allclose(found["source_embedding.weight"], embedding, rtol=0, atol=1e-5)
+    assert all(np.isfinite(gradient).all() for gradient in found.values())
+
+
+def test_dropout_is_off_until_train_turns_it_on(tmp_path):
+    model = predictor(BlockSettings(dropout_prob=0.25), num_layers=1, input_dropout_prob=0.125)
+    _, module = exported(tmp_path, model, draw(B, S, FEATURES))
+    rates = {name: part.p for name, part in module.named_modules() if isinstance(part, torch.nn.Dropout)}
+    block = "encoder.layers.0"
+    in_block = (f"{block}.{name}.dropout" for name in ("self_attn_residual", "feed_forward", "feed_forward_residual"))
+    assert rates == {"input_dropout": 0.125, "output_dropout": 0.25, **dict.fromkeys(in_block, 0.25)}
+    x = draw(B, S, FEATURES)
+    np.testing.assert_array_equal(run_torch(module, x), run_torch(module, x))
+    module.train()
+    assert abs(run_torch(module, x) - run_torch(module, x)).max() > 0.1
+
+
+def test_a_sequence_may_be_as_long_as_max_len(tmp_path):
+    model, x = predictor(num_layers=1, max_len=S), draw(B, S + 1, FEATURES)
+    _, module = exported(tmp_path, model, x[:, :S])
+    assert run_torch(module, x[:, :S]).shape == (B, S, C)
+    assert run_torch(module, x, None, False).shape == (B, S + 1, C)
+    with pytest.raises(ValueError, match="the sequence has 8 positions; max_len is 7"):
+        run_torch(module, x)
+
+
+# The shipped models, in a process where this package, JAX and Flax can't be imported.
+
+SHIPPED = ("reverse", "digits", "dates")
+ELSEWHERE = """
+import sys
+
+class Absent:
+    def find_spec(name, path=None, target=None):
+        if name.split(".")[0] in ("transformer_jax", "jax", "jaxlib", "flax"):
+            raise ImportError(f"{name} is not to be imported")
+
+sys.meta_path.insert(0, Absent)
+
+import runpy
+import numpy as np
+import torch
+
+for name in sys.argv[1:]:
+    arrays = np.load(f"{name}/inputs.npz", allow_pickle=False)
+    inputs = {key: torch.tensor(array) if array.ndim else bool(array) for key, array in arrays.items()}
+    model = runpy.run_path(f"{name}/model.py")["load_model"]()
+    wide = {key: x.double() if key == "x" else x for key, x in inputs.items()}
+    with torch.no_grad():
+        np.save(f"{name}/logits.npy", model(**inputs).numpy())
+        np.save(f"{name}/wide_logits.npy", model.double()(**wide).numpy())
+    if name == "dates":
+        found = model.translate(inputs["source"], 257, 258, 11, inputs["source_mask"])
+        np.save(f"{name}/translations.npy", found.numpy())
+"""
+
+
+def inputs_of(name: str) -> dict[str, np.ndarray]:
+    """Arguments of a shipped model's call, as its task makes them; padded where the model has a mask."""
+    match name:
+        case "reverse":
+            numbers = np.random.default_rng(3).integers(10, size=(37, 16))
+            return {"x": np.eye(10, dtype=np.float32)[numbers]}
+        case "digits":
+            table = digits_table()
+            images = np.random.default_rng(3).choice(table.test, size=(37, 10))
+            return {"x": np.asarray(table.features)[images], "add_positional_encoding": np.array(False)}
+    pairs = date_pairs("test", 37)
+    sources, targets = ([encode(getattr(pair, side)) for pair in pairs] for side in ("source", "target"))
+    source = pad(sources, max(map(len, sources)))
+    target = pad([np.insert(ids, 0, START) for ids in targets], DATE_BYTES + 1)
+    assert (source == PAD).any()
+    return {"source": source, "target": target, "source_mask": padding(source != PAD)}
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory) -> Path:
+    """Directories of the shipped models' exports with inputs, and with the logits that another process computed."""
+    directory = tmp_path_factory.mktemp("exported")
+    for name in SHIPPED:
+        run = load_run(REPOSITORY / "checkpoints" / "pretrained" / name)
+        assert export_torch(run.model, run.params, directory / name) == directory / name / "model.py"
+        np.savez(directory / name / "inputs.npz", **inputs_of(name))
+    command = [sys.executable, "-I", "-c", ELSEWHERE, *SHIPPED]
+    process = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    return directory
+
+
+def call_of(name: str) -> tuple[Callable[..., Any], Params, dict[str, np.ndarray]]:
+    """A shipped model's compiled call, its parameters and the call's arguments."""
+    run = load_run(REPOSITORY / "checkpoints" / "pretrained" / name)
+    arguments = inputs_of(name)
+    flags = {key: bool(array) for key, array in arguments.items() if not array.ndim}
+    return compiled(run.model, **flags), run.params, {key: x for key, x in arguments.items() if x.ndim}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_model_gives_the_same_logits_in_a_process_without_this_package(elsewhere, name):
+    model, params, arguments = call_of(name)
+    assert_close(np.load(elsewhere / name / "logits.npy"), model({"params": params}, **arguments))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_what_is_left_between_the_logits_is_the_rounding_of_float32(elsewhere, name):
+    model, params, arguments = call_of(name)
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
+        arguments = {key: x.astype(np.float64) if key == "x" else x for key, x in arguments.items()}
+        expected = np.asarray(model({"params": params}, **arguments))
+    found = np.load(elsewhere / name / "wide_logits.npy")
+    assert found.dtype == expected.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_greedy_decoding_gives_the_runs_translations(elsewhere):
+    found = np.load(elsewhere / "dates" / "translations.npy")
+    pairs = date_pairs("test", 37)
+    run = load_run(REPOSITORY / "checkpoints" / "pretrained" / "dates")
+    assert [decode(ids) for ids in found] == run.predict([pair.source for pair in pairs])
+    assert np.mean([decode(ids) == pair.target for ids, pair in zip(found, pairs, strict=True)]) > 0.9
+
+
+@pytest.mark.slow
+def test_the_documents_code_runs(tmp_path, monkeypatch, capsys):
+    (tmp_path / "checkpoints").symlink_to(REPOSITORY / "checkpoints")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    document = (REPOSITORY / "docs" / "pytorch_export.md").read_text(encoding="utf-8")
+    for code in re.findall(r"```python\n(.*?)```", document, re.DOTALL):
+        exec(code, {})
+    assert capsys.readouterr().out == "2017-01-03\n"
+    del sys.modules["model"]
+
+
+# The file.
+
+
+def test_a_translation_ends_with_the_end_token_or_at_max_length(tmp_path):
+    model, source = transformer(PRE_NORM, tied=True), tokens(B, S)
+    variables, module = exported(tmp_path, model, source, source)
+    start, never = 1, V
+    free = run_torch(module.translate, source, start, never, T)
+    seen = np.insert(free[:, :-1], 0, start, axis=1)  # [B T]
+    np.testing.assert_array_equal(compiled(model)(variables, source, seen).argmax(-1), free)
+    end = free[1, 5]
+    has_end = (free == end).any(1)
+    assert 0 < has_end.sum() < B
+    ended = np.maximum.accumulate(free == end, axis=1)
+    np.testing.assert_array_equal(run_torch(module.translate, source, start, int(end), T), np.where(ended, end, free))
+    first = np.flatnonzero(has_end)[:1]  # alone it is as short as it can be
+    alone = run_torch(module.translate, source[first], start, int(end), T)
+    np.testing.assert_array_equal(alone, free[first, : ended[first].argmax() + 1])
+
+
+@pytest.mark.parametrize("model", [predictor(), transformer()], ids=["predictor", "encoder-decoder"])
+def test_the_source_imports_torch_alone_and_is_tidy(tmp_path, model):
+    inputs = (draw(B, S, FEATURES),) if isinstance(model, TransformerPredictor) else (tokens(B, S), tokens(B, T))
+    path = export_torch(model, drawn(model, *inputs)["params"], tmp_path)
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module}
+    assert {name.split(".")[0] for name in names} - {"torch"} <= sys.stdlib_module_names
+    for command in (["check", "--select", "E,F,I,W,UP", "--line-length", "120"], ["format", "--check", "--diff"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--no-cache", "--config", "line-length = 120", path]
+        result = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_an_export_replaces_an_earlier_one_and_no_other_file(tmp_path):
+    model, x = predictor(num_layers=1), draw(B, S, FEATURES)
+    params = drawn(model, x)["params"]
+    for directory in (tmp_path / "new" / "er", str(tmp_path / "new" / "er")):
+        path = export_torch(model, params, directory)
+    assert sorted(file.name for file in path.parent.iterdir()) == ["model.py", "weights.pt"]
+    path.write_text("my own")
+    with pytest.raises(InputError, match=r"new/er', which has a model.py of another origin"):
+        export_torch(model, params, path.parent)
+    assert path.read_text() == "my own"
+
+
+def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):
+    model, x = predictor(num_layers=1), draw(B, S, FEATURES)
+    params = drawn(model, x)["params"]
+    (tmp_path / "file").touch()
+    for directory in (tmp_path / "file", tmp_path / "file" / "in", "a\0b"):
+        with pytest.raises(InputError, match="directory is .*; it must be a directory that can be written"):
+            export_torch(model, params, directory)
+
+
+class Subclass(TransformerPredictor):
+    """May compute something else."""
+
+
+class OwnBlock(EncoderBlock):
+    """May compute something else."""
+
+
+class OwnDecoderBlock(DecoderBlock):
+    """May compute something else."""
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Subclass(D, C, H, 1), "model is a Subclass; it must be a TransformerPredictor or a Transformer"),
+        (TransformerEncoder(1, D, H, F), "model is a TransformerEncoder"),
+        (predictor(block=OwnBlock), "block is OwnBlock; it must be EncoderBlock"),
+        (transformer(encoder_block=OwnBlock), "encoder_block is OwnBlock; it must be EncoderBlock"),
+        (transformer(decoder_block=OwnDecoderBlock), "decoder_block is OwnDecoderBlock; it must be DecoderBlock"),
+        (Transformer(), "source_vocabulary_size is None; it must be a size"),
+        (Transformer(V), "target_vocabulary_size is None"),
+        (
+            predictor(BlockSettings(activation=jnp.sin)),
+            "settings.activation is .*sin.*; it must be one of .*relu, gelu",
+        ),
+        (
+            predictor(BlockSettings(activation=functools.partial(nn.leaky_relu, negative_slope=0.2))),
+            "settings.activation is .*partial",
+        ),
+    ],
+    ids=lambda value: value.split(" is ")[0] if isinstance(value, str) else type(value).__name__,
+)
+def test_a_model_that_cannot_be_exported_is_an_error(tmp_path, model, message):
+    with pytest.raises(InputError, match=message):
+        export_torch(model, drawn(predictor(), draw(B, S, FEATURES))["params"], tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_parameters_of_another_model_are_an_error(tmp_path):
+    model, x = predictor(num_layers=2), draw(B, S, FEATURES)
+    variables = drawn(model, x)
+    params = variables["params"]
+
+    def refused(message: str, params: dict[str, Any], model: nn.Module = model) -> None:
+        with pytest.raises(InputError, match=message):
+            export_torch(model, params, tmp_path / "new")
+        assert not (tmp_path / "new").exists()
+
+    refused("params has the key 'params' alone", variables)
+    refused("params has no matrix input_layer/kernel", {})
+    refused("params has no matrix input_layer/kernel", {**params, "input_layer": {"kernel": np.ones(3)}})
+    refused("params lacks encoder/layers_2/.* and 13 more", params, predictor(num_layers=3))
+    refused("params has encoder/layers_1/.* for which the model has no place", params, predictor(num_layers=1))
+    refused("params lacks decoder/layers_0", params, transformer())
+    refused(
+        r"output_layer/bias in params has the shape \[2\]",
+        {**params, "output_layer": {"kernel": params["output_layer"]["kernel"], "bias": np.ones(2)}},
+    )
+    params["encoder"]["layers_1"]["self_attn"]["key_proj"]["bias"] = np.full(D, np.nan, np.float32)
+    refused("encoder/layers_1/self_attn/key_proj/bias in params holds NaN", params)

@@ -1,0 +1,180 @@
+"""The models' parts in PyTorch: source that `export_torch` copies, class by class, into the file that it writes.
+
+Attributes are named as those of the modules in `nn`, so that one rule gives the names of the weights.
+"""
+# mypy: disable-error-code="no-any-return"
+# A module's call is untyped in PyTorch; casts at every layer would be what a reader of the exported file sees.
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class BlockSettings:
+    """Sizes and settings that every block of a model has in common."""
+
+    model_dim: int  # D
+    num_heads: int  # H
+    dim_feedforward: int  # F
+    dropout_prob: float
+    norm_first: bool  # pre-norm instead of the original paper's post-norm
+    activation: nn.Module  # of the feed-forward
+    layer_norm_epsilon: float
+
+
+class PositionalEncoding(nn.Module):
+    """Add `PE[pos, 2i] = sin(pos / 10000^(2i/D))` and `PE[pos, 2i+1] = cos(pos / 10000^(2i/D))` to `[B, T, D]`."""
+
+    table: Tensor  # [max_len D]
+
+    def __init__(self, model_dim: int, max_len: int) -> None:
+        super().__init__()
+        position = torch.arange(max_len, dtype=torch.float64)[:, None]  # [T 1]
+        angle = position * 10000.0 ** (-torch.arange(0, model_dim, 2, dtype=torch.float64) / model_dim)
+        table = torch.empty(max_len, model_dim)
+        table[:, 0::2] = angle.sin()
+        table[:, 1::2] = angle[:, : model_dim // 2].cos()
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        length, max_len = x.shape[1], len(self.table)
+        if length > max_len:
+            raise ValueError(f"the sequence has {length} positions; max_len is {max_len}")
+        return x + self.table[:length]
+
+
+class MultiheadAttention(nn.Module):
+    """Attend from `x` `[B, T, D]` to `memory` `[B, S, D]`, or to itself; a query that sees no key gets zeros."""
+
+    def __init__(self, model_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query_proj = nn.Linear(model_dim, model_dim)
+        self.key_proj = nn.Linear(model_dim, model_dim)
+        self.value_proj = nn.Linear(model_dim, model_dim)
+        self.output_proj = nn.Linear(model_dim, model_dim)
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        memory = x if memory is None else memory
+        query = self.split_heads(self.query_proj(x))  # [B H T d]
+        key = self.split_heads(self.key_proj(memory))  # [B H S d]
+        value = self.split_heads(self.value_proj(memory))
+        if mask is None:
+            values = functional.scaled_dot_product_attention(query, key, value)
+        else:
+            # Over no key the softmax is NaN (before PyTorch 2.5): such a query sees them all, and then gets zeros.
+            sees = mask.any(-1, keepdim=True)
+            values = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~sees)
+            values = values.masked_fill(~sees, 0.0)
+        return self.output_proj(values.transpose(1, 2).flatten(2))  # [B T D]
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """`[B, T, D]` as `[B, H, T, d]`."""
+        return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """Two layers, applied to each position by itself."""
+
+    def __init__(self, settings: BlockSettings) -> None:
+        super().__init__()
+        self.expand = nn.Linear(settings.model_dim, settings.dim_feedforward)
+        self.activation = settings.activation
+        self.dropout = nn.Dropout(settings.dropout_prob)
+        self.contract = nn.Linear(settings.dim_feedforward, settings.model_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.contract(self.dropout(self.activation(self.expand(x))))
+
+
+class Residual(nn.Module):
+    """Residual connection around a sub-layer, with its dropout and its LayerNorm."""
+
+    def __init__(self, settings: BlockSettings) -> None:
+        super().__init__()
+        self.norm_first = settings.norm_first
+        self.norm = nn.LayerNorm(settings.model_dim, eps=settings.layer_norm_epsilon)
+        self.dropout = nn.Dropout(settings.dropout_prob)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.norm_first:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, settings: BlockSettings) -> None:
+        super().__init__()
+        self.self_attn = MultiheadAttention(settings.model_dim, settings.num_heads)
+        self.self_attn_residual = Residual(settings)
+        self.feed_forward = FeedForward(settings)
+        self.feed_forward_residual = Residual(settings)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = self.self_attn_residual(x, lambda h: self.self_attn(h, mask=mask))
+        return self.feed_forward_residual(x, self.feed_forward)
+
+
+class Encoder(nn.Module):
+    """Encoder blocks, and a LayerNorm after the last one where the model has it."""
+
+    def __init__(self, num_layers: int, settings: BlockSettings, final_norm: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(EncoderBlock(settings) for _ in range(num_layers))
+        self.norm = nn.LayerNorm(settings.model_dim, eps=settings.layer_norm_epsilon) if final_norm else nn.Identity()
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.norm(x)
+
+
+class DecoderBlock(nn.Module):
+    """Self-attention, attention to the encoder's output, then feed-forward."""
+
+    def __init__(self, settings: BlockSettings) -> None:
+        super().__init__()
+        self.self_attn = MultiheadAttention(settings.model_dim, settings.num_heads)
+        self.self_attn_residual = Residual(settings)
+        self.cross_attn = MultiheadAttention(settings.model_dim, settings.num_heads)
+        self.cross_attn_residual = Residual(settings)
+        self.feed_forward = FeedForward(settings)
+        self.feed_forward_residual = Residual(settings)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> Tensor:
+        x = self.self_attn_residual(x, lambda h: self.self_attn(h, mask=mask))
+        x = self.cross_attn_residual(x, lambda h: self.cross_attn(h, memory, memory_mask))
+        return self.feed_forward_residual(x, self.feed_forward)
+
+
+class Decoder(nn.Module):
+    """Decoder blocks, where position t sees those up to t, and a LayerNorm after the last where the model has it."""
+
+    def __init__(self, num_layers: int, settings: BlockSettings, final_norm: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderBlock(settings) for _ in range(num_layers))
+        self.norm = nn.LayerNorm(settings.model_dim, eps=settings.layer_norm_epsilon) if final_norm else nn.Identity()
+
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> Tensor:
+        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()  # [T T]
+        mask = causal if mask is None else mask & causal
+        for layer in self.layers:
+            x = layer(x, memory, mask, memory_mask)
+        return self.norm(x)
+
+
+def expand_mask(mask: Tensor | None) -> Tensor | None:
+    """A mask `[T, S]`, `[B, T, S]` or `[B, H, T, S]` as a boolean one that broadcasts against `[B, H, T, S]`."""
+    if mask is None:
+        return None
+    return mask.bool().unsqueeze(1) if mask.dim() == 3 else mask.bool()

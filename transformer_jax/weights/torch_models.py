@@ -1,0 +1,148 @@
+"""The models in PyTorch: source that `export_torch` copies, class by class, into the file that it writes.
+
+Attributes are named as those of the modules in `nn`, so that one rule gives the names of the weights.
+"""
+# mypy: disable-error-code="no-any-return"
+# As in `torch_blocks`.
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from transformer_jax.weights.torch_blocks import BlockSettings, Decoder, Encoder, PositionalEncoding, expand_mask
+
+
+class TransformerPredictor(nn.Module):
+    """Encoder between an input layer and an output network that predicts for every element of a sequence or set."""
+
+    def __init__(
+        self,
+        num_features: int,
+        num_classes: int,  # C
+        num_layers: int,  # L
+        settings: BlockSettings,
+        final_norm: bool,
+        input_dropout_prob: float,
+        max_len: int,
+    ) -> None:
+        super().__init__()
+        model_dim = settings.model_dim
+        self.input_dropout = nn.Dropout(input_dropout_prob)
+        self.input_layer = nn.Linear(num_features, model_dim)
+        self.positional_encoding = PositionalEncoding(model_dim, max_len)
+        self.encoder = Encoder(num_layers, settings, final_norm)
+        self.output_hidden = nn.Linear(model_dim, model_dim)
+        self.output_norm = nn.LayerNorm(model_dim, eps=settings.layer_norm_epsilon)
+        self.output_dropout = nn.Dropout(settings.dropout_prob)
+        self.output_layer = nn.Linear(model_dim, num_classes)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, add_positional_encoding: bool = True) -> Tensor:
+        """Predict each element's logits.
+
+        Args:
+            x: features `[B, T, num_features]`.
+            mask: True = may attend, `[T, T]`, `[B, T, T]` or `[B, H, T, T]`, with 1 for any of them; `valid[:, None,
+                None, :]` keeps padding out.
+            add_positional_encoding: False for a set, whose order means nothing.
+
+        Returns:
+            Logits `[B, T, C]`.
+        """
+        x = self.input_layer(self.input_dropout(x))  # [B T D]
+        if add_positional_encoding:
+            x = self.positional_encoding(x)
+        x = self.encoder(x, expand_mask(mask))
+        x = functional.relu(self.output_norm(self.output_hidden(x)))
+        return self.output_layer(self.output_dropout(x))
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder over tokens (Vaswani et al. 2017)."""
+
+    def __init__(
+        self,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,  # V
+        num_encoder_layers: int,
+        num_decoder_layers: int,
+        settings: BlockSettings,
+        final_norm: bool,
+        tie_embeddings: bool,  # one matrix embeds source and target and projects to logits
+        max_len: int,
+    ) -> None:
+        super().__init__()
+        self.tie_embeddings = tie_embeddings
+        self.source_embedding = nn.Embedding(source_vocabulary_size, settings.model_dim)
+        if not tie_embeddings:
+            self.target_embedding = nn.Embedding(target_vocabulary_size, settings.model_dim)
+            self.output_layer = nn.Linear(settings.model_dim, target_vocabulary_size)
+        self.positional_encoding = PositionalEncoding(settings.model_dim, max_len)
+        self.embedding_dropout = nn.Dropout(settings.dropout_prob)
+        self.encoder = Encoder(num_encoder_layers, settings, final_norm)
+        self.decoder = Decoder(num_decoder_layers, settings, final_norm)
+
+    def forward(
+        self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
+    ) -> Tensor:
+        """Predict the token after each target position, all in one pass.
+
+        Args:
+            source: token ids `[B, S]`.
+            target: token ids `[B, T]`, of which position t sees those up to t.
+            source_mask: True = may attend; `(source != PAD)[:, None, None, :]` keeps padding out.
+            target_mask: of the decoder's self-attention, combined with the causal mask.
+
+        Returns:
+            Logits `[B, T, V]`.
+        """
+        return self.decode(target, self.encode(source, source_mask), target_mask, source_mask)
+
+    def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
+        """Output of the encoder `[B, S, D]`."""
+        return self.encoder(self.embed(source, self.source_embedding), expand_mask(source_mask))
+
+    def decode(
+        self, target: Tensor, memory: Tensor, target_mask: Tensor | None = None, source_mask: Tensor | None = None
+    ) -> Tensor:
+        """Logits `[B, T, V]` of the token after each position, given the encoder's output."""
+        x = self.embed(target, self.source_embedding if self.tie_embeddings else self.target_embedding)
+        x = self.decoder(x, memory, expand_mask(target_mask), expand_mask(source_mask))
+        return functional.linear(x, self.source_embedding.weight) if self.tie_embeddings else self.output_layer(x)
+
+    def embed(self, tokens: Tensor, embedding: nn.Embedding) -> Tensor:
+        """Embeddings `[B, T, D]`, scaled, with positions."""
+        x = embedding(tokens) * math.sqrt(embedding.embedding_dim)
+        return self.embedding_dropout(self.positional_encoding(x))
+
+    @torch.no_grad()
+    def translate(
+        self,
+        source: Tensor,
+        start_token: int,
+        end_token: int,
+        max_length: int,
+        source_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The most likely token, one after the other (greedy decoding).
+
+        Args:
+            source: token ids `[B, S]`.
+            start_token: id before the first token.
+            end_token: id that ends a translation.
+            max_length: most tokens of a translation.
+            source_mask: as in `forward`.
+
+        Returns:
+            Token ids `[B, at most max_length]`; after the first `end_token` of a row, `end_token` again.
+        """
+        memory = self.encode(source, source_mask)
+        tokens = source.new_full((len(source), 1), start_token)
+        ended = torch.zeros_like(tokens, dtype=torch.bool)  # [B 1]
+        while tokens.shape[1] <= max_length and not ended.all():
+            logits = self.decode(tokens, memory, source_mask=source_mask)[:, -1:]  # [B 1 V]
+            token = logits.argmax(-1).masked_fill(ended, end_token)
+            tokens = torch.cat([tokens, token], dim=1)
+            ended = ended | (token == end_token)
+        return tokens[:, 1:]
