@@ -9,13 +9,35 @@ import jax
 import numpy as np
 
 from transformer_jax.errors import InputError
-from transformer_jax.runs.directory import CONFIG, PARAMETERS
+from transformer_jax.runs.settings import CONFIG, PARAMETERS
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import read_regular, weights_of
 from transformer_jax.weights.layouts import Arrays
 
+SHIPPED = Path(__file__).parent / "models"  # a directory for each model, of its name
 DIGESTS = "SHA256SUMS"
 FILES = (CONFIG, PARAMETERS)
+
+
+def shipped_models() -> list[str]:
+    """The names of the models that ship."""
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
+
+
+def named_directory(what: str | Path) -> Path:
+    """The directory of the model that ships if `what` is its name, else `what` as a path.
+
+    Raises:
+        InputError: the name of a model that ships is that of a directory here too.
+    """
+    if not isinstance(what, str) or what not in shipped_models():
+        return Path(what)
+    if os.path.isdir(what):
+        raise InputError(
+            f"{what} is a model that ships, and a directory here; choose ./{what} for the directory, or "
+            f"{SHIPPED / what} for the model"
+        )
+    return SHIPPED / what
 
 
 def is_shipped(directory: Path) -> bool:
