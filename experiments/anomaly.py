@@ -10,11 +10,13 @@ if __name__ == "__main__":  # the imports below take seconds
     end_at_signals()
 
 import dataclasses
-import inspect
 from pathlib import Path
 from typing import Literal
 
-from transformer_jax.cli import parse, parse_known, run
+from transformer_jax.cli import config_file, parse, parse_known, run
+from transformer_jax.config import setting
+from transformer_jax.field_types import type_hints
+from transformer_jax.runs.config_file import ConfigFile
 from transformer_jax.tasks.anomaly.task import (
     AnomalyConfig,
     Cifar100Config,
@@ -23,24 +25,35 @@ from transformer_jax.tasks.anomaly.task import (
     train_anomaly,
 )
 
+TASK = "SetAnomalyTask_"  # begins the tasks' names
+
 
 @dataclasses.dataclass(frozen=True)
 class DatasetChoice:
     """The images that the sets are made of; each data set has defaults and flags of its own."""
 
-    dataset: Literal["auto", "cifar100", "digits"] = "auto"  # auto: cifar100 if it lies under data_dir, else digits
+    # images of the sets; auto is cifar100 if it lies under data_dir, else digits
+    dataset: Literal["auto", "cifar100", "digits"] = setting("auto", group="task")
     data_dir: Path = Path("data")  # directory of CIFAR-100 and its features
 
 
 def read_config(arguments: list[str]) -> AnomalyConfig:
     """The chosen data set's config; the other's flags are unknown to it."""
-    choice, others = parse_known(DatasetChoice, arguments)
+    choice, others = parse_known(DatasetChoice, arguments, default=_choice_in(config_file(arguments)))
     if choice.dataset == "auto":
         default = default_config(choice.data_dir)
     else:
         default = {"cifar100": Cifar100Config, "digits": DigitsConfig}[choice.dataset](data_dir=choice.data_dir)
-    description = f"{inspect.getdoc(type(default))}\n\nThese are the settings of --dataset {default.dataset}; there are"
-    return parse(type(default), others, default=default, description=f"{description} auto, cifar100 and digits.")
+    return parse(type(default), others, default=default, task=f"{TASK}{default.dataset}", choices=DatasetChoice)
+
+
+def _choice_in(file: ConfigFile | None) -> DatasetChoice:
+    """The choice that a file of settings makes: with its keys, or as the run of one of the data sets."""
+    if file is None:
+        return DatasetChoice()
+    if file.is_run:
+        return DatasetChoice("cifar100" if file.task == f"{TASK}cifar100" else "digits")
+    return DatasetChoice(**file.values(DatasetChoice, [*type_hints(DigitsConfig), *type_hints(Cifar100Config)]))
 
 
 if __name__ == "__main__":

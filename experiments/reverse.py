@@ -11,7 +11,7 @@ if __name__ == "__main__":  # the imports below take seconds
 from functools import partial
 
 from transformer_jax.cli import parse, run
-from transformer_jax.tasks.reverse import ReverseConfig, train_reverse
+from transformer_jax.tasks.reverse import ReverseConfig, ReverseTrainer, train_reverse
 
 if __name__ == "__main__":
-    run(partial(parse, ReverseConfig), train_reverse)
+    run(partial(parse, ReverseConfig, task=ReverseTrainer.name), train_reverse)

@@ -1,7 +1,8 @@
 """Train a translator: `python experiments/translate.py --help` explains the settings.
 
 Without `--data` it learns dates, in about 3 minutes on two CPU cores. `--data pairs.tsv` takes any file of sentence
-pairs. `--interactive` translates what is typed, or stands on standard input, with the run that was trained.
+pairs. `--interactive` translates what is typed, or stands on standard input, with the run that was trained;
+`--interactive --pretrained dates` with a model that ships, or any run.
 """
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -9,39 +10,89 @@ if __name__ == "__main__":  # the imports below take seconds
 
     end_at_signals()
 
+import dataclasses
 import sys
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
-from transformer_jax.cli import parse, run
+from transformer_jax.cli import parse, parse_known, run
+from transformer_jax.config import setting
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.translation.task import TranslationConfig, train_translation
+from transformer_jax.runs.directory import run_path
+from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, train_translation
 from transformer_jax.trained.load import load_run
 
+# Settings that --interactive reads: they name the model, and how it searches for a translation.
+OF_MODEL, OF_SEARCH = ("pretrained", "checkpoint_dir", "name"), ("beam_width", "length_penalty")
 
-@dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """Whether to train, or to translate."""
+
+    # translate standard input line by line, with the run of --checkpoint-dir and --name, or with --pretrained
+    interactive: bool = setting(False, group="options")
+
+
+@dataclasses.dataclass(frozen=True)
 class Interactive:
-    """Translate line by line with a trained run."""
+    """Translate line by line with a trained model."""
 
-    checkpoint_dir: Path = Path("checkpoints")  # parent of the run's directory
+    config: TranslationConfig  # as the flags give it
 
 
-def translate_lines(config: Interactive) -> None:
+def read_command(arguments: list[str]) -> TranslationConfig | Interactive:
+    """The settings of a training, or of a translation."""
+    mode, others = parse_known(Mode, arguments)
+    config = parse(TranslationConfig, others, choices=Mode, task=TranslationTrainer.name)
+    return Interactive(config) if mode.interactive else config
+
+
+def trained_translator(config: TranslationConfig) -> TranslationTrainer:
+    """The trained model that the settings name.
+
+    Raises:
+        InputError: a setting of the training is given; there is no such model, or it is of another task.
+    """
+    given = {
+        f.name: getattr(config, f.name) for f in dataclasses.fields(config) if getattr(config, f.name) != f.default
+    }
+    if idle := [name for name in given if name not in OF_MODEL + OF_SEARCH]:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in OF_MODEL + OF_SEARCH)
+        raise InputError(f"{idle[0]} is {given[idle[0]]}, but --interactive trains nothing; it reads {flags}")
+    if config.pretrained is not None:
+        trainer = load_run(config.pretrained)
+    elif (path := run_path(config, TranslationTrainer.name)).is_dir():
+        trainer = load_run(path)
+    else:
+        raise InputError(f"{path} holds no run: train one first, or translate with --pretrained dates")
+    if not isinstance(trainer, TranslationTrainer):
+        raise InputError(
+            f"pretrained is {config.pretrained}, a model of the task {trainer.name}, which does not translate"
+        )
+    chosen = {name: given[name] for name in OF_SEARCH if name in given}
+    translator = TranslationTrainer(dataclasses.replace(trainer.config, **chosen))
+    translator.params = trainer.params
+    return translator
+
+
+def translate_lines(config: TranslationConfig) -> None:
     """Translate each line of standard input."""
-    trainer = load_run(config.checkpoint_dir / "TranslationTask")
+    translator = trained_translator(config)
     if sys.stdin.isatty():
         print("Type a text and Enter; Ctrl-D ends.", file=sys.stderr)
     for line in sys.stdin:
         try:
-            print(trainer.predict([line.rstrip("\n")])[0], flush=True)
+            print(translator.predict(line.rstrip("\n")), flush=True)
         except InputError as error:
             print(error, file=sys.stderr)
 
 
-if __name__ == "__main__":
-    if "--interactive" in sys.argv:
-        sys.argv.remove("--interactive")
-        run(partial(parse, Interactive), translate_lines)
+def carry_out(command: TranslationConfig | Interactive) -> None:
+    """Train, or translate."""
+    if isinstance(command, Interactive):
+        translate_lines(command.config)
     else:
-        run(partial(parse, TranslationConfig), train_translation)
+        train_translation(command)
+
+
+if __name__ == "__main__":
+    run(read_command, carry_out)

@@ -4,15 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.util.tensor_util import make_ndarray
 
 
 def read_scalars(directory: Path, *, as_pairs: bool = False) -> dict[str, Any]:
     """For each tag its values by step; with `as_pairs` a list of (step, value), where a double would show."""
-    reader = EventAccumulator(str(directory), size_guidance={"tensors": 0})  # 0 = all of them
+    reader = EventAccumulator(str(directory), size_guidance={"scalars": 0})  # 0 = all of them
     reader.Reload()
     pairs = {
-        tag: [(event.step, float(make_ndarray(event.tensor_proto))) for event in reader.Tensors(tag)]
-        for tag in reader.Tags()["tensors"]
+        tag: [(event.step, float(event.value)) for event in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]
     }
     return pairs if as_pairs else {tag: dict(values) for tag, values in pairs.items()}

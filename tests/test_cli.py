@@ -14,9 +14,9 @@ import psutil
 import pytest
 from commands import call, own_handlers, start
 from kill_and_resume import command
-from repository import REPOSITORY
 
 from transformer_jax.cli import run
+from transformer_jax.trained.shipped import SHIPPED
 
 SETTINGS = ("--max-epochs=2", "--train-size=2000", "--val-size=257", "--test-size=257", "--warmup=3", "--eval-every=1")
 LONG = ("--max-epochs=100000", *SETTINGS[1:])
@@ -160,7 +160,7 @@ def test_a_full_disk_is_one_line(size, tmp_path):
 @pytest.mark.slow
 def test_a_closed_pipe_ends_a_command_in_silence(tmp_path):
     trained = tmp_path / "TranslationTask"
-    trained.symlink_to(REPOSITORY / "checkpoints" / "pretrained" / "dates")
+    trained.symlink_to(SHIPPED / "dates")
     with started(
         command("translate.py", tmp_path, "--interactive"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

@@ -1,22 +1,25 @@
 """Command lines made from config dataclasses (tyro), with errors in one line."""
 
 import contextlib
+import dataclasses
 import gc
-import inspect
 import io
 import os
-import re
 import signal
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import tyro
 
-from transformer_jax.config import PRECEDENCE, TrainingConfig
+from transformer_jax.config import TrainingConfig, setting
 from transformer_jax.errors import InputError
+from transformer_jax.field_types import type_hints
+from transformer_jax.flags import in_one_line, with_none
+from transformer_jax.help_text import HELP_FLAGS, help_text
+from transformer_jax.runs.config_file import ConfigFile, read_config_file
 from transformer_jax.training.background_errors import BackgroundErrors, silence_background
 from transformer_jax.training.compilation import prepare_jax
 from transformer_jax.training.signals import CommandSignals, Interrupted, Stopped, end_at_signals
@@ -47,73 +50,121 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
         gc.freeze()  # the process ends: a last garbage collection takes a second
 
 
+@dataclasses.dataclass(frozen=True)
+class FileChoice:
+    """A file whose settings lie between the flags, which win over it, and the defaults."""
+
+    config: Path | None = setting(None, group="options")  # file of settings: TOML, or a run's config.json
+
+
 def parse(
     config_class: type[Config],
     arguments: list[str],
     *,
     default: Config | None = None,
     description: str | None = None,
+    task: str | None = None,
+    choices: type | None = None,
 ) -> Config:
     """A config from command-line arguments.
+
+    A `TrainingConfig` also takes `--config FILE`, whose settings lie between the flags and the defaults.
 
     Args:
         config_class: a dataclass; its fields are the flags, the comments behind them their help.
         arguments: flags and values.
         default: the config that the flags change; None for the class's defaults.
-        description: at the top of the help; None for the class's docstring.
+        description: its first paragraph is at the top of the help; None for the class's docstring.
+        task: name of the trainer's task, for which a file must be; None lets every file of fitting settings pass.
+        choices: dataclass of flags that were read before, with `parse_known`; the help and a file may name them.
 
     Raises:
-        InputError: an unknown flag, or a value that cannot be read or cannot work.
+        InputError: an unknown flag or setting, or a value that cannot be read or cannot work.
     """
-    description = inspect.getdoc(config_class) if description is None else description
+    more = [] if choices is None else [choices]
+    file = None
     if issubclass(config_class, TrainingConfig):
-        description = f"{description}\n\n{PRECEDENCE}"
+        file, arguments = _take_file(arguments)
+        more.append(FileChoice)
+    # Any: where a file is read, an object for tyro alone.
+    start: Any = default if file is None else _with_file(config_class, default, file, task, choices)
+    if not set(HELP_FLAGS).isdisjoint(arguments):
+        print(help_text(config_class, default=start, description=description, more=tuple(more)), end="")
+        _flush_output()
+        raise SystemExit(0)
+    given = {} if start is None else {"default": start}
+    arguments = with_none(config_class, arguments)
+    flags = [name for dataclass in (config_class, *more) for name in type_hints(dataclass)]
 
     def read() -> Config:
-        if default is None:
-            return tyro.cli(config_class, args=arguments, description=description)
-        return tyro.cli(config_class, args=arguments, default=default, description=description)
+        result: Config = tyro.cli(config_class, args=arguments, add_help=False, **given)
+        return result
 
-    return _in_one_line(read, shows_help=not {"-h", "--help"}.isdisjoint(arguments))
+    try:
+        return in_one_line(read, flags)
+    except InputError as error:
+        if file is None:
+            raise
+        raise InputError(f"{error} (with the settings of {file.path})") from None
 
 
-def parse_known(config_class: type[Config], arguments: list[str]) -> tuple[Config, list[str]]:
+def parse_known(
+    config_class: type[Config], arguments: list[str], *, default: Config | None = None
+) -> tuple[Config, list[str]]:
     """A config from those command-line arguments that are its flags, and the other arguments.
 
     Raises:
         InputError: a value that cannot be read or cannot work.
     """
+    given: dict[str, Any] = {} if default is None else {"default": default}
 
     def read() -> tuple[Config, list[str]]:
-        return tyro.cli(config_class, args=arguments, return_unknown_args=True, add_help=False)
+        result: tuple[Config, list[str]] = tyro.cli(
+            config_class, args=arguments, return_unknown_args=True, add_help=False, **given
+        )
+        return result
 
-    return _in_one_line(read, shows_help=False)
-
-
-Read = TypeVar("Read")
-
-
-def _in_one_line(read: Callable[[], Read], *, shows_help: bool) -> Read:
-    """Call tyro, and turn the box that it draws for an error into an `InputError`."""
-    errors = io.StringIO()
-    # tyro draws its errors for the terminal that standard output is: with none it draws them plainly.
-    output = contextlib.nullcontext() if shows_help else contextlib.redirect_stdout(io.StringIO())
-    try:
-        with contextlib.redirect_stderr(errors), output:
-            return read()
-    except SystemExit as stop:
-        if not stop.code:  # --help
-            _flush_output()
-            raise
-        raise InputError(_message(errors.getvalue())) from None
+    return in_one_line(read, list(type_hints(config_class)))
 
 
-def _message(box: str) -> str:
-    """The sentence in tyro's plain box: title, rule, sentence, rule, advice."""
-    lines = [line.strip() for line in box.splitlines()]
-    rules = [number for number, line in enumerate(lines) if line.startswith("-----")]
-    sentence = lines[rules[0] + 1 : rules[1]] if len(rules) > 1 else lines
-    return re.sub(r"^Error parsing \w+: ", "", " ".join(filter(None, sentence)))
+def config_file(arguments: list[str]) -> ConfigFile | None:
+    """The file that `--config` names among these arguments, None without it.
+
+    Raises:
+        InputError: the file can't be read.
+    """
+    return _take_file(arguments)[0]
+
+
+def _take_file(arguments: list[str]) -> tuple[ConfigFile | None, list[str]]:
+    """The file that `--config` names, and the other arguments."""
+    if not any(argument.partition("=")[0] == "--config" for argument in arguments):
+        return None, arguments  # tyro takes a while
+    choice, others = parse_known(FileChoice, arguments)
+    return None if choice.config is None else read_config_file(choice.config), others
+
+
+def _with_file(
+    config_class: type[Any], default: object, file: ConfigFile, task: str | None, choices: type | None
+) -> object:
+    """The defaults for tyro, an unchecked object: the flags may still mend what does not fit together."""
+    if task is not None:
+        file.check_task(task)
+    settled = set() if choices is None else set(type_hints(choices))
+    values = file.values(config_class, settled)
+    if file.is_run:
+        settled |= config_class.machine_fields()
+    start = object.__new__(config_class)
+    for field in dataclasses.fields(config_class):
+        value = _default_of(field) if default is None else getattr(default, field.name)
+        object.__setattr__(start, field.name, value if field.name in settled else values.get(field.name, value))
+    return start
+
+
+def _default_of(field: "dataclasses.Field[Any]") -> object:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return tyro.MISSING if field.default is dataclasses.MISSING else field.default
 
 
 def _prepare(config: object) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from transformer_jax.errors import InputError, check_heads, check_probability
-from transformer_jax.field_types import checked, shortened, type_hints
+from transformer_jax.field_types import check_directory_name, checked, shortened, type_hints
 
 # Shown by --help, under the task's description.
 PRECEDENCE = """\
@@ -21,7 +21,7 @@ Rules for a run's directory, in this order:
 
 4. A run of other settings is left alone: an error names them. Settings that do not change the trained parameters may
 differ: those of logging, loading and saving, the number of steps per call, and, except for rounding, the number of
-devices.
+devices. A run is extended by more epochs where its schedule does not depend on their number, as noam.
 
 5. With --pretrained nothing is trained; the results go to a directory of their own, which is always begun anew."""
 
@@ -30,11 +30,16 @@ MAX_LAYERS = 1000  # each one is compiled apart; the deepest published Transform
 MAX_WORKERS = 256  # processes, each with Python, JAX and PyTorch in its memory
 MAX_BYTES = 2**36  # of a model with its optimizer, or of arrays that are made at once: 64 GiB
 
+OF_EVALUATION = "_pretrained"  # ends the name of an evaluation's directory
+EMA = "ema_"  # begins the names of the metrics of the parameters' moving average
+
 T = TypeVar("T")
 Config = TypeVar("Config", bound="TrainingConfig")
 
 
-def setting(default: T, *, neutral: bool = False, machine: bool = False, of_model: bool = False) -> T:
+def setting(
+    default: T, *, neutral: bool = False, machine: bool = False, of_model: bool = False, group: str | None = None
+) -> T:
     """A field of a config, and what is special about it.
 
     Args:
@@ -42,8 +47,9 @@ def setting(default: T, *, neutral: bool = False, machine: bool = False, of_mode
         neutral: may differ when a run is resumed, since the parameters that it ends with do not depend on it.
         machine: belongs to the machine and is never taken from the config of a run that is opened; implies `neutral`.
         of_model: the model is made from it; with `pretrained` it is that model's.
+        group: title of the flags among which --help lists it; None for the one that follows from the other marks.
     """
-    metadata = {"neutral": neutral or machine, "machine": machine, "of_model": of_model}
+    metadata = {"neutral": neutral or machine, "machine": machine, "of_model": of_model, "group": group}
     field: T = dataclasses.field(default=default, metadata=metadata)
     return field
 
@@ -94,22 +100,33 @@ class TrainingConfig:
     batch_size: int = 128  # samples in one step
     lr: float = 5e-4  # peak learning rate of the cosine schedule
     warmup: int = 50  # steps in which the learning rate rises from 0 to its peak
-    schedule: Literal["cosine", "noam"] = "cosine"  # noam is the paper's: width and warmup alone set its peak
+    schedule: str = "cosine"  # learning-rate schedule: cosine, or noam, the paper's, whose peak width and warmup set
     weight_decay: float = 0.0  # decoupled weight decay of Adam, not applied to biases, norms and embeddings
     adam_b1: float = 0.9  # decay rate of Adam's mean of the gradients
     adam_b2: float = 0.999  # decay rate of Adam's mean of their squares
-    gradient_clip: float = 1.0  # largest global norm of the gradient
-    seed: int = 42  # of the parameters, the dropout and the order of the training set
+    gradient_clip: float | None = 1.0  # largest global norm of the gradient; none does not clip
+    ema: float | None = None  # decay of a moving average of the parameters, evaluated beside them, as 0.999
+    init_from: str | None = None  # begin with these parameters (run, shipped, published or a tutorials' file)
+    init_only: str | None = None  # take only these arrays of init_from, written as for freeze
+    freeze: str | None = None  # do not train these modules or arrays: paths with commas between, as encoder,*/bias
+    seed: int = 42  # seed of the parameters, the dropout and the order of the training set
     eval_every: int = 5  # epochs between evaluations; the last epoch is always followed by one
     best_by: str | None = None  # val/METRIC:max or val/METRIC:min chooses the best model; none: the task's own choice
     patience: int = 0  # evaluations without a better model after which training stops; 0 for never
-    log_every: int = setting(50, neutral=True)  # steps between TensorBoard entries; an epoch always ends in one
+    logger: str = setting("tensorboard", neutral=True)  # where curves go: tensorboard, csv, or both with a comma
+    log_every: int = setting(50, neutral=True)  # steps between entries of the curves; an epoch always ends in one
+    quiet: bool = setting(False, machine=True, group="run")  # print nothing but warnings and errors
+    verbose: bool = setting(False, machine=True, group="run")  # print the table of the parameters too
     num_devices: int = setting(0, machine=True)  # devices that share each batch; 0 for one GPU, or some CPU cores
     num_workers: int = setting(0, machine=True)  # processes that load data; 0 loads in the main process
-    steps_per_call: int = setting(0, neutral=True)  # training steps in one compiled call; 0 chooses by their duration
+    steps_per_call: int = setting(0, neutral=True, group="machine")  # steps in one compiled call; 0 chooses by duration
     checkpoint_every: int = setting(0, neutral=True)  # steps between checkpoints; 0 for none beside the timed ones
-    checkpoint_minutes: float = setting(5.0, neutral=True)  # between checkpoints, beside those after evaluations
-    checkpoint_dir: Path = setting(Path("checkpoints"), machine=True)  # parent of the run's directory
+    checkpoint_minutes: float = setting(5.0, neutral=True)  # minutes between checkpoints beside those of evaluations
+    checkpoint_dir: Path = setting(Path("checkpoints"), machine=True, group="run")  # parent of the run's directory
+    name: str | None = setting(None, machine=True, group="run")  # name of the run's directory; none for the task's name
+    seeds: str | None = setting(None, machine=True, group="run")  # train a run for each of these seeds: 0..4, or 0,3,7
+    # train a run for each combination of these values, as lr=1e-3,3e-4 num_layers=1,2
+    sweep: tuple[str, ...] = setting((), machine=True, group="run")
     compilation_cache: Path | None = setting(None, machine=True)  # where compiled programs are kept
     pretrained: str | None = setting(None, neutral=True)  # evaluate this model (run, shipped, published), train nothing
     resume: bool = setting(True, neutral=True)  # go on with a run of the same settings; if not, begin it anew
@@ -127,7 +144,7 @@ class TrainingConfig:
         check_at_most(self, MAX_COUNT, "steps_per_call", "checkpoint_every")
         check_at_most(self, MAX_LAYERS, "num_layers")
         check_at_most(self, MAX_WORKERS, "num_workers")
-        check_positive(self, "lr", "gradient_clip", "checkpoint_minutes")
+        check_positive(self, "lr", "checkpoint_minutes")
         check_probability("dropout_prob", self.dropout_prob)
         check_probability("adam_b1", self.adam_b1)
         check_probability("adam_b2", self.adam_b2)
@@ -139,15 +156,46 @@ class TrainingConfig:
             raise InputError(f"seed is {self.seed}; it must be below 2**32")
         if self.best_by is not None:
             Criterion.parse(self.best_by)
+        if self.name is not None:
+            check_directory_name("name", self.name, OF_EVALUATION)
+        self._check_what_may_be_none()
         check_heads(self.model_dim, self.num_heads)
         # A block has 4 D² weights for attention and more; the optimizer holds each as parameter, gradient and 2 means.
         check_memory(self, "the model", 16 * self.num_layers * 4 * self.model_dim**2, "model_dim", "num_layers")
         check_memory(self, "an activation", 4 * self.batch_size * self.model_dim, "batch_size", "model_dim")
 
+    def _check_what_may_be_none(self) -> None:
+        if self.gradient_clip is not None:
+            check_positive(self, "gradient_clip")
+        if self.ema is not None:
+            check_positive(self, "ema")
+            check_probability("ema", self.ema)
+        if self.pretrained is not None and self.init_from is not None:
+            raise InputError(
+                f"pretrained is {self.pretrained}, so nothing is trained, but init_from is {self.init_from}; give one"
+            )
+
+    def resolved(self: Config, steps_per_epoch: int) -> Config:
+        """The same settings, with numbers for those that follow from the number of steps in an epoch of the data.
+
+        It is called once the data are loaded; `config.json` holds what it gives. Called again it changes nothing.
+        """
+        return self
+
     @property
     def criterion(self) -> Criterion:
         """Which evaluation is the best: that of `best_by`, or the task's own."""
         return self.default_criterion if self.best_by is None else Criterion.parse(self.best_by)
+
+    @property
+    def takes_average(self) -> bool:
+        """Whether the best parameters are those of the moving average: `best_by` names a metric of it."""
+        return self.ema is not None and self.criterion.metric.startswith(EMA)
+
+    @property
+    def logger_names(self) -> list[str]:
+        """The names in `logger`."""
+        return [name.strip() for name in self.logger.split(",")]
 
     @property
     def default_criterion(self) -> Criterion:
@@ -158,6 +206,11 @@ class TrainingConfig:
     def neutral_fields(cls) -> frozenset[str]:
         """Names of the settings that may differ when a run is resumed."""
         return cls._fields_with("neutral")
+
+    @classmethod
+    def machine_fields(cls) -> frozenset[str]:
+        """Names of the settings that belong to the machine."""
+        return cls._fields_with("machine")
 
     @classmethod
     def model_fields(cls) -> frozenset[str]:
@@ -181,7 +234,7 @@ class TrainingConfig:
         if unknown := sorted(settings.keys() - hints.keys()):
             names = [name if name.isidentifier() and len(name) < 60 else shortened(name) for name in unknown]
             raise InputError(f"unknown settings: {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}")
-        machine = cls._fields_with("machine")
+        machine = cls.machine_fields()
         # The constructor checks them too, but its own annotations are already those of the checked values.
         return cls(**{n: checked(n, value, hints[n]) for n, value in settings.items() if n not in machine})
 
@@ -194,16 +247,16 @@ class TrainingConfig:
 
 
 def check_at_least(config: object, minimum: int, *names: str) -> None:
-    """Raise an `InputError` for the first of these fields whose value is below `minimum`, or NaN."""
+    """Raise an `InputError` for the first of these fields whose value is below `minimum`, or NaN; None may be."""
     for name in names:
-        if not getattr(config, name) >= minimum:
+        if getattr(config, name) is not None and not getattr(config, name) >= minimum:
             raise InputError(f"{name} is {getattr(config, name)}; it must be at least {minimum}")
 
 
 def check_at_most(config: object, maximum: int, *names: str) -> None:
-    """Raise an `InputError` for the first of these fields whose value is above `maximum`, or NaN."""
+    """Raise an `InputError` for the first of these fields whose value is above `maximum`, or NaN; None may be."""
     for name in names:
-        if not getattr(config, name) <= maximum:
+        if getattr(config, name) is not None and not getattr(config, name) <= maximum:
             raise InputError(f"{name} is {getattr(config, name)}; it may be at most {maximum}")
 
 

@@ -49,6 +49,17 @@ def _check_text(name: str, text: str) -> None:
         )
 
 
+def check_directory_name(name: str, value: str, ending: str) -> None:
+    """Raise an `InputError` unless a field names a directory, also with the ending, which it must not have itself."""
+    is_one = value not in ("", ".", "..") and not {"/", "\\"} & set(value) and value == value.strip()
+    length = MAX_NAME - len(ending)
+    if not (is_one and value.isprintable() and len(value.encode()) <= length and not value.endswith(ending)):
+        raise InputError(
+            f"{name} is {shortened(value)}; it must be the name of one directory: printable, without slashes, of at "
+            f"most {length} bytes, and not end with {ending}"
+        )
+
+
 def _converted(value: Any, hint: Any) -> Any:
     """The value as a type says it: an integer as the `float` that is meant, a text as the `Path`, a list as a `tuple`.
 

@@ -9,7 +9,7 @@ import torch
 import transformer_jax as tj
 from faults.call_decoding import DECODING_CALLS
 from faults.call_models import MODEL_CALLS, NAN, SHAPES
-from transformer_jax.trained.pretrained import SHIPPED
+from transformer_jax.trained.shipped import SHIPPED
 
 TEXT: tuple[Any, ...] = ("x", None, [])
 COUNTS = (0, -1, -(10**9), 1.5, NAN, float("inf"), *TEXT)  # wrong where at least 1 is meant
@@ -190,7 +190,11 @@ FUNCTIONS = [
         schedule=("x", None, 3),
         weight_decay=(-1.0, NAN, float("inf"), "x", None),
         checkpoint_dir=(3, None),
-        gradient_clip=POSITIVE,
+        gradient_clip=(0, -1.0, NAN, float("inf"), "x"),
+        ema=(0.0, 1.0, 1.5, -0.1, NAN, "x"),
+        freeze=(3, [], "a\0b"),
+        init_from=(3, [], "a\0b"),
+        init_only=(3, [], "a\0b"),
         patience=(-1, 1.5, "x", None),
         resume=("x", None, 3),
     ),

@@ -17,7 +17,7 @@ from faults.material import SHIPPED, TASK, arguments
 from faults.watch import Seen, watch
 from transformer_jax.tasks.reverse import ReverseTrainer
 from transformer_jax.trained.load import load_run
-from transformer_jax.trained.pretrained import SHIPPED as SHIPPED_MODELS
+from transformer_jax.trained.shipped import SHIPPED as SHIPPED_MODELS
 
 USES = ("load a run", "load a shipped model", "resume", "evaluate a finished run", "--pretrained a run")
 SEQUENCES = np.arange(48).reshape(3, 16) % 10

@@ -15,8 +15,8 @@ from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.tasks.anomaly.feature_cache import read_features
 from transformer_jax.tasks.translation.pair_files import load_pairs
 from transformer_jax.trained.load import load_run
-from transformer_jax.trained.pretrained import SHIPPED
 from transformer_jax.trained.published import load_pretrained
+from transformer_jax.trained.shipped import SHIPPED
 from transformer_jax.weights.pytorch import params_from_torch
 
 USES = ("params.msgpack", "--pretrained FILE", "params_from_torch", "features", "config.json", "pairs")
@@ -125,7 +125,7 @@ def _pairs(case: Case) -> Outcome:
         seen = watch(lambda: load_pairs(file), case.directory)
         if outcome := failure_of(seen, fault, size) or refusal_of_call(seen, fault):
             return outcome
-        found = sum(len(split) for split in seen.value)
+        found = sum(map(len, (seen.value.train, seen.value.val, seen.value.test)))
         return _accepted(seen, fault, is_right=num_pairs is not None and found == num_pairs)
     sizes = "--model-dim=8", "--num-heads=1", "--num-layers=1", "--dim-feedforward=8", "--batch-size=1", "--warmup=0"
     line = f"--data={file}", f"--checkpoint-dir={case.directory / 'runs'}", *sizes

@@ -1,8 +1,10 @@
 """A run's directory: who holds it, which settings it accepts, what happens when it vanishes."""
 
+import fcntl
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from transformer_jax.runs.directory import RunDirectory, read_settings
 from transformer_jax.runs.format import FORMAT
 
 STATE = {"params": np.arange(15, dtype=np.float32).reshape(3, 5)}
-REMEDY = "; choose another checkpoint_dir, or --no-resume --overwrite to replace that run"
+REMEDY = "; choose another checkpoint_dir or name, or --no-resume --overwrite to replace that run"
 
 
 def config(parent: Path, **settings) -> TrainingConfig:
@@ -64,6 +66,57 @@ def test_every_attribute_is_there_from_the_start(tmp_path):
     assert (run.path / "picture.png").stat().st_size > 0
 
 
+# Its name.
+
+
+def test_a_name_takes_the_place_of_the_tasks_for_the_directory_alone(tmp_path):
+    with RunDirectory(config(tmp_path, name="größer & better"), "Task") as run:
+        assert run.path == tmp_path / "größer & better"
+        assert (run.settings["task"], run.settings["name"]) == ("Task", "größer & better")
+    with RunDirectory(config(tmp_path, name="second", pretrained="reverse"), "Task") as run:
+        assert run.path == tmp_path / "second_pretrained"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["größer & better", "second_pretrained"]
+
+
+def test_runs_of_different_names_are_held_at_once_and_a_renamed_one_goes_on(tmp_path):
+    with RunDirectory(config(tmp_path, name="a"), "Task") as one, RunDirectory(config(tmp_path, name="b"), "Task"):
+        one.checkpoints.save(3, STATE, {})
+    one.path.rename(tmp_path / "c")
+    with RunDirectory(config(tmp_path, name="c"), "Task") as run:
+        assert run.checkpoints.steps == [3]
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "/a", "a\\b", " a", "a ", "a\u200b", "ü" * 123, "x_pretrained", "_pretrained"]
+)
+def test_a_name_is_that_of_one_directory(name, tmp_path):
+    with pytest.raises(InputError, match="^name is .*; it must be the name of one directory: printable") as error:
+        config(tmp_path, name=name)
+    assert len(str(error.value)) < 300
+    assert "\n" not in str(error.value)
+
+
+def test_the_longest_name_also_fits_an_evaluation(tmp_path):
+    RunDirectory(config(tmp_path, name="ü" * 122, pretrained="reverse"), "Task").close()
+
+
+# Divergence.
+
+
+def test_a_divergence_is_marked_until_the_run_is_resumed_or_begun_anew(tmp_path):
+    for again in ({}, {"resume": False}):
+        with RunDirectory(config(tmp_path), "Task") as run:
+            run.checkpoints.save(3, STATE, {})
+            run.mark_diverged(5, "loss is nan at step 5")
+        marker = json.loads((tmp_path / "Task" / "status.json").read_text())
+        assert marker == {"state": "diverged", "step": 5, "reason": "loss is nan at step 5"}
+        with pytest.raises(InputError, match="lr was"):
+            RunDirectory(config(tmp_path, lr=0.5), "Task")
+        assert (tmp_path / "Task" / "status.json").exists()
+        RunDirectory(config(tmp_path, **again), "Task").close()
+        assert not (tmp_path / "Task" / "status.json").exists()
+
+
 # Who holds it.
 
 
@@ -78,6 +131,14 @@ def test_it_is_held_until_it_is_closed_which_may_be_done_twice(tmp_path):
     with pytest.raises(InputError, match="Task is in use by process"):
         RunDirectory(config(tmp_path), "Task")
     again.close()
+
+
+def test_a_look_at_its_lock_does_not_pass_for_another_process(tmp_path):
+    open_and_close(tmp_path)
+    with (tmp_path / "Task" / ".lock").open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_SH)
+        threading.Timer(0.02, fcntl.flock, (stream, fcntl.LOCK_UN)).start()
+        open_and_close(tmp_path)
 
 
 def test_closing_finishes_the_checkpoints_while_it_is_still_held(tmp_path, monkeypatch):
@@ -293,3 +354,16 @@ def test_it_needs_no_matplotlib():
     code = "import sys, transformer_jax.runs.directory; print('matplotlib' in sys.modules)"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout == "False\n"
+
+
+def test_a_finished_run_that_is_extended_is_not_finished_any_more(tmp_path):
+    begin(tmp_path)
+    (tmp_path / "Task" / "results.json").write_text("{}")
+    with pytest.raises(InputError, match="max_epochs was 10 and is 11; its schedule was made for that number, so a"):
+        open_and_close(tmp_path, max_epochs=11)
+    assert (tmp_path / "Task" / "results.json").exists()
+    with RunDirectory(config(tmp_path, max_epochs=11), "Task", may_extend=lambda: True) as run:
+        assert not run.is_finished
+        assert read_settings(run.path)[1]["max_epochs"] == 11
+    with pytest.raises(InputError, match="max_epochs was 11 and is 10" + REMEDY):
+        RunDirectory(config(tmp_path), "Task", may_extend=lambda: True)

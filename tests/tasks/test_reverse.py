@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from commands import call, start
 from events import read_scalars
-from made_once import made_once
+from reverse_run import reverse_run
 
 from transformer_jax import (
     ReverseConfig,
@@ -80,13 +80,7 @@ def test_the_model_is_made_by_the_settings():
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory) -> tuple[Path, str]:
     """The command as a user types it, with all its defaults: its run directory and what it printed."""
-
-    def train(parent: Path) -> None:
-        process = start("reverse.py", "--checkpoint-dir", parent)
-        assert (process.returncode, process.stderr) == (0, "")  # no progress bar where there is no terminal
-        (parent / "printed").write_text(process.stdout)
-
-    parent = made_once(tmp_path_factory, "reverse", train)
+    parent = reverse_run(tmp_path_factory)
     return parent / "ReverseTask", (parent / "printed").read_text()
 
 
@@ -252,7 +246,8 @@ def test_help_explains_every_flag():
     assert outcome.status == 0
     printed = re.sub(r"[│\s]+", " ", outcome.stdout)
     sources = inspect.getsource(TrainingConfig) + inspect.getsource(ReverseConfig)
-    comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", sources, re.M))
+    found = re.findall(r"^(?:    # (.*)\n)?    (\w+): .*?(?:  # (.*))?$", sources, re.M)
+    comments = {name: behind or above for above, name, behind in found}
     names = [field.name for field in dataclasses.fields(ReverseConfig)]
     assert len(names) >= 20
     for name in names:

@@ -17,8 +17,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import RECORD, RECORD_FILE
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.format import FORMAT
-from transformer_jax.trained.pretrained import SHIPPED
-from transformer_jax.trained.shipped import write_digests
+from transformer_jax.trained.shipped import SHIPPED, write_digests
 
 SETTINGS = {
     "max_epochs": 1, "train_size": 71, "val_size": 37, "test_size": 29, "batch_size": 7, "warmup": 3,
@@ -155,4 +154,7 @@ def test_what_is_no_run_is_an_error_and_nothing_is_made(tmp_path):
 
 def test_the_settings_of_the_machine_are_those_of_which_this_file_speaks():
     machine = {field.name for field in dataclasses.fields(TrainingConfig) if field.metadata.get("machine")}
-    assert machine == {"compilation_cache", "num_devices", "num_workers", "checkpoint_dir"}
+    assert machine == {
+        "compilation_cache", "num_devices", "num_workers", "checkpoint_dir",
+        "name", "seeds", "sweep", "quiet", "verbose",
+    }  # fmt: skip

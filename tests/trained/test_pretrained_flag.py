@@ -22,8 +22,7 @@ from transformer_jax.tasks.anomaly.task import DigitsConfig, train_anomaly
 from transformer_jax.tasks.reverse import reverse_data
 from transformer_jax.tasks.translation.task import train_translation
 from transformer_jax.trained.export import ship
-from transformer_jax.trained.pretrained import SHIPPED, shipped_models
-from transformer_jax.trained.shipped import write_digests
+from transformer_jax.trained.shipped import SHIPPED, shipped_models, write_digests
 
 FOLDER = Path(os.environ.get("PUBLISHED_WEIGHTS", REPOSITORY.parent / "shared" / "pretrained"))
 PUBLISHED = FOLDER / "ReverseTask.ckpt"

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax.traverse_util import flatten_dict
+from events import read_scalars
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer_jax import ReverseConfig, ReverseDataset, ReverseTrainer, make_loader
+from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, make_loader
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.training.optimizers import decay_mask
+from transformer_jax.training.optimizers import Elementwise, adam, decay_mask, stop_frozen, with_average, with_frozen
 
 CONFIG = ReverseConfig(
     max_epochs=10, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=3, lr=1e-2, gradient_clip=0.5,
@@ -136,3 +137,111 @@ def test_the_state_of_the_optimizer_has_the_parameters_tree_in_a_checkpoint(tmp_
         assert found == shapes
     counts = [name for name in leaves if "count" in name or name == "step"]
     assert len(counts) == 2  # of the training's steps, and of Adam's averages
+
+
+SOME = {"a": {"kernel": [[-0.0, 1.0], [2.0, 3.0]], "bias": [5.0, 7.0]}, "b": {"kernel": [[11.0, 13.0]]}}
+PARAMS = {module: {name: jnp.array(value, np.float32) for name, value in of.items()} for module, of in SOME.items()}
+
+
+def bits(array) -> bytes:
+    return np.asarray(array).tobytes()
+
+
+def updated(optimizer, params, gradient: float, step: int = 0, state=None):
+    """Parameters and state after an update with a gradient of one number."""
+    state = optimizer.init(params) if state is None else state
+    gradients = jax.tree.map(lambda array: jnp.full_like(array, gradient), params)
+    updates, state = jax.jit(optax.with_extra_args_support(optimizer).update)(gradients, state, params, step=step)
+    return optax.apply_updates(params, updates), state
+
+
+@pytest.mark.parametrize(
+    "optimizer", [adam(lambda step: 0.1, weight_decay=0.5), optax.adamw(0.1, weight_decay=0.5), optax.adafactor(0.1)]
+)
+@pytest.mark.parametrize("gradient", [3.0, np.nan])
+def test_frozen_parameters_keep_every_bit_and_have_no_state(optimizer, gradient):
+    frozen = with_frozen(optimizer, "a/kernel")
+    new, state = updated(frozen, PARAMS, gradient)
+    assert bits(new["a"]["kernel"]) == bits(PARAMS["a"]["kernel"])  # the zero is still negative
+    others = {"a": {"bias": PARAMS["a"]["bias"]}, "b": PARAMS["b"]}
+    expected, expected_state = updated(optimizer, others, gradient)
+    np.testing.assert_array_equal(new["a"]["bias"], expected["a"]["bias"])
+    np.testing.assert_array_equal(new["b"]["kernel"], expected["b"]["kernel"])
+    assert len(jax.tree.leaves(state)) == len(jax.tree.leaves(expected_state))
+
+
+def test_no_gradient_is_computed_of_frozen_parameters():
+    gradients = jax.grad(lambda p: sum(jnp.sum(a**2) for a in jax.tree.leaves(stop_frozen(p, "b, */bias"))))(PARAMS)
+    assert [array.any().item() for array in jax.tree.leaves(gradients)] == [False, True, False]
+
+
+def test_patterns_that_freeze_nothing_or_everything_are_errors():
+    with pytest.raises(InputError, match="^freeze has 'c', which is no array or module"):
+        with_frozen(optax.sgd(0.1), "a,c").init(PARAMS)
+    with pytest.raises(InputError, match=r"^freeze is a,b, which is the whole model"):
+        with_frozen(optax.sgd(0.1), "a,b").init(PARAMS)
+
+
+def test_the_average_is_that_of_the_parameters_after_each_update_with_exponential_weights():
+    optimizer = with_average(optax.sgd(lambda count: 0.1 * (count + 1)), 0.9)
+    params, state, history = PARAMS, optimizer.init(PARAMS), []
+    for step in range(5):
+        params, state = updated(optimizer, params, 2.0, step, state)
+        history.append(params["b"]["kernel"])
+    np.testing.assert_allclose(
+        params["b"]["kernel"], [[8.0, 10.0]], rtol=1e-6
+    )  # 11 - 2 (0.1 + … + 0.5), the optimizer's
+    weights = [0.1 * 0.9 ** (4 - index) / (1 - 0.9**5) for index in range(5)]
+    assert sum(weights) == pytest.approx(1)
+    expected = sum(weight * kernel for weight, kernel in zip(weights, history, strict=True))
+    np.testing.assert_allclose(state.average["b"]["kernel"], expected, rtol=1e-6)
+
+
+def test_the_average_of_frozen_parameters_is_they_themselves():
+    optimizer, params, state = with_average(with_frozen(optax.sgd(0.1), "a"), 0.9999), PARAMS, None
+    for step in range(3):
+        params, state = updated(optimizer, params, 2.0, step, state)
+    for name, array in PARAMS["a"].items():
+        assert bits(state.average["a"][name]) == bits(array)
+
+
+def test_the_average_needs_the_step_and_keeps_elements_apart_if_the_optimizer_does():
+    assert isinstance(with_average(adam(lambda step: 0.1), 0.9), Elementwise)
+    assert not isinstance(with_average(optax.adam(0.1), 0.9), Elementwise)
+    optimizer = with_average(optax.sgd(0.1), 0.9)
+    with pytest.raises(TypeError, match="needs params and the training's step"):
+        optimizer.update(PARAMS, optimizer.init(PARAMS), PARAMS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", [None, "adamw"])
+def test_frozen_modules_stay_in_a_training_and_the_norm_is_that_of_the_others(tmp_path, optimizer):
+    settings = {
+        "weight_decay": 0.3,
+        "freeze": "encoder,*/bias",
+        "max_epochs": 1,
+        "log_every": 1,
+        "lr": 1.0,
+        "warmup": 0,
+    }
+    trainer_class = ReverseTrainer if optimizer is None else CustomTrainer
+    trainer = trainer_class(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, **settings))
+    trainer.optimizer = optimizer
+    train_loader, val_loader = loaders()
+    initial = trainer.initial_state(train_loader.example(), 5)
+    trainer.fit(train_loader, val_loader)
+    trainer.run.close()
+    before, after = (flatten_dict(params, sep="/") for params in (initial.params, trainer.params))
+    for path, array in before.items():
+        stays = path.startswith("encoder/") or path.endswith("/bias")
+        assert (bits(array) == bits(after[path])) == stays, path
+    inputs, labels = next(iter(train_loader.epoch(0)))
+
+    def mean_loss(trained):
+        params = unflatten_dict({**before, **trained}, sep="/")
+        logits = trainer.model.apply({"params": params}, jax.nn.one_hot(inputs, 3))
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    trained = {path: array for path, array in before.items() if not path.startswith("encoder/") and "bias" not in path}
+    expected = optax.tree.norm(jax.grad(mean_loss)(trained))
+    assert read_scalars(tmp_path / "ReverseTask")["train/gradient_norm"][1] == pytest.approx(float(expected), rel=1e-4)

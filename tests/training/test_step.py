@@ -31,7 +31,7 @@ def whole_batch() -> Batch:
     return pad_batch(SAMPLES, 7)
 
 
-def rule(clip: float = 100.0, schedule=lambda step: 0.01) -> UpdateRule:
+def rule(clip: float | None = 100.0, schedule=lambda step: 0.01) -> UpdateRule:
     return UpdateRule(adam(schedule, b1=0.8, b2=0.95), schedule, clip)
 
 
@@ -104,3 +104,15 @@ def test_draws_are_a_function_of_the_key_and_the_step():
     assert loss(3) == loss(3)
     assert loss(3) != loss(4)
     assert loss(3) != loss(3, seed=1)
+
+
+def test_without_a_clip_the_gradient_is_that_of_the_mean_loss_and_its_norm_is_logged_all_the_same():
+    state = state_at(0, rule().optimizer)
+    clipped, unclipped, wide = (
+        train_step(state, whole_batch(), jnp.zeros(()), loss_function=loss_function, rule=rule(clip))
+        for clip in (0.01, None, 1e6)
+    )
+    means = [new.opt_state[0].mu["layer"]["kernel"] for new, _ in (clipped, unclipped, wide)]
+    np.testing.assert_allclose(means[1], means[2], rtol=1e-6)
+    assert float(optax.tree.norm(means[1])) > 10 * float(optax.tree.norm(means[0]))
+    assert unclipped[1]["gradient_norm"][0] == pytest.approx(float(optax.tree.norm(means[1])) / 0.2, rel=1e-5)

@@ -189,7 +189,6 @@ class OtherMetrics(ReverseTrainer):
     ("names", "message"),
     [
         (("accuracy",), "gives accuracy; it must give loss, which is minimised"),
-        (("loss", "f1"), "gives f1, loss; it must give accuracy, since the best model is chosen by val/accuracy:max"),
         (("loss", "accuracy", "learning_rate"), "learning_rate must have another name, since training logs its own"),
     ],
 )

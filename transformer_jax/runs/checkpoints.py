@@ -16,15 +16,15 @@ from jaxtyping import PyTree
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
+from transformer_jax.runs.array_digest import digest_of_arrays
 from transformer_jax.runs.best_checkpoint import NewestAndBest, best_step
 from transformer_jax.runs.failed_reads import ReadError, read_quietly
-from transformer_jax.runs.record import Record, digest_of_arrays, write_json
+from transformer_jax.runs.record import RECORD, RECORD_FILE, Record, write_json
 
 HALF_WRITTEN = "*.orbax-checkpoint-tmp*"
 DELETED = ".deleted"  # a checkpoint is moved there in one go, so that no reader or kill leaves half of it
-STATE, RECORD = "state", "record"  # inside the directory of a checkpoint
+STATE = "state"  # inside the directory of a checkpoint, beside the record
 MAX_LISTINGS = 10  # tries to list the checkpoints of a run that is being trained
-RECORD_FILE = "metadata"  # inside the record's, as Orbax names it
 
 T = TypeVar("T")
 

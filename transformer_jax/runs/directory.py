@@ -1,31 +1,45 @@
 """The directory of a run: TensorBoard events, checkpoints, settings, results, pictures."""
 
 import contextlib
-import dataclasses
-import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 from filelock import FileLock, Timeout
 
-from transformer_jax.config import TrainingConfig
+from transformer_jax.config import OF_EVALUATION, TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.format import FORMAT, FormatError, check_format
+from transformer_jax.runs.failed_reads import end_tasks
+from transformer_jax.runs.format import FORMAT, FormatError
 from transformer_jax.runs.record import write_json
+from transformer_jax.runs.settings import (
+    CHECKPOINTS,
+    CONFIG,
+    LOCK,
+    LOCK_HOLDER,
+    RESULTS,
+    STATUS,
+    DamagedSettingsError,
+    as_json,
+    differing_settings,
+    read_settings,
+    settings_of,
+)
 from transformer_jax.runs.tensorboard import PATTERN, SET_ASIDE
 
-CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
-PARAMETERS = "params.msgpack"  # of a model that ships, instead of checkpoints
-LOCK, LOCK_HOLDER = ".lock", ".lock_holder"
-MAX_CONFIG_BYTES = 2**20
-REMEDY = "choose another checkpoint_dir, or --no-resume --overwrite to replace that run"
+LISTING_SECONDS = 0.1  # the list of runs looks at a lock for less time, in which the run is not held by another process
+REMEDY = "choose another checkpoint_dir or name, or --no-resume --overwrite to replace that run"
+
+
+def run_path(config: TrainingConfig, task: str) -> Path:
+    """The directory of a run, or of an evaluation, of a task of this name."""
+    name = task if config.name is None else config.name
+    return Path(config.checkpoint_dir) / (name if config.pretrained is None else f"{name}{OF_EVALUATION}")
 
 
 @runtime_checkable
@@ -39,6 +53,8 @@ class Figure(Protocol):
 class RunDirectory:
     """`<checkpoint_dir>/<name>/`, or `<name>_pretrained/` for an evaluation, held by one process until it is closed.
 
+    The name is `config.name`, or the task's if that is None.
+
     `transformer_jax.config.PRECEDENCE` has the rules for a directory that is not empty, and
     `TrainingConfig.neutral_fields` the settings that may differ when a run is resumed. The directory of an evaluation
     never has checkpoints, and one that has is left alone.
@@ -47,8 +63,12 @@ class RunDirectory:
 
     Args:
         config: settings of the run.
-        name: of the task.
+        task: name of the task.
         data: fingerprint of the data, which each checkpoint knows.
+        initial_params: digest of the parameters that the training begins with, which each checkpoint knows; None for
+            fresh ones, or where a run that goes on has no need of them.
+        may_extend: whether a run of fewer epochs is a beginning of this one, as where its learning rate is the same
+            however many steps follow. Asked only where the number of epochs has grown.
 
     Attributes:
         path: of the directory.
@@ -60,10 +80,18 @@ class RunDirectory:
             settings, the data or the format differ. The directory is not held then.
     """
 
-    def __init__(self, config: TrainingConfig, name: str, data: str = "") -> None:
+    def __init__(
+        self,
+        config: TrainingConfig,
+        task: str,
+        data: str = "",
+        initial_params: str | None = None,
+        may_extend: Callable[[], bool] = lambda: False,
+    ) -> None:
         trains = config.pretrained is None
-        self.path = Path(config.checkpoint_dir) / (name if trains else f"{name}_pretrained")
-        self.settings = settings_of(name, config)
+        self.path, self.settings = run_path(config, task), settings_of(task, config)
+        self._data, self._initial_params, self._may_extend = data, initial_params, may_extend
+        self._file_lock = FileLock(self.path / LOCK)  # the operating system releases it when the process ends
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as held:  # an error below ends what was begun, in reverse order
@@ -74,12 +102,13 @@ class RunDirectory:
                     self._clear_evaluation()
                 elif not config.resume:
                     self._clear(config.overwrite)
-                origin = {"settings": self.settings, "data": data}
+                origin = {"settings": self.settings, "data": data, "initial_params": initial_params}
                 self.checkpoints = Checkpoints(self.path / CHECKPOINTS, config.criterion, origin=origin, create=trains)
                 held.callback(self.checkpoints.close)
-                if self.checkpoints.steps or self.is_finished:
-                    self._check_origin(data, config.neutral_fields())
+                if (self.checkpoints.steps or self.is_finished) and self._check_origin(config):
+                    (self.path / RESULTS).unlink(missing_ok=True)  # the run is not finished any more
                 write_json(self.path / CONFIG, {"format": FORMAT, **self.settings})
+                (self.path / STATUS).unlink(missing_ok=True)
                 self._held = held.pop_all()
         except OSError as error:
             raise InputError(
@@ -93,6 +122,22 @@ class RunDirectory:
             yield
         except OSError as error:
             raise InputError(f"{self.path} can't be written any more ({error})") from error
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the directory during a block, also after `close`.
+
+        Raises:
+            InputError: another process holds it.
+        """
+        if self._file_lock.is_locked:
+            yield
+            return
+        lock = self._lock()
+        try:
+            yield
+        finally:
+            lock.release()
 
     @property
     def is_finished(self) -> bool:
@@ -111,7 +156,16 @@ class RunDirectory:
             InputError: it can't be written.
         """
         with self.writing():
-            write_json(self.path / RESULTS, _as_json(results))
+            write_json(self.path / RESULTS, as_json(results))
+
+    def mark_diverged(self, step: int, reason: str) -> None:
+        """Write `status.json`: the training diverged at this step. It is removed when the run is resumed or begun anew.
+
+        Raises:
+            InputError: it can't be written.
+        """
+        with self.writing():
+            write_json(self.path / STATUS, {"state": "diverged", "step": step, "reason": reason})
 
     def save_figure(self, name: str, figure: Figure) -> None:
         """Write a picture, a file of this name.
@@ -119,7 +173,7 @@ class RunDirectory:
         Raises:
             InputError: it can't be written.
         """
-        with self.writing():
+        with self.held(), self.writing():
             figure.savefig(self.path / name, dpi=150)
 
     def close(self) -> None:
@@ -143,31 +197,37 @@ class RunDirectory:
         with contextlib.suppress(OSError):
             if any((self.path / name).exists() for name in (CONFIG, LOCK)):
                 return  # it is ours, or another run's
+            end_tasks()
             shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
             for file in self.path.glob(PATTERN):
                 file.unlink()
             self.path.rmdir()
 
     def _lock(self) -> FileLock:
-        lock = FileLock(self.path / LOCK)  # the operating system releases it when the process ends, however it does
+        lock = self._file_lock
         try:
-            lock.acquire(blocking=False)
+            lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
         except Timeout:
             holder = self.path / LOCK_HOLDER
             process = holder.read_text() if holder.exists() else "another process"
             raise InputError(
-                f"{self.path} is in use by {process}; wait for it, or choose another checkpoint_dir"
+                f"{self.path} is in use by {process}; wait for it, or choose another checkpoint_dir or name"
             ) from None
         return lock
 
-    def _check_origin(self, data: str, neutral: frozenset[str]) -> None:
-        """Raise an `InputError` if the run in the directory is of other settings or of other data."""
+    def _check_origin(self, config: TrainingConfig) -> bool:
+        """Raise an `InputError` if the run in the directory is of other settings, data or initial parameters.
+
+        Returns:
+            Whether the run is extended by more epochs.
+        """
+        neutral, is_extended = config.neutral_fields(), False
         try:
             saved = self.checkpoints.origin()
             if (self.path / CONFIG).exists() or saved is None:
                 try:
                     task, settings = read_settings(self.path)
-                    self._check_settings({"task": task, **settings}, neutral)
+                    is_extended = self._check_settings({"task": task, **settings}, neutral)
                 except DamagedSettingsError as error:
                     if saved is None:
                         raise
@@ -175,16 +235,35 @@ class RunDirectory:
         except FormatError as error:
             raise FormatError(f"{error}; {REMEDY}") from None
         if saved is not None:
-            self._check_settings(saved["settings"], neutral)
-            if saved["data"] != data:
+            is_extended |= self._check_settings(saved["settings"], neutral)
+            if saved["data"] != self._data:
                 raise InputError(
                     f"{self.path} holds a run of other data: its training or validation set has changed; {REMEDY}"
                 )
+            digests = saved.get("initial_params"), self._initial_params
+            # A run that goes on does not need the model that it began with, which may be gone.
+            if digests[0] != digests[1] and (config.init_from is None or None not in digests):
+                source = "the arrays of fit" if config.init_from is None else config.init_from
+                raise InputError(
+                    f"{self.path} holds a run that began with other parameters: {source} are not the same; {REMEDY}"
+                )
+        return is_extended
 
-    def _check_settings(self, stored: Mapping[str, Any], neutral: frozenset[str]) -> None:
-        if differing := differing_settings(stored, self.settings, neutral):
+    def _check_settings(self, stored: Mapping[str, Any], neutral: frozenset[str]) -> bool:
+        """Raise an `InputError` if settings differ; whether they do but for a number of epochs that may be larger."""
+        differing, remedy = differing_settings(stored, self.settings, neutral), REMEDY
+        epochs = stored.get("max_epochs")
+        if differing == ["max_epochs"] and isinstance(epochs, int) and epochs < self.settings["max_epochs"]:
+            if self._may_extend():
+                return True
+            remedy = (
+                "its schedule was made for that number, so a longer training is a new run: give it another name, and "
+                f"--init-from {self.path} to begin with these parameters"
+            )
+        if differing:
             values = ", ".join(f"{name} was {stored.get(name)} and is {self.settings.get(name)}" for name in differing)
-            raise InputError(f"{self.path} holds a run of other settings: {values}; {REMEDY}")
+            raise InputError(f"{self.path} holds a run of other settings: {values}; {remedy}")
+        return False
 
     def _clear(self, overwrite: bool) -> None:
         if (self.path / RESULTS).exists() and not overwrite:
@@ -197,53 +276,5 @@ class RunDirectory:
 
     def _clear_evaluation(self) -> None:
         if (self.path / CHECKPOINTS).exists():
-            raise InputError(f"{self.path} holds a training, not an evaluation; choose another checkpoint_dir")
+            raise InputError(f"{self.path} holds a training, not an evaluation; choose another checkpoint_dir or name")
         self._clear(overwrite=True)
-
-
-def differing_settings(one: Mapping[str, Any], other: Mapping[str, Any], neutral: frozenset[str]) -> list[str]:
-    """Names of the settings in which two runs differ, but for the neutral ones."""
-    return [name for name in sorted((one.keys() | other.keys()) - neutral) if one.get(name) != other.get(name)]
-
-
-def settings_of(task: str, config: TrainingConfig) -> dict[str, Any]:
-    """The content of `config.json`, but for the format number."""
-    return _as_json({"task": task, **dataclasses.asdict(config)})
-
-
-class DamagedSettingsError(InputError):
-    """A run's `config.json` is missing or can't be read."""
-
-
-def read_settings(directory: Path) -> tuple[str, dict[str, Any]]:
-    """The name of a run's task, and its settings, from its `config.json`.
-
-    Raises:
-        InputError: there is no run, or its settings can't be read or are of another format.
-    """
-    file = directory / CONFIG
-    if not os.path.isfile(file):  # also False for a path that no file can have
-        raise DamagedSettingsError(f"{directory} holds no run: {CONFIG} is missing")
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(MAX_CONFIG_BYTES)  # the rest of a longer one is missing, so that it is no JSON
-        settings = json.loads(content.decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DamagedSettingsError(f"{file} can't be read as a run's settings: {error}") from error
-    if not isinstance(settings, dict) or not isinstance(settings.get("task"), str):
-        raise DamagedSettingsError(f"{file} can't be read as a run's settings: it names no task")
-    check_format(str(file), settings)
-    settings.pop("format", None)
-    return settings.pop("task"), settings
-
-
-def _as_json(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with paths as strings and NumPy's numbers as Python's, as it comes back from a file."""
-
-    def convert(value: object) -> object:
-        if isinstance(value, Path):
-            return str(value)
-        return value.item() if isinstance(value, np.generic) else value
-
-    as_read: dict[str, Any] = json.loads(json.dumps({name: convert(value) for name, value in content.items()}))
-    return as_read

@@ -1,4 +1,4 @@
-"""Reading with Orbax, which leaves tasks of a closed event loop behind where an array can't be read."""
+"""Reading with Orbax, which leaves tasks of a closed event loop behind where an array can't be read or written."""
 
 import contextlib
 import errno
@@ -51,6 +51,12 @@ def read_quietly(read: Callable[[], Result]) -> Result:
             reason = str(error).split("\n")[0][:200] or type(error).__name__
         _wait_for_tasks()  # here the error, which holds some of them, is gone
     raise ReadError(reason)
+
+
+def end_tasks() -> None:
+    """Wait, silently, until no task of a failed read or write is left; one that writes would make directories anew."""
+    with _silent():
+        _wait_for_tasks()
 
 
 def _wait_for_tasks() -> None:

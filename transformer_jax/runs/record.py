@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
-from jaxtyping import PyTree
-
 from transformer_jax.runs.format import FORMAT, check_format
+
+RECORD = "record"  # its directory inside a checkpoint's
+RECORD_FILE = "metadata"  # inside it, as Orbax names it
 
 Json = dict[str, Any]
 
@@ -57,18 +56,6 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
         stream.flush()
         os.fsync(stream.fileno())  # else a power loss may leave the new name with no content
     temporary.replace(file)
-
-
-def digest_of_arrays(tree: PyTree) -> str:
-    """SHA-256 over names, types, shapes and elements of a pytree's arrays."""
-    digest = hashlib.sha256()
-    paths = jax.tree_util.tree_leaves_with_path(tree)
-    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
-    for name, leaf in sorted(named.items()):  # the order of a class's fields is not that of a dictionary's keys
-        array = np.asarray(leaf)
-        digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
-        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return digest.hexdigest()
 
 
 def _digest(step: int, content: Mapping[str, Any]) -> str:

@@ -1,90 +1,144 @@
 """TensorBoard events of a run; a resumed run continues its curves without gaps or doubles."""
 
+import io
 import itertools
+import json
 import shutil
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
+import numpy as np
 from google.protobuf.message import DecodeError
+from jaxtyping import UInt8
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.summary import Writer
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.plugins.hparams import metadata as hparams_metadata
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
+from tensorboard.plugins.text import metadata as text_metadata
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.util.tensor_util import make_tensor_proto
 
 from transformer_jax.runs.event_records import read_records, write_records
+from transformer_jax.runs.loggers import Logger, Position
 
 PATTERN = "events.out.tfevents.*"
 SET_ASIDE = "events.out.damaged.*", "events.out.tmp.*"
+SETTINGS = "settings/text_summary"  # name of the settings as text
+ONCE = (SETTINGS, hparams_metadata.SESSION_START_INFO_TAG)  # written at the run's beginning alone
 
 
-class EventLog:
-    """Writes scalars into a run's directory, after cutting its event files back to the step of the resumed checkpoint.
+class TensorBoardLogger(Logger):
+    """Writes events into a run's directory, after cutting its event files back to the position of the checkpoint.
+
+    A warning names the files of earlier processes that are missing, shorter than they were, or damaged. Of a damaged
+    file what can be read is kept, and the file itself is set aside.
 
     Args:
         directory: of the run.
-        last_step: the checkpoint's step; events of later steps are removed.
-        last_evaluation: the last step whose evaluation the checkpoint knows; events named `val/…` of later steps are
-            removed. It may be before `last_step`: an evaluation is logged before it is saved.
-        earlier_files: `files` when the checkpoint was saved; a warning names those that are missing or shorter.
+        position: at which the run goes on.
     """
 
-    def __init__(
-        self, directory: Path, last_step: int, last_evaluation: int, earlier_files: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, position: Position = Position()) -> None:  # noqa: B008  # it is immutable
         self._directory = directory
-        files = self.files
-        if short := sorted(name for name, size in (earlier_files or {}).items() if files.get(name, 0) < size):
+        files, earlier = self.state(), position.states.get(type(self).__name__) or {}
+        if short := sorted(name for name, size in earlier.items() if files.get(name, 0) < size):
             warnings.warn(f"{directory} has lost a part of its curves: {', '.join(short)}", stacklevel=3)
-        for file in sorted(directory.glob(PATTERN)):
-            _cut(file, last_step, last_evaluation)
-        self._writer = Writer(str(directory))
-
-    @property
-    def files(self) -> dict[str, int]:
-        """Names of the run's event files, of this process and of those before it, and their sizes in bytes."""
-        return {file.name: file.stat().st_size for file in self._directory.glob(PATTERN)}
+        kept = [_cut(file, position) for file in sorted(directory.glob(PATTERN))]
+        self._names = set().union(*kept)  # of the entries from earlier processes
+        self._writer = EventFileWriter(str(directory))
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars as they are after `step` steps."""
         for name, value in scalars.items():
-            self._writer.add_scalar(name, value, step)
+            self._write(step, Summary.Value(tag=name, simple_value=value))
+
+    def log_image(self, step: int, name: str, image: UInt8[np.ndarray, "height width"]) -> None:
+        """Write a grey picture as PNG."""
+        from PIL import Image
+
+        height, width = image.shape
+        png = io.BytesIO()
+        Image.fromarray(image).save(png, format="png")
+        encoded = Summary.Image(height=height, width=width, colorspace=1, encoded_image_string=png.getvalue())
+        self._write(step, Summary.Value(tag=name, image=encoded))
+
+    def log_settings(self, settings: Mapping[str, Any]) -> None:
+        """Write the settings as text and for the page HPARAMS, if the run has none yet."""
+        table = "\n".join(["| setting | value |", "| --- | --- |", *(f"| {n} | {v} |" for n, v in settings.items())])
+        start = SessionStartInfo(start_time_secs=time.time())
+        for name, value in settings.items():
+            if isinstance(value, bool):
+                start.hparams[name].bool_value = value
+            elif isinstance(value, int | float):
+                start.hparams[name].number_value = value
+            else:
+                start.hparams[name].string_value = value if isinstance(value, str) else json.dumps(value)
+        text = text_metadata.create_summary_metadata("settings", "")
+        self._write(0, Summary.Value(tag=SETTINGS, metadata=text, tensor=make_tensor_proto([table.encode()])))
+        self._write_session(HParamsPluginData(session_start_info=start), hparams_metadata.SESSION_START_INFO_TAG)
+
+    def log_results(self, metrics: Mapping[str, float]) -> None:
+        """Mark the run as finished on the page HPARAMS, which takes the last value of each curve as its metrics."""
+        end = SessionEndInfo(end_time_secs=time.time(), status="STATUS_SUCCESS")
+        self._write_session(HParamsPluginData(session_end_info=end), hparams_metadata.SESSION_END_INFO_TAG)
+
+    def state(self) -> dict[str, int]:
+        """Names of the run's event files, of this process and of those before it, and their sizes in bytes."""
+        return {file.name: file.stat().st_size for file in self._directory.glob(PATTERN)}
 
     def flush(self) -> None:
         """Wait until everything is on disk."""
         self._writer.flush()
 
-    def __enter__(self) -> "EventLog":
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self.close()
-
     def close(self) -> None:
         """Wait until everything is on disk, and end the thread that writes."""
         self._writer.close()
 
+    def _write_session(self, content: HParamsPluginData, name: str) -> None:
+        metadata: SummaryMetadata = hparams_metadata.create_summary_metadata(content)
+        self._write(0, Summary.Value(tag=name, metadata=metadata, tensor=hparams_metadata.NULL_TENSOR))
 
-def _cut(file: Path, last_step: int, last_evaluation: int) -> None:
-    """Keep a file's events up to these steps. A damaged file is set aside, and what can be read of it is kept."""
+    def _write(self, step: int, value: Summary.Value) -> None:
+        if value.tag in ONCE and value.tag in self._names:
+            return
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))
 
-    def is_kept(record: bytes) -> bool:
-        try:
-            event = Event.FromString(record)
-        except DecodeError:  # its checksum is right, yet it is none of ours
-            return False
-        evaluates = any(value.tag.startswith("val/") for value in event.summary.value)
-        return bool(event.step <= (last_evaluation if evaluates else last_step))
 
+def _cut(file: Path, position: Position) -> set[str]:
+    """Keep a file's events up to this position. A damaged file is set aside, and what can be read of it is kept.
+
+    Returns:
+        The names of the entries that are kept.
+    """
     records = read_records(file.read_bytes())
-    kept = [record for record in records.data if is_kept(record)]
+    events = {record: _event(record) for record in records.data}
+    kept = {record: event for record, event in events.items() if event is not None and _is_kept(event, position)}
     if records.num_damaged:
         name = file.name.replace("tfevents", "damaged")
         names = (file.with_name(f"{name}.{number}") for number in itertools.count(1))
         aside = next(unused for unused in names if not unused.exists())
         warnings.warn(
             f"{file} is damaged; what can be read of its curves is kept, the file itself is now {aside.name}",
-            stacklevel=3,
+            stacklevel=4,
         )
         shutil.copyfile(file, aside)
     if records.num_damaged or records.is_cut_off or len(kept) < len(records.data):
         write_records(file, kept)
+    return {value.tag for event in kept.values() for value in event.summary.value}
+
+
+def _event(record: bytes) -> Event | None:
+    try:
+        return Event.FromString(record)
+    except DecodeError:  # its checksum is right, yet it is none of ours
+        return None
+
+
+def _is_kept(event: Event, position: Position) -> bool:
+    names = [value.tag for value in event.summary.value]
+    if hparams_metadata.SESSION_END_INFO_TAG in names:
+        return False
+    return all(position.keeps(name, event.step) for name in names) and event.step <= position.step

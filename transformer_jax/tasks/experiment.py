@@ -1,6 +1,7 @@
 """The protocol of every experiment: load the data, train or take a trained model, report, test."""
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -8,8 +9,13 @@ from transformer_jax.config import MAX_COUNT, TrainingConfig
 from transformer_jax.data.downloads import in_one_line
 from transformer_jax.data.loader import Loader
 from transformer_jax.errors import InputError
+from transformer_jax.runs.directory import run_path
+from transformer_jax.tasks.sweep import SUMMARY, is_sweep, lines, members, write_summary
+from transformer_jax.trained.initial import find_initial
 from transformer_jax.trained.pretrained import check_fits, find_trained
 from transformer_jax.training.compilation import prepare_jax
+from transformer_jax.training.process_age import process_age
+from transformer_jax.training.progress import quietly
 from transformer_jax.training.signals import Interrupted
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays
@@ -41,7 +47,12 @@ def train_and_test(
 ) -> tuple[Trainer, Results]:
     """Train a task and test it; leave a run directory with checkpoints and results.
 
-    With `config.pretrained` nothing is trained: that model is tested, and the results get a directory of their own.
+    With `config.init_from` training begins with the parameters of that model. With `config.pretrained` nothing is
+    trained: that model is tested, and the results get a directory of their own.
+
+    With `config.seeds` or `config.sweep` it trains and tests many runs, one after another, each in a directory of its
+    own below `<checkpoint_dir>/<name>/`, which also gets `summary.json` (`transformer_jax.tasks.sweep.write_summary`).
+    Runs that are finished are only tested, one that was interrupted goes on; one that diverges does not stop the rest.
 
     Args:
         trainer_class: of the task.
@@ -50,37 +61,94 @@ def train_and_test(
         report: examines the trained model, saves pictures in the run's directory, and returns further results.
 
     Returns:
-        The trainer, with the best parameters in `trainer.params`, and what `results.json` holds.
+        The trainer, with the best parameters in `trainer.params`, and what `results.json` holds. Of many runs the last
+        one's trainer, and what `summary.json` holds.
 
     Raises:
-        InputError: the pretrained model does not fit the task; what `TrainerModule.fit` raises; or the report or the
-            test failed, and the error says how to score the model again.
+        FloatingPointError: as `TrainerModule.fit`; of many runs after the last one, and `summary.json` is written.
+        InputError: the model that `pretrained` or `init_from` names does not fit the task; what `TrainerModule.fit`
+            raises; or the report or the test failed, and the error says how to score the model again.
     """
     prepare_jax(config)
+    if is_sweep(config):
+        return _train_all(trainer_class, config, load_data, report)
+    trainer, results = _train_one(trainer_class, config, load_data, report)
+    with quietly(config):
+        print(f"Next: {trainer.next_command()}")
+    return trainer, results
+
+
+def _train_one(
+    trainer_class: type[Trainer],
+    config: Config,
+    load_data: Callable[[Config], Data],
+    report: Callable[[Trainer, Data], Results] | None,
+    previous: Trainer | None = None,
+    began: float = 0.0,
+) -> tuple[Trainer, Results]:
+    """One run, by the trainer of the previous one where only the seed is another; `began` as `TrainerModule.began`."""
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
+    config = config.resolved(len(data.train_loader))
     _check_num_steps(config, len(data.train_loader))
-    trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
-    if trained is None:
-        trainer.fit(data.train_loader, data.val_loader)
+    if previous is not None and previous.can_repeat(config, data.constants):
+        trainer = previous
+        trainer.repeat(config)
     else:
-        check_fits(trained, trainer, data.train_loader.example())
-        trainer.adopt(trained.params)
-        print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
-    try:
-        more = {} if report is None else report(trainer, data)
-        return trainer, trainer.test(data.val_loader, data.test_loader, **more)
-    except (Interrupted, BrokenPipeError):  # a signal; nobody reads the output any more
-        raise
-    except Exception as error:  # of any class: hours of training must not end in a traceback
-        reason = in_one_line(error) if isinstance(error, InputError) else in_one_line(error, with_class=True)
-        where = f"{trainer.run.path} keeps the model" if trained is None else f"nothing happened to {trained.what}"
-        raise InputError(
-            f"scoring failed ({reason}); {where}, and the same command (without --no-resume) scores it again, "
-            "without training"
-        ) from error
-    finally:
-        trainer.run.close()
+        trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
+    trainer.began = began
+    with quietly(config), trainer:  # the run's directory is held until the end
+        if trained is None:
+            trainer.fit(data.train_loader, data.val_loader, initial_params=find_initial(trainer))
+        else:
+            check_fits(trained, trainer, data.train_loader.example())
+            trainer.adopt(trained.params)
+            print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
+        try:
+            more = {} if report is None else report(trainer, data)
+            results = trainer.test(data.val_loader, data.test_loader, **more)
+        except (Interrupted, BrokenPipeError):  # a signal; nobody reads the output any more
+            raise
+        except Exception as error:  # of any class: hours of training must not end in a traceback
+            reason = in_one_line(error) if isinstance(error, InputError) else in_one_line(error, with_class=True)
+            where = f"{trainer.run.path} keeps the model" if trained is None else f"nothing happened to {trained.what}"
+            raise InputError(
+                f"scoring failed ({reason}); {where}, and the same command (without --no-resume) scores it again, "
+                "without training"
+            ) from error
+    return trainer, results
+
+
+def _train_all(
+    trainer_class: type[Trainer],
+    config: Config,
+    load_data: Callable[[Config], Data],
+    report: Callable[[Trainer, Data], Results] | None,
+) -> tuple[Trainer, Results]:
+    """The runs of a sweep, one after another in one process, and their summary."""
+    members(config, config.checkpoint_dir)  # before a model is made
+    directory = run_path(config, trainer_class(dataclasses.replace(config, seeds=None, sweep=())).name)
+    runs = members(config, directory)
+    outcomes: list[Results | FloatingPointError] = []
+    trainer: Trainer | None = None
+    for number, run in enumerate(runs, 1):
+        with quietly(config):
+            print(f"Run {number} of {len(runs)}: {run.config.name}")
+        began = process_age() if outcomes else 0.0  # the first run counts the start of the process, as a single one
+        try:
+            trainer, results = _train_one(trainer_class, run.config, load_data, report, trainer, began)
+            outcomes.append(results)
+        except FloatingPointError as error:
+            print(f"Run {run.config.name} diverged: {error}", file=sys.stderr)
+            outcomes.append(error)
+    summary = write_summary(directory, runs, outcomes)
+    with quietly(config):
+        print(*lines(summary, config.criterion.metric), sep="\n")
+        print(f"Summary: {directory / SUMMARY}", f"Next: tensorboard --logdir {directory}", sep="\n")
+    diverged = [str(run["name"]) for run in summary["runs"] if run["results"] is None]
+    if diverged or trainer is None:
+        raise FloatingPointError(f"{len(diverged)} of {len(runs)} runs diverged: {', '.join(diverged)}")
+    return trainer, summary
 
 
 def _check_num_steps(config: TrainingConfig, steps_per_epoch: int) -> None:

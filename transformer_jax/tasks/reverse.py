@@ -1,7 +1,7 @@
 """Task: reverse a sequence of categories. The smallest problem that needs attention to positions."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,9 +15,10 @@ from transformer_jax.config import TrainingConfig, check_at_least, check_memory,
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import StackedSamples, make_loader
 from transformer_jax.errors import InputError, check_probability, check_sizes
-from transformer_jax.nn.checks import check_token_ids
+from transformer_jax.nn.checks import as_array, check_token_ids
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.plots import plot_attention_maps
+from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
@@ -124,16 +125,45 @@ class ReverseTrainer(TrainerModule):
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B T]
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
-    def predict(self, inputs: Int[ArrayLike, "B T"]) -> Int[np.ndarray, "B T"]:
-        """The sequences, reversed as far as the model has learned to.
+    def attention_maps(
+        self, params: Params, inputs: Int[np.ndarray, "B T"]
+    ) -> Mapping[str, Sequence[Float[np.ndarray, "B H T T"]]]:
+        # Of the whole batch, as `save_attention_maps` at the end: one program does for both.
+        _, layers = self.forward(inputs, return_attention=True, params=params)
+        return {"encoder": layers}
+
+    def predict(self, inputs: ArrayLike | Sequence[Any]) -> Int[np.ndarray, "*B T"]:
+        """One sequence `[T]` or many `[B, T]`, reversed as far as the model has learned to.
 
         Raises:
-            InputError: `inputs` are no integers `[B, T]`, or one is outside 0 … num_categories - 1.
+            InputError: `inputs` are no integers `[T]` or `[B, T]`, or one is outside 0 … num_categories - 1.
         """
-        check_token_ids("inputs", inputs, self.config.num_categories)
-        logits: Float[np.ndarray, "B T C"] = self.forward(np.asarray(inputs))
+        sequences, is_one = self._sequences(inputs)
+        logits: Float[np.ndarray, "B T C"] = self.forward(sequences)
         numbers: Int[np.ndarray, "B T"] = logits.argmax(-1)
-        return numbers
+        return numbers[0] if is_one else numbers
+
+    def attention(self, inputs: ArrayLike | Sequence[Any]) -> LabelledMaps | list[LabelledMaps]:
+        """The encoder's attention maps of one sequence `[T]`, or of each of many `[B, T]`; labels are its numbers.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        sequences, is_one = self._sequences(inputs)
+        _, layers = self.forward(sequences, return_attention=True)
+        maps = [
+            LabelledMaps({"encoder": [layer[index] for layer in layers]}, {"encoder": labels}, {"encoder": labels})
+            for index, labels in enumerate(sequences.tolist())
+        ]
+        return maps[0] if is_one else maps
+
+    def _sequences(self, inputs: object) -> tuple[Int[np.ndarray, "B T"], bool]:
+        """The inputs as a batch, and whether they are one sequence."""
+        array = np.asarray(as_array("inputs", inputs))
+        if array.size == 0:
+            raise InputError(f"inputs has shape {array.shape}; it must hold at least one number, [T] or [B, T]")
+        check_token_ids("inputs", array, self.config.num_categories, "[T]" if array.ndim == 1 else "[B, T]")
+        return np.atleast_2d(array).astype(np.int32), array.ndim == 1
 
 
 def reverse_data(config: ReverseConfig) -> TaskData:

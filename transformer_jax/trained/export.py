@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from transformer_jax.errors import InputError
-from transformer_jax.runs.directory import CONFIG, settings_of
 from transformer_jax.runs.format import FORMAT
 from transformer_jax.runs.record import write_json
+from transformer_jax.runs.settings import CONFIG, settings_of
 from transformer_jax.trained.load import load_run
 from transformer_jax.trained.shipped import write_params
 
@@ -15,7 +15,7 @@ def ship(run: str | Path, destination: str | Path) -> None:
 
     Args:
         run: directory of the run.
-        destination: directory of the model, `checkpoints/pretrained/reverse` for example.
+        destination: directory of the model, `transformer_jax/trained/models/reverse` for example.
 
     Raises:
         InputError: as `load_run` does, or the destination can't be written.

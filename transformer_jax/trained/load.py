@@ -10,12 +10,12 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer_jax.config import Criterion, TrainingConfig
+from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, check_path
 from transformer_jax.field_types import shortened
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.directory import CHECKPOINTS, CONFIG, differing_settings, read_settings
-from transformer_jax.trained.shipped import is_shipped, read_params
+from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, differing_settings, read_settings
+from transformer_jax.trained.shipped import SHIPPED, is_shipped, named_directory, read_params
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.layouts import check_numbers
@@ -35,16 +35,17 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
     Settings that belong to the machine of the training are ignored: devices, workers, directories, caches.
 
     Args:
-        directory: of the run, `checkpoints/ReverseTask` for example, or of a model that ships.
+        directory: of the run, `checkpoints/ReverseTask` for example, or the name of a model that ships: "reverse",
+            "digits" or "dates".
         trainer_class: of the task; None looks it up by the task's name.
 
     Raises:
         InputError: there is no run, its format, task or settings are unknown or not those of its training, none of its
             intact checkpoints was evaluated, its parameters are not finite or too few for the settings; or a model that
-            ships is incomplete, or does not agree with its digests.
+            ships is incomplete, or does not agree with its digests, or has the name of a directory here.
     """
     check_path("directory", directory)
-    directory = Path(directory)
+    directory = named_directory(directory)
     task, settings = read_settings(directory)
     if trainer_class is None:
         if task not in TRAINERS:
@@ -60,33 +61,38 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
     if is_shipped(directory):
         params: Params = unflatten_dict(read_params(directory), sep="/")
     else:
-        params = _best_params(directory, config.criterion, {"task": task, **settings}, config.neutral_fields())
+        params = _best_params(directory, config, {"task": task, **settings})
     check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
     _check_sizes(config, params, directory)  # before a model of these sizes is made
-    trainer = trainer_class(dataclasses.replace(config, checkpoint_dir=directory.parent))
+    if directory.parent != SHIPPED:  # nothing is ever written beside the models that ship
+        config = dataclasses.replace(config, checkpoint_dir=directory.parent)
+    trainer = trainer_class(config)
     trainer.params = params
     return trainer
 
 
-def _best_params(directory: Path, criterion: Criterion, settings: Mapping[str, Any], neutral: frozenset[str]) -> Params:
+def _best_params(directory: Path, config: TrainingConfig, settings: Mapping[str, Any]) -> Params:
     """The parameters of a run's best checkpoint, which must be of the settings in `config.json`."""
     if not os.path.isdir(directory / CHECKPOINTS):
         raise InputError(f"{directory} has no checkpoint")
-    with contextlib.closing(Checkpoints(directory / CHECKPOINTS, criterion, create=False)) as checkpoints:
+    with contextlib.closing(Checkpoints(directory / CHECKPOINTS, config.criterion, create=False)) as checkpoints:
         best = checkpoints.best()
     if best is None:
         raise InputError(
             f"{directory} has no intact checkpoint that was evaluated, so none is the best; continue its training"
         )
     saved = best.origin.get("settings", settings)
-    for name in differing_settings(saved, settings, neutral)[:1]:
+    # Of a run that was extended, the best checkpoint may be one from before.
+    for name in differing_settings(saved, settings, config.neutral_fields() | {"max_epochs"})[:1]:
         raise InputError(
             f"{directory / CONFIG} was damaged or changed: {name} is {shortened(settings.get(name))}, and was "
             f"{shortened(saved.get(name))} in the training"
         )
-    if not (isinstance(best.state, Mapping) and isinstance(best.state.get("params"), Mapping)):
+    params: object = best.state
+    for key in ("opt_state", "average") if config.takes_average else ("params",):
+        params = params.get(key) if isinstance(params, Mapping) else None
+    if not isinstance(params, Mapping):
         raise InputError(f"{directory} has a best checkpoint without parameters")
-    params: Params = best.state["params"]
     return params
 
 

@@ -14,14 +14,13 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
 from transformer_jax.nn.predictor import TransformerPredictor
-from transformer_jax.runs.directory import CONFIG, read_settings
+from transformer_jax.runs.settings import read_settings
 from transformer_jax.trained.load import load_run
 from transformer_jax.trained.published import PUBLISHED, load_pretrained
+from transformer_jax.trained.shipped import named_directory, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.layouts import check_arrays
-
-SHIPPED = Path(__file__).parents[2] / "checkpoints" / "pretrained"  # one directory for each model of the repository
 
 Config = TypeVar("Config", bound=TrainingConfig)
 
@@ -50,8 +49,7 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
     origin: TrainingConfig | TransformerPredictor
     task = trainer_class(config)
     is_predictor = isinstance(task.model, TransformerPredictor)  # which the tutorials' models are
-    directory = SHIPPED / what if what in shipped_models() else Path(what)
-    if what not in PUBLISHED and os.path.isdir(directory):  # also False for a path that no file can have
+    if (directory := directory_of(what)) is not None:
         made_by, _ = read_settings(directory)
         if made_by != task.name:
             raise InputError(f"pretrained is {what}, a model of the task {made_by}; it must be one of {task.name}")
@@ -62,11 +60,7 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
         model, variables = load_pretrained(what, num_heads=config.num_heads)
         origin, trained = model, Trained(what, model, variables["params"])
     else:
-        files = f", a file of the tutorials, or one of {', '.join(PUBLISHED)}" if is_predictor else ""
-        raise InputError(
-            f"pretrained is {what}; it must be a run's directory, a model that ships "
-            f"({', '.join(shipped_models()) or 'there is none here'}){files}"
-        )
+        raise InputError(f"pretrained is {what}; it must be {kinds_of_models(is_predictor)}")
     return dataclasses.replace(config, **{name: getattr(origin, name) for name in config.model_fields()}), trained
 
 
@@ -89,6 +83,14 @@ def check_fits(trained: Trained, trainer: TrainerModule, example: Samples) -> No
         raise InputError(f"pretrained is {trained.what}, which does not fit the task and its data: {error}") from error
 
 
-def shipped_models() -> list[str]:
-    """The names of the models that ship with the repository."""
-    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
+def directory_of(what: str) -> Path | None:
+    """The directory of a run, or of a model that ships, by its path or name; None if it is neither."""
+    directory = named_directory(what)
+    # `isdir` is also False for a path that no file can have.
+    return directory if what not in PUBLISHED and os.path.isdir(directory) else None
+
+
+def kinds_of_models(is_predictor: bool) -> str:
+    """The models that may be named, for an error; those of the tutorials are predictors."""
+    files = f", a file of the tutorials, or one of {', '.join(PUBLISHED)}" if is_predictor else ""
+    return f"a run's directory, a model that ships ({', '.join(shipped_models()) or 'there is none here'}){files}"

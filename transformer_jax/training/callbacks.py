@@ -1,28 +1,53 @@
-"""Actions of a training between its steps: check, log, show progress, save in time, stop early."""
+"""Callbacks of a training, between its steps: check, log, stop early. A task adds its own with `create_callbacks`."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from transformer_jax.config import Criterion
-from transformer_jax.training.metrics import Sums, means
+from transformer_jax.training.layer_norms import layer_norms
+from transformer_jax.training.metrics import Sums, means, with_weight
+from transformer_jax.trees import Params
 
 Log = Callable[[int, Mapping[str, float]], None]  # takes a step and its scalars by name
 
 
-class Action:
-    """An action with hooks that the training loop calls with values. A hook that is not overridden does nothing."""
+class Step(NamedTuple):
+    """A step that is done."""
 
-    def on_step(self, step: int, sums: Sums, steps_per_second: float) -> None:
-        """After each step, in their order; `sums` are those of the step's metrics."""
+    number: int  # steps done, this one included
+    sums: Sums  # of its metrics
+    per_second: float  # steps per second of the call that it was part of
 
-    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """After an evaluation on the validation set, with its mean metrics."""
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Mean of each metric over the step's batch, with `gradient_norm` and `learning_rate`."""
+        return means([with_weight(self.sums)])
+
+
+class Evaluation(NamedTuple):
+    """An evaluation on the validation set."""
+
+    step: int  # steps done
+    epoch: int  # epochs done
+    metrics: Mapping[str, float]  # mean of each metric
+    params: Params  # that were evaluated
+
+
+class Callback:
+    """Gets values from the training loop at its events. A method that is not overridden does nothing."""
+
+    def on_step(self, step: Step) -> None:
+        """After each step, in their order. The devices may work on later ones already."""
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """After an evaluation on the validation set, before the checkpoint that is saved with it."""
+
+    def on_end(self, step: int) -> None:
+        """After the last step and its evaluation, not after an error or a signal; `step` steps are done."""
 
     @property
     def wants_to_stop(self) -> bool:
@@ -30,29 +55,29 @@ class Action:
         return False
 
     def state(self) -> Any:  # Any: JSON
-        """The action's state, for the checkpoint; None for none."""
+        """What the callback needs in order to go on in another process; it is saved in each checkpoint."""
         return None
 
     def restore(self, state: Any) -> None:  # Any: JSON
         """Go on from a state that `state` gave."""
 
 
-class CheckFinite(Action):
+class CheckFinite(Callback):
     """Stops the training with an error at the first step whose loss or gradient is not finite."""
 
-    def on_step(self, step: int, sums: Sums, steps_per_second: float) -> None:
+    def on_step(self, step: Step) -> None:
         """Check one step.
 
         Raises:
             FloatingPointError: the loss or the gradient is not finite.
         """
         for name in ("loss", "gradient_norm"):
-            total, weight = sums[name]
+            total, weight = step.sums[name]
             if not np.isfinite(value := np.divide(total, weight)):
-                raise FloatingPointError(f"{name} is {value} at step {step}; training stops there")
+                raise FloatingPointError(f"{name} is {value} at step {step.number}; training stops there")
 
 
-class LogMetrics(Action):
+class LogMetrics(Callback):
     """Logs `train/…` every few steps, means since the last entry, and `val/…` after each evaluation.
 
     Args:
@@ -65,20 +90,21 @@ class LogMetrics(Action):
         self._logs, self._every, self._steps_per_epoch = logs, every, steps_per_epoch
         self._window: list[Sums] = []  # of the steps since the last entry
 
-    def on_step(self, step: int, sums: Sums, steps_per_second: float) -> None:
+    def on_step(self, step: Step) -> None:
         """Add one step, and log where an entry is due."""
-        self._window.append(sums)
-        if step % self._every == 0 or step % self._steps_per_epoch == 0:
-            metrics = means(self._window) | {
-                "learning_rate": float(np.asarray(sums["learning_rate"][0])),  # of this step, not the mean
-                "steps_per_second": steps_per_second,
+        self._window.append(with_weight(step.sums))
+        if step.number % self._every == 0 or step.number % self._steps_per_epoch == 0:
+            names = dict.fromkeys(name for sums in self._window for name in sums)
+            metrics = {name: means([{name: s[name]} for s in self._window if name in s])[name] for name in names} | {
+                "learning_rate": float(np.asarray(step.sums["learning_rate"][0])),  # of this step, not the mean
+                "steps_per_second": step.per_second,
             }
             self._window = []
-            self._log(step, {f"train/{name}": value for name, value in metrics.items()})
+            self._log(step.number, {f"train/{name}": value for name, value in metrics.items()})
 
-    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+    def on_evaluation(self, evaluation: Evaluation) -> None:
         """Log an evaluation."""
-        self._log(step, {f"val/{name}": value for name, value in metrics.items()})
+        self._log(evaluation.step, {f"val/{name}": value for name, value in evaluation.metrics.items()})
 
     def state(self) -> list[dict[str, tuple[float, float]]]:
         """The sums of the steps since the last entry."""
@@ -93,39 +119,23 @@ class LogMetrics(Action):
             log(step, scalars)
 
 
-class ProgressBar(Action):
-    """A bar on the terminal, with the latest loss and accuracy.
+class LogParameterNorms(Callback):
+    """Logs the norm of each layer's parameters at each evaluation, `parameter_norm/encoder/layers_0` for example.
 
     Args:
-        step: at which the training begins.
-        num_steps: at which it ends.
+        log: gets the entries.
     """
 
-    def __init__(self, step: int, num_steps: int) -> None:
-        self._bar = tqdm(total=num_steps, initial=step, unit="step", disable=None)
+    def __init__(self, log: Log) -> None:
+        self._log = log
 
-    def on_step(self, step: int, sums: Sums, steps_per_second: float) -> None:
-        """Advance by one step."""
-        self._bar.update()
-
-    def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Show the training's loss and accuracy."""
-        shown = {name: f"{scalars[f'train/{name}']:.4f}" for name in ("loss", "accuracy") if f"train/{name}" in scalars}
-        if shown:
-            self._bar.set_postfix(shown)
-
-    def write(self, line: str) -> None:
-        """Print a line above the bar."""
-        self._bar.write(line)
-
-    def __enter__(self) -> "ProgressBar":
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._bar.close()
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Log the norms of the parameters that were evaluated."""
+        norms = layer_norms(jax.tree.map(np.asarray, evaluation.params), np)
+        self._log(evaluation.step, {f"parameter_norm/{layer}": float(norm) for layer, norm in norms.items()})
 
 
-class EarlyStopping(Action):
+class EarlyStopping(Callback):
     """Wants to stop after a number of evaluations without a better model.
 
     Args:
@@ -143,9 +153,9 @@ class EarlyStopping(Action):
         """Whether the patience is at its end."""
         return 0 < self._patience <= self._evaluations_since_best
 
-    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+    def on_evaluation(self, evaluation: Evaluation) -> None:
         """Compare an evaluation with the best one so far."""
-        value = metrics[self._criterion.metric]
+        value = evaluation.metrics[self._criterion.metric]
         if self._criterion.is_better(value, self._best) and value != self._best:
             self._best, self._evaluations_since_best = value, 0
         else:

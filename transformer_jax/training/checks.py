@@ -1,12 +1,45 @@
 """Checks of a task before its training begins."""
 
+import dataclasses
+import difflib
+import inspect
 from collections.abc import Collection
 
-from transformer_jax.config import Criterion
+from transformer_jax.config import EMA, Criterion, TrainingConfig
 from transformer_jax.data.loader import Loader
 from transformer_jax.errors import InputError
+from transformer_jax.training.hooks import Task
 
 LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})  # beside the task's metrics
+REQUIRED = ("create_model", "model_inputs", "loss_function")  # hooks without a default
+
+
+def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, has_model: bool) -> None:
+    """Check the class of a task and the names in its settings, before anything is computed.
+
+    Args:
+        kind: the class.
+        config: settings of a task of this class.
+        base: the class whose methods a task overrides.
+        has_model: a model was given, so that `create_model` is not needed.
+
+    Raises:
+        InputError: a required method is missing, a method is named nearly as a hook and so overrides nothing, a hook
+            takes other arguments, or `schedule` or `logger` names nothing.
+    """
+    if missing := [name for name in REQUIRED if getattr(kind, name) is getattr(Task, name)]:
+        missing = [name for name in missing if not (name == "create_model" and has_model)]
+        if missing:
+            signatures = ", ".join(f"{name}{_arguments(getattr(Task, name))}" for name in missing)
+            raise InputError(f"{kind.__name__} lacks {signatures}; a task defines it")
+    hooks = [name for name in (*vars(base), *vars(Task)) if not name.startswith("_")]
+    for owner in kind.__mro__[: kind.__mro__.index(base)]:
+        for name, value in vars(owner).items():
+            if callable(value) and not isinstance(value, type) and not name.startswith("_"):
+                _check_method(owner, name, base, hooks)
+    _check_name("schedule", config.schedule, kind.schedules)
+    for name in config.logger_names:
+        _check_name("logger", name, kind.loggers)
 
 
 def check_loaders(**loaders: Loader) -> None:
@@ -16,16 +49,59 @@ def check_loaders(**loaders: Loader) -> None:
             raise InputError(f"{name} is a {type(loader).__name__}; it must be a Loader, from make_loader")
 
 
-def check_metrics(names: Collection[str], criterion: Criterion) -> None:
-    """Check the names of the metrics that a loss function gives in an evaluation.
+def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingConfig:
+    """The settings with the criterion by which the best model is chosen among these metrics of an evaluation.
+
+    With `config.ema` each metric has a second one, whose name begins with `ema_`: that of the moving average.
+    Where neither `best_by` nor the task says otherwise that is the accuracy, or the loss of a task without accuracy.
 
     Raises:
-        InputError: there is no loss, or no metric by which the best model is chosen, or a name is taken.
+        InputError: there is no loss, or no metric of the criterion's, or a name is taken.
     """
     given = f"the loss function gives {', '.join(sorted(names)) or 'nothing'}"
     if "loss" not in names:
         raise InputError(f"{given}; it must give loss, which is minimised")
-    if criterion.metric not in names:
-        raise InputError(f"{given}; it must give {criterion.metric}, since the best model is chosen by {criterion}")
-    if taken := sorted(LOGGED_BY_TRAINING.intersection(names)):
+    averaged = set() if config.ema is None else {f"{EMA}{name}" for name in names}
+    if taken := sorted((LOGGED_BY_TRAINING | averaged).intersection(names)):
         raise InputError(f"{given}; {', '.join(taken)} must have another name, since training logs its own")
+    criterion = config.criterion
+    if criterion.metric in {*names, *averaged}:
+        return config
+    if criterion.metric.removeprefix(EMA) in names:
+        raise InputError(f"best_by is {criterion}, of the parameters' moving average, but ema is None; give it a decay")
+    if config.best_by is None and type(config).default_criterion is TrainingConfig.default_criterion:
+        return dataclasses.replace(config, best_by=str(Criterion("loss", "min")))
+    raise InputError(f"{given}; it must give {criterion.metric}, since the best model is chosen by {criterion}")
+
+
+def _check_method(owner: type, name: str, base: type[Task], hooks: Collection[str]) -> None:
+    if name not in hooks:
+        for similar in difflib.get_close_matches(name, hooks, n=1, cutoff=0.8):
+            raise InputError(f"{owner.__name__}.{name} overrides nothing; is {similar} meant?")
+        return
+    expected, given = getattr(base, name), getattr(owner, name)
+    if not callable(expected):
+        return
+    parameters = inspect.signature(expected).parameters.values()
+    positional = [of.name for of in parameters if of.kind is of.POSITIONAL_OR_KEYWORD]
+    keywords = {of.name: None for of in parameters if of.kind is of.KEYWORD_ONLY}
+    try:
+        inspect.signature(given).bind(*positional, **keywords)
+    except TypeError as error:
+        raise InputError(
+            f"{owner.__name__}.{name} takes {_arguments(given)}; it is called with {_arguments(expected)}"
+        ) from error
+
+
+def _arguments(method: object) -> str:
+    """`(self, params, batch, key, *, train)`: a method's parameters without their types."""
+    signature = inspect.signature(method)  # type: ignore[arg-type]  # it is callable
+    plain = [of.replace(annotation=of.empty) for of in signature.parameters.values()]
+    return str(signature.replace(parameters=plain, return_annotation=signature.empty))
+
+
+def _check_name(setting: str, name: str, table: Collection[str]) -> None:
+    if name not in table:
+        nearest = difflib.get_close_matches(name, table, n=1)
+        hint = f"; is {nearest[0]} meant?" if nearest else ""
+        raise InputError(f"{setting} is {name!r}; it must be one of {', '.join(table)}{hint}")

@@ -86,18 +86,19 @@ class CompiledStep(Generic[Result]):
         return self._executables[shapes]
 
 
-def begin_to_run_once(function: Callable[..., Result], *arguments: Any) -> tuple[Result, Callable[[], Result]]:
+def begin_to_run_once(function: Callable[..., Result], *arguments: Any) -> tuple[Result, Callable[..., Result]]:
     """Compile in the background a program that runs only once, and quickly.
 
     Returns:
-        The shapes of the result, and a function that waits for the compiler and gives the result.
+        The shapes of the result, and a function that waits for the compiler and gives the result: for these arguments,
+        or for others of the same shapes that it is called with.
     """
     options = RUN_ONCE_OPTIONS.get(jax.default_backend())
     lowered = jax.jit(function, compiler_options=options).lower(*arguments)
     compiling = _compiler.submit(lowered.compile)
 
-    def finish() -> Result:
-        result: Result = compiling.result()(*arguments)  # run by the caller, whose settings of JAX hold
+    def finish(*others: Any) -> Result:
+        result: Result = compiling.result()(*(others or arguments))  # run by the caller, whose settings of JAX hold
         return result
 
     return lowered.out_info, finish

@@ -1,6 +1,8 @@
 """Hooks that a task overrides (model, inputs, loss, optimizer, schedule), and the pure functions made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -10,11 +12,20 @@ from jaxtyping import PRNGKeyArray
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError
+from transformer_jax.runs.csv_log import CsvLogger
+from transformer_jax.runs.loggers import Logger, Position
+from transformer_jax.runs.tensorboard import TensorBoardLogger
+from transformer_jax.training.callbacks import Callback
+from transformer_jax.training.config_reads import check_reads, watched
 from transformer_jax.training.metrics import Elements, Sums
-from transformer_jax.training.optimizers import adam
-from transformer_jax.training.schedules import noam_schedule, warmup_then_cosine_schedule
+from transformer_jax.training.optimizers import adam, stop_frozen, with_average, with_frozen
+from transformer_jax.training.schedules import SCHEDULES
 from transformer_jax.training.step import LossFunction, TrainState, UpdateRule, train_step
 from transformer_jax.trees import Arrays, Inputs, Params
+
+LOGGERS: Mapping[str, Callable[[Path, Position], Logger]] = MappingProxyType(
+    {"tensorboard": TensorBoardLogger, "csv": CsvLogger}
+)
 
 
 class Task:
@@ -30,10 +41,18 @@ class Task:
 
     name: str  # of the task, and of the run's directory
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
+    # By the names that the settings `schedule` and `logger` know; a task may have tables of its own.
+    schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
+    loggers: ClassVar[Mapping[str, Callable[[Path, Position], Logger]]] = LOGGERS
 
     def __init__(self, config: TrainingConfig, model: nn.Module | None = None) -> None:
         self.config = config
-        self.model = self.create_model() if model is None else model
+        if model is None:
+            self.config, read = watched(config)
+            model = self.create_model()
+            check_reads(type(self).__name__, config, read)
+            self.config = config
+        self.model = model
 
     @classmethod
     def config_class_of(cls, name: str) -> type[TrainingConfig]:
@@ -83,16 +102,14 @@ class Task:
         Raises:
             InputError: the warm-up is not shorter than the training.
         """
-        config = self.config
-        if config.schedule == "noam":
-            return noam_schedule(config.model_dim, config.warmup)
-        return warmup_then_cosine_schedule(config.lr, config.warmup, num_steps)
+        return self.schedules[self.config.schedule](self.config, num_steps)
 
     def create_optimizer(self, num_steps: int) -> optax.GradientTransformation:
         """The optimizer for a training of `num_steps` steps: Adam with the config's settings, if not overridden.
 
-        It gets the gradient of the mean loss, clipped to `config.gradient_clip`, and sees the parameters under their
-        names and in their shapes. Its learning rate should be `create_schedule(num_steps)`, which is what is logged.
+        It gets the gradient of the mean loss, clipped to `config.gradient_clip`, and sees the parameters that are not
+        frozen under their names and in their shapes. Its learning rate should be `create_schedule(num_steps)`, which is
+        what is logged.
         """
         config = self.config
         return adam(
@@ -108,8 +125,39 @@ class Task:
         """
         return train_step(state, batch, constants, loss_function=loss_function, rule=rule)
 
+    def create_loggers(self, directory: Path, position: Position) -> list[Logger]:
+        """The loggers of a run, those that `config.logger` names, if not overridden.
+
+        Args:
+            directory: of the run.
+            position: at which the run goes on; entries after it are to be removed.
+        """
+        return [self.loggers[name](directory, position) for name in self.config.logger_names]
+
+    def create_callbacks(self, loggers: Sequence[Logger]) -> list[Callback]:
+        """Callbacks of the task's own: none, if not overridden."""
+        return []
+
+    def attention_maps(self, params: Params, inputs: Inputs) -> Mapping[str, Sequence[Any]]:
+        """Attention maps for pictures of the training: for each kind (`encoder`) one `[B, H, T, S]` for each layer.
+
+        None, if not overridden. It is called after each evaluation, with the same inputs.
+        """
+        return {}
+
+    def next_command(self) -> str:
+        """A command to try when the training is over, which prints it: TensorBoard, if not overridden."""
+        return f"tensorboard --logdir {self.config.checkpoint_dir}"
+
     def predict(self, inputs: Any) -> Any:  # Any: a task's own types
         """The task's answer to inputs of its own kind, by the best parameters."""
+        raise NotImplementedError
+
+    def attention(self, inputs: Any) -> Any:  # Any: a task's own types
+        """The attention maps of an input as `predict` takes it, with labels; of many inputs a list.
+
+        A task returns `transformer_jax.tasks.attention_maps.LabelledMaps`.
+        """
         raise NotImplementedError
 
     # Pure functions made of the hooks.
@@ -142,10 +190,19 @@ class Task:
     def batch_loss(
         self, params: Params, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool
     ) -> Elements:
-        """`loss_function` of a batch as the loader gives it."""
+        """`loss_function` of a batch as the loader gives it; the gradient of frozen parameters is zero."""
+        if train and self.config.freeze is not None:
+            params = stop_frozen(params, self.config.freeze)
         batch = batch._replace(inputs=self.prepare(batch.inputs, constants))
         return self.loss_function(params, batch, key, train=train)
 
     def update_rule(self, num_steps: int) -> UpdateRule:
-        """How a gradient changes the parameters, in a training of `num_steps` steps."""
-        return UpdateRule(self.create_optimizer(num_steps), self.create_schedule(num_steps), self.config.gradient_clip)
+        """How a gradient changes the parameters, in a training of `num_steps` steps, but for the frozen ones."""
+        config, optimizer = self.config, self.create_optimizer(num_steps)
+        if config.freeze is not None:
+            optimizer = with_frozen(optimizer, config.freeze)
+        if config.ema is not None:
+            optimizer = with_average(optimizer, config.ema)
+        return UpdateRule(
+            optimizer, self.create_schedule(num_steps), config.gradient_clip, norms_every=config.log_every
+        )

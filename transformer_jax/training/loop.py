@@ -1,33 +1,37 @@
-"""The training loop: gives batches to the step runner, evaluates, saves, and calls the actions between steps."""
+"""The training loop: gives batches to the step runner, evaluates, saves, and calls the callbacks between steps."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-
-import jax
+from typing import Any, TypeVar
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.tensorboard import EventLog
-from transformer_jax.training.actions import Action, CheckFinite, EarlyStopping, LogMetrics, ProgressBar, SaveTimes
+from transformer_jax.runs.loggers import Logger, Position
+from transformer_jax.training.callbacks import (
+    Callback,
+    CheckFinite,
+    EarlyStopping,
+    Evaluation,
+    LogMetrics,
+    LogParameterNorms,
+    SaveTimes,
+    Step,
+)
+from transformer_jax.training.progress import format_metric, show_progress
 from transformer_jax.training.runner import Call, StepRunner
 from transformer_jax.training.signals import StopRequest
-from transformer_jax.training.step import TrainState
+from transformer_jax.training.step import TrainState, average_of
 from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.trees import Params
 
-Evaluate = Callable[[Params], dict[str, float]]  # mean metrics of parameters on the validation set
-
-
-def parameter_table(params: Params) -> str:
-    """One line for each array of the parameters: its path, its shape and its size; then the total."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    rows = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape, leaf.size) for path, leaf in leaves]
-    rows.append(("total", "", sum(size for *_, size in rows)))
-    width = max(len(path) for path, *_ in rows)
-    return "\n".join(f"{path:{width}}  {shape!s:>12}  {size:>12,}" for path, shape, size in rows)
+T = TypeVar("T")
+Evaluate = Callable[[TrainState], dict[str, float]]  # mean metrics of a state's parameters on the validation set
+CreateLoggers = Callable[[Path, Position], Sequence[Logger]]
+CreateCallbacks = Callable[[Sequence[Logger]], Sequence[Callback]]
 
 
 class TrainingLoop:
@@ -36,20 +40,23 @@ class TrainingLoop:
     The devices work on one call while the host makes the next one's batches. A resumed run divides its steps into other
     calls and still ends with the same parameters, bit for bit.
 
-    As a context manager it closes the event file and the progress bar.
+    As a context manager it closes the loggers, TensorBoard's event file among them, and the progress bar.
 
     Args:
         runner: runs the steps.
         initial: the state before the first step.
         loader: of the training set.
-        evaluate: on the validation set.
+        evaluate: a state's parameters, on the validation set.
         run: the directory of the run.
         config: settings of the training.
         request: to stop.
         stopwatch: times `train`, `eval`, `save`.
+        create_loggers: for the run's directory and the position at which the run goes on.
+        create_callbacks: the task's own, for these loggers.
 
     Raises:
-        InputError: at construction, if the run has checkpoints and none can be read (see `Checkpoints.newest`).
+        InputError: at construction, if the run has checkpoints and none can be read (see `Checkpoints.newest`), or two
+            callbacks or two loggers are of one class, so that their states would be mixed up.
     """
 
     def __init__(
@@ -62,6 +69,9 @@ class TrainingLoop:
         config: TrainingConfig,
         request: StopRequest,
         stopwatch: Stopwatch,
+        *,
+        create_loggers: CreateLoggers,
+        create_callbacks: CreateCallbacks,
     ) -> None:
         self.runner, self._loader, self._evaluate = runner, loader, evaluate
         self._run, self._config, self._request, self._stopwatch = run, config, request, stopwatch
@@ -75,32 +85,47 @@ class TrainingLoop:
         self.step = 0 if checkpoint is None else checkpoint.step  # done and logged; the state may be one call ahead
         self.evaluated_step = 0 if checkpoint is None else checkpoint.progress["evaluated_step"]
         self.state = runner.place(initial if checkpoint is None else checkpoint.state)
+        progress = {} if checkpoint is None else checkpoint.progress
         with contextlib.ExitStack() as opened:  # an error below closes them
             run.check()
             with run.writing():
-                files = None if checkpoint is None else checkpoint.progress["event_files"]
-                self._events = opened.enter_context(EventLog(run.path, self.step, self.evaluated_step, files))
-            self._bar = opened.enter_context(ProgressBar(self.step, self.num_steps))
-            log_metrics = LogMetrics([self._log_event, self._bar.log], config.log_every, self.steps_per_epoch)
-            self._actions: dict[str, Action] = {
-                "check_finite": CheckFinite(),
-                "log_metrics": log_metrics,
-                "progress_bar": self._bar,
-                "early_stopping": EarlyStopping(config.criterion, config.patience),
-            }
+                position = Position(self.step, self.evaluated_step, progress.get("loggers", {}))
+                self._loggers = _by_class("loggers", create_loggers(run.path, position))
+                for logger in self._loggers.values():
+                    opened.callback(logger.close)
+                    logger.log_settings(run.settings)
+            self._bar = show_progress(self.step, self.num_steps, quiet=config.quiet)
+            opened.callback(self._bar.close)
+            own = create_callbacks(list(self._loggers.values()))
+            self._callbacks = _by_class("callbacks", [*self._built_in_callbacks(), self._bar, *own])
             self._save_times = SaveTimes(config.checkpoint_every, config.checkpoint_minutes)
             if checkpoint is not None:
-                stopwatch.restore(checkpoint.progress["seconds"])
-                for name, state in checkpoint.progress["actions"].items():
-                    if name in self._actions:
-                        self._actions[name].restore(state)
-                print(f"Going on after step {self.step} of {self.num_steps}, from {run.path}")
+                self._restore(progress)
             self._opened = opened.pop_all()
+
+    def _built_in_callbacks(self) -> list[Callback]:
+        config = self._config
+        return [
+            CheckFinite(),
+            LogMetrics([self._log], config.log_every, self.steps_per_epoch),
+            LogParameterNorms(self._log),
+            EarlyStopping(config.criterion, config.patience),
+        ]
+
+    def _restore(self, progress: Mapping[str, Any]) -> None:  # Any: JSON
+        self._stopwatch.restore(progress["seconds"])
+        for name, state in progress["callbacks"].items():
+            if name in self._callbacks:
+                self._callbacks[name].restore(state)
+        self._bar.write(f"Going on after step {self.step} of {self.num_steps}, from {self._run.path}")
 
     def __enter__(self) -> "TrainingLoop":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if isinstance(error, FloatingPointError):
+            with contextlib.suppress(InputError):  # that it can't be written any more says less than the divergence
+                self._run.mark_diverged(self.step, str(error))
         with self._run.writing():
             self._opened.close()
 
@@ -113,6 +138,8 @@ class TrainingLoop:
             Interrupted: at SIGTERM or SIGINT; everything is saved.
         """
         self.train_until(self.num_steps)
+        for callback in self._callbacks.values():
+            callback.on_end(self.step)
 
     def train_until(self, step: int) -> None:
         """Go on until this step is done, and those that came in one call with it; all are logged then."""
@@ -120,12 +147,12 @@ class TrainingLoop:
             epoch, first_batch = divmod(self.step, self.steps_per_epoch)
             if first_batch == 0 and self.evaluated_step < self.step and self._ends_with_evaluation(epoch):
                 self._evaluate_epoch(epoch)
-            if self.step >= step or any(action.wants_to_stop for action in self._actions.values()):
+            if self.step >= step or any(callback.wants_to_stop for callback in self._callbacks.values()):
                 return
             self._train_epoch(epoch, first_batch, step)
 
     def best_params(self) -> Params:
-        """The parameters of the best checkpoint.
+        """The parameters of the best checkpoint, or their moving average where that is what makes it the best.
 
         Raises:
             FloatingPointError: no evaluation gave a finite number, or there was none.
@@ -133,7 +160,7 @@ class TrainingLoop:
         best = self._run.checkpoints.best(self.runner.collect(self.state))
         if best is None:
             raise FloatingPointError(f"val/{self._config.criterion.metric} was never a finite number")
-        params: Params = best.state.params
+        params: Params = average_of(best.state) if self._config.takes_average else best.state.params
         return params
 
     def _check_step(self, step: int) -> None:
@@ -172,21 +199,22 @@ class TrainingLoop:
         self.runner.keep_pace(call.num_steps, now - since)
         for sums in all_sums:
             self.step += 1
-            for action in self._actions.values():
-                action.on_step(self.step, sums, call.num_steps / (now - since))
+            step = Step(self.step, sums, call.num_steps / (now - since))
+            for callback in self._callbacks.values():
+                callback.on_step(step)
         return now
 
     def _evaluate_epoch(self, epoch: int) -> None:
         state = self.runner.collect(self.state)
         with self._stopwatch.during("eval"):
-            metrics = self._evaluate(state.params)
-        for action in self._actions.values():
-            action.on_evaluation(self.step, metrics)
+            metrics = self._evaluate(state)
+        evaluation = Evaluation(self.step, epoch, metrics, state.params)
+        for callback in self._callbacks.values():
+            callback.on_evaluation(evaluation)
         self.evaluated_step = self.step
         self._save(state, metrics)
         name = self._config.criterion.metric
-        value = f"{metrics[name]:.2%}" if name == "accuracy" else f"{metrics[name]:.4f}"
-        self._bar.write(f"Epoch {epoch}, step {self.step}: validation {name} {value}")
+        self._bar.write(f"Epoch {epoch}, step {self.step}: validation {name} {format_metric(name, metrics[name])}")
 
     def _save_is_due(self, count: int) -> bool:
         return self._request.signal_number is not None or self._save_times.is_due(self.step, self.step + count)
@@ -194,13 +222,16 @@ class TrainingLoop:
     def _save(self, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
         with self._stopwatch.during("save"):
             with self._run.writing():
-                self._events.flush()
+                for logger in self._loggers.values():
+                    logger.flush()
             self._run.check()
             progress = {
                 "evaluated_step": self.evaluated_step,
-                "event_files": self._events.files,
+                "num_steps": self.num_steps,
+                "criterion": str(self._config.criterion),
+                "loggers": {name: logger.state() for name, logger in self._loggers.items()},
                 "seconds": self._stopwatch.seconds,
-                "actions": {name: action.state() for name, action in self._actions.items()},
+                "callbacks": {name: callback.state() for name, callback in self._callbacks.items()},
             }
             self._run.checkpoints.save(self.step, state, progress, metrics)
             self._save_times.restart()
@@ -208,6 +239,17 @@ class TrainingLoop:
                 self._run.checkpoints.wait()
         self._request.raise_if_signalled(self.step)
 
-    def _log_event(self, step: int, scalars: Mapping[str, float]) -> None:
+    def _log(self, step: int, scalars: Mapping[str, float]) -> None:
         with self._run.writing():
-            self._events.log(step, scalars)
+            for logger in self._loggers.values():
+                logger.log(step, scalars)
+
+
+def _by_class(what: str, things: Sequence[T]) -> dict[str, T]:
+    """The things by the names of their classes, under which a checkpoint keeps their states."""
+    by_class = {type(thing).__name__: thing for thing in things}
+    if len(by_class) < len(things):
+        names = [type(thing).__name__ for thing in things]
+        double = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"there are two {what} of class {double}; checkpoints keep their states by the class's name")
+    return by_class

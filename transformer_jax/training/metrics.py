@@ -53,3 +53,8 @@ def means(steps: Sequence[Sums]) -> dict[str, float]:
         raise InputError("steps is empty; there must be at least one step to take the mean of")
     totals = jax.tree.map(lambda *parts: np.sum(parts, dtype=np.float64), *steps)
     return {name: float(total / weight) for name, (total, weight) in totals.items()}
+
+
+def with_weight(sums: Sums) -> Sums:
+    """The sums of the metrics that some element had a weight for; of the others there is no mean."""
+    return {name: (total, weight) for name, (total, weight) in sums.items() if weight}

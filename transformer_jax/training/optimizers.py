@@ -1,13 +1,17 @@
-"""The default optimizer, and the parameters that its weight decay applies to."""
+"""The default optimizer, what its weight decay applies to, frozen parameters, and the parameters' moving average."""
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.typing import ArrayLike
 
+from transformer_jax.errors import InputError
+from transformer_jax.training.parameter_paths import matching
 from transformer_jax.trees import Arrays, Params
 
 NOT_DECAYED = frozenset({"bias", "scale", "embedding"})  # names of parameters of dense layers, norms, embeddings
@@ -74,3 +78,107 @@ def decay_mask(params: Params) -> Params:
 
     mask: Params = jax.tree_util.tree_map_with_path(decays, params)
     return mask
+
+
+def with_frozen(optimizer: optax.GradientTransformation, patterns: str) -> optax.GradientTransformationExtraArgs:
+    """An optimizer that leaves some parameters as they are, bit for bit, and has no state for them.
+
+    The optimizer inside sees the others alone: neither its decay nor its norms touch the frozen ones.
+
+    Args:
+        optimizer: of the others.
+        patterns: of the frozen parameters' paths, see `matching`.
+
+    Raises:
+        InputError: when its `init` is called, if a pattern matches no parameter, or the patterns match all.
+    """
+
+    def labels(params: Params) -> Params:
+        named: Params = jax.tree.map(lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, patterns))
+        return named
+
+    return optax.partition({"trained": optimizer, "frozen": _keep()}, labels)
+
+
+def frozen_mask(params: Params, patterns: str) -> Params:
+    """For each parameter whether `patterns` freeze it.
+
+    Raises:
+        InputError: a pattern matches no parameter, or the patterns match all.
+    """
+    flat = flatten_dict(params, sep="/")
+    frozen = matching(patterns, flat.keys(), "freeze")
+    if len(frozen) == len(flat):
+        raise InputError(f"freeze is {patterns}, which is the whole model; something must be left to train")
+    mask: Params = unflatten_dict({path: path in frozen for path in flat}, sep="/")
+    return mask
+
+
+def stop_frozen(params: Params, patterns: str) -> Params:
+    """The same parameters; a gradient with respect to the frozen ones is zero, and is not computed."""
+    stopped: Params = jax.tree.map(
+        lambda array, frozen: jax.lax.stop_gradient(array) if frozen else array, params, frozen_mask(params, patterns)
+    )
+    return stopped
+
+
+def _keep() -> optax.GradientTransformation:
+    """Updates that change no bit of a parameter: -0.0, since adding 0.0 would turn -0.0 into 0.0."""
+
+    def update(
+        updates: Arrays, state: optax.EmptyState, params: Arrays | None = None
+    ) -> tuple[Arrays, optax.EmptyState]:
+        return jax.tree.map(lambda one: jnp.full_like(one, -0.0), updates), state
+
+    return optax.GradientTransformation(optax.init_empty_state, update)
+
+
+class AveragedState(NamedTuple):
+    """State of an optimizer `with_average`."""
+
+    inner: optax.OptState  # of the optimizer itself
+    average: Arrays  # of the parameters
+
+
+def with_average(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformationExtraArgs:
+    """An optimizer that also keeps an exponential moving average θ̄ of the parameters θ (Polyak and Juditsky 1992).
+
+    Each update sets θ̄ₜ = θ̄ₜ₋₁ + (1 - β) / (1 - βᵗ) (θₜ - θ̄ₜ₋₁), with the decay β and θ̄₁ = θ₁. That is the average with
+    the correction of its bias (Kingma and Ba 2015, section 7.2), so that the initial parameters have no part in it.
+    The updates are those of the optimizer.
+
+    Args:
+        optimizer: that updates the parameters.
+        decay: β, between 0 and 1.
+    """
+    inner = optax.with_extra_args_support(optimizer)
+
+    def init(params: Arrays) -> AveragedState:
+        return AveragedState(inner.init(params), jax.tree.map(jnp.zeros_like, params))
+
+    def update(
+        updates: Arrays,
+        state: AveragedState,
+        params: Arrays | None = None,
+        *,
+        step: ArrayLike | None = None,
+        **more: Any,
+    ) -> tuple[Arrays, AveragedState]:
+        if step is None or params is None:
+            raise TypeError("the average of the parameters needs params and the training's step in the update")
+        updates, inner_state = inner.update(updates, state.inner, params, step=step, **more)
+        # 1 - βᵗ by expm1: for a β near 1 the subtraction would lose digits.
+        rate = math.expm1(math.log(decay)) / jnp.expm1((jnp.asarray(step) + 1) * math.log(decay))
+
+        def averaged(average: Array, new: Array) -> Array:
+            # Chosen, not computed, at the first step and where nothing changes: a frozen parameter and its average are
+            # then the same to the last bit, the sign of a zero included.
+            is_new = (step == 0) | (new == average)
+            return jnp.where(is_new, new, average + rate.astype(new.dtype) * (new - average))
+
+        new = optax.apply_updates(params, updates)
+        return updates, AveragedState(inner_state, jax.tree.map(averaged, state.average, new))
+
+    # It treats each element by itself if the optimizer does.
+    kind = Elementwise if isinstance(optimizer, Elementwise) else optax.GradientTransformationExtraArgs
+    return kind(init, update)

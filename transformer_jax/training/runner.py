@@ -94,7 +94,7 @@ class StepRunner:
         def loss(params: Arrays, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool) -> Elements:
             return loss_function(self._layout.params(params), batch, constants, key, train=train)
 
-        self._step = functools.partial(step, loss_function=loss, rule=rule)
+        self._step = functools.partial(step, loss_function=loss, rule=rule._replace(named=self._layout.params))
         self._strategy, self._constants, self._state_shapes = strategy, constants, self._layout.shapes(state)
         self._batch_size, self._pace = batch_size, pace
         self._steps_per_call = pace.max_steps if pace.is_fixed else 1  # then as their duration allows

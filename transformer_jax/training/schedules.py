@@ -1,12 +1,16 @@
 """Learning-rate schedules: functions of the step, plain or traced."""
 
 import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jax.typing import ArrayLike
 
+from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, check_number, check_sizes
 
 
@@ -57,6 +61,18 @@ def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
     return schedule
 
 
+def ignores_num_steps(create_schedule: Callable[[int], optax.Schedule], num_steps: int) -> bool:
+    """Whether learning rates are the same however many steps follow, so that a finished run can be extended.
+
+    Args:
+        create_schedule: gives the schedule of a training of so many steps.
+        num_steps: for which it is compared with twice as many, at a hundred steps.
+    """
+    short, long = create_schedule(num_steps), create_schedule(2 * num_steps)
+    steps = np.unique(np.linspace(0, num_steps, 101, dtype=int)).tolist()
+    return all(float(short(step)) == float(long(step)) for step in steps)
+
+
 def _check_rate(base_lr: float) -> None:
     check_number("base_lr", base_lr)
     if not 0 < base_lr < math.inf:
@@ -69,3 +85,22 @@ def _check_warmup(warmup: int, max_iters: int) -> None:
     if not 0 <= warmup < max_iters:
         raise InputError(f"warmup is {warmup}; it must be at least 0 and below max_iters, which is {max_iters}")
     check_sizes(0, warmup=warmup)
+
+
+def _cosine(config: TrainingConfig, num_steps: int) -> optax.Schedule:
+    if config.warmup >= num_steps:
+        raise InputError(
+            f"warmup is {config.warmup}; it must be below {num_steps}, the number of steps (max_epochs is "
+            f"{config.max_epochs}): choose a shorter one (--warmup), or more epochs (--max-epochs)"
+        )
+    return warmup_then_cosine_schedule(config.lr, config.warmup, num_steps)
+
+
+def _noam(config: TrainingConfig, num_steps: int) -> optax.Schedule:
+    return noam_schedule(config.model_dim, config.warmup)
+
+
+# A schedule by the name that `schedule` gives it, from a run's settings and its number of steps.
+SCHEDULES: Mapping[str, Callable[[TrainingConfig, int], optax.Schedule]] = MappingProxyType(
+    {"cosine": _cosine, "noam": _noam}
+)

@@ -1,5 +1,6 @@
 """One training step as pure functions: gradients and their sums, then the update."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, no_type_check, runtime_checkable
 
 import flax.struct
@@ -10,9 +11,10 @@ from jax import Array
 from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.data.batch import Batch
+from transformer_jax.training.layer_norms import norms_where_due
 from transformer_jax.training.metrics import Elements, Sums, weighted_sums
 from transformer_jax.training.parallel import sum_over_devices
-from transformer_jax.trees import Arrays
+from transformer_jax.trees import Arrays, Params
 
 
 @no_type_check  # at run time, where JAX also makes states of shapes and of placeholders
@@ -40,12 +42,20 @@ class UpdateRule(NamedTuple):
 
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule  # learning rate at a step, for the log; the optimizer has its own
-    gradient_clip: float  # largest global norm of the gradient
+    gradient_clip: float | None  # largest global norm of the gradient; None does not clip
+    norms_every: int = 0  # steps between the norms of the gradient by layer, for the log; 0 for none
+    named: Callable[[Arrays], Params] = lambda params: params  # gives the state's parameters their names and shapes
 
 
 def initial_state(params: Arrays, optimizer: optax.GradientTransformation, key: PRNGKeyArray) -> TrainState:
     """The state before the first step."""
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), key)
+
+
+def average_of(state: TrainState) -> Params:
+    """The moving average of the parameters, in a state of an optimizer `with_average`."""
+    average: Params = state.opt_state.average
+    return average
 
 
 def train_step(
@@ -82,7 +92,7 @@ def gradients_and_sums(
 
 
 def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -> tuple[TrainState, Sums]:
-    """Apply the gradient of the mean loss, clipped by its global norm.
+    """Apply the gradient of the mean loss, clipped by its global norm if the rule says so.
 
     Args:
         state: before the update.
@@ -93,7 +103,7 @@ def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -
     weight = jnp.asarray(sums["loss"][1])
     norm = optax.tree.norm(gradients) / weight
     # One factor for mean and clipping: as divisions, XLA would do them element by element, and store the mean.
-    scale = jnp.minimum(1, rule.gradient_clip / norm) / weight
+    scale = (1 if rule.gradient_clip is None else jnp.minimum(1, rule.gradient_clip / norm)) / weight
     gradients = jax.tree.map(lambda gradient: (gradient * scale).astype(gradient.dtype), gradients)
     optimizer = optax.with_extra_args_support(rule.optimizer)
     loss = jnp.asarray(sums["loss"][0]) / weight
@@ -103,4 +113,7 @@ def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -
         "gradient_norm": (norm, jnp.ones(())),
         "learning_rate": (jnp.asarray(rule.schedule(state.step)), jnp.ones(())),
     }
+    if rule.norms_every:
+        is_due = (state.step + 1) % rule.norms_every == 0
+        sums |= norms_where_due(rule.named(gradients), 1 / scale / weight, is_due)
     return state.replace(step=state.step + 1, params=params, opt_state=opt_state), sums

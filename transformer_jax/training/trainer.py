@@ -1,8 +1,9 @@
 """TrainerModule: trains a task's model, evaluates it, predicts with it."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -10,27 +11,37 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from transformer_jax.config import TrainingConfig
-from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
+from transformer_jax.config import EMA, TrainingConfig
+from transformer_jax.data.batch import Samples
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader, import_pytorch
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.training.checks import check_loaders, check_metrics
-from transformer_jax.training.compilation import CompiledStep, begin_to_run_once
+from transformer_jax.runs.loggers import Logger
+from transformer_jax.runs.provenance import provenance
+from transformer_jax.runs.settings import settings_of
+from transformer_jax.training.attention_pictures import LogAttention
+from transformer_jax.training.callbacks import Callback
+from transformer_jax.training.checks import check_loaders, check_task, with_criterion
+from transformer_jax.training.compilation import begin_to_run_once
+from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.hooks import Task
-from transformer_jax.training.loop import TrainingLoop, parameter_table
-from transformer_jax.training.metrics import Sums, means, weighted_sums
-from transformer_jax.training.parallel import Replicated, sum_over_devices
+from transformer_jax.training.initial_params import check_initial, choose_initial
+from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.process_age import process_age
+from transformer_jax.training.programs import Programs, without_seed
+from transformer_jax.training.progress import parameter_table, quietly
+from transformer_jax.training.results import results_of, summary, write_end
 from transformer_jax.training.runner import Pace, StepRunner
+from transformer_jax.training.schedules import ignores_num_steps
 from transformer_jax.training.signals import StopRequest
-from transformer_jax.training.step import TrainState, initial_state
-from transformer_jax.training.stopwatch import Stopwatch
+from transformer_jax.training.step import TrainState, average_of, initial_state
 from transformer_jax.trees import Arrays, Inputs, Params
 
+Trainer = TypeVar("Trainer", bound="TrainerModule")
 
-class TrainerModule(Task):
+
+class TrainerModule(Evaluator):
     """Trains one model on one task. A subclass overrides the hooks of `Task`.
 
     Call `prepare_jax` before anything is computed, so that all CPU cores share the batches; `train_and_test` and the
@@ -43,30 +54,25 @@ class TrainerModule(Task):
     """
 
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
-        super().__init__(config, model)
-        self.strategy = Replicated(config.batch_size, config.num_devices)
-        self.shared_constants = self.strategy.place(constants)
-        self.stopwatch = Stopwatch("train", "eval", "compile", "save")
+        check_task(type(self), config, TrainerModule, has_model=model is not None)
+        super().__init__(config, constants, model)
         self.steps = 0  # that were trained
-        self._params: Params | None = None
+        self.began = 0.0  # age of the process, in seconds, when it began to work on this run
+        self._is_entered = False  # as a context manager, which keeps the run's directory until its end
         self._run: RunDirectory | None = None
-        self._eval_step = CompiledStep(self.eval_step, self.strategy, stopwatch=self.stopwatch)
-        self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
+        self._last_programs: list[tuple[Any, Programs]] = []  # at most one, and what it fits; Any: settings, shapes
 
-    @property
-    def params(self) -> Params:
-        """The best parameters: after `fit`, or set by hand. `evaluate`, `forward` and `predict` use them.
+    def __enter__(self: Trainer) -> Trainer:
+        self._is_entered = True
+        return self
 
-        Raises:
-            InputError: there are none yet.
-        """
-        if self._params is None:
-            raise InputError(f"{self.name} is not trained yet; call fit, or open a trained run with load_run")
-        return self._params
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._is_entered = False
+        self._close_run()
 
-    @params.setter
-    def params(self, params: Params) -> None:
-        self._params = params
+    def _close_run(self) -> None:
+        if self._run is not None and not self._is_entered:
+            self._run.close()
 
     @property
     def run(self) -> RunDirectory:
@@ -79,57 +85,46 @@ class TrainerModule(Task):
             raise InputError(f"{self.name} has no run directory yet; call fit")
         return self._run
 
-    @property
-    def constants(self) -> Arrays:
-        """The constants on the first device."""
-        return self.strategy.take(self.shared_constants)
-
-    # Pure functions that are compiled.
-
     def initial_state(self, example_batch: Samples, num_steps: int) -> TrainState:
         """The state before the first of `num_steps` steps: a function of the seed.
 
         Raises:
             InputError: the warm-up is not shorter than the training.
         """
-        _, finish = self._begin_initial_state(example_batch, self.create_optimizer(num_steps))
+        _, finish = self._begin_initial_state(example_batch, self.update_rule(num_steps).optimizer)
         return finish()
 
-    def eval_step(self, params: Params, batch: Batch, constants: Arrays = None) -> Sums:
-        """Sums of the metrics of one batch, without dropout."""
-        return sum_over_devices(
-            weighted_sums(self.batch_loss(params, batch, constants, None, train=False), batch.valid)
-        )
-
-    def _forward_step(self, params: Params, inputs: Inputs, constants: Arrays, *, return_attention: bool) -> Any:
-        return self.apply(params, self.prepare(inputs, constants), return_attention=return_attention)
-
-    # Training, evaluation, prediction.
-
-    def fit(self, train_loader: Loader, val_loader: Loader) -> None:
+    def fit(self, train_loader: Loader, val_loader: Loader, *, initial_params: Params | None = None) -> None:
         """Train for `config.max_epochs`, or go on with an interrupted run, and take the best parameters.
 
-        The run's directory is held until `test` has written the results.
+        The run's directory is held until the end; in a `with trainer:` block until the end of the block.
 
         Args:
             train_loader: from `make_loader`.
             val_loader: from `make_loader`.
+            initial_params: begin with these in the place of fresh ones; with `config.init_only` with a part of them.
 
         Raises:
-            InputError: a loader is not from `make_loader`, the warm-up is not shorter than the training, the run's
-                directory can't be used (see `RunDirectory`), or the config has `pretrained` (see `train_and_test`).
+            InputError: a loader is not from `make_loader`, the warm-up is not shorter than the training, the initial
+                parameters don't fit the model, the run's directory can't be used (see `RunDirectory`), or the config
+                has `pretrained`, or `init_from` without initial parameters (`train_and_test` reads both).
             FloatingPointError: the loss, the gradient or every evaluation is not finite.
             Interrupted: at SIGTERM or SIGINT; everything is saved.
         """
         if self.config.pretrained is not None:
             raise InputError(f"pretrained is {self.config.pretrained}; fit only trains, without it")
-        with self.training(train_loader, val_loader) as loop:
+        if self.config.seeds is not None or self.config.sweep:
+            raise InputError("fit trains one run; train_and_test reads seeds and sweep, and trains one for each")
+        with quietly(self.config), self.training(train_loader, val_loader, initial_params) as loop:
             loop.train()
             self.params = jax.device_put(loop.best_params())
             self.steps = loop.step
+        self._close_run()
 
     @contextlib.contextmanager
-    def training(self, train_loader: Loader, val_loader: Loader) -> Iterator[TrainingLoop]:
+    def training(
+        self, train_loader: Loader, val_loader: Loader, initial_params: Params | None = None
+    ) -> Iterator[TrainingLoop]:
         """The loop of a training that has begun, or resumed; it closes the run's directory after an error.
 
         Raises:
@@ -137,44 +132,42 @@ class TrainerModule(Task):
         """
         check_loaders(train_loader=train_loader, val_loader=val_loader)
         self.stopwatch.reset()
-        config, num_steps, example = self.config, len(train_loader) * self.config.max_epochs, train_loader.example()
-        rule = self.update_rule(num_steps)
-        shapes, finish_state = self._begin_initial_state(example, rule.optimizer)
-        runner = StepRunner(
-            self.train_step,
-            self.batch_loss,
-            rule,
-            self.strategy,
-            self.shared_constants,
-            shapes,
-            batch_size=config.batch_size,
-            pace=Pace.choose(
-                example, config.batch_size, len(train_loader), config.steps_per_call, train_loader.has_groups
-            ),
-            stopwatch=self.stopwatch,
-        )
+        self.config = config = self.config.resolved(len(train_loader))
+        num_steps, example = len(train_loader) * config.max_epochs, train_loader.example()
+        rule, shapes, finish_state, runner = self._programs(train_loader, example, num_steps)
+        begin = None if initial_params is None else choose_initial(initial_params, shapes.params, config)
         evaluated = self.strategy.shapes(shapes.params), self._pad(example), self.shared_constants
-        check_metrics(self._eval_step.result_shapes(*evaluated), config.criterion)
+        config = with_criterion(config, self._eval_step.result_shapes(*evaluated))
         if not train_loader.has_groups:  # else the example has the shapes of one group
             self._eval_step.begin_to_compile(*evaluated)
         data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants)
-        self._run = run = RunDirectory(config, self.name, data)
+        self._run = run = RunDirectory(
+            config,
+            self.name,
+            data,
+            None if begin is None else begin.digest,
+            lambda: ignores_num_steps(self.create_schedule, num_steps),
+        )
         try:
-            print(parameter_table(shapes.params))
+            check_initial(config, begin, is_resumed=bool(run.checkpoints.steps))
+            self._announce(shapes.params, num_steps)
             with StopRequest() as request:
                 is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
                 if not (is_trained or train_loader.has_groups):
                     runner.begin_to_compile(example)
                 import_pytorch()  # while the compiler works
+                state = finish_state(np.uint32(config.seed), example[0], self.constants)
                 with TrainingLoop(
                     runner,
-                    finish_state(),
+                    state if begin is None else begin.state_like(state, rule.optimizer),
                     train_loader,
-                    lambda params: self.evaluate(val_loader, params),
+                    lambda state: self._evaluate_state(val_loader, state),
                     run,
                     config,
                     request,
                     self.stopwatch,
+                    create_loggers=self.create_loggers,
+                    create_callbacks=lambda loggers: self._callbacks(loggers, val_loader),
                 ) as loop:
                     request.raise_if_signalled(loop.step)
                     yield loop
@@ -183,10 +176,67 @@ class TrainerModule(Task):
             run.close()
             raise
 
+    def _programs(self, train_loader: Loader, example: Samples, num_steps: int) -> Programs:
+        """The programs of a training; those of the one before where this one differs from it in the seed alone."""
+        config, steps_per_epoch = self.config, len(train_loader)
+        shapes_of_data = num_steps, steps_per_epoch, train_loader.has_groups, jax.tree.map(np.shape, example)
+        fits = without_seed(config), shapes_of_data
+        if [found for found, _ in self._last_programs] != [fits]:
+            rule = self.update_rule(num_steps)
+            shapes, finish_state = self._begin_initial_state(example, rule.optimizer)
+            pace = Pace.choose(
+                example, config.batch_size, steps_per_epoch, config.steps_per_call, train_loader.has_groups
+            )
+            runner = StepRunner(
+                self.train_step,
+                self.batch_loss,
+                rule,
+                self.strategy,
+                self.shared_constants,
+                shapes,
+                batch_size=config.batch_size,
+                pace=pace,
+                stopwatch=self.stopwatch,
+            )
+            self._last_programs[:] = [(fits, Programs(rule, shapes, finish_state, runner))]
+        return self._last_programs[0][1]
+
+    def can_repeat(self, config: TrainingConfig, constants: Arrays = None) -> bool:
+        """Whether these settings and constants differ from the trainer's in the seed and the run's directory alone."""
+        same = without_seed(config) == without_seed(self.config)
+        try:
+            return same and bool(jax.tree.all(jax.tree.map(np.array_equal, self.constants, constants)))
+        except ValueError:  # of another structure
+            return False
+
+    def repeat(self, config: TrainingConfig) -> None:
+        """Get ready to train again with another seed; what is compiled is used again, so no hook may read the seed.
+
+        Args:
+            config: for which `can_repeat` is true.
+        """
+        self.config, self._params, self._run, self.steps = config, None, None, 0
+
+    def _announce(self, params: Params, num_steps: int) -> None:
+        """Print what is about to be trained, where, and into which directory."""
+        if self.config.verbose:
+            print(parameter_table(params))
+        count = sum(leaf.size for leaf in jax.tree.leaves(params))
+        devices = f"{self.strategy.num_devices} × {self.strategy.device_kind}"
+        print(f"{self.name}: {count:,} parameters, {num_steps:,} steps on {devices}, into {self.run.path}")
+
+    def _callbacks(self, loggers: Sequence[Logger], val_loader: Loader) -> list[Callback]:
+        """The task's own, and the pictures of the first validation batch's attention."""
+        callbacks = self.create_callbacks(loggers)
+        if type(self).attention_maps is not Task.attention_maps:
+            inputs, _ = next(iter(val_loader))
+            callbacks.append(LogAttention(loggers, lambda params: self.attention_maps(params, inputs)))
+        return callbacks
+
     def _begin_initial_state(
         self, example: Samples, optimizer: optax.GradientTransformation
-    ) -> tuple[TrainState, Callable[[], TrainState]]:
-        """`initial_state`, compiled in the background: its shapes, and a function that waits for it."""
+    ) -> tuple[TrainState, Callable[..., TrainState]]:
+        """`initial_state`, compiled in the background: its shapes, and a function of seed, inputs and constants."""
 
         def init(seed: ArrayLike, inputs: Inputs, constants: Arrays) -> TrainState:
             params_key, step_key = jax.random.split(jax.random.key(seed))
@@ -204,58 +254,51 @@ class TrainerModule(Task):
         self.params = jax.device_put(params)
         self._run = RunDirectory(self.config, self.name)
 
-    def evaluate(self, loader: Iterable[Samples], params: Params | None = None) -> dict[str, float]:
-        """Mean of each metric over all elements of a loader; a short last batch counts for what it holds.
+    def _evaluate_state(self, loader: Loader, state: TrainState) -> dict[str, float]:
+        """Metrics of the parameters, and of their moving average if there is one."""
+        metrics = self.evaluate(loader, state.params)
+        if self.config.ema is not None:
+            averaged = self.evaluate(loader, average_of(state))
+            metrics |= {f"{EMA}{name}": value for name, value in averaged.items()}
+        return metrics
+
+    def test(
+        self, val_loader: Loader | None = None, test_loader: Loader | None = None, **more: Any
+    ) -> dict[str, Any]:  # Any: JSON
+        """Evaluate the best parameters on both sets, print every metric, and write `results.json` and the log's end.
+
+        After `load_run` nothing is written.
 
         Args:
-            loader: of batches.
-            params: the best ones if None.
-
-        Raises:
-            InputError: the loader gives no batch.
-        """
-        params = self.strategy.place(self.params if params is None else params)
-        steps = [self._eval_step(params, self._pad(samples), self.shared_constants) for samples in loader]
-        if not steps:
-            raise InputError("the loader gives no batch; evaluation needs at least one")
-        return means(jax.device_get(steps))
-
-    def _pad(self, samples: Samples) -> Batch:
-        """To the size of a batch; a larger one to what the devices can share."""
-        return pad_batch(samples, max(self.config.batch_size, self.strategy.rows_that_divide(num_rows(samples))))
-
-    def forward(self, inputs: Inputs, *, return_attention: bool = False) -> Any:  # Any: the model's output
-        """The model's output for a batch of inputs, without dropout: NumPy arrays."""
-        return jax.device_get(self._forward(self.params, inputs, self.constants, return_attention=return_attention))
-
-    def test(self, val_loader: Loader, test_loader: Loader, **more: Any) -> dict[str, Any]:  # Any: JSON
-        """Evaluate the best parameters, print the accuracy, write `results.json`, and close the run's directory.
-
-        Without an accuracy the metric of `config.criterion` is printed.
+            val_loader: from `make_loader`; the task's own data if None.
+            test_loader: from `make_loader`; the task's own data if None.
+            **more: further results of the task's own.
 
         Returns:
-            The content of `results.json`: metrics, accuracies as fractions, seconds, and `more` of the task's own.
+            The content of `results.json`: metrics, accuracies as fractions, seconds, settings, versions, and `more`.
+
+        Raises:
+            InputError: there are no parameters yet, no loader and no `load_data`, or the directory can't be written.
         """
+        if val_loader is None or test_loader is None:
+            data = self._own_data()
+            val_loader, test_loader = val_loader or data.val_loader, test_loader or data.test_loader
         with self.stopwatch.during("eval"):
             metrics = {name: self.evaluate(loader) for name, loader in (("val", val_loader), ("test", test_loader))}
-        shown = next(name for name in ("accuracy", self.config.criterion.metric, "loss") if name in metrics["val"])
-        for name, of_set in metrics.items():
-            label = f"{name.capitalize()} {shown}:".ljust(len(f"Test {shown}:"))
-            print(label, f"{of_set[shown]:.2%}" if shown == "accuracy" else f"{of_set[shown]:.4f}")
-        seconds = self.stopwatch.seconds
+        with quietly(self.config):
+            print(*summary(metrics, self.config.criterion.metric), sep="\n")
         results = {
-            **{f"{name}_acc": of_set["accuracy"] for name, of_set in metrics.items() if "accuracy" in of_set},
-            **metrics,
+            **results_of(metrics, self.stopwatch.seconds),
             "steps": self.steps,
-            "train_seconds": seconds["train"],
-            "compile_seconds": seconds["compile"],
-            "eval_seconds": seconds["eval"],
-            "total_seconds": process_age(),
+            "total_seconds": process_age() - self.began,
             "device": self.strategy.device_kind,
             "num_devices": self.strategy.num_devices,
             "seed": self.config.seed,
+            "criterion": str(self.config.criterion),
+            **provenance(settings_of(self.name, self.config)),
             **more,
         }
-        self.run.write_results(results)
-        self.run.close()
+        if self._run is not None:
+            write_end(self._run, self.create_loggers, metrics, results)
+            self._close_run()
         return results

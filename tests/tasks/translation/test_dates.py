@@ -6,11 +6,15 @@ from collections import Counter
 import jax
 import numpy as np
 import pytest
+from babel.dates import format_date
 
+from transformer_jax import load_run
 from transformer_jax.data.loader import make_loader
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.translation.byte_text import END, PAD, START, decode
 from transformer_jax.tasks.translation.dates import (
+    FIRST_DAY,
+    LAST_DAY,
     LOCALES,
     SPLITS,
     STYLES,
@@ -18,6 +22,7 @@ from transformer_jax.tasks.translation.dates import (
     date_pairs,
     days_of,
     load_dates,
+    typed,
     write_date,
 )
 
@@ -41,6 +46,29 @@ from transformer_jax.tasks.translation.dates import (
 )
 def test_known_dates(locale, style, words):
     assert write_date(datetime.date(2017, 1, 3), locale, style) == words
+
+
+@pytest.mark.parametrize("locale", LOCALES)
+def test_a_date_as_cldr_writes_it_is_cleaned_to_what_was_trained_on(locale):
+    day = datetime.date(2017, 1, 3)
+    for style in STYLES:
+        assert typed(format_date(day, style, locale)) == write_date(day, locale, style)
+
+
+def test_what_nobody_types_is_cleaned_off():
+    assert typed(" 3\u00a0janvier\u202f2017\n") == "3 janvier 2017"
+    assert typed("\u200e03\u200f/01\u200f/2017\u200e") == "03/01/2017"
+    assert typed("3 января 2017 г.") == "3 января 2017 г."
+
+
+@pytest.mark.slow
+def test_dates_as_cldr_writes_them_are_read_as_well_as_typed_ones():
+    rng, days = np.random.default_rng(5), (LAST_DAY - FIRST_DAY).days + 1
+    dates = [FIRST_DAY + datetime.timedelta(int(day)) for day in rng.integers(days, size=1200)]
+    words = [format_date(day, str(rng.choice(STYLES)), str(rng.choice(LOCALES))) for day in dates]
+    assert sum(text != typed(text) for text in words) > 50  # Arabic and Russian ones
+    right = [text == day.isoformat() for text, day in zip(load_run("dates").predict(words), dates, strict=True)]
+    assert np.mean(right) >= 0.995
 
 
 @pytest.mark.slow
@@ -109,8 +137,9 @@ def loader(dataset, **options):
 
 
 def test_data_sets_hold_the_pairs_in_order(splits):
-    assert [len(dataset) for dataset in splits] == [1009, 211, 101]
-    for split, dataset in zip(SPLITS, splits, strict=True):
+    assert [len(getattr(splits, split)) for split in SPLITS] == [1009, 211, 101]
+    for split in SPLITS:
+        dataset = getattr(splits, split)
         assert dataset.pairs == date_pairs(split, len(dataset))
 
 
@@ -118,7 +147,7 @@ def test_data_sets_hold_the_pairs_in_order(splits):
 def test_batches_have_at_most_four_shapes(splits):
     shapes = Counter(
         (inputs.source.shape[1], inputs.target.shape[1] + 1)
-        for dataset in splits
+        for dataset in (splits.train, splits.val, splits.test)
         for inputs, _ in loader(dataset, shuffle=True)
     )
     assert sum(shapes.values()) == 145 + 31 + 15

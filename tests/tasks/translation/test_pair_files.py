@@ -5,13 +5,13 @@ import pytest
 from transformer_jax.data.length_buckets import Shape
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.translation.padded_pairs import PairDataset, TextPair
-from transformer_jax.tasks.translation.pair_files import load_pairs, read_pairs, split_pairs
+from transformer_jax.tasks.translation.pair_files import load_pairs, read_pairs, split_pairs, summary
 
 
 @pytest.fixture
 def file(tmp_path):
-    def write(content: bytes):
-        path = tmp_path / "pairs.tsv"
+    def write(content: bytes, name: str = "pairs"):
+        path = tmp_path / f"{name}.tsv"
         path.write_bytes(content)
         return path
 
@@ -61,7 +61,10 @@ def test_only_a_newline_ends_a_line(file):
         (b"", ": no pairs left; the file is empty"),
         (b"\xef\xbb\xbf\r\n", ": no pairs left; the file is empty"),
         (b"abcdefgh\ta\nb\tabcdefgh\n", ": no pairs left; all 2 are longer than max_bytes, 7"),
-        (b"a\tb\na\tc\nd\te\n", ": 2 different source texts; training, validation and test need at least one each"),
+        (
+            b"a\tb\na\tc\nd\te\n",
+            ": 2 different source texts; there must be at least 3, one for training, validation and test each",
+        ),
     ],
 )
 def test_bad_input_is_named_with_file_line_and_reason(file, content, message):
@@ -79,16 +82,74 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         load_pairs(tmp_path)
 
 
-def test_pairs_longer_than_the_limit_are_counted(file, capsys):
-    path = file("aaaaaaa\tb\nééé\tb\néééé\tb\nc\tdddddddd\ne\tf\ng\th\n".encode())
-    splits = load_pairs(path, max_bytes=7)
-    assert capsys.readouterr().out == f"{path}: 2 of 6 pairs left out, longer than 7 bytes\n"
-    assert {pair.source for dataset in splits for pair in dataset.pairs} == {"aaaaaaa", "ééé", "e", "g"}
+def sources(*datasets: PairDataset) -> set[str]:
+    return {pair.source for dataset in datasets for pair in dataset.pairs}
 
 
-def test_nothing_is_printed_when_nothing_is_left_out(file, capsys):
-    load_pairs(file(b"a\tb\nc\td\ne\tf\n"))
-    assert capsys.readouterr().out == ""
+def test_pairs_longer_than_the_limit_are_counted(file):
+    splits = load_pairs(file("aaaaaaa\tb\nééé\tb\néééé\tb\nc\tdddddddd\ne\tf\ng\th\n".encode()), max_bytes=7)
+    assert sources(splits.train, splits.val, splits.test) == {"aaaaaaa", "ééé", "e", "g"}
+    assert splits.counts() == {"train": 2, "val": 1, "test": 1, "too_long": 2, "held_elsewhere": 0}
+    assert summary(splits) == (
+        "Pairs: 2 for training, 1 for validation, 1 for test; 2 left out as longer than --max-bytes"
+    )
+
+
+def test_nothing_is_said_where_nothing_is_left_out(file):
+    splits = load_pairs(file(b"a\tb\nc\td\ne\tf\n"))
+    assert summary(splits) == "Pairs: 1 for training, 1 for validation, 1 for test"
+
+
+LINES = b"a\tA\nb\tB\nc\tC\nd\tD\ne\tE\n"
+
+
+def test_files_of_their_own_are_the_validation_and_the_test_set(file):
+    path, val, test = file(LINES), file(b"b\tB\nb\tBB\nx\tX\n", "val"), file(b"y\tY\nlong text\tY\n", "test")
+    splits = load_pairs(path, val_path=val, test_path=test, max_bytes=7)
+    assert [pair.target for pair in splits.val.pairs] == ["B", "BB", "X"]
+    assert [pair.target for pair in splits.test.pairs] == ["Y"]
+    assert [pair.target for pair in splits.train.pairs] == ["A", "C", "D", "E"]  # b would have been trained on
+    assert splits.counts() == {"train": 4, "val": 3, "test": 1, "too_long": 1, "held_elsewhere": 1}
+    assert summary(splits) == (
+        "Pairs: 4 for training, 3 for validation, 1 for test; 1 left out as longer than --max-bytes; "
+        "1 left out of training as their source is in --val-data or --test-data"
+    )
+
+
+@pytest.mark.parametrize(("given", "drawn"), [("val", "test"), ("test", "val")])
+def test_where_one_file_is_given_the_other_set_is_drawn(file, given, drawn):
+    splits = load_pairs(file(LINES), **{f"{given}_path": file(b"x\tX\n", given)})
+    assert sources(getattr(splits, given)) == {"x"}
+    assert len(getattr(splits, drawn)) == 1
+    assert sources(splits.train, getattr(splits, drawn)) == set("abcde")
+    assert splits.train.shapes == splits.val.shapes == splits.test.shapes
+
+
+@pytest.mark.parametrize(
+    ("content", "given", "message"),
+    [
+        (b"a\tb\n", ["val"], "1 different source texts that are in no other file; there must be at least 2, one for "
+         "training and test each"),
+        (b"a\tb\n", ["test"], "1 different source texts that are in no other file; there must be at least 2, one for "
+         "training and validation each"),
+        (b"x\tb\n", ["val", "test"], "0 different source texts that are in no other file; there must be at least 1, "
+         "one for training"),
+    ],
+)  # fmt: skip
+def test_too_few_pairs_beside_the_other_files_are_an_error(file, content, given, message):
+    path, other = file(content), file(b"x\tX\n", "other")
+    with pytest.raises(InputError) as error:
+        load_pairs(path, **{f"{name}_path": other for name in given})
+    assert str(error.value) == f"{path}: {message}"
+
+
+def test_a_bad_line_of_another_file_is_named_with_that_file(file):
+    val = file(b"no tab\n", "val")
+    with pytest.raises(InputError, match=f"^{val}:1: no tab"):
+        load_pairs(file(LINES), val_path=val)
+    empty = file(b"", "test")
+    with pytest.raises(InputError, match=f"^{empty}: no pairs left; the file is empty"):
+        load_pairs(file(LINES), test_path=empty)
 
 
 PAIRS = [TextPair(f"source {number % 307}", f"target {number}") for number in range(613)]

@@ -101,8 +101,8 @@ def log_probabilities(translator: TranslationTrainer, sources: list[str], transl
 
 @pytest.mark.slow
 def test_beam_search_finds_more_probable_translations_where_greedy_decoding_is_unsure(translator):
-    rng = np.random.default_rng(3)
-    texts = ["".join(rng.choice(list("abcdefghijklmnopqrstuvwxyz "), rng.integers(1, 17))) for _ in range(97)]
+    rng = np.random.default_rng(4)
+    texts = ["".join(rng.choice(list("abcdefghijklmnopqrstuvwxyz"), rng.integers(1, 17))) for _ in range(97)]
     greedy, wide, longer = (
         with_settings(translator, beam_width=width, length_penalty=penalty).predict(texts)
         for width, penalty in ((1, 0.0), (5, 0.0), (5, 5.0))
@@ -205,3 +205,38 @@ def test_the_command_line_shows_an_error_in_one_line_with_status_2(tmp_path, arg
     assert outcome.stderr.count("\n") == 1
     assert message in outcome.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_the_command_translates_with_a_model_that_ships_and_with_another_search(copying):
+    outcome = call(
+        "translate.py", "--interactive", "--pretrained", "dates", stdin="16 января 1931\u202fг.\r\n3. Mai 2017"
+    )
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert outcome.stdout == "1931-01-16\n2017-05-03\n"
+    by_path = call("translate.py", "--interactive", "--pretrained", copying, "--beam-width", 3, stdin="abc\n")
+    assert (by_path.status, by_path.stdout) == (0, "ABC\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--pretrained", "reverse"], "pretrained is reverse, a model of the task ReverseTask"),
+        (["--pretrained", "nowhere"], "nowhere"),
+        (["--checkpoint-dir", "nowhere"], "nowhere/TranslationTask holds no run: train one first, or translate with"),
+        (["--name", "mine", "--checkpoint-dir", "nowhere"], "nowhere/mine holds no run"),
+        (["--pretrained", "dates", "--max-epochs", "3"], "max_epochs is 3, but --interactive trains nothing; it reads"),
+        (["--typo"], "Unrecognized options: --typo"),
+    ],
+)
+def test_interactive_says_in_one_line_what_it_cannot_do(arguments, message):
+    outcome = call("translate.py", "--interactive", *arguments)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert outcome.stderr.count("\n") == 1
+    assert message in outcome.stderr
+
+
+def test_help_lists_interactive():
+    printed = " ".join(call("translate.py", "--help").stdout.split())
+    assert "--interactive" in printed
+    assert "translate standard input line by line, with the run of --checkpoint-dir and --name" in printed

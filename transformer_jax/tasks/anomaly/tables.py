@@ -6,8 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Num
 
+from transformer_jax.errors import InputError
 from transformer_jax.tasks.anomaly.features import cifar100_features
 from transformer_jax.tasks.anomaly.sets import check_features, stratified_split
+
+MAX_PIXEL = 16  # of scikit-learn's digits
 
 
 class FeatureTable(NamedTuple):
@@ -34,8 +37,21 @@ def digits_table() -> FeatureTable:
     labels = digits.target[order]
     rest, test = stratified_split(labels, 0.2)
     train, val = stratified_split(labels[rest], 0.1)
-    features = (digits.data[order] / 16).astype(np.float32)
-    return FeatureTable(features, labels, digits.images[order], rest[train], rest[val], test)
+    images = digits.images[order]
+    return FeatureTable(digits_features(images), labels, images, rest[train], rest[val], test)
+
+
+def digits_features(images: Num[np.ndarray, "*B 8 8"]) -> Float[np.ndarray, "*B 64"]:
+    """The features of digits: their pixels, 0 … 16, as numbers 0 … 1.
+
+    Raises:
+        InputError: a pixel is outside 0 … 16, or not finite.
+    """
+    outside = images[~((images >= 0) & (images <= MAX_PIXEL))]
+    if outside.size:
+        raise InputError(f"inputs holds the pixel {outside[0]}; pixels of the digits may be 0 … {MAX_PIXEL}")
+    features: Float[np.ndarray, "*B 64"] = images.reshape(*images.shape[:-2], 64) / MAX_PIXEL
+    return features.astype(np.float32)
 
 
 def cifar100_table(

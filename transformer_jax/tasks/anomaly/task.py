@@ -4,8 +4,9 @@ The model is permutation-equivariant, without positions, and the softmax is over
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,88 +17,23 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.config import TrainingConfig, check_at_least, check_memory, setting
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import Loader, make_loader
-from transformer_jax.errors import InputError, check_probability
-from transformer_jax.nn.checks import check_sequence
+from transformer_jax.errors import InputError
+from transformer_jax.nn.checks import as_array, check_sequence
 from transformer_jax.nn.predictor import TransformerPredictor
-from transformer_jax.tasks.anomaly.features import check_resolution, has_cifar100
+from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
+from transformer_jax.tasks.anomaly.config import Cifar100Config as Cifar100Config
+from transformer_jax.tasks.anomaly.config import DigitsConfig as DigitsConfig
+from transformer_jax.tasks.anomaly.features import has_cifar100
 from transformer_jax.tasks.anomaly.report import permutation_error, predict_sets, print_mistakes, save_pictures
 from transformer_jax.tasks.anomaly.sets import AnomalySets
-from transformer_jax.tasks.anomaly.tables import FeatureTable, cifar100_table, digits_table
+from transformer_jax.tasks.anomaly.tables import FeatureTable
+from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AnomalyConfig(TrainingConfig):
-    """Train a Transformer to find the image that is of another class than the rest of its set.
-
-    Raises:
-        InputError: at construction, for a value that cannot work.
-    """
-
-    dataset: ClassVar[str]  # name of the data set of images
-    batch_size: int = 64  # sets in one step
-    warmup: int = 100  # steps in which the learning rate rises from 0 to its peak
-    set_size: int = 10  # images in a set, the odd one among them
-    model_dim: int = setting(64, of_model=True)  # width of the model
-    num_heads: int = setting(4, of_model=True)  # attention heads, a divisor of the width
-    num_layers: int = setting(2, of_model=True)  # encoder blocks
-    dropout_prob: float = setting(0.1, of_model=True)  # dropout probability in the encoder and the output network
-    input_dropout_prob: float = setting(0.1, of_model=True)  # dropout probability of the image features
-    data_dir: Path = setting(Path("data"), machine=True)  # directory of CIFAR-100 and its features
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 2, "set_size")
-        check_probability("input_dropout_prob", self.input_dropout_prob)
-        maps = 4 * self.batch_size * self.num_heads * self.set_size**2
-        check_memory(self, "the attention of a layer", maps, "batch_size", "num_heads", "set_size")
-
-    def table(self) -> FeatureTable:
-        """Features, label and split of every image."""
-        raise NotImplementedError
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DigitsConfig(AnomalyConfig):
-    """Find the odd one among handwritten digits of 8×8 pixels, which scikit-learn contains.
-
-    The defaults reach about 99 % on test, in 15 seconds on two CPU cores.
-    """
-
-    dataset: ClassVar[str] = "digits"
-    max_epochs: int = 60  # passes over the training set
-    lr: float = 1e-3  # peak learning rate of the cosine schedule
-
-    def table(self) -> FeatureTable:
-        return digits_table()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cifar100Config(AnomalyConfig):
-    """Find the odd one among images of CIFAR-100, from the features of a ResNet-34 that was trained on ImageNet.
-
-    The defaults are the tutorial's settings, with which it reports 94.66 % on test.
-    """
-
-    dataset: ClassVar[str] = "cifar100"
-    max_epochs: int = 100  # passes over the training set
-    model_dim: int = setting(256, of_model=True)  # width of the model
-    num_layers: int = setting(4, of_model=True)  # encoder blocks
-    features_dir: Path | None = setting(None, machine=True)  # directory of ready feature files, if any
-    resolution: int = 224  # pixels to which images are enlarged for the ResNet
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_resolution(self.resolution)
-
-    def table(self) -> FeatureTable:
-        return cifar100_table(self.data_dir, self.features_dir, self.resolution)
 
 
 class AnomalyTrainer(TrainerModule):
@@ -111,7 +47,7 @@ class AnomalyTrainer(TrainerModule):
 
     def __init__(self, config: AnomalyConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         super().__init__(config, constants, model)
-        self._scores = jax.jit(self.apply)
+        self._scores = jax.jit(self.apply, static_argnames="return_attention")
 
     @classmethod
     def config_class_of(cls, name: str) -> type[AnomalyConfig]:
@@ -143,17 +79,64 @@ class AnomalyTrainer(TrainerModule):
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B]
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
-    def predict(self, inputs: Float[ArrayLike, "B S F"]) -> Float[np.ndarray, "B S"]:
-        """The probability of each image of each set being the odd one out, from the images' features.
+    def attention_maps(
+        self, params: Params, inputs: Int[np.ndarray, "B S"]
+    ) -> Mapping[str, Sequence[Float[np.ndarray, "1 H S S"]]]:
+        # Of one set, as `save_pictures` at the end: one program does for both.
+        _, layers = self.forward(inputs[:1], return_attention=True, params=params)
+        return {"encoder": layers}
+
+    def predict(self, inputs: ArrayLike | Sequence[Any]) -> Float[np.ndarray, "*B S"]:
+        """The probability of each image being the odd one out of its set; `odd_one_out` gives the most probable one.
+
+        Args:
+            inputs: one set or a batch of sets: features `[S, F]` or `[B, S, F]`, or the digits' images `[S, 8, 8]` or
+                `[B, S, 8, 8]` with pixels 0 … 16.
 
         Raises:
-            InputError: `inputs` are no features `[B, S, F]` of a floating-point type, or one is not finite.
+            InputError: `inputs` are of another shape, features of no floating-point type, or not finite; a pixel is
+                outside 0 … 16.
         """
-        check_sequence("inputs", inputs)
-        broken = np.argwhere(~np.isfinite(np.asarray(inputs)))
+        sets, is_one = self._sets(inputs)
+        probabilities = np.asarray(nn.softmax(self._scores(self.params, sets)[..., 0]))
+        return probabilities[0] if is_one else probabilities
+
+    def odd_one_out(self, inputs: ArrayLike | Sequence[Any]) -> int | Int[np.ndarray, " B"]:
+        """The position of the most probable odd one in a set, or `[B]` those of many sets.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        found = self.predict(inputs).argmax(-1)
+        return found if found.ndim else int(found)
+
+    def attention(self, inputs: ArrayLike | Sequence[Any]) -> LabelledMaps | list[LabelledMaps]:
+        """The encoder's attention maps of one set, or of each of many; labels are the positions in the set.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        sets, is_one = self._sets(inputs)
+        _, layers = jax.device_get(self._scores(self.params, sets, return_attention=True))
+        labels = {"encoder": range(sets.shape[1])}
+        maps = [LabelledMaps({"encoder": [layer[n] for layer in layers]}, labels, labels) for n in range(len(sets))]
+        return maps[0] if is_one else maps
+
+    def _sets(self, inputs: object) -> tuple[Float[np.ndarray, "B S F"], bool]:
+        """The features of the sets, and whether there is one set, which is no batch."""
+        array, image_shape = np.asarray(as_array("inputs", inputs)), self.config.image_shape
+        is_image = array.ndim > len(image_shape) and array.shape[-len(image_shape) :] == image_shape
+        if is_image and np.issubdtype(array.dtype, np.number):
+            array = self.config.features_of(array)
+        is_one = array.ndim == 2
+        sets = array[None] if is_one else array
+        check_sequence("inputs", sets)
+        broken = np.argwhere(~np.isfinite(sets))
         if len(broken):
             raise InputError(f"inputs holds a feature that is not finite, in set {broken[0, 0]} at {broken[0, 1]}")
-        return np.asarray(nn.softmax(self._scores(self.params, inputs)[..., 0]))
+        if isinstance(self.model, TransformerPredictor):
+            check_sequence("inputs", sets, len(self.params["input_layer"]["kernel"]))
+        return sets, is_one
 
 
 def default_config(data_dir: Path = Path("data")) -> AnomalyConfig:

@@ -1,5 +1,6 @@
 """Text as UTF-8 bytes: no vocabulary file, any language, nothing out of vocabulary."""
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,6 +46,21 @@ def decode(ids: Sequence[int] | Integer[np.ndarray | Array, " T"]) -> str:
     if ends.size:
         array = array[: ends[0]]
     return array[array < PAD].astype(np.uint8).tobytes().decode(errors="replace")
+
+
+def characters(text: str) -> list[str]:
+    """A label for each byte of a text: the character at its first byte, a dot at its other bytes."""
+    return [label for character in text for label in (character, *"·" * (len(character.encode()) - 1))]
+
+
+def labels(ids: Sequence[int] | Integer[np.ndarray, " T"]) -> list[str]:
+    """A label for each id: `characters` of a text; hexadecimal numbers for bytes that are no text, names for others."""
+    array = np.asarray(ids, np.int64)
+    if (array < PAD).all():
+        with contextlib.suppress(UnicodeDecodeError):
+            return characters(array.astype(np.uint8).tobytes().decode())
+    names = {PAD: "pad", START: "start", END: "end"}
+    return [names.get(number, f"{number:02X}") for number in array.tolist()]
 
 
 def pad(sequences: Sequence[Int[np.ndarray, " _"]], length: int) -> Int[np.ndarray, "B {length}"]:

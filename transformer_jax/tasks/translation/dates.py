@@ -32,7 +32,7 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 HELD_OUT = 0.05  # of all days for validation, and as many for the test
 
 # CLDR has no-break spaces and marks of direction; people type plain spaces and no marks.
-TYPED = {0x00A0: " ", 0x202F: " ", 0x200F: None}
+TYPED = {0x00A0: " ", 0x202F: " ", 0x200E: None, 0x200F: None}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +53,12 @@ def write_date(day: datetime.date, locale: str, style: str) -> str:
     check_choice("style", style, STYLES)
     from babel.dates import format_date
 
-    return format_date(day, style, _locale(locale)).translate(TYPED)
+    return typed(format_date(day, style, _locale(locale)))
+
+
+def typed(text: str) -> str:
+    """A date as people type it: plain spaces for no-break ones, no marks of direction, no white space around."""
+    return text.translate(TYPED).strip()
 
 
 def date_pairs(split: Split, size: int, seed: int = 42) -> list[DatePair]:

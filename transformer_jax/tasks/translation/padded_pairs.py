@@ -74,19 +74,27 @@ class PairDataset:
         return fingerprint([], [np.array(self.shapes), *self._lengths, *arrays])
 
 
-class PairSplits(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class PairSplits:
     """Training, validation and test set, padded to the same shapes."""
 
     train: PairDataset
     val: PairDataset
     test: PairDataset
+    too_long: int = 0  # pairs that were left out for their length
+    held_elsewhere: int = 0  # pairs left out of training since their source is in the validation or test set
+
+    def counts(self) -> dict[str, int]:
+        """Pairs in each set, and pairs that were left out."""
+        numbers = {name: len(getattr(self, name)) for name in ("train", "val", "test")}
+        return {**numbers, "too_long": self.too_long, "held_elsewhere": self.held_elsewhere}
 
 
 def padded_splits(train: Sequence[TextPair], val: Sequence[TextPair], test: Sequence[TextPair]) -> PairSplits:
     """Data sets of three lists of pairs, padded to shapes that are chosen for all of them together."""
     sources, targets = zip(*(_lengths(pairs) for pairs in (train, val, test)), strict=True)
     shapes = choose_shapes(np.concatenate(sources), np.concatenate(targets))
-    return PairSplits(*(PairDataset(pairs, shapes) for pairs in (train, val, test)))
+    return PairSplits(PairDataset(train, shapes), PairDataset(val, shapes), PairDataset(test, shapes))
 
 
 def _lengths(pairs: Sequence[TextPair]) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:

@@ -4,6 +4,7 @@ The first column is the source, the second the target; further ones are ignored.
 """
 
 import codecs
+import dataclasses
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,25 +21,46 @@ HELD_OUT = 0.05  # of all sources for validation, and as many for the test
 MAX_HELD_OUT = 2_000  # sources in each of the two; decoding takes long
 
 
-def load_pairs(path: Path, *, max_bytes: int = 256, seed: int = 42) -> PairSplits:
-    """Data sets of a file's pairs; no source text is in two of them.
+def load_pairs(
+    path: Path, *, val_path: Path | None = None, test_path: Path | None = None, max_bytes: int = 256, seed: int = 42
+) -> PairSplits:
+    """Data sets of the pairs in files; no source text of the training set is in another one.
 
-    Pairs with a text of more than `max_bytes` bytes in UTF-8 are left out; their number is printed.
+    Pairs with a text of more than `max_bytes` bytes in UTF-8 are left out.
+
+    Args:
+        path: file of pairs.
+        val_path, test_path: files of the validation and the test pairs; None takes a part of the first file's.
+        max_bytes: of a text.
+        seed: of the split.
 
     Raises:
-        InputError: the file cannot be read, a line is no pair, or too few pairs are left.
+        InputError: a file cannot be read, a line is no pair, or too few pairs are left.
     """
-    pairs = read_pairs(path)
-    short = [pair for pair in pairs if max(len(pair.source.encode()), len(pair.target.encode())) <= max_bytes]
-    if len(short) < len(pairs):
-        print(f"{path}: {len(pairs) - len(short)} of {len(pairs)} pairs left out, longer than {max_bytes} bytes")
-    if not short:
-        reason = f"all {len(pairs)} are longer than max_bytes, {max_bytes}" if pairs else "the file is empty"
-        raise InputError(f"{path}: no pairs left; {reason}")
+    paths = {"all": path, "val": val_path, "test": test_path}
+    read = {name: read_pairs(file) for name, file in paths.items() if file is not None}
+    short = {name: _short_pairs(paths[name], pairs, max_bytes) for name, pairs in read.items()}
     try:
-        return padded_splits(*split_pairs(short, seed))
+        parts = split_pairs(short["all"], seed, val=short.get("val"), test=short.get("test"))
+        splits = padded_splits(*parts)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    num_short = sum(map(len, short.values()))
+    return dataclasses.replace(
+        splits,
+        too_long=sum(map(len, read.values())) - num_short,
+        held_elsewhere=num_short - sum(map(len, parts)),
+    )
+
+
+def summary(splits: PairSplits) -> str:
+    """The sizes of the three sets and the numbers of pairs that were left out, in one line."""
+    line = f"Pairs: {len(splits.train)} for training, {len(splits.val)} for validation, {len(splits.test)} for test"
+    if splits.too_long:
+        line += f"; {splits.too_long} left out as longer than --max-bytes"
+    if splits.held_elsewhere:
+        line += f"; {splits.held_elsewhere} left out of training as their source is in --val-data or --test-data"
+    return line
 
 
 def read_pairs(path: Path) -> list[TextPair]:
@@ -54,26 +76,54 @@ def read_pairs(path: Path) -> list[TextPair]:
     return [_pair(line, f"{path}:{number}") for number, line in enumerate(io.BytesIO(content), start=1)]
 
 
-def split_pairs(pairs: Sequence[TextPair], seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
+def split_pairs(
+    pairs: Sequence[TextPair],
+    seed: int,
+    *,
+    val: Sequence[TextPair] | None = None,
+    test: Sequence[TextPair] | None = None,
+) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
     """Pairs for training, validation and test, a function of the pairs and the seed.
 
-    All pairs of one source are in one split, so that no source of the test was trained on.
+    All pairs of one source are in one split, so that no source of the validation or the test was trained on.
+
+    Args:
+        pairs: to be split.
+        seed: of the split.
+        val, test: these pairs, in the place of a part of `pairs`; those of their sources are left out of `pairs`.
 
     Raises:
-        InputError: there are fewer than 3 different sources.
+        InputError: there are fewer different sources than splits to be made.
     """
-    sources = list(dict.fromkeys(pair.source for pair in pairs))
-    if len(sources) < 3:
-        raise InputError(f"{len(sources)} different source texts; training, validation and test need at least one each")
-    held_out = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
+    given = {pair.source for part in (val, test) for pair in part or ()}
+    sources = [source for source in dict.fromkeys(pair.source for pair in pairs) if source not in given]
+    drawn = [name for name, part in (("test", test), ("validation", val)) if part is None]  # in the order of the draw
+    if len(sources) < 1 + len(drawn):
+        where = " that are in no other file" if given else ""
+        needed = " and ".join(", ".join(["training", *reversed(drawn)]).rsplit(", ", 1))
+        raise InputError(
+            f"{len(sources)} different source texts{where}; there must be at least {1 + len(drawn)}, one for {needed}"
+            f"{' each' if drawn else ''}"
+        )
+    size = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
     order = np.random.default_rng(seed).permutation(len(sources)).tolist()
-    test = {sources[index] for index in order[:held_out]}
-    val = {sources[index] for index in order[held_out : 2 * held_out]}
-    return (
-        [pair for pair in pairs if pair.source not in test and pair.source not in val],
-        [pair for pair in pairs if pair.source in val],
-        [pair for pair in pairs if pair.source in test],
-    )
+    split_of = dict.fromkeys(sources, "training")
+    for number, name in enumerate(drawn):
+        split_of |= {sources[index]: name for index in order[number * size : (number + 1) * size]}
+
+    def of(split: str) -> list[TextPair]:
+        return [pair for pair in pairs if split_of.get(pair.source) == split]
+
+    return of("training"), of("validation") if val is None else list(val), of("test") if test is None else list(test)
+
+
+def _short_pairs(path: Path | None, pairs: Sequence[TextPair], max_bytes: int) -> list[TextPair]:
+    """The pairs of a file whose texts are short enough; an `InputError` if there is none."""
+    short = [pair for pair in pairs if max(len(pair.source.encode()), len(pair.target.encode())) <= max_bytes]
+    if not short:
+        reason = f"all {len(pairs)} are longer than max_bytes, {max_bytes}" if pairs else "the file is empty"
+        raise InputError(f"{path}: no pairs left; {reason}")
+    return short
 
 
 def _pair(line: bytes, place: str) -> TextPair:

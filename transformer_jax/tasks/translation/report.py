@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from transformer_jax.data.loader import numpy_collate
 from transformer_jax.plots import plot_attention_maps
+from transformer_jax.tasks.attention_maps import drawable
+from transformer_jax.tasks.translation.byte_text import characters
 from transformer_jax.tasks.translation.padded_pairs import PairDataset, TextPair
 from transformer_jax.tasks.translation.text_metrics import char_error_rate, exact_match, translation_scores
 from transformer_jax.training.trainer import TrainerModule
-
-FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
 
 
 def score(trainer: TrainerModule, pairs: Sequence[TextPair], *, corpus: bool) -> dict[str, float]:
@@ -41,13 +41,5 @@ def save_attention(trainer: TrainerModule, pair: TextPair) -> None:
 
 
 def byte_labels(text: str) -> list[str]:
-    """A label for each byte of a text: the character at its first byte, a dot at its other bytes.
-
-    A character without a glyph in matplotlib's font is written as its code point, a control character for example.
-    """
-    labels = []
-    for character in text:
-        has_glyph = ord(character) < FIRST_WITHOUT_GLYPH and character.isprintable()
-        shown = "␣" if character == " " else character if has_glyph else f"{ord(character):X}"
-        labels += [shown, *["·"] * (len(character.encode()) - 1)]
-    return labels
+    """A label for each byte of a text, as `characters`, in matplotlib's font."""
+    return [drawable(label) for label in characters(text)]

@@ -2,9 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, overload
 
 import flax.linen as nn
 import jax
@@ -15,7 +14,6 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.config import Criterion, TrainingConfig, check_at_least, check_at_most, check_memory, setting
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import make_loader
 from transformer_jax.decoding.beam_search import beam_search
@@ -24,88 +22,21 @@ from transformer_jax.decoding.token_by_token import Cache, Decoded, greedy_decod
 from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.nn.masks import padding_mask
+from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
-from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, pad
-from transformer_jax.tasks.translation.dates import DATE_BYTES, load_dates
-from transformer_jax.tasks.translation.padded_pairs import PairInputs, PairSplits, TextPair
-from transformer_jax.tasks.translation.pair_files import load_pairs
+from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad
+from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
+from transformer_jax.tasks.translation.padded_pairs import PairInputs, PairSplits
+from transformer_jax.tasks.translation.pair_files import summary
 from transformer_jax.tasks.translation.report import save_attention, score
 from transformer_jax.training.metrics import Elements
+from transformer_jax.training.progress import quietly
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
-PAIR_BYTES = 400  # of a date's pair in memory, a Python object
-MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
 LENGTH_STEP = 16  # texts are padded to a multiple of this length; each such length is compiled once
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TranslationConfig(TrainingConfig):
-    """Train an encoder-decoder Transformer to translate.
-
-    Without `--data` it learns to write dates of 24 languages as `2017-01-03`, which takes about 3 minutes on two CPU
-    cores and reaches over 99.5 % of unseen dates.
-
-    Raises:
-        InputError: at construction, for a value that cannot work.
-    """
-
-    data: Path | None = None  # file of pairs, source TAB target in each line; without it, dates
-    max_bytes: int = 256  # longest text in bytes; pairs with a longer one are left out
-    train_size: int = 192_000  # dates in the training set
-    val_size: int = 1_000  # dates in the validation set
-    test_size: int = 2_000  # dates in the test set
-    model_dim: int = setting(128, of_model=True)  # width of the model
-    num_heads: int = setting(4, of_model=True)  # attention heads, a divisor of the width
-    num_layers: int = setting(2, of_model=True)  # blocks in each stack
-    dim_feedforward: int = setting(256, of_model=True)  # width inside the feed-forward networks
-    max_epochs: int = 1  # passes over the training set
-    batch_size: int = 64  # pairs in one step
-    lr: float = 1e-3  # peak learning rate of the cosine schedule
-    warmup: int = 100  # steps in which the learning rate rises from 0 to its peak
-    eval_every: int = 1  # epochs between evaluations; the last epoch is always followed by one
-    beam_width: int = setting(1, neutral=True)  # hypotheses that beam search keeps; 1 for greedy decoding
-    length_penalty: float = setting(0.6, neutral=True)  # exponent α of beam search; a larger one favours long texts
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "dim_feedforward", "train_size", "val_size", "test_size", "max_bytes", "beam_width")
-        check_at_least(self, 0, "length_penalty")
-        check_at_most(self, MAX_LENGTH_PENALTY, "length_penalty")
-        if self.max_bytes + 2 > Transformer.max_len:
-            raise InputError(
-                f"max_bytes is {self.max_bytes}; it may be at most {Transformer.max_len - 2}, the longest text "
-                "that the model has positions for"
-            )
-        for name in ("train_size", "val_size", "test_size"):
-            check_memory(self, "the dates", PAIR_BYTES * getattr(self, name), name)
-        weights = 2 * self.num_layers * 2 * self.model_dim * self.dim_feedforward  # of both stacks
-        check_memory(self, "the model", 16 * weights, "dim_feedforward", "model_dim", "num_layers")
-        hypotheses = self.batch_size * self.beam_width
-        keys = 4 * 2 * self.num_layers * self.model_dim * self.max_translation  # and values, of one hypothesis
-        check_memory(self, "the cache of a search", hypotheses * keys, "batch_size", "beam_width", "max_bytes")
-
-    @property
-    def max_translation(self) -> int:
-        """Most tokens of a translation, including the end token."""
-        return DATE_BYTES + 1 if self.data is None else self.max_bytes + 1
-
-    @property
-    def default_criterion(self) -> Criterion:
-        """Accuracy on dates, of which each has one right answer; loss on other pairs."""
-        return Criterion("accuracy", "max") if self.data is None else Criterion("loss", "min")
-
-    def check_trained_on(self, trained: "TranslationConfig", what: str) -> None:
-        if (self.data is None) != (trained.data is None):
-            allowed = "None" if trained.data is None else "a file of pairs"
-            learned = "dates" if trained.data is None else trained.data
-            raise InputError(f"data is {self.data}; it must be {allowed}, since {what} was trained on {learned}")
-
-    def splits(self) -> PairSplits:
-        """Training, validation and test pairs."""
-        if self.data is None:
-            return load_dates(self.train_size, self.val_size, self.test_size, max_bytes=self.max_bytes)
-        return load_pairs(self.data, max_bytes=self.max_bytes)
+# Texts at the queries and at the keys of each kind of attention.
+SIDES = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 
 
 class TranslationTrainer(TrainerModule):
@@ -142,36 +73,101 @@ class TranslationTrainer(TrainerModule):
         real = batch.targets != PAD
         return {"loss": (losses, real), "accuracy": (logits.argmax(-1) == batch.targets, real)}
 
-    def predict(self, inputs: Sequence[str]) -> list[str]:
-        """Translations of texts.
+    def attention_maps(
+        self, params: Params, inputs: PairInputs
+    ) -> Mapping[str, Sequence[Float[np.ndarray, "1 H _T _S"]]]:
+        # Of the first pair without its padding, which would fill most of a picture.
+        source, target = (np.asarray(ids)[0] for ids in inputs)
+        return self._attention_of(source[source != PAD], target[target != PAD], params)
+
+    @overload
+    def predict(self, inputs: str) -> str: ...
+
+    @overload
+    def predict(self, inputs: list[str] | tuple[str, ...]) -> list[str]: ...
+
+    def predict(self, inputs: str | Sequence[str]) -> str | list[str]:
+        """The translation of a text, or those of a list of texts.
+
+        Texts are cleaned as those of the training were: no-break spaces and marks of direction in dates.
 
         Raises:
-            InputError: `inputs` is no sequence of texts, a text is empty or longer than `max_bytes`, or the model gives
-                logits of NaN.
+            InputError: `inputs` is no text and no list of texts, or empty; a text is empty or longer than `max_bytes`;
+                or the model gives logits of NaN.
         """
-        is_list = isinstance(inputs, Iterable) and not isinstance(inputs, str)
-        if not is_list or not all(isinstance(text, str) for text in inputs):
-            raise InputError(f"inputs is {inputs!r:.60}; it must be a list of texts")
-        sources = [encode(text) for text in inputs]
-        for text, source in zip(inputs, sources, strict=True):
+        translations = [decode(ids) for ids in self._translations(self._sources(inputs))]
+        return translations[0] if isinstance(inputs, str) else translations
+
+    @overload
+    def attention(self, inputs: str) -> LabelledMaps: ...
+
+    @overload
+    def attention(self, inputs: list[str] | tuple[str, ...]) -> list[LabelledMaps]: ...
+
+    def attention(self, inputs: str | Sequence[str]) -> LabelledMaps | list[LabelledMaps]:
+        """The attention maps of encoder, decoder and cross-attention, of a text or of each text of a list.
+
+        Those of the decoder are of the translation that `predict` gives. Labels are characters, one for each byte.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        sources = self._sources(inputs)
+        maps = [self._labelled_maps(*pair) for pair in zip(sources, self._translations(sources), strict=True)]
+        return maps[0] if isinstance(inputs, str) else maps
+
+    def _sources(self, inputs: object) -> list[Int[np.ndarray, " _"]]:
+        """The ids of a text, or of the texts of a list."""
+        given = [inputs] if isinstance(inputs, str) else list(inputs) if isinstance(inputs, Iterable) else []
+        texts = [text for text in given if isinstance(text, str)]
+        if not texts or len(texts) < len(given):
+            raise InputError(f"inputs is {inputs!r:.60}; it must be a text or a list of texts")
+        sources = [encode(self.config.cleaned(text)) for text in texts]
+        for text, source in zip(texts, sources, strict=True):
             if not 1 <= len(source) <= self.config.max_bytes:
                 raise InputError(
                     f"the text {text[:40]!r} has {len(source)} bytes; it may have 1 to {self.config.max_bytes}"
                 )
+        return sources
+
+    def _translations(self, sources: Sequence[Int[np.ndarray, " _"]]) -> list[Int[np.ndarray, " _"]]:
+        """The ids of the best translation of each source, up to and including END."""
         params = self.strategy.place(self.params)
-        lengths = np.array([-(-len(source) // LENGTH_STEP) * LENGTH_STEP for source in sources], int)
-        translations = [""] * len(sources)
+        lengths = np.array([_padded_length(len(source)) for source in sources], int)
+        translations = [np.zeros(0, np.int32)] * len(sources)
         for length in np.unique(lengths):
             members = np.flatnonzero(lengths == length)
             for start in range(0, len(members), self.config.batch_size):
                 batch = members[start : start + self.config.batch_size]
                 rows = [sources[index] for index in batch]
                 rows += [rows[0]] * (self.config.batch_size - len(rows))  # one size, one compilation
-                found = self._translate(params, pad(rows, int(length)))
+                found = jax.device_get(self._translate(params, pad(rows, int(length))))
                 check_scores(found.scores)
-                for index, ids in zip(batch, np.asarray(found.tokens), strict=False):
-                    translations[index] = decode(ids)
+                for index, ids, number in zip(batch, found.tokens, found.lengths, strict=False):
+                    translations[index] = ids[:number]
         return translations
+
+    def _labelled_maps(self, source: Int[np.ndarray, " S"], translation: Int[np.ndarray, " _"]) -> LabelledMaps:
+        """The maps of one translation, which the decoder reads up to its end."""
+        target = np.concatenate([[START], translation[translation != END]])
+        names = {"source": labels(source), "target": ["start", *labels(target[1:])]}
+        return LabelledMaps(
+            {kind: [layer[0] for layer in layers] for kind, layers in self._attention_of(source, target).items()},
+            query_labels={kind: names[query] for kind, (query, _) in SIDES.items()},
+            key_labels={kind: names[key] for kind, (_, key) in SIDES.items()},
+        )
+
+    def _attention_of(
+        self, source: Int[np.ndarray, " S"], target: Int[np.ndarray, " T"], params: Params | None = None
+    ) -> dict[str, list[Float[np.ndarray, "1 H _T _S"]]]:
+        """The maps of one pair of ids without padding, by kind."""
+        lengths = {"source": len(source), "target": len(target)}
+        inputs = (pad([ids], _padded_length(len(ids))) for ids in (source, target))
+        _, padded = self.forward(PairInputs(*inputs), return_attention=True, params=params)
+        return {
+            kind: [layer[..., : lengths[query], : lengths[key]] for layer in getattr(padded, kind)]
+            for kind, (query, key) in SIDES.items()
+        }
 
     def _decode(self, params: Params, source: Int[Array, "B S"]) -> Decoded:
         """The best translation of each row: by beam search, or the greedy one where `beam_width` is 1."""
@@ -202,16 +198,29 @@ class TranslationTrainer(TrainerModule):
         return best
 
 
+def _padded_length(length: int) -> int:
+    """To the next multiple of `LENGTH_STEP`, as far as the model has positions."""
+    return min(-(-length // LENGTH_STEP) * LENGTH_STEP, Transformer.max_len)
+
+
 @dataclasses.dataclass(frozen=True)
 class TranslationData(TaskData):
     """Pairs of texts, in batches of at most four shapes."""
 
-    test_pairs: Sequence[TextPair]
+    splits: PairSplits
 
 
 def translation_data(config: TranslationConfig) -> TranslationData:
     """Dates, or pairs from a file."""
     splits = config.splits()
+    if config.data is not None:
+        with quietly(config):
+            print(summary(splits))
+    if config.batch_size > len(splits.train):
+        raise InputError(
+            f"batch_size is {config.batch_size}; it may be at most {len(splits.train)}, the number of pairs for "
+            f"training: --batch-size {len(splits.train)}"
+        )
     train_loader = make_loader(
         splits.train,
         config.batch_size,
@@ -224,14 +233,16 @@ def translation_data(config: TranslationConfig) -> TranslationData:
     val_loader, test_loader = (
         make_loader(split, config.batch_size, groups=split.buckets) for split in (splits.val, splits.test)
     )
-    return TranslationData(train_loader, val_loader, test_loader, splits.test.pairs)
+    return TranslationData(train_loader, val_loader, test_loader, splits)
 
 
 def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     """Translate and score the test set, and save a picture of the attention of one translation."""
-    scores = score(trainer, data.test_pairs, corpus=trainer.config.data is not None)
-    save_attention(trainer, data.test_pairs[0])
-    return dict(scores)
+    pairs = data.splits.test.pairs
+    is_from_file = trainer.config.data is not None
+    scores = score(trainer, pairs, corpus=is_from_file)
+    save_attention(trainer, pairs[0])
+    return {**scores, **({"pairs": data.splits.counts()} if is_from_file else {})}
 
 
 def train_translation(config: TranslationConfig | None = None, **settings: Any) -> tuple[TranslationTrainer, Results]:

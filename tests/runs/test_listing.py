@@ -1,0 +1,241 @@
+"""The list of runs: what it says of each run's files, without JAX and without touching them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.runs.__main__ import KEYS, main, sort_key
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.listing import find_runs, is_held, read_run
+from transformer_jax.trained.shipped import SHIPPED
+
+STATE = {"params": np.arange(15, dtype=np.float32).reshape(3, 5)}
+SECONDS = {"train": 2.0, "eval": 3.0, "compile": 5.0, "save": 7.0}
+RESULTS = {"val": {"loss": 0.25, "accuracy": 0.75}, "steps": 13} | {f"{name}_seconds": s for name, s in SECONDS.items()}
+
+
+def progress(**more) -> dict:
+    return {"seconds": SECONDS, "num_steps": 17, "criterion": "val/loss:min", **more}
+
+
+def begin(parent: Path, name: str, task: str = "Task", **settings) -> RunDirectory:
+    """A run that has saved two evaluations and one checkpoint after them."""
+    run = RunDirectory(TrainingConfig(checkpoint_dir=parent, name=name, best_by="val/loss:min", **settings), task)
+    run.checkpoints.save(3, STATE, progress(), {"loss": 0.5, "accuracy": 0.1})
+    run.checkpoints.save(5, STATE, progress(), {"loss": 0.75, "accuracy": 0.2})
+    run.checkpoints.save(7, STATE, progress())
+    return run
+
+
+def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def listed(capsys, *arguments: object) -> list[dict]:
+    main([*map(str, arguments), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_run_is_described_by_its_newest_and_its_best_checkpoint(tmp_path):
+    begin(tmp_path, "a").close()
+    run = read_run(tmp_path / "a")
+    assert (run.task, run.name, run.path, run.state) == ("Task", "a", str(tmp_path / "a"), "interrupted")
+    assert (run.steps, run.num_steps) == (7, 17)
+    assert (run.best_metric, run.best_value, run.mode) == ("val/loss", 0.5, "min")
+    assert run.seconds == 10.0  # saving is not among them
+    files = [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    assert run.bytes == sum(path.stat().st_size for path in files)
+    assert run.time == max(path.stat().st_mtime for path in (tmp_path / "a", *files))
+
+
+def test_the_state_is_running_while_it_is_held_and_then_what_its_files_say(tmp_path):
+    run = RunDirectory(TrainingConfig(checkpoint_dir=tmp_path), "Task")
+    path = tmp_path / "Task"
+    assert (read_run(path).state, read_run(path).steps) == ("running", 0)
+    run.close()
+    assert (read_run(path).state, read_run(path).steps, read_run(path).best_value) == ("interrupted", 0, None)
+    with begin(tmp_path, "b") as run:
+        run.mark_diverged(11, "loss is nan at step 11")
+        assert read_run(run.path).state == "running"
+    assert (read_run(run.path).state, read_run(run.path).reason) == ("diverged", "loss is nan at step 11")
+    with RunDirectory(TrainingConfig(checkpoint_dir=tmp_path, name="b", best_by="val/loss:min"), "Task") as run:
+        run.write_results(RESULTS)
+    finished = read_run(run.path)
+    assert (finished.state, finished.reason, finished.steps) == ("finished", None, 13)
+    assert (finished.best_metric, finished.best_value, finished.seconds) == ("val/loss", 0.25, 10.0)
+
+
+def test_an_evaluation_is_finished_by_its_results_alone(tmp_path):
+    with RunDirectory(TrainingConfig(checkpoint_dir=tmp_path, pretrained="reverse"), "Task") as run:
+        run.write_results(RESULTS)
+    described = read_run(tmp_path / "Task_pretrained")
+    assert (described.state, described.best_metric, described.best_value) == ("finished", "val/accuracy", 0.75)
+
+
+def test_listing_changes_no_file_and_holds_no_lock(tmp_path):
+    with begin(tmp_path, "a") as run:
+        run.checkpoints.wait()
+        before = contents(tmp_path)
+        assert [run.state for run in find_runs(tmp_path)] == ["running"]
+        assert contents(tmp_path) == before
+    assert not is_held(tmp_path / "a")
+    assert not is_held(tmp_path / "nowhere")
+    begin(tmp_path, "a").close()
+
+
+def test_a_process_that_was_killed_is_not_running(tmp_path):
+    script = (
+        "import os, sys; from pathlib import Path; from transformer_jax.config import TrainingConfig;"
+        "from transformer_jax.runs.directory import RunDirectory;"
+        "RunDirectory(TrainingConfig(checkpoint_dir=Path(sys.argv[1])), 'Task'); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=300).returncode == 9
+    assert (tmp_path / "Task" / ".lock_holder").exists()
+    assert read_run(tmp_path / "Task").state == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda run: (run / "config.json").unlink(), "config.json is missing"),
+        (lambda run: (run / "config.json").write_text('{"task": "Ta'), "can't be read as a run's settings"),
+        (lambda run: (run / "config.json").write_text('{"task": "Task", "format": 1}'), "is of format 1"),
+        (lambda run: (run / "results.json").write_text("[" * 10**5), "results.json can't be read"),
+        (lambda run: (run / "results.json").write_text("[]"), "results.json can't be read: it holds no JSON object"),
+        (lambda run: (run / "results.json").write_bytes(b"\xff"), "results.json can't be read"),
+        (lambda run: (run / "results.json").write_text("{}"), "its files hold unexpected values (KeyError: 'val')"),
+        (lambda run: (run / "results.json").write_text(json.dumps({**RESULTS, "steps": "13"})), "'13' where a number"),
+        (lambda run: (run / "results.json").write_text(json.dumps({**RESULTS, "steps": 10**400})), "unexpected values"),
+        (lambda run: (run / "status.json").write_text("diverged"), "status.json can't be read"),
+        (lambda run: [f.write_text("{}") for f in run.rglob("record/metadata")], "the checkpoint of step "),
+        (lambda run: [f.unlink() for f in run.rglob("record/metadata")], "can't be read: it has no record"),
+    ],
+)
+def test_a_damaged_run_is_shown_with_the_reason_and_hides_no_other(damage, reason, tmp_path, capsys):
+    for name in ("a", "b", "c"):
+        begin(tmp_path, name).close()
+    damage(tmp_path / "b")
+    runs = listed(capsys, tmp_path)
+    assert [run["state"] for run in runs] == ["interrupted", "damaged", "interrupted"]
+    assert reason in runs[1]["reason"]
+    assert runs[1]["bytes"] > 0
+    main([str(tmp_path)])
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["name", "a", "b", "c"]
+
+
+def test_a_run_that_vanishes_meanwhile_is_damaged(tmp_path):
+    run = read_run(tmp_path / "gone")
+    assert (run.state, run.bytes) == ("damaged", 0)
+    assert "No such file" in run.reason
+
+
+def test_one_damaged_checkpoint_beside_others_is_passed_over(tmp_path):
+    begin(tmp_path, "a").close()
+    (tmp_path / "a" / "checkpoints" / "7" / "record" / "metadata").write_text("{}")
+    run = read_run(tmp_path / "a")
+    assert (run.state, run.steps, run.best_value) == ("interrupted", 5, 0.5)
+
+
+def test_the_settings_that_differ_among_the_runs_of_a_task_are_listed(tmp_path, capsys):
+    begin(tmp_path, "a", lr=0.25, seed=3).close()
+    begin(tmp_path, "b", lr=0.5, seed=3, log_every=7, num_workers=2).close()  # the latter two change no result
+    begin(tmp_path, "c", task="Other", lr=0.125, model_dim=5).close()
+    old = tmp_path / "a" / "config.json"
+    without = {name: value for name, value in json.loads(old.read_text()).items() if name != "adam_b1"}
+    old.write_text(json.dumps(without))  # written before there was this setting
+    assert [run["settings"] for run in listed(capsys, tmp_path)] == [{"lr": 0.25}, {"lr": 0.5}, {}]
+
+
+def test_runs_below_are_found_once_also_through_links_that_form_a_circle(tmp_path, capsys):
+    begin(tmp_path / "sweep" / "deep", "a").close()
+    begin(tmp_path, "b").close()
+    (tmp_path / "sweep" / "circle").symlink_to(tmp_path)
+    (tmp_path / "b" / "checkpoints" / "config.json").write_text("{}")  # Orbax's files are none of a run's
+    (tmp_path / "empty").mkdir()
+    assert [run["path"] for run in listed(capsys, tmp_path)] == [str(tmp_path / "b"), str(tmp_path / "sweep/deep/a")]
+    assert [run["name"] for run in listed(capsys, tmp_path / "b")] == ["b"]
+
+
+def test_json_has_stable_keys_and_no_number_that_json_lacks(tmp_path, capsys):
+    with RunDirectory(TrainingConfig(checkpoint_dir=tmp_path), "Task") as run:
+        run.checkpoints.save(3, STATE, progress(criterion="val/accuracy:max"), {"accuracy": float("nan")})
+    (described,) = listed(capsys, tmp_path)
+    assert tuple(described) == KEYS
+    assert set(KEYS) >= {"task", "name", "path", "state", "steps", "best_metric", "best_value", "seconds", "bytes"}
+    assert (described["best_metric"], described["best_value"]) == ("val/accuracy", None)
+
+
+def test_runs_are_sorted_and_filtered(tmp_path, capsys):
+    for number, (name, loss) in enumerate({"a": 0.5, "b": 0.125, "c": None, "d": 0.25}.items()):
+        config = TrainingConfig(checkpoint_dir=tmp_path, name=name)
+        with RunDirectory(config, "Other" if name == "d" else "Task") as run:
+            seconds = {**SECONDS, "train": 10.0 - number}
+            metrics = {} if loss is None else {"metrics": {"loss": loss, "accuracy": 0.0}}
+            run.checkpoints.save(number + 2, STATE, progress(seconds=seconds), **metrics)
+        os.utime(tmp_path / name / "config.json", (10**10 + number, 10**10 + number))
+
+    def names(*arguments: str) -> str:
+        return "".join(run["name"] for run in listed(capsys, tmp_path, *arguments))
+
+    assert names() == "abcd"
+    assert names("--sort", "seconds") == "abcd"
+    assert names("--sort", "steps") == "dcba"
+    assert names("--sort", "time") == "dcba"
+    assert names("--sort", "best") == "dbac"
+    assert names("--sort", "best", "--task", "Task") == "bac"
+    assert names("--state", "interrupted") == "abcd"
+    assert names("--state", "running") == ""
+
+
+def test_of_a_metric_to_maximise_the_largest_is_the_best(tmp_path):
+    for name, accuracy in {"a": 0.5, "b": 0.75}.items():
+        with RunDirectory(TrainingConfig(checkpoint_dir=tmp_path, name=name), "Task") as run:
+            run.checkpoints.save(3, STATE, progress(criterion="val/accuracy:max"), {"accuracy": accuracy})
+    runs = sorted(find_runs(tmp_path), key=lambda run: sort_key(run, "best"))
+    assert [(run.name, run.best_value) for run in runs] == [("b", 0.75), ("a", 0.5)]
+
+
+def test_the_table_has_a_line_for_each_run(tmp_path, capsys):
+    begin(tmp_path, "a", lr=0.25).close()
+    with begin(tmp_path / "sweep", "b", lr=0.5) as run:
+        run.write_results(RESULTS)
+    main([str(tmp_path)])
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["task", "name", "state", "steps", "best", "seconds", "size", "differing", "settings"]
+    assert first.split()[:7] == ["Task", "a", "interrupted", "7/17", "val/loss", "0.5000", "10"]
+    assert second.split()[:7] == ["Task", "sweep/b", "finished", "13/17", "val/loss", "0.2500", "10"]
+    assert (first.split()[-1], second.split()[-1]) == ("lr=0.25", "lr=0.5")
+    main([str(tmp_path), "--task", "None"])
+    assert capsys.readouterr().out == f"No runs in {tmp_path}\n"
+
+
+def start(*arguments: object, **options) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "transformer_jax.runs", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+
+
+def test_the_models_that_ship_are_listed_without_jax():
+    code = (
+        "import sys; from transformer_jax.runs.__main__ import main; main(sys.argv[1:]);"
+        "assert not {'jax', 'orbax', 'torch', 'flax', 'tyro'} & sys.modules.keys()"
+    )
+    command = [sys.executable, "-c", code, str(SHIPPED)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert process.stderr == ""
+    assert "SetAnomalyTask_digits  digits   finished" in process.stdout
+
+
+def test_where_nothing_was_trained_yet_there_are_no_runs_and_another_directory_must_exist(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = start(cwd=tmp_path, env=environment)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "No runs in checkpoints\n", "")
+    process = start("nowhere", cwd=tmp_path, env=environment)
+    error = "python -m transformer_jax.runs: error: DIR is nowhere; it must be a directory\n"
+    assert (process.returncode, process.stdout, process.stderr) == (2, "", error)

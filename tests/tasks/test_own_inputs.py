@@ -1,0 +1,202 @@
+"""`predict` and `attention` in the user's own terms: one sequence, set or text, or many; and what is none of these."""
+
+import datetime
+from pathlib import Path
+
+import jaxtyping
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from transformer_jax import AnomalyTrainer, Cifar100Config, InputError, TranslationConfig, TranslationTrainer, load_run
+from transformer_jax.tasks.attention_maps import LabelledMaps
+from transformer_jax.tasks.translation.byte_text import END, PAD, START, encode, labels
+from transformer_jax.tasks.translation.dates import write_date
+
+
+@pytest.fixture
+def without_type_checks():
+    """Users call without the type checks of the tests, which would come first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+NAN = float("nan")
+SEQUENCE = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]  # of the length that was trained
+
+
+@pytest.fixture(scope="module")
+def reverser():
+    return load_run("reverse")
+
+
+def test_a_sequence_is_answered_with_a_sequence_and_a_batch_with_a_batch(reverser):
+    assert reverser.predict(SEQUENCE).tolist() == SEQUENCE[::-1]
+    batch = [SEQUENCE, SEQUENCE[::-1]]
+    assert reverser.predict(batch).tolist() == batch[::-1]
+    assert reverser.predict(np.array(batch, np.uint8)).tolist() == batch[::-1]
+
+
+def test_the_maps_of_a_sequence_are_labelled_with_its_numbers(reverser):
+    maps = reverser.attention(SEQUENCE)
+    assert maps.query_labels == maps.key_labels == {"encoder": SEQUENCE}
+    (layer,) = maps.maps["encoder"]
+    assert layer.shape == (1, 16, 16)
+    assert layer[0].argmax(-1).tolist() == list(range(16))[::-1]  # the mirrored position
+    many = reverser.attention([SEQUENCE, SEQUENCE[::-1]])
+    assert [one.key_labels["encoder"] for one in many] == [SEQUENCE, SEQUENCE[::-1]]
+    np.testing.assert_allclose(many[0].maps["encoder"][0], layer, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([3, 10], "inputs holds the token id 10; ids may be 0 … 9"),
+        ([[3, -1]], "inputs holds the token id -1"),
+        ("123", "inputs has type <U3"),
+        (["123"], "inputs has type <U3"),
+        ([], r"inputs has shape \(0,\); it must hold at least one number"),
+        ([[]], r"inputs has shape \(1, 0\)"),
+        (7, r"inputs has shape \(\)"),
+        ([1.0, NAN], "inputs has type float64"),
+        ([[1], [2, 3]], "inputs has rows of different lengths"),
+        (None, "inputs has type object"),
+    ],
+)
+@pytest.mark.parametrize("method", ["predict", "attention"])
+@pytest.mark.usefixtures("without_type_checks")
+def test_what_is_no_sequence_is_an_error(reverser, method, inputs, message):
+    with pytest.raises(InputError, match=message):
+        getattr(reverser, method)(inputs)
+
+
+@pytest.fixture(scope="module")
+def finder():
+    return load_run("digits")
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    """Two sets of ten digits, [2, 10, 8, 8]: the odd ones are a 1 among 7s at 3, and a 6 among 0s at 8."""
+    digits = load_digits()
+    sets = [digits.images[digits.target == label][20:30] for label in (7, 0)]
+    sets[0][3] = digits.images[digits.target == 1][20]
+    sets[1][8] = digits.images[digits.target == 6][20]
+    return np.array(sets)
+
+
+def test_images_of_digits_are_taken_as_they_are_one_set_or_many(finder, images):
+    assert finder.odd_one_out(images).tolist() == [3, 8]
+    assert finder.odd_one_out(images[1]) == 8
+    assert type(finder.odd_one_out(images[1])) is int
+    probabilities = finder.predict(images)
+    assert probabilities.shape == (2, 10)
+    np.testing.assert_array_equal(finder.predict(images.astype(np.uint8)), probabilities)
+    np.testing.assert_allclose(finder.predict(images[0].tolist()), probabilities[0], atol=1e-6)
+    features = (images.reshape(2, 10, 64) / 16).astype(np.float32)
+    np.testing.assert_array_equal(finder.predict(features), probabilities)
+    np.testing.assert_allclose(finder.predict(features[1]), probabilities[1], atol=1e-6)
+
+
+def test_the_maps_of_a_set_are_labelled_with_the_positions(finder, images):
+    one, other = finder.attention(images)
+    assert list(one.key_labels["encoder"]) == list(other.query_labels["encoder"]) == list(range(10))
+    assert [layer.shape for layer in one.maps["encoder"]] == [(4, 10, 10)] * 2
+    np.testing.assert_allclose(np.sum(one.maps["encoder"], -1), 1, atol=1e-5)
+    alone = finder.attention(images[1])
+    np.testing.assert_allclose(alone.maps["encoder"], other.maps["encoder"], atol=1e-5)
+    assert not np.allclose(one.maps["encoder"], other.maps["encoder"], atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (np.full((10, 8, 8), 255), "inputs holds the pixel 255; pixels of the digits may be 0 … 16"),
+        (np.full((10, 8, 8), -0.5), "inputs holds the pixel -0.5"),
+        (np.full((2, 10, 8, 8), NAN), "inputs holds the pixel nan"),
+        (np.full((10, 64), NAN), "inputs holds a feature that is not finite, in set 0 at 0"),
+        (np.ones((10, 7)), r"inputs has shape \(1, 10, 7\); it must be \[B, T, 64\]"),
+        (np.ones((8, 8)), r"inputs has shape \(1, 8, 8\)"),
+        (np.ones((10, 64), int), "inputs has type int64"),
+        (np.zeros((0, 64)), r"inputs has shape \(1, 0, 64\)"),
+        ("digits", "inputs has type <U6"),
+        ([], r"inputs has shape \(0,\)"),
+    ],
+)
+@pytest.mark.parametrize("method", ["predict", "attention", "odd_one_out"])
+@pytest.mark.usefixtures("without_type_checks")
+def test_what_is_no_set_is_an_error(finder, method, inputs, message):
+    with pytest.raises(InputError, match=message):
+        getattr(finder, method)(inputs)
+
+
+def test_images_of_cifar100_are_an_error_that_says_what_is_needed():
+    with pytest.raises(InputError, match=r"inputs has shape \(10, 32, 32, 3\), images; it must be their features"):
+        AnomalyTrainer(Cifar100Config()).predict(np.zeros((10, 32, 32, 3), np.uint8))
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return load_run("dates")
+
+
+@pytest.mark.slow
+def test_a_text_is_answered_with_a_text_and_a_list_with_a_list(translator):
+    assert translator.predict("March 3, 2004") == "2004-03-03"
+    assert translator.predict(["March 3, 2004", "3. Mai 2017"]) == ["2004-03-03", "2017-05-03"]
+    assert translator.predict(("3. Mai 2017",)) == ["2017-05-03"]
+    assert translator.predict("16\u00a0января\u202f1931\u202fг.\n") == "1931-01-16"
+
+
+@pytest.mark.slow
+def test_the_maps_of_a_translation_are_labelled_with_its_characters(translator):
+    words = write_date(datetime.date(2017, 5, 3), "ru", "long")  # letters of two bytes
+    maps = translator.attention(words)
+    source, target = labels(encode(words)), ["start", *"2017-05-03"]
+    assert source[:6] == ["3", " ", "м", "·", "а", "·"]
+    assert maps.query_labels == {"encoder": source, "decoder": target, "cross": target}
+    assert maps.key_labels == {"encoder": source, "decoder": target, "cross": source}
+    sizes = {"encoder": (len(source),) * 2, "decoder": (11, 11), "cross": (11, len(source))}
+    for kind, size in sizes.items():
+        assert [layer.shape for layer in maps.maps[kind]] == [(4, *size)] * 2
+        np.testing.assert_allclose(np.sum(maps.maps[kind], -1), 1, atol=1e-5)
+    assert np.triu(np.abs(maps.maps["decoder"]), 1).max() == 0
+    weights = np.mean([layer.mean(0) for layer in maps.maps["cross"]], 0)  # [T S]
+    year = words.encode().index(b"2017")
+    assert set(weights[:4].sum(0).argsort()[-3:]) <= {*range(year, year + 4), 0, 1}
+    (again,) = translator.attention([words])
+    assert isinstance(again, LabelledMaps)
+    np.testing.assert_allclose(again.maps["cross"][1], maps.maps["cross"][1], atol=1e-5)
+
+
+def test_labels_of_ids_that_are_no_text_are_their_names():
+    assert labels([0xC3, 0xA9, 65]) == ["é", "·", "A"]
+    assert labels([0xC3, 65]) == ["C3", "41"]
+    assert labels([65, PAD, START, END]) == ["41", "pad", "start", "end"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (3, "inputs is 3; it must be a text or a list of texts"),
+        ([3], r"inputs is \[3\]"),
+        (["3 May 2017", None], r"inputs is \['3 May 2017', None\]"),
+        ([], r"inputs is \[\]"),
+        ("", "the text '' has 0 bytes"),
+        (["\u200f "], "has 0 bytes; it may have 1 to 256"),
+        ("x" * 257, "has 257 bytes"),
+        (np.float32(NAN), "inputs is "),
+    ],
+)
+@pytest.mark.parametrize("method", ["predict", "attention"])
+@pytest.mark.usefixtures("without_type_checks")
+def test_what_is_no_text_is_an_error(method, inputs, message):
+    with pytest.raises(InputError, match=message):
+        getattr(TranslationTrainer(TranslationConfig()), method)(inputs)
+
+
+def test_pairs_of_a_file_lose_the_white_space_around_them_alone():
+    config = TranslationConfig(data=Path("pairs.tsv"))
+    assert config.cleaned(" a\u00a0b \n") == "a\u00a0b"
+    assert TranslationConfig().cleaned(" a\u00a0b \n") == "a b"

@@ -1,0 +1,314 @@
+"""Many runs as one command: `--seeds` and `--sweep`, each run as if it were alone, and their summary."""
+
+import dataclasses
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from commands import call
+from kill_and_resume import assert_same_run, command
+
+from transformer_jax import InputError, ReverseConfig, ReverseTrainer, load_run, train_reverse
+from transformer_jax.tasks.experiment import train_and_test
+from transformer_jax.tasks.reverse import reverse_data
+from transformer_jax.tasks.sweep import MAX_RUNS, Member, lines, members, write_summary
+from transformer_jax.training.signals import Interrupted
+from transformer_jax.training.trainer import TrainerModule
+
+SMALL = {
+    "max_epochs": 2, "train_size": 35, "val_size": 11, "test_size": 13, "batch_size": 7, "warmup": 3,
+    "seq_len": 5, "num_categories": 3, "model_dim": 6, "dropout_prob": 0.1,
+}  # fmt: skip
+
+
+def runs_of(**settings) -> list[Member]:
+    return members(ReverseConfig(checkpoint_dir=Path("runs"), **settings), Path("runs/Task"))
+
+
+def read_summary(directory: Path) -> dict:
+    return json.loads((directory / "summary.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("0..4", [0, 1, 2, 3, 4]), ("0,3,7", [0, 3, 7]), ("7, 0..2", [7, 0, 1, 2]), ("5", [5])]
+)
+def test_seeds_are_a_range_or_a_list(text, seeds):
+    runs = runs_of(seeds=text)
+    assert [run.config.seed for run in runs] == seeds
+    assert [run.config.name for run in runs] == [f"seed{seed}" for seed in seeds]
+    assert {run.point for run in runs} == {""}
+
+
+def test_a_member_is_an_ordinary_config_in_the_directory_of_the_sweep():
+    run = runs_of(seeds="3", lr=0.25)[0]
+    assert run.config == ReverseConfig(checkpoint_dir=Path("runs/Task"), name="seed3", seed=3, lr=0.25)
+    assert run.settings == {"seed": 3}
+
+
+def test_a_grid_has_a_run_for_each_combination_and_each_seed_and_the_seed_changes_fastest():
+    runs = runs_of(sweep=("lr=1e-3,3e-4", "num-layers=1,2"), seeds="0,5")
+    assert [run.config.name for run in runs] == [
+        f"lr={lr},num_layers={layers},seed{seed}" for lr in (0.001, 0.0003) for layers in (1, 2) for seed in (0, 5)
+    ]
+    assert runs[3].settings == {"lr": 0.001, "num_layers": 2, "seed": 5}
+    assert (runs[3].config.lr, runs[3].config.num_layers, runs[3].config.seed) == (0.001, 2, 5)
+    assert runs[3].point == "lr=0.001,num_layers=2"
+    assert runs_of(sweep=("lr=1e-3,3e-4",))[1].config.name == "lr=0.0003"
+    assert [run.config.seed for run in runs_of(sweep=("seed=1,2", "lr=1,2"))] == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("gradient_clip=none,1", [None, 1.0]), ("schedule=noam,cosine", ["noam", "cosine"]),
+        ("best_by=val/loss:min,none", ["val/loss:min", None]), ("batch_size=32", [32]),
+        ("weight_decay=0,1e-2", [0.0, 0.01]),
+    ],
+)  # fmt: skip
+def test_values_have_the_types_of_their_fields(text, values):
+    name = text.partition("=")[0]
+    found = [getattr(run.config, name) for run in runs_of(sweep=(text,))]
+    assert found == values
+    assert list(map(type, found)) == list(map(type, values))
+
+
+def test_a_value_with_slashes_is_a_directorys_name_all_the_same():
+    assert runs_of(sweep=("best_by=val/loss:min",))[0].config.name == "best_by=val_loss_min"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seeds": "4..0"}, "seeds is '4..0'; it must be a range, as 0..4, or a list, as 0,3,7"),
+        ({"seeds": ""}, "seeds is ''; it must be a range"),
+        ({"seeds": "0,-1"}, "seeds is '0,-1'; it must be a range"),
+        ({"seeds": "0..2,1"}, "seeds is '0..2,1'; each seed may be there once"),
+        ({"seeds": "4294967295..4294967296"}, "seed is 4294967296; it must be below 2**32 (in the run seed4294967296"),
+        ({"seeds": "0..1000"}, f"ask for 1001 runs; they may ask for at most {MAX_RUNS}"),
+        ({"seeds": "0..9999999999"}, "ask for 10000000000 runs"),
+        ({"seeds": "0..500", "sweep": ("lr=1,2",)}, "ask for 1002 runs"),
+        ({"seeds": "0..1", "sweep": ("seed=3",)}, "seeds is 0..1, but sweep holds seed, too; give one"),
+        ({"sweep": ("lr",)}, "sweep is 'lr'; it must be SETTING=VALUE,VALUE, as lr=1e-3,3e-4"),
+        ({"sweep": ("learning=1",)}, "sweep is 'learning=1'; 'learning' is not a setting of this task"),
+        ({"sweep": ("num_devices=1,2",)}, "num_devices can't be swept"),
+        ({"sweep": ("name=a,b",)}, "name can't be swept"),
+        ({"sweep": ("num_layers=1.5",)}, "num_layers in sweep is '1.5'; it must be an integer"),
+        ({"sweep": ("lr=1e-3,x",)}, "lr in sweep is 'x'; it must be a number"),
+        ({"sweep": ("lr=",)}, "lr in sweep is ''; it must be a number"),
+        ({"sweep": ("lr=1e-3,0.001",)}, "sweep is 'lr=1e-3,0.001'; its values must differ"),
+        ({"sweep": ("lr=1", "lr=2")}, "sweep is lr=1 lr=2; it must name each setting once"),
+        ({"sweep": ("num_heads=1,3",)}, "and divide the model's width 32 (in the run num_heads=3 of the sweep)"),
+        ({"seeds": "1", "pretrained": "reverse"}, "pretrained is reverse, so nothing is trained; leave seeds"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_errors_before_anything_runs(settings, message, tmp_path):
+    config = ReverseConfig(checkpoint_dir=tmp_path / "runs", **settings)
+    with pytest.raises(InputError, match=re.escape(message)):
+        train_and_test(ReverseTrainer, config, lambda config: pytest.fail("data were loaded"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_combination_is_checked_as_a_whole():
+    assert [run.config.num_heads for run in runs_of(model_dim=6, sweep=("num_heads=3",))] == [3]
+    assert runs_of(sweep=("num_heads=3", "model_dim=6"))[0].config.model_dim == 6
+
+
+def results(accuracy: float, steps: int = 10) -> dict:
+    return {
+        "val": {"accuracy": accuracy, "loss": 2 * accuracy}, "test": {"accuracy": 1.0, "loss": 0.5}, "steps": steps,
+        "seed": 3,
+        "device": "cpu", "settings": {"lr": 1.0}, "note": None, "ok": True,
+    }  # fmt: skip
+
+
+def test_the_summary_has_mean_and_sample_deviation_of_every_number(tmp_path):
+    runs = runs_of(seeds="0..2")
+    summary = write_summary(tmp_path, runs, [results(0.25), results(0.5), results(0.75, steps=4)])
+    assert summary == read_summary(tmp_path)
+    assert summary.keys() == {"runs", "mean", "std"}
+    assert summary["runs"][1] == {"name": "seed1", "settings": {"seed": 1}, "results": results(0.5)}
+    assert summary["mean"] == {
+        "val": {"accuracy": 0.5, "loss": 1.0},
+        "test": {"accuracy": 1.0, "loss": 0.5},
+        "steps": 8,
+    }
+    assert summary["std"] == (
+        {"val": {"accuracy": 0.25, "loss": 0.5}, "test": {"accuracy": 0.0, "loss": 0.0}, "steps": math.sqrt(12)}
+    )
+    assert list(lines(summary, "accuracy")) == [
+        "Mean of the runs: val accuracy 50.00% ± 25.00%, test accuracy 100.00% ± 0.00%"
+    ]
+
+
+def test_with_a_grid_mean_and_deviation_are_of_each_point_over_its_seeds(tmp_path):
+    runs = runs_of(sweep=("lr=1,2",), seeds="0,1")
+    summary = write_summary(tmp_path, runs, [results(0.25), results(0.75), results(0.5), FloatingPointError("NaN")])
+    assert summary["mean"]["lr=1.0"]["val"] == {"accuracy": 0.5, "loss": 1.0}
+    assert summary["mean"]["lr=2.0"]["val"] == {"accuracy": 0.5, "loss": 1.0}
+    assert summary["std"]["lr=1.0"]["val"]["accuracy"] == pytest.approx(math.sqrt(0.125))
+    assert summary["std"]["lr=2.0"]["val"]["accuracy"] is None  # of one run
+    assert summary["runs"][3] == {
+        "name": "lr=2.0,seed1", "settings": {"lr": 2.0, "seed": 1}, "results": None, "error": "NaN",
+    }  # fmt: skip
+    expected = (
+        "lr=1.0: val loss 1.0000 ± 0.7071, test loss 0.5000 ± 0.0000",
+        "lr=2.0: val loss 1.0000, test loss 0.5000",
+    )
+    assert tuple(lines(summary, "loss")) == tuple(lines(summary, "bleu")) == expected
+
+
+def test_where_all_runs_diverged_there_is_no_mean(tmp_path):
+    summary = write_summary(tmp_path, runs_of(seeds="0"), [FloatingPointError("NaN")])
+    assert (summary["mean"], summary["std"], list(lines(summary, "accuracy"))) == ({}, {}, [])
+
+
+def assert_same_params(run: Path, alone: Path) -> None:
+    jax.tree.map(np.testing.assert_array_equal, load_run(run).params, load_run(alone).params)
+
+
+@pytest.mark.slow
+def test_the_runs_of_seeds_are_those_of_single_commands_and_share_their_programs(tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(TrainerModule, "update_rule", lambda *_: compiled.append(1) or update_rule(*_))
+    trainer, summary = train_reverse(checkpoint_dir=tmp_path, name="many", seeds="0,3,4", **SMALL)
+    assert len(compiled) == 1
+    assert trainer.config.seed == 4
+    for seed in (0, 3, 4):
+        _, own = train_reverse(checkpoint_dir=tmp_path, name=f"alone{seed}", seed=seed, **SMALL)
+        assert_same_params(tmp_path / "many" / f"seed{seed}", tmp_path / f"alone{seed}")
+        of_sweep = json.loads((tmp_path / "many" / f"seed{seed}" / "results.json").read_text())
+        assert (of_sweep["val"], of_sweep["test"]) == (own["val"], own["test"])
+        assert of_sweep["seed"] == of_sweep["settings"]["seed"] == seed
+        assert load_run(tmp_path / "many" / f"seed{seed}").config.seed == seed
+    assert [run["name"] for run in summary["runs"]] == ["seed0", "seed3", "seed4"]
+    accuracies = [run["results"]["test"]["accuracy"] for run in summary["runs"]]
+    assert summary["mean"]["test"]["accuracy"] == pytest.approx(np.mean(accuracies))
+    assert summary["std"]["test"]["accuracy"] == pytest.approx(np.std(accuracies, ddof=1))
+    assert summary == read_summary(tmp_path / "many")
+
+
+update_rule = TrainerModule.update_rule
+
+
+@pytest.mark.slow
+def test_the_runs_of_a_grid_are_those_of_single_commands(tmp_path):
+    _, summary = train_reverse(checkpoint_dir=tmp_path, sweep=("lr=1e-3,3e-4", "num_layers=1,2"), **SMALL)
+    assert summary["mean"].keys() == {run["name"] for run in summary["runs"]}
+    for run in summary["runs"]:
+        train_reverse(checkpoint_dir=tmp_path / "alone", name=run["name"], **SMALL, **run["settings"])
+        assert_same_params(tmp_path / "ReverseTask" / run["name"], tmp_path / "alone" / run["name"])
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_not_trained_again_and_more_seeds_join_it(tmp_path, capsys):
+    _, first = train_reverse(checkpoint_dir=tmp_path, seeds="0..1", **SMALL)
+    capsys.readouterr()
+    _, second = train_reverse(checkpoint_dir=tmp_path, seeds="0..2", **SMALL)
+    output = capsys.readouterr().out
+    assert output.count("Going on after step 10 of 10") == 2
+    assert [run["name"] for run in second["runs"]] == ["seed0", "seed1", "seed2"]
+    for before, after in zip(first["runs"], second["runs"], strict=False):
+        assert before["results"]["val"] == after["results"]["val"]
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path, capsys):
+    def data(config):
+        found = reverse_data(config)
+        if config.seed == 1:
+            raise FloatingPointError("the loss is NaN")
+        return found
+
+    config = ReverseConfig(checkpoint_dir=tmp_path, seeds="0..2", **SMALL)
+    with pytest.raises(FloatingPointError, match="1 of 3 runs diverged: seed1"):
+        train_and_test(ReverseTrainer, config, data)
+    assert "Run seed1 diverged: the loss is NaN" in capsys.readouterr().err
+    summary = read_summary(tmp_path / "ReverseTask")
+    assert [run["results"] is None for run in summary["runs"]] == [False, True, False]
+    values = [summary["runs"][i]["results"]["val"]["loss"] for i in (0, 2)]
+    assert summary["mean"]["val"]["loss"] == pytest.approx(np.mean(values))
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_sweep_with_everything_saved_and_the_same_call_goes_on(tmp_path, monkeypatch):
+    train_reverse(checkpoint_dir=tmp_path / "whole", seeds="0..2", **SMALL)
+
+    def data(config):
+        if config.seed == 1:
+            monkeypatch.setattr("transformer_jax.training.trainer.import_pytorch", signalled)
+        return reverse_data(config)
+
+    def signalled():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    config = ReverseConfig(checkpoint_dir=tmp_path, seeds="0..2", **SMALL)
+    with pytest.raises(Interrupted, match="SIGTERM.*the same command goes on"):
+        train_and_test(ReverseTrainer, config, data)
+    directory = tmp_path / "ReverseTask"
+    assert not (directory / "summary.json").exists()
+    assert not (directory / "seed2").exists()
+    monkeypatch.undo()
+    train_and_test(ReverseTrainer, config, reverse_data)
+    for seed in range(3):
+        assert_same_run(directory / f"seed{seed}", tmp_path / "whole" / "ReverseTask" / f"seed{seed}")
+
+
+def test_fit_trains_one_run():
+    trainer = ReverseTrainer(ReverseConfig(seeds="0..1", **SMALL))
+    data = reverse_data(trainer.config)
+    with pytest.raises(InputError, match="fit trains one run; train_and_test reads seeds and sweep"):
+        trainer.fit(data.train_loader, data.val_loader)
+
+
+def test_a_trainer_repeats_a_training_of_another_seed_alone():
+    config = ReverseConfig(**SMALL)
+    trainer = ReverseTrainer(config, np.arange(3.0))
+    other = {"seed": 3, "name": "seed3", "checkpoint_dir": Path("elsewhere")}
+    assert trainer.can_repeat(dataclasses.replace(config, **other), np.arange(3.0))
+    assert not trainer.can_repeat(dataclasses.replace(config, lr=1.0), np.arange(3.0))
+    for constants in (np.arange(4.0), np.arange(1.0, 4.0), None, [np.arange(3.0)]):
+        assert not trainer.can_repeat(config, constants)
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_and_started_again_ends_as_if_it_had_not_been(tmp_path):
+    settings = ["--train-size=3200", "--val-size=257", "--test-size=257", "--warmup=7", "--dropout-prob=0.1"]
+    settings += ["--max-epochs=6", "--eval-every=1", "--checkpoint-every=7", "--seeds=0..1"]
+    killed, whole = tmp_path / "killed" / "ReverseTask", tmp_path / "whole" / "ReverseTask"
+    subprocess.run(command("reverse.py", whole.parent, *settings), check=True, stdout=subprocess.DEVNULL)
+    arguments = command("reverse.py", killed.parent, *settings)
+    for member in ("seed0", "seed1"):
+        process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 300
+        while not has_checkpoints(killed / member) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        assert not (killed / "summary.json").exists()
+    last = subprocess.run(arguments, check=True, capture_output=True, text=True)
+    assert "Run 2 of 2: seed1" in last.stdout
+    for member in ("seed0", "seed1"):
+        assert_same_run(killed / member, whole / member)
+    ours, theirs = read_summary(killed), read_summary(whole)
+    for split in ("val", "test"):
+        assert ours["mean"][split] == theirs["mean"][split]
+        assert ours["std"][split] == theirs["std"][split]
+
+
+def has_checkpoints(run: Path) -> bool:
+    return any(path.name.isdigit() for path in (run / "checkpoints").glob("*"))
+
+
+def test_the_command_shows_mistakes_in_one_line(tmp_path):
+    outcome = call("reverse.py", f"--checkpoint-dir={tmp_path / 'runs'}", "--sweep", "lr=1e-3", "num_layers=x")
+    assert outcome.status == 2
+    assert outcome.stderr == "reverse.py: error: num_layers in sweep is 'x'; it must be an integer\n"
+    assert not (tmp_path / "runs").exists()

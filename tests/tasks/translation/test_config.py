@@ -1,0 +1,113 @@
+"""Settings of the translation task: the numbers that follow from the data, and files of pairs of one's own."""
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import call
+
+from transformer_jax import InputError, ReverseConfig, TranslationConfig, train_translation
+from transformer_jax.tasks.translation.task import translation_data
+
+PAIRS = Path("pairs.tsv")
+SMALL = {"model_dim": 8, "num_heads": 1, "num_layers": 1, "dim_feedforward": 8, "max_bytes": 17}
+
+
+def numbers(config: TranslationConfig) -> tuple[int, int, int]:
+    return config.max_epochs, config.warmup, config.eval_every
+
+
+def test_the_numbers_of_dates_are_those_of_the_model_that_ships():
+    assert numbers(TranslationConfig().resolved(3000)) == (1, 100, 1)
+
+
+@pytest.mark.parametrize(
+    ("steps_per_epoch", "expected"),
+    [
+        (1, (1000, 100, 50)),  # 64 pairs: not more than 1000 epochs
+        (2, (1000, 100, 50)),  # 200 pairs
+        (7, (286, 100, 14)),  # the least that has 2000 steps
+        (701, (3, 100, 1)),
+        (2000, (1, 100, 1)),
+        (15_000, (1, 100, 1)),  # a million pairs
+    ],
+)
+def test_a_training_on_few_pairs_has_enough_steps_and_not_too_many_evaluations(steps_per_epoch, expected):
+    assert numbers(TranslationConfig(data=PAIRS).resolved(steps_per_epoch)) == expected
+
+
+@pytest.mark.parametrize("data", [None, PAIRS])
+def test_numbers_that_are_given_stay(data):
+    config = TranslationConfig(data=data, max_epochs=3, warmup=7, eval_every=2)
+    assert config.resolved(5) == config
+    assert numbers(TranslationConfig(data=data, max_epochs=3).resolved(13)) == (3, 3, 1)  # a tenth of 39 steps
+    assert numbers(TranslationConfig(data=data, max_epochs=1, eval_every=5).resolved(2)) == (1, 0, 5)
+
+
+def test_what_is_resolved_is_not_resolved_again():
+    config = TranslationConfig(data=PAIRS).resolved(7)
+    assert config.resolved(1) == config
+    assert ReverseConfig().resolved(7) == ReverseConfig()
+
+
+@pytest.mark.parametrize("name", ["val_data", "test_data"])
+def test_a_file_of_held_out_pairs_needs_a_file_of_training_pairs(name):
+    with pytest.raises(InputError, match=f"^{name} is held.tsv; it needs data, the file of training pairs"):
+        TranslationConfig(**{name: Path("held.tsv")})
+
+
+@pytest.mark.parametrize("value", [0, -1])
+@pytest.mark.parametrize("name", ["max_epochs", "eval_every"])
+def test_a_number_below_1_is_an_error_where_none_is_not(name, value):
+    with pytest.raises(InputError, match=f"{name} is {value}; it must be at least 1"):
+        TranslationConfig(**{name: value})
+
+
+@pytest.fixture
+def pairs(tmp_path) -> Path:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"s{number}\tt{number}\n" for number in range(200)) + "s\t" + "t" * 18 + "\n")
+    return path
+
+
+@pytest.mark.slow
+def test_two_hundred_pairs_are_trained_on_with_the_defaults_and_go_on_with_the_same_numbers(pairs, tmp_path, capsys):
+    val = tmp_path / "val.tsv"
+    val.write_text("s3\tt3\nx\ty\n")
+    settings = {"data": pairs, "val_data": val, "checkpoint_dir": tmp_path, "max_epochs": 11, **SMALL}
+    trainer, results = train_translation(**settings)
+    assert numbers(trainer.config) == (11, 2, 1)
+    assert results["steps"] == 11 * 2  # 189 pairs in batches of 64
+    assert results["pairs"] == {"train": 189, "val": 2, "test": 10, "too_long": 1, "held_elsewhere": 1}
+    line = (
+        "Pairs: 189 for training, 2 for validation, 10 for test; 1 left out as longer than --max-bytes; "
+        "1 left out of training as their source is in --val-data or --test-data\n"
+    )
+    assert line in capsys.readouterr().out
+    stored = json.loads((tmp_path / "TranslationTask" / "config.json").read_text())
+    assert (stored["max_epochs"], stored["warmup"], stored["eval_every"]) == (11, 2, 1)
+    again, _ = train_translation(**settings)  # a finished run of other settings would be an error
+    assert numbers(again.config) == numbers(trainer.config)
+
+
+def test_a_batch_larger_than_the_training_set_is_an_error_that_names_the_flag(pairs):
+    with pytest.raises(InputError, match="batch_size is 191; it may be at most 180, .*: --batch-size 180$"):
+        translation_data(TranslationConfig(data=pairs, batch_size=191, max_bytes=17))
+    loader = translation_data(TranslationConfig(data=pairs, batch_size=180, max_bytes=17)).train_loader
+    assert len(loader) == 1
+
+
+def test_nothing_is_printed_where_the_settings_say_quiet(pairs, capsys):
+    translation_data(TranslationConfig(data=pairs, max_bytes=17, quiet=True))
+    assert capsys.readouterr().out == ""
+
+
+def test_a_warm_up_that_is_too_long_is_an_error_that_names_the_flags_and_the_steps(pairs, tmp_path):
+    outcome = call(
+        "translate.py", "--data", pairs, "--checkpoint-dir", tmp_path / "runs", "--warmup", 6, "--max-epochs", 3
+    )
+    assert outcome.status == 2
+    assert outcome.stderr == (
+        "translate.py: error: warmup is 6; it must be below 6, the number of steps (max_epochs is 3): choose a shorter "
+        "one (--warmup), or more epochs (--max-epochs)\n"
+    )

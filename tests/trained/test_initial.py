@@ -1,0 +1,139 @@
+"""`--init-from`: training begins with a trained model's parameters, of every kind that --pretrained takes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import torch
+from flax.traverse_util import flatten_dict
+from made_once import made_once
+from tutorial_models import TorchPredictor
+
+from transformer_jax import InputError, ReverseConfig, ReverseTrainer, load_run
+from transformer_jax.tasks.experiment import train_and_test
+from transformer_jax.tasks.reverse import reverse_data, train_reverse
+from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer
+from transformer_jax.trained.export import ship
+from transformer_jax.trained.initial import find_initial
+from transformer_jax.trained.shipped import SHIPPED
+
+DATA = {"seq_len": 5, "num_categories": 7, "train_size": 77, "val_size": 35, "test_size": 21, "batch_size": 7}
+MODEL = {"model_dim": 12, "num_heads": 3}
+SMALL = {**DATA, **MODEL, "max_epochs": 2, "warmup": 3, "eval_every": 1}
+
+
+class OwnTrainer(ReverseTrainer):
+    """A task of one's own."""
+
+    name = "OwnTask"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    def train(parent: Path) -> None:
+        train_reverse(**SMALL, checkpoint_dir=parent)
+
+    return made_once(tmp_path_factory, "initial", train) / "ReverseTask"
+
+
+def config(parent: Path, **settings) -> ReverseConfig:
+    return ReverseConfig(**(SMALL | {"checkpoint_dir": parent} | settings))
+
+
+def trainer_of(parent: Path, **settings) -> ReverseTrainer:
+    return ReverseTrainer(config(parent, **settings))
+
+
+def arrays(params) -> dict[str, np.ndarray]:
+    return {path: np.asarray(array) for path, array in flatten_dict(params, sep="/").items()}
+
+
+def assert_same(one, other) -> None:
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.slow
+def test_with_everything_else_frozen_the_parameters_are_those_of_the_run_and_the_source_is_recorded(trained, tmp_path):
+    before = arrays(load_run(trained).params)
+    trainer, results = train_and_test(
+        OwnTrainer, config(tmp_path, init_from=str(trained), freeze="encoder,input_layer,*/bias"), reverse_data
+    )
+    after = arrays(trainer.params)
+    changed = {path for path in before if before[path].tobytes() != after[path].tobytes()}
+    assert changed == {"output_hidden/kernel", "output_layer/kernel", "output_norm/scale"}
+    settings = json.loads((tmp_path / "OwnTask" / "config.json").read_text())
+    assert (settings["task"], settings["init_from"]) == ("OwnTask", str(trained))
+    assert results["steps"] == 22
+    assert_same(load_run(tmp_path / "OwnTask", OwnTrainer).params, trainer.params)
+
+
+@pytest.mark.slow
+def test_the_first_steps_start_at_the_given_parameters_in_python_too(trained, tmp_path):
+    params = load_run(trained).params
+    trainer = trainer_of(tmp_path, max_epochs=1, lr=1e-9, warmup=0)
+    data = reverse_data(trainer.config)
+    with trainer:
+        trainer.fit(data.train_loader, data.val_loader, initial_params=params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), trainer.params, params)
+    # Again without them: the run began with others.
+    again = trainer_of(tmp_path, max_epochs=1, lr=1e-9, warmup=0)
+    with pytest.raises(
+        InputError, match=r"ReverseTask holds a run that began with other parameters: the arrays of fit"
+    ):
+        again.fit(data.train_loader, data.val_loader)
+    again.fit(data.train_loader, data.val_loader, initial_params=params)
+    assert_same(again.params, trainer.params)
+
+
+def test_every_kind_of_model_is_found(trained, tmp_path):
+    settings = {"input_dim": 7, "model_dim": 12, "num_classes": 7, "num_heads": 3, "num_layers": 1}
+    module = TorchPredictor(**settings, dropout=0.0, input_dropout=0.0)
+    torch.save(module.checkpoint(), tmp_path / "lightning.ckpt")
+    ship(trained, tmp_path / "shipped")
+    expected = load_run(trained).params
+    for what in (trained, tmp_path / "shipped"):
+        assert_same(find_initial(trainer_of(tmp_path, init_from=str(what))), expected)
+    from_file = find_initial(trainer_of(tmp_path, init_from=str(tmp_path / "lightning.ckpt")))
+    kernel = module.input_net[1].weight.detach().numpy().T
+    np.testing.assert_array_equal(from_file["input_layer"]["kernel"], kernel)
+    assert arrays(from_file).keys() == arrays(expected).keys()
+    shipped = TranslationTrainer(TranslationConfig(checkpoint_dir=tmp_path, init_from="dates"))
+    assert_same(find_initial(shipped), load_run(SHIPPED / "dates").params)
+    assert find_initial(trainer_of(tmp_path)) is None
+
+
+def test_what_cannot_be_the_beginning_is_an_error(trained, tmp_path):
+    with pytest.raises(
+        InputError,
+        match="^init_from is nothing; it must be a run's directory, a model that ships .*, a file of the tutorials, or",
+    ):
+        find_initial(trainer_of(tmp_path, init_from="nothing"))
+    with pytest.raises(InputError, match="^num_heads is 2; it must be 3, as in the training of "):
+        find_initial(trainer_of(tmp_path, init_from=str(trained), num_heads=2))
+    with pytest.raises(InputError, match="this run itself; choose another checkpoint_dir or name$"):
+        find_initial(trainer_of(trained.parent, init_from=str(trained)))
+    with pytest.raises(InputError, match="^pretrained is a, so nothing is trained, but init_from is b"):
+        config(tmp_path, pretrained="a", init_from="b")
+    with pytest.raises(InputError, match="input_layer/kernel has the shape .7, 12. and not .5, 12."):
+        train_reverse(config(tmp_path, init_from=str(trained), num_categories=5))
+    assert not (tmp_path / "ReverseTask").exists()
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_the_model_it_began_with_but_not_with_another_one(trained, tmp_path, capsys):
+    source = Path(shutil.copytree(trained, tmp_path / "source"))
+    settings = {"init_from": str(source), "init_only": "encoder"}
+    first, _ = train_reverse(config(tmp_path, **settings))
+    assert "Arrays that training begins with: 16\n  not taken: input_layer/bias [12]\n" in capsys.readouterr().out
+    shutil.rmtree(source)
+    again, _ = train_reverse(config(tmp_path, **settings))
+    assert "goes on from its checkpoint, without init_from" in capsys.readouterr().out
+    assert_same(again.params, first.params)
+    with pytest.raises(InputError, match="init_from is .*source; it must be a run's directory"):
+        train_reverse(config(tmp_path, **settings, resume=False, overwrite=True))
+    train_reverse(config(tmp_path, name="source", seed=3))
+    with pytest.raises(InputError, match="holds a run that began with other parameters: .*source are not the same"):
+        train_reverse(config(tmp_path, **settings))

@@ -1,0 +1,201 @@
+"""What a task adds to its training: callbacks, loggers, metrics; and what a trainer keeps and lets go of."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from events import read_scalars
+
+from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, TaskData, load_run, make_loader
+from transformer_jax.runs.loggers import Logger
+from transformer_jax.training.callbacks import Callback
+
+CONFIG = ReverseConfig(
+    max_epochs=3, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=2, eval_every=2, log_every=2
+)
+STEPS = 15
+
+
+def loader(size: int, **options):
+    return make_loader(ReverseDataset(3, 5, size, seed=1), CONFIG.batch_size, **options)
+
+
+class Remember(Callback):
+    """Remembers what it gets; its state is the number of steps."""
+
+    def __init__(self) -> None:
+        self.steps, self.evaluations, self.ends, self.restored = [], [], [], None
+
+    def on_step(self, step):
+        self.steps.append((step.number, step.metrics["loss"]))
+
+    def on_evaluation(self, evaluation):
+        self.evaluations.append((evaluation.step, evaluation.epoch, dict(evaluation.metrics), evaluation.params))
+
+    def on_end(self, step):
+        self.ends.append(step)
+
+    def state(self):
+        return {"steps": len(self.steps)}
+
+    def restore(self, state):
+        self.restored = state
+
+
+class Everything(Logger):
+    """A logger of the user's own."""
+
+    def __init__(self) -> None:
+        self.entries, self.settings, self.results, self.closed = [], [], [], 0
+
+    def log(self, step, scalars):
+        self.entries += [(step, name) for name in scalars]
+
+    def log_settings(self, settings):
+        self.settings.append(settings["seq_len"])
+
+    def log_results(self, metrics):
+        self.results.append(sorted(metrics))
+
+    def close(self):
+        self.closed += 1
+
+
+class Trainer(ReverseTrainer):
+    """With a callback, and a logger beside TensorBoard's."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.callback, self.own_logger = Remember(), Everything()
+
+    def create_callbacks(self, loggers):
+        return [self.callback]
+
+    def create_loggers(self, directory, position):
+        return [*super().create_loggers(directory, position), self.own_logger]
+
+
+@pytest.fixture
+def trained(tmp_path) -> Trainer:
+    trainer = Trainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path))
+    trainer.fit(loader(37, drop_last=True), loader(23))
+    return trainer
+
+
+def test_a_callback_gets_every_step_every_evaluation_and_the_end(trained):
+    callback = trained.callback
+    assert [number for number, _ in callback.steps] == list(range(1, STEPS + 1))
+    curve = read_scalars(trained.run.path)["train/loss"]
+    assert np.mean([loss for _, loss in callback.steps[:2]]) == pytest.approx(curve[2], abs=1e-6)
+    assert [(step, epoch) for step, epoch, *_ in callback.evaluations] == [(10, 2), (15, 3)]
+    *_, metrics, params = callback.evaluations[-1]
+    assert trained.evaluate(loader(23), params) == metrics
+    assert callback.ends == [STEPS]
+
+
+def test_a_resumed_run_gives_the_callback_its_state_back(trained):
+    again = Trainer(trained.config)
+    again.fit(loader(37, drop_last=True), loader(23))
+    assert again.callback.restored == {"steps": STEPS}
+    assert again.callback.steps == []
+
+
+def test_a_logger_of_ones_own_gets_what_tensorboard_gets(trained):
+    logger = trained.own_logger
+    curves = read_scalars(trained.run.path)
+    assert sorted(logger.entries) == sorted((step, name) for name, curve in curves.items() for step in curve)
+    assert (logger.settings, logger.results, logger.closed) == ([5], [], 1)
+    trained.test(loader(23), loader(11))
+    assert logger.results == [["test/accuracy", "test/loss", "val/accuracy", "val/loss"]]
+    assert read_scalars(trained.run.path)["test/loss"][STEPS] > 0
+
+
+def test_two_callbacks_of_one_class_are_an_error(tmp_path):
+    class Twice(Trainer):
+        def create_callbacks(self, loggers):
+            return [Remember(), Remember()]
+
+    with pytest.raises(InputError, match="there are two callbacks of class Remember"):
+        Twice(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path)).fit(loader(37, drop_last=True), loader(23))
+
+
+def test_the_logger_setting_chooses_the_files(tmp_path):
+    config = dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, logger="csv")
+    ReverseTrainer(config).fit(loader(37, drop_last=True), loader(23))
+    names = {file.name for file in (tmp_path / "ReverseTask").iterdir()}
+    assert "metrics.csv" in names
+    assert not any("tfevents" in name for name in names)
+
+
+def test_the_norms_of_the_gradient_by_layer_agree_with_the_norm_of_all(trained):
+    curves = read_scalars(trained.run.path)
+    layers = [curve for name, curve in curves.items() if name.startswith("train/gradient_norm/")]
+    assert len(layers) >= 3
+    assert set(layers[0]) == set(range(2, STEPS + 1, 2))
+    # The norm of all is the mean of a window of two steps, those of layers are of the second: no equality to test but
+    # with windows of one step.
+    config = dataclasses.replace(trained.config, log_every=1, checkpoint_dir=trained.config.checkpoint_dir / "each")
+    each = ReverseTrainer(config)
+    each.fit(loader(37, drop_last=True), loader(23))
+    curves = read_scalars(each.run.path)
+    layers = [curve for name, curve in curves.items() if name.startswith("train/gradient_norm/")]
+    for step in range(1, STEPS + 1):
+        total = sum(curve[step] ** 2 for curve in layers) ** 0.5
+        assert total == pytest.approx(curves["train/gradient_norm"][step], rel=1e-5)  # float32
+
+
+def test_without_accuracy_the_lowest_loss_is_the_best_and_every_metric_is_in_the_results(tmp_path, capsys):
+    class Other(ReverseTrainer):
+        def loss_function(self, params, batch, key, *, train):
+            elements = super().loss_function(params, batch, key, train=train)
+            return {"loss": elements["loss"], "right": elements["accuracy"]}
+
+    trainer = Other(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path))
+    trainer.fit(loader(37, drop_last=True), loader(23))
+    results = trainer.test(loader(23), loader(11))
+    assert set(results["val"]) == set(results["test"]) == {"loss", "right"}
+    assert "val_acc" not in results
+    assert "Test right: " in capsys.readouterr().out
+    assert json.loads((trainer.run.path / "config.json").read_text())["best_by"] == "val/loss:min"
+    again = load_run(trainer.run.path, Other)
+    assert again.evaluate(loader(23)) == trainer.evaluate(loader(23))
+
+
+def test_fit_lets_go_of_the_directory_and_a_with_block_keeps_it(tmp_path):
+    config = dataclasses.replace(CONFIG, checkpoint_dir=tmp_path)
+    trainer = ReverseTrainer(config)
+    trainer.fit(loader(37, drop_last=True), loader(23))
+    with ReverseTrainer(config) as other:
+        other.fit(loader(37, drop_last=True), loader(23))
+        with pytest.raises(InputError, match="in use by process"):
+            trainer.test(loader(23), loader(11))
+    assert trainer.test(loader(23), loader(11))["steps"] == STEPS
+    ReverseTrainer(config).fit(loader(37, drop_last=True), loader(23))
+
+
+def test_after_load_run_the_tasks_own_data_are_tested_and_nothing_is_written(trained):
+    class WithData(ReverseTrainer):
+        @staticmethod
+        def load_data(config):
+            return TaskData(loader(37, drop_last=True), loader(23), loader(11))
+
+    results = trained.test(loader(23), loader(11))
+    before = sorted(file.name for file in trained.run.path.iterdir())
+    again = load_run(trained.run.path, WithData)
+    assert {name: again.test()[name] for name in ("val", "test")} == {name: results[name] for name in ("val", "test")}
+    assert sorted(file.name for file in trained.run.path.iterdir()) == before
+    assert again.variables == {"params": again.params}
+
+    class Without(ReverseTrainer):
+        load_data = None
+
+    with pytest.raises(InputError, match="Without has no load_data; give val_loader and test_loader"):
+        load_run(trained.run.path, Without).test()
+
+
+def test_quiet_prints_nothing(tmp_path, capsys):
+    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, quiet=True))
+    trainer.fit(loader(37, drop_last=True), loader(23))
+    trainer.test(loader(23), loader(11))
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,141 @@
+"""Mistakes in a task that are found when its trainer is made."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from transformer_jax import Criterion, InputError, ReverseConfig, TrainerModule, TrainingConfig, TransformerPredictor
+from transformer_jax.config import setting
+from transformer_jax.tasks.reverse import ReverseTrainer
+from transformer_jax.training.checks import with_criterion
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(TrainingConfig):
+    """Settings."""
+
+    width: int = setting(5, of_model=True)
+
+
+class Trainer(TrainerModule):
+    name = "Trainer"
+    config_class = Config
+
+    def create_model(self):
+        return TransformerPredictor(self.config.model_dim, num_classes=self.config.width, num_heads=1, num_layers=1)
+
+    def model_inputs(self, inputs):
+        return (jax.nn.one_hot(inputs, 7),)
+
+    def loss_function(self, params, batch, key, *, train):
+        return {"loss": (self.apply(params, batch.inputs, key, train=train).sum(-1), 1.0)}
+
+
+def test_missing_methods_are_named_with_their_arguments():
+    class Half(TrainerModule):
+        name = "Half"
+        config_class = Config
+
+        def create_model(self):
+            return TransformerPredictor(5, num_classes=3, num_heads=1, num_layers=1)
+
+    message = r"Half lacks model_inputs\(self, inputs\), loss_function\(self, params, batch, key, \*, train\); a task"
+    with pytest.raises(InputError, match=message):
+        Half(Config())
+
+
+def test_a_given_model_needs_no_create_model():
+    class Given(Trainer):
+        create_model = TrainerModule.create_model
+
+    with pytest.raises(InputError, match="Given lacks create_model"):
+        Given(Config())
+    model = TransformerPredictor(5, num_classes=3, num_heads=1, num_layers=1)
+    assert Given(Config(), model=model).model is model
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("create_optimiser", "create_optimizer"), ("loss_fuction", "loss_function"), ("predicts", "predict")],
+)
+def test_a_method_that_is_named_nearly_as_a_hook_is_an_error(name, meant):
+    kind = type("Mistaken", (Trainer,), {name: lambda self: None})
+    with pytest.raises(InputError, match=f"Mistaken.{name} overrides nothing; is {meant} meant"):
+        kind(Config())
+
+
+def test_a_hook_that_takes_other_arguments_is_an_error():
+    class Other(Trainer):
+        def loss_function(self, params, batch):
+            return {}
+
+    message = (
+        r"Other.loss_function takes \(self, params, batch\); it is called with \(self, params, batch, key, \*, train"
+    )
+    with pytest.raises(InputError, match=message):
+        Other(Config())
+
+
+def test_methods_of_its_own_and_more_arguments_with_defaults_are_none():
+    class Own(Trainer):
+        def draw(self):
+            return None
+
+        def predict(self, inputs, best=True):
+            return best
+
+    assert Own(Config()).predict(3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam; is cosine meant"),
+        (
+            {"logger": "csv, tensorbord"},
+            "logger is 'tensorbord'; it must be one of tensorboard, csv; is tensorboard meant",
+        ),
+    ],
+)
+def test_a_schedule_or_logger_that_is_not_in_its_table_is_an_error(settings, message):
+    with pytest.raises(InputError, match=message):
+        Trainer(Config(**settings))
+
+
+def test_a_task_extends_the_table_of_schedules():
+    class Constant(Trainer):
+        schedules = {**Trainer.schedules, "constant": lambda config, num_steps: lambda step: config.lr}  # noqa: RUF012
+
+    trainer = Constant(Config(schedule="constant", lr=0.25))
+    assert trainer.create_schedule(7)(3) == 0.25
+
+
+def test_a_setting_of_the_model_that_nothing_reads_is_an_error():
+    assert Trainer(Config(width=3)).model.num_classes == 3
+    message = (
+        "num_layers is 2, but Trainer.create_model does not read it, so that it would change nothing; leave it at 1"
+    )
+    with pytest.raises(InputError, match=message):
+        Trainer(Config(num_layers=2))
+
+
+def test_the_config_of_a_trainer_is_the_one_that_was_given():
+    config = ReverseConfig(num_layers=3)
+    assert type(ReverseTrainer(config).config) is ReverseConfig
+
+
+def test_without_accuracy_the_lowest_loss_is_the_best():
+    config = Config()
+    assert with_criterion(config, ["loss", "accuracy"]) is config
+    assert with_criterion(config, ["loss", "bleu"]).criterion == Criterion("loss", "min")
+    chosen = Config(best_by="val/bleu:max")
+    assert with_criterion(chosen, ["loss", "bleu"]) is chosen
+    with pytest.raises(
+        InputError, match="gives loss; it must give bleu, since the best model is chosen by val/bleu:max"
+    ):
+        with_criterion(chosen, ["loss"])
+    with pytest.raises(InputError, match="gives accuracy; it must give loss"):
+        with_criterion(config, ["accuracy"])
+    with pytest.raises(InputError, match="learning_rate must have another name"):
+        with_criterion(config, ["loss", "learning_rate"])

@@ -1,0 +1,105 @@
+"""Training begins with given parameters: those of `init_only` or all, and they must fit the model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import InputError, ReverseConfig
+from transformer_jax.training.initial_params import check_initial, choose_initial
+from transformer_jax.training.optimizers import adam
+from transformer_jax.training.step import initial_state
+
+MODEL = {"encoder": {"kernel": (3, 5), "bias": (5,)}, "output": {"kernel": (5, 2)}}
+
+
+def tree(shapes, value=0.0):
+    is_shape = lambda node: isinstance(node, tuple)  # noqa: E731
+    return jax.tree.map(lambda shape: np.full(shape, value, np.float32), shapes, is_leaf=is_shape)
+
+
+def choose(given, **settings):
+    return choose_initial(given, tree(MODEL), ReverseConfig(**settings))
+
+
+def test_all_arrays_replace_the_fresh_ones_and_the_key_stays():
+    optimizer, fresh = adam(lambda step: 0.1), tree(MODEL, 1.0)
+    before = initial_state(fresh, optimizer, jax.random.key(7))
+    given = tree(MODEL, 2.0)
+    begin = choose(given)
+    assert (begin.not_taken, begin.summary()) == ((), "Arrays that training begins with: 3")
+    given["output"]["kernel"][:] = 3  # the arrays are copies, since a step uses their memory
+    state = begin.state_like(before, optimizer)
+    jax.tree.map(np.testing.assert_array_equal, state.params, tree(MODEL, 2.0))
+    assert state.step == 0
+    assert jax.random.key_data(state.key).tolist() == jax.random.key_data(before.key).tolist()
+
+
+def test_a_part_is_taken_where_it_is_asked_for_and_every_other_array_is_listed():
+    given = tree({"encoder": MODEL["encoder"], "output": {"kernel": (5, 11)}, "head": {"bias": (2,)}}, 2.0)
+    del given["encoder"]["bias"]
+    begin = choose(given, init_from="a", init_only="encoder/kernel")
+    assert begin.summary().splitlines() == [
+        "Arrays that training begins with: 1",
+        "  not taken: head/bias [2]",
+        "  not taken: output/kernel [5, 11]",
+        "  fresh: encoder/bias [5]",
+    ]
+    state = begin.state_like(
+        initial_state(tree(MODEL, 1.0), adam(lambda step: 0.1), jax.random.key(0)), adam(lambda step: 0.1)
+    )
+    assert [float(array.mean()) for array in jax.tree.leaves(state.params)] == [1, 2, 1]
+
+
+def test_a_long_list_is_cut():
+    given = tree(MODEL) | {f"layer_{number}": np.zeros(1) for number in range(23)}
+    lines = choose(given, init_only="output").summary().splitlines()
+    assert len(lines) == 22
+    assert lines[-1] == "and 5 more"  # 23 layers and two of the encoder
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        ({"output": {}}, {}, "initial_params does not fit the model: output/kernel [5, 2] is missing; init_only would"),
+        ({"a": {"b": (3,)}}, {"init_from": "X"}, "X does not fit the model: a/b [3] has no place in the model; init"),
+        ({"output": {"kernel": (2, 5)}}, {}, "output/kernel has the shape [2, 5] and not [5, 2]"),
+        ({"output": {"kernel": (2, 5)}}, {"init_only": "*"}, "[2, 5] and not [5, 2]; init_only is *"),
+        ({"encoder": {}, "a": (1,)}, {}, "encoder/bias [5] is missing, encoder/kernel [3, 5] is missing, a [1] has no"),
+        ({"encoder": {}, "a": (1,), "b": (1,)}, {}, "a [1] has no place in the model, and 1 more; init_only would"),
+        ({}, {"init_only": "decoder"}, "init_only has 'decoder', which is no array or module of the model; near it"),
+    ],
+)  # fmt: skip
+def test_arrays_that_do_not_fit_are_named(changes, settings, message):
+    with pytest.raises(InputError) as caught:
+        choose(tree(MODEL | changes), **settings)
+    assert message in str(caught.value)
+
+
+def test_arrays_must_be_finite_numbers_and_take_the_models_type():
+    given = tree(MODEL)
+    given["output"]["kernel"][1, 1] = np.nan
+    with pytest.raises(InputError, match="output/kernel in initial_params holds NaN or infinity"):
+        choose(given)
+    given["output"]["kernel"] = np.zeros((5, 2), int)
+    with pytest.raises(InputError, match="output/kernel in initial_params has the type int"):
+        choose(given)
+    assert choose(given, init_only="encoder").arrays["encoder/bias"].dtype == np.float32
+    given["encoder"]["bias"] = jnp.ones(5, jnp.bfloat16)
+    assert choose(given, init_only="encoder").arrays["encoder/bias"].dtype == np.float32
+
+
+def test_the_digest_is_that_of_the_arrays_that_are_taken():
+    one, other = tree(MODEL), tree(MODEL)
+    other["output"]["kernel"][4, 1] = 1e-30
+    assert choose(one).digest != choose(other).digest
+    assert choose(one, init_only="encoder").digest == choose(other, init_only="encoder").digest
+
+
+@pytest.mark.parametrize("settings", [{"init_from": "reverse"}, {"init_only": "encoder"}])
+def test_settings_without_parameters_are_an_error_unless_the_run_goes_on(settings):
+    config = ReverseConfig(**settings)
+    with pytest.raises(InputError, match=f"{next(iter(settings))} is .* but no parameters are given"):
+        check_initial(config, None, is_resumed=False)
+    check_initial(config, None, is_resumed=True)
+    check_initial(ReverseConfig(), None, is_resumed=False)

@@ -1,0 +1,65 @@
+"""Norms by layer, and the pictures of attention."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.runs.loggers import Logger
+from transformer_jax.training.attention_pictures import LogAttention, attention_picture
+from transformer_jax.training.callbacks import Evaluation
+from transformer_jax.training.layer_norms import layer_norms, layer_of, norms_where_due
+
+
+@pytest.mark.parametrize(
+    ("path", "layer"),
+    [
+        ("encoder/layers_0/self_attn/query_proj/kernel", "encoder/layers_0"),
+        ("decoder/layers_11/norm_2/scale", "decoder/layers_11"),
+        ("output_net/dense/bias", "output_net"),
+        ("embedding", "embedding"),
+    ],
+)
+def test_a_layer_is_the_path_up_to_its_number_or_the_first_part(path, layer):
+    assert layer_of(path) == layer
+
+
+def test_the_norm_of_a_layer_is_that_of_all_its_arrays():
+    params = {"encoder": {"layers_0": {"a": np.full(2, 3.0), "b": np.full((2, 2), 2.0)}, "layers_1": {"a": np.ones(7)}}}
+    norms = layer_norms(params)
+    assert norms["encoder/layers_0"] == pytest.approx(34**0.5)
+    assert norms["encoder/layers_1"] == pytest.approx(7**0.5)
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_gradients_are_measured_where_it_is_due(due):
+    gradients = {"head": {"kernel": jnp.full(4, 3.0)}}
+    ((norm, weight),) = norms_where_due(gradients, jnp.asarray(0.5), jnp.asarray(due)).values()
+    assert (float(norm), float(weight)) == ((3.0, 1.0) if due else (0.0, 0.0))
+
+
+def test_a_picture_has_the_heads_side_by_side_from_black_to_their_largest_weight():
+    maps = np.zeros((2, 3, 5), np.float32)
+    maps[0, 1, 4] = 0.25
+    maps[1, 2, 0] = 1.0
+    picture = attention_picture(maps)
+    size = 22  # pixels of a cell: the least that make 3 rows at least 64 high
+    assert picture.shape == (3 * size, 11 * size)
+    cells = picture[::size, ::size]
+    expected = np.zeros((3, 11), np.uint8)
+    expected[1, 4] = expected[2, 6] = 255
+    expected[:, 5] = 128  # the gap
+    np.testing.assert_array_equal(cells, expected)
+
+
+def test_the_first_example_is_drawn_at_each_evaluation_for_every_layer():
+    logged = []
+
+    class Log(Logger):
+        def log_image(self, step, name, image):
+            logged.append((step, name, image.max()))
+
+    def maps(params):
+        return {"encoder": [np.full((2, 1, 64, 64), params["level"], np.float32), np.zeros((2, 1, 64, 64), np.float32)]}
+
+    LogAttention([Log()], maps).on_evaluation(Evaluation(7, 1, {}, {"level": 0.5}))
+    assert logged == [(7, "attention/encoder/layer 0", 255), (7, "attention/encoder/layer 1", 0)]

@@ -1,0 +1,124 @@
+"""List the runs below a directory: `python -m transformer_jax.runs --help`."""
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformer_jax.errors import InputError
+from transformer_jax.runs.listing import STATES, Run, find_runs
+
+DEFAULT = Path("checkpoints")  # as of `TrainingConfig.checkpoint_dir`
+SORTS = ("name", "best", "seconds", "steps", "time")
+KEYS = (
+    *("task", "name", "path", "state", "reason", "steps", "num_steps", "best_metric", "best_value", "seconds"),
+    *("bytes", "time", "settings"),
+)
+HEADINGS = ("task", "name", "state", "steps", "best", "seconds", "size", "differing settings")
+MAX_REASON = 80  # characters of it in the table; --json has all
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as those of the other commands."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def main(arguments: list[str]) -> None:
+    """Print the runs below a directory, as a table or as JSON.
+
+    Raises:
+        InputError: there is no such directory.
+    """
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    try:
+        runs = [] if chosen.directory == DEFAULT and not DEFAULT.exists() else find_runs(chosen.directory)
+    except (InputError, OSError) as error:
+        parser.error(str(error))
+    runs = [run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)]
+    runs = sorted(runs, key=lambda run: sort_key(run, chosen.sort))
+    if chosen.json:
+        print(json.dumps([{key: getattr(run, key) for key in KEYS} for run in runs], indent=2))
+    else:
+        print(table(runs, chosen.directory))
+
+
+def sort_key(run: Run, sort: str) -> tuple[Any, ...]:
+    """Ascending paths; the best value of a task's metric first; the most seconds or steps first, or the newest."""
+    if sort == "best":
+        is_known = run.best_value is not None and math.isfinite(run.best_value)
+        value = (-1 if run.mode == "max" else 1) * (run.best_value or 0.0) if is_known else 0.0
+        return (run.task or "", run.best_metric or "", not is_known, value, run.path)
+    if sort == "name":
+        return (run.path,)
+    return (-(getattr(run, sort) or 0), run.path)
+
+
+def table(runs: Sequence[Run], directory: Path) -> str:
+    """The runs as lines of columns, or a sentence if there is none."""
+    if not runs:
+        return f"No runs in {directory}"
+    rows = [HEADINGS, *(_row(run, directory) for run in runs)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _row(run: Run, directory: Path) -> tuple[str, ...]:
+    steps = "" if run.steps is None else str(run.steps)
+    best = "" if run.best_value is None else f"{run.best_metric} {run.best_value:.4f}"
+    path = os.path.relpath(run.path, directory)
+    about = " ".join(f"{name}={value}" for name, value in run.settings.items())
+    return (
+        _printable(run.task or "?"),
+        _printable(run.name if path == "." else path),
+        run.state,
+        steps if run.num_steps is None else f"{steps}/{run.num_steps}",
+        best,
+        "" if run.seconds is None else f"{run.seconds:.0f}",
+        _size(run.bytes),
+        _printable(about if run.reason is None else f"{about} ({run.reason[:MAX_REASON]})".strip()),
+    )
+
+
+def _printable(text: str) -> str:
+    """The text with escapes for what a terminal would act on."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes < 1000:
+        return f"{num_bytes} B"
+    size, units = num_bytes / 1000, iter(("kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while size >= 1000 and unit != "TB":
+        size, unit = size / 1000, next(units)
+    return f"{size:.1f} {unit}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="python -m transformer_jax.runs", description="List the runs below a directory.")
+    parser.add_argument(
+        "directory", nargs="?", type=Path, default=DEFAULT, metavar="DIR",
+        help="where runs are looked for, also further below (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print a JSON list in the place of a table")
+    parser.add_argument("--sort", choices=SORTS, default="name", help="by what the runs are sorted (default: name)")
+    parser.add_argument("--task", help="list the runs of this task alone, as ReverseTask")
+    parser.add_argument("--state", choices=STATES, help="list the runs in this state alone")
+    return parser
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody reads any more, as after `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

@@ -1,0 +1,77 @@
+"""Settings from a file: TOML that a user wrote, or the `config.json` of a run."""
+
+import difflib
+import tomllib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.errors import InputError
+from transformer_jax.field_types import checked, shortened, type_hints
+from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, read_settings
+
+
+class ConfigFile(NamedTuple):
+    """The content of a file of settings."""
+
+    path: Path
+    is_run: bool  # a run's own config.json
+    task: str | None  # the file's key `task`: of which task the settings are
+    settings: dict[str, Any]  # as TOML or JSON has them, unchecked
+
+    def values(self, config_class: type, known_elsewhere: Collection[str] = ()) -> dict[str, Any]:
+        """The values for the fields of a dataclass, each of its field's type.
+
+        Args:
+            config_class: the dataclass.
+            known_elsewhere: keys that are no fields of it and are passed over.
+
+        Raises:
+            InputError: a key is unknown, or its value is of another type than the field.
+        """
+        hints = type_hints(config_class)
+        for key in sorted(self.settings.keys() - hints.keys() - set(known_elsewhere)):
+            nearest = difflib.get_close_matches(key, hints, n=1, cutoff=0.7)
+            hint = f"; did you mean {nearest[0]}?" if nearest else ""
+            shown = key if key.isidentifier() and len(key) < 60 else shortened(key)
+            raise InputError(f"{self.path}: {shown} is not a setting of this task{hint}")
+        try:
+            return {key: checked(key, value, hints[key]) for key, value in self.settings.items() if key in hints}
+        except InputError as error:
+            raise InputError(f"{self.path}: {error}") from None
+
+    def check_task(self, task: str) -> None:
+        """Raise an `InputError` if the file says that its settings are of another task."""
+        if self.task is not None and self.task != task:
+            raise InputError(f"{self.path}: task is {self.task}; it must be {task}, the task of this command")
+
+
+def read_config_file(path: Path) -> ConfigFile:
+    """Read a file of settings: TOML if its name ends so, else the `config.json` of a run, or the run's directory.
+
+    Raises:
+        InputError: there is no such file, or it is no TOML or no run's config.json of the present format.
+    """
+    if path.is_dir():
+        path = path / CONFIG
+    if path.suffix == ".toml":
+        settings = _read_toml(path)
+        task = settings.pop("task", None)
+        if not isinstance(task, str | None):
+            raise InputError(f"{path}: task is {shortened(task)}; it must be a text")
+        return ConfigFile(path, False, task, settings)
+    if path.name != CONFIG:
+        raise InputError(f"config is {path}; it must be a TOML file, NAME.toml, or a run's {CONFIG}")
+    task, settings = read_settings(path.parent)
+    return ConfigFile(path, True, task, settings)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_CONFIG_BYTES + 1)
+        if len(content) > MAX_CONFIG_BYTES:
+            raise ValueError(f"it has more than {MAX_CONFIG_BYTES} bytes")
+        return tomllib.loads(content.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"config is {path}, which can't be read as TOML: {error}") from error

@@ -1,0 +1,101 @@
+"""Settings of the anomaly task, for each of its data sets."""
+
+import dataclasses
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float, Num
+
+from transformer_jax.config import TrainingConfig, check_at_least, check_memory, setting
+from transformer_jax.errors import InputError, check_probability
+from transformer_jax.tasks.anomaly.features import check_resolution
+from transformer_jax.tasks.anomaly.tables import FeatureTable, cifar100_table, digits_features, digits_table
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnomalyConfig(TrainingConfig):
+    """Train a Transformer to find the image that is of another class than the rest of its set.
+
+    Raises:
+        InputError: at construction, for a value that cannot work.
+    """
+
+    dataset: ClassVar[str]  # name of the data set of images
+    image_shape: ClassVar[tuple[int, ...]]  # of one image
+    batch_size: int = 64  # sets in one step
+    warmup: int = 100  # steps in which the learning rate rises from 0 to its peak
+    set_size: int = 10  # images in a set, the odd one among them
+    model_dim: int = setting(64, of_model=True)  # width of the model
+    num_heads: int = setting(4, of_model=True)  # attention heads, a divisor of the width
+    num_layers: int = setting(2, of_model=True)  # encoder blocks
+    dropout_prob: float = setting(0.1, of_model=True)  # dropout probability in the encoder and the output network
+    input_dropout_prob: float = setting(0.1, of_model=True)  # dropout probability of the image features
+    data_dir: Path = setting(Path("data"), machine=True)  # directory of CIFAR-100 and its features
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 2, "set_size")
+        check_probability("input_dropout_prob", self.input_dropout_prob)
+        maps = 4 * self.batch_size * self.num_heads * self.set_size**2
+        check_memory(self, "the attention of a layer", maps, "batch_size", "num_heads", "set_size")
+
+    def table(self) -> FeatureTable:
+        """Features, label and split of every image."""
+        raise NotImplementedError
+
+    def features_of(self, images: Num[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+        """The features of images.
+
+        Raises:
+            InputError: they cannot be computed, or a pixel cannot be one.
+        """
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DigitsConfig(AnomalyConfig):
+    """Find the odd one among handwritten digits of 8×8 pixels, which scikit-learn contains.
+
+    The defaults reach about 99 % on test, in 15 seconds on two CPU cores.
+    """
+
+    dataset: ClassVar[str] = "digits"
+    image_shape: ClassVar[tuple[int, ...]] = (8, 8)
+    max_epochs: int = 60  # passes over the training set
+    lr: float = 1e-3  # peak learning rate of the cosine schedule
+
+    def table(self) -> FeatureTable:
+        return digits_table()
+
+    def features_of(self, images: Num[np.ndarray, "*B 8 8"]) -> Float[np.ndarray, "*B 64"]:
+        return digits_features(images)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cifar100Config(AnomalyConfig):
+    """Find the odd one among images of CIFAR-100, from the features of a ResNet-34 that was trained on ImageNet.
+
+    The defaults are the tutorial's settings, with which it reports 94.66 % on test.
+    """
+
+    dataset: ClassVar[str] = "cifar100"
+    image_shape: ClassVar[tuple[int, ...]] = (32, 32, 3)
+    max_epochs: int = 100  # passes over the training set
+    model_dim: int = setting(256, of_model=True)  # width of the model
+    num_layers: int = setting(4, of_model=True)  # encoder blocks
+    features_dir: Path | None = setting(None, machine=True)  # directory of ready feature files, if any
+    resolution: int = 224  # pixels to which images are enlarged for the ResNet
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_resolution(self.resolution)
+
+    def table(self) -> FeatureTable:
+        return cifar100_table(self.data_dir, self.features_dir, self.resolution)
+
+    def features_of(self, images: Num[np.ndarray, "*B 32 32 3"]) -> Float[np.ndarray, "*B 512"]:
+        raise InputError(
+            f"inputs has shape {images.shape}, images; it must be their features, [S, 512] or [B, S, 512], as "
+            "transformer_jax.tasks.anomaly.resnet34.ResNet34Features computes them"
+        )

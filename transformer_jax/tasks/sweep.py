@@ -1,0 +1,227 @@
+"""Many runs as one command: the runs of `--seeds` and `--sweep`, and what `summary.json` says of them."""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.errors import InputError
+from transformer_jax.field_types import checked, shortened, type_hints
+from transformer_jax.runs.record import write_json
+from transformer_jax.runs.settings import as_json
+from transformer_jax.training.progress import format_metric
+
+Config = TypeVar("Config", bound=TrainingConfig)
+
+Results = Mapping[str, Any]  # what `results.json` holds
+Settings = Mapping[str, Any]
+
+SUMMARY = "summary.json"
+MAX_RUNS = 1000  # more are a slip of the hand
+ABOUT_THE_RUN = frozenset({"seed", "num_devices", "settings", "versions"})  # results that no mean is taken of
+
+
+@dataclasses.dataclass(frozen=True)
+class Member(Generic[Config]):
+    """One run of a sweep."""
+
+    config: Config
+    settings: Settings  # in which the runs of the sweep differ
+    point: str  # names the settings without the seed, as lr=0.001,num_layers=1; empty where only the seeds differ
+
+
+def is_sweep(config: TrainingConfig) -> bool:
+    """Whether the config asks for several runs."""
+    return config.seeds is not None or bool(config.sweep)
+
+
+def members(config: Config, directory: Path) -> list[Member[Config]]:
+    """The runs that `config.seeds` and `config.sweep` ask for; those of one point, which differ in the seed, in a row.
+
+    Args:
+        config: the settings that they share.
+        directory: parent of the runs' directories, `seed0` or `lr=0.001,num_layers=1,seed0` for example.
+
+    Raises:
+        InputError: a text can't be read, a setting is unknown or can't be swept, a value does not fit, two runs are the
+            same, or there are too many.
+    """
+    if config.pretrained is not None:
+        raise InputError(f"pretrained is {config.pretrained}, so nothing is trained; leave seeds and sweep out")
+    values = dict(_values(config, text) for text in config.sweep)
+    if len(values) < len(config.sweep):
+        raise InputError(f"sweep is {' '.join(config.sweep)}; it must name each setting once")
+    if config.seeds is not None:
+        if "seed" in values:
+            raise InputError(f"seeds is {config.seeds}, but sweep holds seed, too; give one")
+        values["seed"] = _seeds(config.seeds)
+    elif "seed" in values:
+        values["seed"] = values.pop("seed")  # last
+    _check_number(len(list_) for list_ in values.values())
+    shared = dataclasses.replace(config, seeds=None, sweep=(), checkpoint_dir=directory)
+    return [_member(shared, dict(zip(values, chosen, strict=True))) for chosen in itertools.product(*values.values())]
+
+
+def _member(shared: Config, settings: Settings) -> Member[Config]:
+    point = ",".join(f"{name}={_in_a_name(value)}" for name, value in settings.items() if name != "seed")
+    seed = f"seed{settings['seed']}" if "seed" in settings else ""
+    name = ",".join(filter(None, (point, seed)))
+    try:
+        return Member(dataclasses.replace(shared, **settings, name=name), settings, point)
+    except InputError as error:
+        raise InputError(f"{error} (in the run {name} of the sweep)") from None
+
+
+def _values(config: TrainingConfig, text: str) -> tuple[str, list[Any]]:
+    """The setting and the values of `lr=1e-3,3e-4`."""
+    name, equals, listed = text.partition("=")
+    name, hints = name.replace("-", "_"), type_hints(type(config))
+    if not equals:
+        raise InputError(f"sweep is {shortened(text)}; it must be SETTING=VALUE,VALUE, as lr=1e-3,3e-4")
+    if name not in hints:
+        raise InputError(f"sweep is {shortened(text)}; {shortened(name)} is not a setting of this task")
+    if name in config.neutral_fields():
+        raise InputError(
+            f"sweep is {shortened(text)}; {name} can't be swept, since the trained parameters do not depend on it"
+        )
+    values = [_read(f"{name} in sweep", value, hints[name]) for value in listed.split(",")]
+    if len({_in_a_name(value) for value in values}) < len(values):
+        raise InputError(f"sweep is {shortened(text)}; its values must differ")
+    return name, values
+
+
+def _read(name: str, text: str, hint: Any) -> Any:
+    """The value that a text means, for a field of this type."""
+    words = {"none": None, "true": True, "false": False}
+    meanings: list[object] = [words[text.lower()]] if text.lower() in words else []
+    for convert in (int, float, str):
+        try:
+            meanings.append(convert(text))
+        except ValueError:
+            continue
+    for meaning in meanings:
+        try:
+            return checked(name, meaning, hint)
+        except InputError as error:
+            refused = error
+    raise refused
+
+
+def _seeds(text: str) -> list[int]:
+    """The seeds of `0..4`, `0,3,7` or `0..2,7`."""
+    form = InputError(f"seeds is {shortened(text)}; it must be a range, as 0..4, or a list, as 0,3,7")
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,10})(?:\.\.(\d{1,10}))?\s*", part, re.ASCII)
+        if match is None:
+            raise form
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise form
+        _check_number([last - first + 1])
+        seeds.extend(range(first, last + 1))
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds is {shortened(text)}; each seed may be there once")
+    return seeds
+
+
+def _check_number(factors: Iterator[int] | Sequence[int]) -> None:
+    count = 1
+    for factor in factors:
+        count *= factor
+    if count > MAX_RUNS:
+        raise InputError(f"seeds and sweep ask for {count} runs; they may ask for at most {MAX_RUNS}")
+
+
+def _in_a_name(value: object) -> str:
+    """A value as a part of a directory's name."""
+    text = str(value).lower() if value is None or isinstance(value, bool) else str(value)
+    return re.sub(r"[^\w.+-]", "_", text)
+
+
+def write_summary(
+    directory: Path, members: Sequence[Member[Any]], outcomes: Sequence[Results | FloatingPointError]
+) -> dict[str, Any]:  # Any: JSON
+    """Write `summary.json`: `runs`, and `mean` and `std` of every number in their results.
+
+    `runs` has the `name`, the `settings` that differ, and the `results` of each run; for one that diverged `results` is
+    null, and `error` says why. `mean` and `std` (the sample's, null for one run) are over the runs that did not. They
+    have the form of `results.json`; with a sweep they hold one such object for each point of its grid, under its name.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        InputError: it can't be written.
+    """
+    runs, finished = [], dict[str, list[Results]]()
+    for member, outcome in zip(members, outcomes, strict=True):
+        run: dict[str, Any] = {"name": member.config.name, "settings": as_json(member.settings)}
+        if isinstance(outcome, FloatingPointError):
+            run |= {"results": None, "error": str(outcome)}
+        else:
+            run["results"] = as_json(outcome)
+            finished.setdefault(member.point, []).append(run["results"])
+        runs.append(run)
+    mean, std = ({point: _over(of_point, take) for point, of_point in finished.items()} for take in (_mean, _std))
+    if any(member.point for member in members):
+        summary = {"runs": runs, "mean": mean, "std": std}
+    else:
+        summary = {"runs": runs, "mean": mean.get("", {}), "std": std.get("", {})}
+    try:
+        write_json(directory / SUMMARY, summary)
+    except OSError as error:
+        raise InputError(f"{directory / SUMMARY} can't be written ({error})") from error
+    return summary
+
+
+def lines(summary: Results, metric: str) -> Iterator[str]:
+    """A line for each point of the grid, or one for all runs: mean and standard deviation of a metric on each split.
+
+    Args:
+        summary: from `write_summary`.
+        metric: its name; a task that lacks it shows its loss.
+    """
+    runs = [run for run in summary["runs"] if run["results"] is not None]
+    if not runs:
+        return
+    of_points = {"": (summary["mean"], summary["std"])}
+    if any(name != "seed" for name in runs[0]["settings"]):
+        of_points = {point: (mean, summary["std"][point]) for point, mean in summary["mean"].items()}
+    for point, (mean, std) in of_points.items():
+        shown = metric if metric in mean["val"] else "loss"
+        means = []
+        for split in ("val", "test"):
+            deviation = std[split][shown]
+            more = "" if deviation is None else f" ± {format_metric(shown, deviation)}"
+            means.append(f"{split} {shown} {format_metric(shown, mean[split][shown])}{more}")
+        yield f"{point or 'Mean of the runs'}: {', '.join(means)}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def _std(values: Sequence[float]) -> float | None:
+    with np.errstate(invalid="ignore"):  # NaN of what is infinite
+        return float(np.std(values, ddof=1)) if len(values) > 1 else None  # ddof=1: of a sample
+
+
+def _over(results: Sequence[Results], statistic: Callable[[Sequence[float]], float | None]) -> dict[str, Any]:
+    """A statistic of every number that all results have, in the form of the results."""
+    taken: dict[str, Any] = {}
+    for name in results[0]:
+        values = [of_run[name] for of_run in results if name in of_run]
+        if name in ABOUT_THE_RUN or len(values) < len(results):
+            continue
+        if all(isinstance(value, Mapping) for value in values):
+            if inner := _over(values, statistic):
+                taken[name] = inner
+        elif all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            taken[name] = statistic([float(value) for value in values])
+    return taken

@@ -1,0 +1,118 @@
+"""A task with parameters: evaluates them on a data set, and gives the model's output."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
+from transformer_jax.errors import InputError
+from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.hooks import Task
+from transformer_jax.training.metrics import Sums, means, weighted_sums
+from transformer_jax.training.parallel import Replicated, sum_over_devices
+from transformer_jax.training.stopwatch import Stopwatch
+from transformer_jax.trees import Arrays, Inputs, Params
+
+
+class Evaluator(Task):
+    """A task with parameters, on the devices.
+
+    Args:
+        config: the task's settings.
+        constants: pytree of arrays that lie on the devices once and that `prepare` gets at every step.
+        model: in the place of the one that `create_model` makes.
+    """
+
+    load_data: ClassVar[Callable[[Any], Any] | None] = None  # the task's data sets for a config, for `test`
+
+    def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
+        super().__init__(config, model)
+        self.strategy = Replicated(config.batch_size, config.num_devices)
+        self.shared_constants = self.strategy.place(constants)
+        self.stopwatch = Stopwatch("train", "eval", "compile", "save")
+        self._params: Params | None = None
+        self._eval_step = CompiledStep(self.eval_step, self.strategy, stopwatch=self.stopwatch)
+        self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
+
+    @property
+    def params(self) -> Params:
+        """The best parameters: after `fit`, or set by hand. `evaluate`, `forward` and `predict` use them.
+
+        Raises:
+            InputError: there are none yet.
+        """
+        if self._params is None:
+            raise InputError(f"{self.name} is not trained yet; call fit, or open a trained run with load_run")
+        return self._params
+
+    @params.setter
+    def params(self, params: Params) -> None:
+        self._params = params
+
+    @property
+    def variables(self) -> dict[str, Params]:
+        """The best parameters as `model.apply` takes them."""
+        return {"params": self.params}
+
+    @property
+    def constants(self) -> Arrays:
+        """The constants on the first device."""
+        return self.strategy.take(self.shared_constants)
+
+    def eval_step(self, params: Params, batch: Batch, constants: Arrays = None) -> Sums:
+        """Sums of the metrics of one batch, without dropout."""
+        return sum_over_devices(
+            weighted_sums(self.batch_loss(params, batch, constants, None, train=False), batch.valid)
+        )
+
+    def _forward_step(self, params: Params, inputs: Inputs, constants: Arrays, *, return_attention: bool) -> Any:
+        # A model without attention takes no such argument.
+        options: dict[str, Any] = {"return_attention": True} if return_attention else {}
+        return self.apply(params, self.prepare(inputs, constants), **options)
+
+    def evaluate(self, loader: Iterable[Samples], params: Params | None = None) -> dict[str, float]:
+        """Mean of each metric over all elements of a loader; a short last batch counts for what it holds.
+
+        Args:
+            loader: of batches.
+            params: the best ones if None.
+
+        Raises:
+            InputError: the loader gives no batch.
+        """
+        params = self.strategy.place(self.params if params is None else params)
+        steps = [self._eval_step(params, self._pad(samples), self.shared_constants) for samples in loader]
+        if not steps:
+            raise InputError("the loader gives no batch; evaluation needs at least one")
+        return means(jax.device_get(steps))
+
+    def forward(self, inputs: Inputs, *, return_attention: bool = False, params: Params | None = None) -> Any:
+        """The model's output for a batch of inputs, without dropout: NumPy arrays.
+
+        Args:
+            inputs: of a batch, as the data set gives them.
+            return_attention: whether the attention maps follow the output.
+            params: the best ones if None.
+        """
+        params = self.params if params is None else params
+        return jax.device_get(self._forward(params, inputs, self.constants, return_attention=return_attention))
+
+    def _pad(self, samples: Samples) -> Batch:
+        """To the size of a batch; a larger one to what the devices can share."""
+        return pad_batch(samples, max(self.config.batch_size, self.strategy.rows_that_divide(num_rows(samples))))
+
+    def _own_data(self) -> Any:  # Any: the task's `TaskData`
+        """The task's own data sets, after `load_run`.
+
+        Raises:
+            InputError: the task has no `load_data`.
+        """
+        load_data = type(self).load_data
+        if load_data is None:
+            raise InputError(f"{type(self).__name__} has no load_data; give val_loader and test_loader")
+        data = load_data(self.config)
+        self.shared_constants = self.strategy.place(data.constants)
+        return data

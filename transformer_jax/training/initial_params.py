@@ -1,0 +1,111 @@
+"""Parameters that a training begins with instead of fresh ones: which are taken, and whether they fit the model."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.errors import InputError
+from transformer_jax.runs.array_digest import digest_of_arrays
+from transformer_jax.training.parameter_paths import matching
+from transformer_jax.training.step import TrainState, initial_state
+from transformer_jax.trees import Params
+from transformer_jax.weights.layouts import check_numbers
+
+MAX_NAMED = 3  # disagreements in an error
+MAX_LISTED = 20  # arrays that are not taken, a line each
+
+
+class InitialParams(NamedTuple):
+    """Arrays to begin with."""
+
+    arrays: Mapping[str, np.ndarray]  # by path; copies, of the model's types
+    not_taken: tuple[str, ...]  # for each other array, of the model or of those given, a line with path and shape
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the arrays, with their names and shapes."""
+        return digest_of_arrays(dict(self.arrays))
+
+    def state_like(self, fresh: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
+        """The state before the first step, with these arrays in the place of the fresh ones."""
+        arrays = {path: jnp.asarray(array) for path, array in self.arrays.items()}
+        params: Params = unflatten_dict({**flatten_dict(fresh.params, sep="/"), **arrays}, sep="/")
+        return initial_state(params, optimizer, fresh.key)
+
+    def summary(self) -> str:
+        """How many arrays are taken, and each one that is not."""
+        listed = [*self.not_taken[:MAX_LISTED]]
+        if len(self.not_taken) > MAX_LISTED:
+            listed.append(f"and {len(self.not_taken) - MAX_LISTED} more")
+        return "\n".join([f"Arrays that training begins with: {len(self.arrays)}", *listed])
+
+
+def choose_initial(given: Params, like: Params, config: TrainingConfig) -> InitialParams:
+    """The arrays of given parameters with which the training of a model begins.
+
+    Args:
+        given: parameters, of a model whose names and shapes agree with this one's.
+        like: parameters of this model, or their shapes and types.
+        config: `init_only` has patterns (see `matching`) of this model's arrays that are taken; then the names and
+            shapes of others may differ.
+
+    Raises:
+        InputError: a name or a shape differs, an array is of no floating-point type or not finite, or a pattern matches
+            no array.
+    """
+    arrays, wanted, only = flatten_dict(given, sep="/"), flatten_dict(like, sep="/"), config.init_only
+    what = "initial_params" if config.init_from is None else config.init_from
+    chosen = wanted.keys() if only is None else matching(only, wanted.keys(), "init_only")
+    unwanted = sorted(arrays.keys() - chosen)
+    wrong = _disagreements(arrays, {path: wanted[path] for path in wanted if path in chosen})
+    if only is None:
+        wrong += [f"{path} {_shape(arrays[path])} has no place in the model" for path in unwanted]
+    if wrong:
+        more = f", and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
+        remedy = "init_only would take a part of them" if only is None else f"init_only is {only}"
+        raise InputError(f"{what} does not fit the model: {', '.join(wrong[:MAX_NAMED])}{more}; {remedy}")
+    taken = {path: arrays[path] for path in wanted if path in chosen}
+    check_numbers(taken, what)
+    not_taken = [f"  not taken: {path} {_shape(arrays[path])}" for path in unwanted]
+    not_taken += [f"  fresh: {path} {_shape(wanted[path])}" for path in wanted if path not in {*chosen, *arrays}]
+    copies = {path: np.array(array, wanted[path].dtype) for path, array in taken.items()}
+    return InitialParams(copies, tuple(not_taken))
+
+
+def check_initial(config: TrainingConfig, begin: InitialParams | None, *, is_resumed: bool) -> None:
+    """Print what is taken of given parameters, and what is not, where a training begins.
+
+    Raises:
+        InputError: there are none, but settings that ask for them.
+    """
+    if is_resumed:
+        return
+    if begin is not None:
+        print(begin.summary())
+        return
+    for name in ("init_from", "init_only"):
+        if (value := getattr(config, name)) is not None:
+            raise InputError(
+                f"{name} is {value}, but no parameters are given: train_and_test reads those of init_from, and fit "
+                "takes initial_params"
+            )
+
+
+def _disagreements(arrays: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """The arrays that are wanted, and are missing or of another shape."""
+    found = []
+    for path, like in wanted.items():
+        if path not in arrays:
+            found.append(f"{path} {_shape(like)} is missing")
+        elif arrays[path].shape != like.shape:
+            found.append(f"{path} has the shape {_shape(arrays[path])} and not {_shape(like)}")
+    return found
+
+
+def _shape(array: Any) -> str:  # Any: an array, or its shape and type
+    return str([*array.shape])

@@ -1,0 +1,123 @@
+"""How a training shows its progress: a bar on a terminal or in a notebook, now and then a line elsewhere."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+
+import jax
+from tqdm import tqdm
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.training.callbacks import Callback, Step
+from transformer_jax.trees import Params
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def show_progress(first_step: int, num_steps: int, *, quiet: bool) -> "ProgressBar | ProgressLines":
+    """A bar where standard error is a terminal or the process a notebook's; else lines, none if `quiet`."""
+    in_notebook = "ipykernel" in sys.modules
+    if not quiet and (in_notebook or (sys.stderr is not None and sys.stderr.isatty())):
+        return ProgressBar(first_step, num_steps)
+    return ProgressLines(first_step, num_steps, quiet=quiet)
+
+
+class ProgressBar(Callback):
+    """A bar with the time left, and the latest loss and accuracy.
+
+    Args:
+        first_step: at which the training begins.
+        num_steps: at which it ends.
+    """
+
+    def __init__(self, first_step: int, num_steps: int) -> None:
+        self._bar = tqdm(total=num_steps, initial=first_step, unit="step")
+        self._shown_at = 0.0
+
+    def on_step(self, step: Step) -> None:
+        """Advance by one step."""
+        self._bar.update()
+        if time.monotonic() - self._shown_at > 0.5:  # means cost as much as a small step
+            self._shown_at = time.monotonic()
+            self._bar.set_postfix_str(_values(step), refresh=False)
+
+    def write(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._bar.write(line)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._bar.close()
+
+
+class ProgressLines(Callback):
+    """A line at most every ten seconds: step, loss and metrics, steps per second, time left.
+
+    Args:
+        first_step: at which the training begins.
+        num_steps: at which it ends.
+        quiet: print nothing.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self, first_step: int, num_steps: int, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._num_steps, self._quiet, self._clock = num_steps, quiet, clock
+        self._since = self._line_at = clock()
+        self._first_step = first_step
+
+    def on_step(self, step: Step) -> None:
+        """Print a line if ten seconds went by since the last one."""
+        now = self._clock()
+        if self._quiet or now - self._line_at < SECONDS_BETWEEN_LINES:
+            return
+        self._line_at = now
+        per_second = (step.number - self._first_step) / (now - self._since)
+        left = (self._num_steps - step.number) / per_second
+        pace = f"{per_second:.3g} steps/s, {_duration(left)} left"
+        self.write(f"Step {step.number} of {self._num_steps}: {_values(step)}, {pace}")
+
+    def write(self, line: str) -> None:
+        """Print a line, at once also into a pipe."""
+        if not self._quiet:
+            print(line, flush=True)
+
+    def close(self) -> None:
+        """Do nothing: every line is printed."""
+
+
+def parameter_table(params: Params) -> str:
+    """One line for each array of the parameters: its path, its shape and its size; then the total."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    rows = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape, leaf.size) for path, leaf in leaves]
+    rows.append(("total", "", sum(size for *_, size in rows)))
+    width = max(len(path) for path, *_ in rows)
+    return "\n".join(f"{path:{width}}  {shape!s:>12}  {size:>12,}" for path, shape, size in rows)
+
+
+def quietly(config: TrainingConfig) -> contextlib.AbstractContextManager[object]:
+    """A block that prints nothing to standard output if the config says `quiet`."""
+    return contextlib.redirect_stdout(None) if config.quiet else contextlib.nullcontext()
+
+
+def format_metric(name: str, value: float) -> str:
+    """An accuracy in percent, another metric with four digits."""
+    return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}"
+
+
+def _values(step: Step) -> str:
+    """`loss 0.1234, accuracy 56.78%`: the loss, then the task's other metrics."""
+    hidden = ("gradient_norm", "learning_rate", "loss")
+    metrics = step.metrics
+    names = ["loss", *sorted(name for name in metrics if name not in hidden and "/" not in name)]
+    return ", ".join(f"{name} {format_metric(name, metrics[name])}" for name in names)
+
+
+def _duration(seconds: float) -> str:
+    """`45 s`, `3 min 20 s`, `2 h 5 min`."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes == 0:
+        return f"{rest} s"
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
