@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.runs.provenance import ASKED_OF_GIT
+
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Events by the positions of the paths that they change, and of the open directories that these are relative to.
 CHANGES: dict[str, dict[int, int | None]] = {
@@ -14,6 +16,7 @@ CHANGES: dict[str, dict[int, int | None]] = {
     "os.symlink": {1: 2}, "os.truncate": {0: None}, "os.chmod": {0: 2}, "os.chown": {0: 3}, "shutil.rmtree": {0: 1},
 }  # fmt: skip
 EXECUTES = {"os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen", "pty.spawn", "os.startfile"}
+OUR_PROGRAMS = {("git", *asked) for asked in ASKED_OF_GIT}  # for the commit in `results.json`
 DANGEROUS = {"os", "posix", "nt", "subprocess", "builtins", "sys", "shutil", "runpy", "importlib", "faults.canary"}
 HARMLESS = ("/dev/", "/proc/")
 
@@ -26,7 +29,7 @@ _watches = False
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if not _watches:
         return
-    if event in EXECUTES:
+    if event in EXECUTES and not (event == "subprocess.Popen" and tuple(arguments[1]) in OUR_PROGRAMS):
         _violations.append(f"executed: {event} {arguments[:2]!r}"[:300])
     elif event == "pickle.find_class" and str(arguments[0]).split(".")[0] in DANGEROUS | {"faults"}:
         _violations.append(f"a pickle asked for {arguments[0]}.{arguments[1]} and got it")

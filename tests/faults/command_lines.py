@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import random
+import re
 from pathlib import Path
 
 from faults.cases import Case, Outcome, Verdict
@@ -71,7 +72,7 @@ def run(case: Case) -> Outcome:
         return outcome
     if "usage:" in seen.stdout:
         return Outcome(Verdict.RIGHT, fault, "help")
-    if "nan" in seen.stdout.lower():
+    if re.search(r"(?<![\w/])nan(?![\w/])", seen.stdout.lower()):  # a number, not a path
         return Outcome(Verdict.WRONG, fault, f"NaN in {seen.stdout[-200:]}")
     return Outcome(Verdict.RIGHT, fault, "trained two steps")
 

@@ -11,6 +11,10 @@ from typing import Any
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer-jax")
 PACKAGE = Path(__file__).parents[1]
 MAX_SECONDS = 5.0  # for git
+ASKED_OF_GIT = (
+    ("ls-files", "--error-unmatch", "__init__.py"),  # fails if no repository tracks the package
+    ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"),
+)
 
 
 def provenance(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,9 +40,8 @@ def git_commit(package: Path = PACKAGE) -> str | None:
     Returns:
         None if no repository tracks the package, as where it is installed, or git is missing or fails.
     """
-    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return None
-    return _git(package, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    is_tracked, commit = (_git(package, *asked) for asked in ASKED_OF_GIT)
+    return None if is_tracked is None else commit
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
