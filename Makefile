@@ -5,7 +5,7 @@ EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: reverse anomaly translate check test lint types fast-tests faults bench tensorboard clean
+.PHONY: reverse anomaly translate check test lint types fast-tests faults bench docs tensorboard clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -41,12 +41,17 @@ faults: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/training.py $(ARGS)
 
+# The site of docs/, in site/; a broken link is an error.
+docs: $(READY)
+	test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build --strict $(ARGS)
+
 tensorboard: $(READY)
 	$(BIN)/tensorboard --logdir checkpoints
 
 # Runs under checkpoints/ are left alone.
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build *.egg-info
+	rm -rf .venv site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One pip call, so that torch and torchvision are chosen as the pair that works together.

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 from events import read_scalars
 
-from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, TaskData, load_run, make_loader
+from transformer_jax import (
+    InputError,
+    ReverseConfig,
+    ReverseDataset,
+    ReverseTrainer,
+    TaskData,
+    TrainerModule,
+    load_run,
+    make_loader,
+)
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.training.callbacks import Callback
 
@@ -188,7 +197,7 @@ def test_after_load_run_the_tasks_own_data_are_tested_and_nothing_is_written(tra
     assert again.variables == {"params": again.params}
 
     class Without(ReverseTrainer):
-        load_data = None
+        load_data = TrainerModule.load_data
 
     with pytest.raises(InputError, match="Without has no load_data; give val_loader and test_loader"):
         load_run(trained.run.path, Without).test()

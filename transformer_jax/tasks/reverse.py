@@ -106,6 +106,10 @@ class ReverseTrainer(TrainerModule):
     config_class = ReverseConfig
     config: ReverseConfig
 
+    @staticmethod
+    def load_data(config: ReverseConfig) -> TaskData:
+        return reverse_data(config)
+
     def create_model(self) -> TransformerPredictor:
         config = self.config
         return TransformerPredictor(

@@ -1,7 +1,7 @@
 """A task with parameters: evaluates them on a data set, and gives the model's output."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -26,8 +26,6 @@ class Evaluator(Task):
         model: in the place of the one that `create_model` makes.
     """
 
-    load_data: ClassVar[Callable[[Any], Any] | None] = None  # the task's data sets for a config, for `test`
-
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         super().__init__(config, model)
         self.strategy = Replicated(config.batch_size, config.num_devices)
@@ -36,6 +34,11 @@ class Evaluator(Task):
         self._params: Params | None = None
         self._eval_step = CompiledStep(self.eval_step, self.strategy, stopwatch=self.stopwatch)
         self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
+
+    @staticmethod
+    def load_data(config: Any) -> Any:  # Any: the task's own classes
+        """The task's data sets for these settings, a `TaskData`: what `test` takes after `load_run`."""
+        raise NotImplementedError
 
     @property
     def params(self) -> Params:
@@ -110,9 +113,8 @@ class Evaluator(Task):
         Raises:
             InputError: the task has no `load_data`.
         """
-        load_data = type(self).load_data
-        if load_data is None:
+        if type(self).load_data is Evaluator.load_data:
             raise InputError(f"{type(self).__name__} has no load_data; give val_loader and test_loader")
-        data = load_data(self.config)
+        data = type(self).load_data(self.config)
         self.shared_constants = self.strategy.place(data.constants)
         return data

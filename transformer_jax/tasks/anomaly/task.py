@@ -57,6 +57,10 @@ class AnomalyTrainer(TrainerModule):
     def name(self) -> str:  # type: ignore[override]  # depends on the data set
         return f"SetAnomalyTask_{self.config.dataset}"
 
+    @staticmethod
+    def load_data(config: AnomalyConfig) -> "AnomalyData":
+        return anomaly_data(config)
+
     def create_model(self) -> TransformerPredictor:
         config = self.config
         return TransformerPredictor(

@@ -50,6 +50,10 @@ class TranslationTrainer(TrainerModule):
         super().__init__(config, constants, model)
         self._translate = jax.jit(self.strategy.share(self._decode, returns_rows=True))
 
+    @staticmethod
+    def load_data(config: TranslationConfig) -> "TranslationData":
+        return translation_data(config)
+
     def create_model(self) -> Transformer:
         config = self.config
         return Transformer(
