@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from playwright.sync_api import Locator, Page, expect, sync_playwright
@@ -61,59 +61,60 @@ def browser(*, width: int = 1280, height: int = 720) -> Iterator[Page]:
         chromium.close()
 
 
+def open_page(page: Page, address: str, name: str, query: str = "") -> None:
+    """Open one of TensorBoard's pages: `timeseries`, `images`, `text` or `hparams`."""
+    page.goto("about:blank")  # else another fragment of the same address loads nothing
+    page.goto(f"{address}{query}#{name}")
+
+
 def open_time_series(page: Page, address: str, tags: str) -> None:
-    """Open the page Time Series with the tags that a regular expression matches, and without its settings."""
-    page.goto("about:blank")  # else a new fragment opens nothing
-    page.goto(f"{address}?tagFilter={tags}&smoothing=0#timeseries")
-    settings = page.locator("metrics-dashboard-settings, settings-view").first
+    """Open the page Time Series on the tags that a regular expression matches, without its settings at the side."""
+    open_page(page, address, "timeseries", f"?tagFilter={tags}&smoothing=0")
+    settings = page.get_by_text("Horizontal Axis")
     expect(settings).to_be_visible()
     page.get_by_role("button", name="Settings").first.click()
     expect(settings).to_be_hidden()
 
 
-def curve_values(page: Page, tag: str) -> dict[str, tuple[float, int]]:
-    """For each run the last value of a curve and its step, from the table below the curve of that tag."""
+def last_values(page: Page, tag: str) -> dict[str, tuple[float, int]]:
+    """For each run the last value of the curve of that tag and its step, from the table below the curve."""
     card = page.locator("scalar-card").filter(has=page.locator(f'[title="{tag}"]'))
-    cells = card.locator("tb-data-table-content-row")
-    expect(cells.first).to_be_visible()
-    rows = [row.inner_text().split() for row in cells.all()]
-    return {run: (float(value), int(step)) for run, _, value, step, *_ in rows}
+    rows = card.locator("tb-data-table-content-row")
+    expect(rows.last).to_contain_text("sec")  # the values come after the table
+    cells = [row.inner_text().split() for row in rows.all()]
+    return {run: (float(value), int(step)) for run, value, step, *_ in cells}
 
 
-def open_images(page: Page, address: str) -> None:
-    """Open the page Images."""
-    page.goto("about:blank")
-    page.goto(f"{address}#images")
+def picture_widths(page: Page, num_pictures: int) -> list[int]:
+    """Widths in pixels of the pictures on the page Images, once there are so many."""
+    pictures = page.locator("tf-image-loader img")
+    expect(pictures).to_have_count(num_pictures)
+    pictures.evaluate_all("pictures => Promise.all(pictures.map(picture => picture.decode()))")
+    widths: list[int] = pictures.evaluate_all("pictures => pictures.map(picture => picture.naturalWidth)")
+    return widths
 
 
-def image_widths(page: Page, tag: str) -> dict[str, int]:
-    """The width in pixels of each run's picture of that tag."""
-    loaders = page.locator("tf-image-loader").filter(has_text=tag)
-    expect(loaders.first.locator("img")).to_be_visible()
-    return {loader.locator(".run-name, tf-card-heading").first.inner_text(): _width(loader) for loader in loaders.all()}
-
-
-def _width(loader: Locator) -> int:
-    image = loader.locator("img")
-    image.evaluate("image => image.decode()")
-    width: int = image.evaluate("image => image.naturalWidth")
-    return width
-
-
-def read_settings(page: Page, address: str) -> list[dict[str, str]]:
-    """The tables of the settings on the page Text, one for each run."""
-    page.goto("about:blank")
-    page.goto(f"{address}#text")
+def tables_of_settings(page: Page, num_runs: int) -> list[dict[str, str]]:
+    """The tables on the page Text, once there are so many: values by the settings' names."""
     tables = page.locator("table").filter(has_text="setting")
-    expect(tables.first).to_be_visible()
+    expect(tables).to_have_count(num_runs)
     rows = ([row.locator("td").all_inner_texts() for row in table.locator("tr").all()] for table in tables.all())
     return [dict(row for row in table if row) for table in rows]
 
 
-def open_hparams(page: Page, address: str, columns: Mapping[str, bool]) -> None:
-    """Open the page HPARAMS and choose columns of its table: for those that this names whether they are shown.
+def choose_columns(page: Page, columns: Collection[str]) -> None:
+    """Tick these settings and metrics on the page HPARAMS, and no others."""
+    boxes = page.locator("paper-checkbox.hparam-checkbox, paper-checkbox.metric-checkbox")
+    for name in columns:
+        expect(boxes.filter(has_text=re.compile(rf"^\s*{name}\s*$"))).to_be_visible()
+    for box in boxes.all():
+        if (box.get_attribute("aria-checked") == "true") != (box.inner_text().strip() in columns):
+            box.click()
 
-    The page itself shows the first five settings, those that differ coming first, and the first five metrics.
-    """
-    page.goto("about:blank")
-    page.goto(f"{address}#hparams")
+
+def rows_of_hparams(page: Page, num_columns: int) -> list[list[str]]:
+    """The table on the page HPARAMS, its head first, once it has so many columns."""
+    cells = page.locator("vaadin-grid-cell-content:visible")
+    expect(cells.filter(has_text=re.compile(r"\S"))).not_to_have_count(0)
+    page.wait_for_function(_ROWS + f"rows => rows.length > 1 && rows.every(row => row.length == {num_columns})")
+    return []

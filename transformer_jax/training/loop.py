@@ -156,9 +156,11 @@ class TrainingLoop:
 
         Raises:
             FloatingPointError: no evaluation gave a finite number, or there was none.
+            InputError: the run's directory has vanished.
         """
         best = self._run.checkpoints.best(self.runner.collect(self.state))
         if best is None:
+            self._run.check()
             raise FloatingPointError(f"val/{self._config.criterion.metric} was never a finite number")
         params: Params = average_of(best.state) if self._config.takes_average else best.state.params
         return params
