@@ -211,13 +211,15 @@ def test_quiet_prints_nothing(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_directory_that_vanished_before_the_best_model_was_read_is_no_divergence(tmp_path):
-    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path))
-    with (
-        pytest.raises(InputError, match="can't be written any more"),
-        trainer.training(loader(37, drop_last=True), loader(23)) as loop,
-    ):
+def best_params_of_a_run_that_vanished(trainer):
+    with trainer.training(loader(37, drop_last=True), loader(23)) as loop:
         loop.train()
         trainer.run.checkpoints.wait()
         shutil.rmtree(trainer.run.path)
-        loop.best_params()
+        return loop.best_params()
+
+
+def test_a_directory_that_vanished_before_the_best_model_was_read_is_no_divergence(tmp_path):
+    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path))
+    with pytest.raises(InputError, match="can't be written any more"):
+        best_params_of_a_run_that_vanished(trainer)
