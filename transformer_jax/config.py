@@ -129,8 +129,10 @@ class TrainingConfig:
     sweep: tuple[str, ...] = setting((), machine=True, group="run")
     compilation_cache: Path | None = setting(None, machine=True)  # where compiled programs are kept
     pretrained: str | None = setting(None, neutral=True)  # evaluate this model (run, shipped, published), train nothing
-    resume: bool = setting(True, neutral=True)  # go on with a run of the same settings; if not, begin it anew
-    overwrite: bool = setting(False, neutral=True)  # with --no-resume: replace a finished run, too
+    resume: bool = setting(
+        True, machine=True, group="run"
+    )  # go on with a run of the same settings, or begin it anew
+    overwrite: bool = setting(False, machine=True, group="run")  # with --no-resume: replace a finished run, too
 
     def __post_init__(self) -> None:
         for name, hint in type_hints(type(self)).items():

@@ -66,6 +66,16 @@ def test_a_csv_line_that_a_kill_cut_off_is_left_out_and_a_shorter_file_is_named(
     assert rows(tmp_path)[1:] == [("3", "train/loss", "1.25")]
 
 
+def test_damaged_lines_of_a_csv_file_are_left_out(tmp_path):
+    logger = CsvLogger(tmp_path)
+    logger.log(3, {"train/loss": 1.25})
+    logger.close()
+    with (tmp_path / FILE).open("ab") as stream:
+        stream.write(b"\0" * 200_000 + "\n²,train/loss,2\n5,train/loss,0.5\n".encode())
+    CsvLogger(tmp_path, Position(9, 9)).close()
+    assert rows(tmp_path)[1:] == [("3", "train/loss", "1.25"), ("5", "train/loss", "0.5")]
+
+
 def read(directory) -> EventAccumulator:
     reader = EventAccumulator(str(directory))
     reader.Reload()
@@ -85,9 +95,9 @@ def test_tensorboards_reader_lists_curves_under_scalars_and_pictures_under_image
     np.testing.assert_array_equal(Image.open(io.BytesIO(image.encoded_image_string)), picture)
 
 
-def test_the_settings_are_written_once_as_text_and_for_hparams(tmp_path):
-    settings = {"task": "Sort", "lr": 0.5, "num_layers": 3, "resume": True, "data": None}
-    for _ in range(2):
+def test_the_settings_are_there_once_as_text_and_for_hparams_those_of_the_last_start(tmp_path):
+    settings = {"task": "Sort", "lr": 0.25, "num_layers": 3, "resume": True, "data": None}
+    for settings["lr"] in (0.25, 0.5):
         logger = TensorBoardLogger(tmp_path, Position(0, 0))
         logger.log_settings(settings)
         logger.close()

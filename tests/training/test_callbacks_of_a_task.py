@@ -121,6 +121,41 @@ def test_a_logger_of_ones_own_gets_what_tensorboard_gets(trained):
     assert read_scalars(trained.run.path)["test/loss"][STEPS] > 0
 
 
+def test_the_parameters_of_an_evaluation_stay_as_they_are(trained):
+    kept = [params for *_, params in trained.callback.evaluations]
+    again = [trained.evaluate(loader(23), params)["loss"] for params in kept]
+    assert again == [metrics["loss"] for _, _, metrics, _ in trained.callback.evaluations]
+
+
+def test_a_run_that_a_callback_stopped_is_not_trained_further(tmp_path):
+    class StopAtOnce(Callback):
+        stops = False
+
+        def on_evaluation(self, evaluation):
+            self.stops = True
+
+        @property
+        def wants_to_stop(self):
+            return self.stops
+
+    class Stopped(ReverseTrainer):
+        def create_callbacks(self, loggers):
+            return [StopAtOnce()]
+
+    config = dataclasses.replace(CONFIG, checkpoint_dir=tmp_path)
+    for _ in range(2):
+        trainer = Stopped(config)
+        trainer.fit(loader(37, drop_last=True), loader(23))
+        assert trainer.test(loader(23), loader(11))["steps"] == 10
+
+
+def test_two_trainings_in_one_block_are_two_runs(tmp_path):
+    with ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path)) as trainer:
+        for _ in range(2):
+            trainer.fit(loader(37, drop_last=True), loader(23))
+    assert trainer.steps == STEPS
+
+
 def test_two_callbacks_of_one_class_are_an_error(tmp_path):
     class Twice(Trainer):
         def create_callbacks(self, loggers):
@@ -168,6 +203,7 @@ def test_without_accuracy_the_lowest_loss_is_the_best_and_every_metric_is_in_the
     assert "val_acc" not in results
     assert "Test right: " in capsys.readouterr().out
     assert json.loads((trainer.run.path / "config.json").read_text())["best_by"] == "val/loss:min"
+    assert results["criterion"] == "val/loss:min"
     again = load_run(trainer.run.path, Other)
     assert again.evaluate(loader(23)) == trainer.evaluate(loader(23))
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import flax.linen as nn
 import jax
 import pytest
 
@@ -118,6 +119,34 @@ def test_a_setting_of_the_model_that_nothing_reads_is_an_error():
     )
     with pytest.raises(InputError, match=message):
         Trainer(Config(num_layers=2))
+
+
+def test_a_model_that_takes_the_config_may_read_it_later():
+    class Model(nn.Module):
+        config: TrainingConfig
+
+    class Whole(Trainer):
+        def create_model(self):
+            return Model(self.config)
+
+    config = Config(num_layers=5)
+    assert Whole(config).model == Model(config)
+    assert type(Whole(config).model.config) is Config
+
+
+def test_a_static_hook_takes_no_self():
+    class Static(Trainer):
+        @staticmethod
+        def create_schedule(num_steps):
+            return lambda step: 0.5
+
+    assert Static(Config()).create_schedule(7)(3) == 0.5
+
+
+def test_methods_of_every_base_are_hooks():
+    kind = type("Evaluating", (Trainer,), {"evaluate": lambda self, x, y, z, w: None})
+    with pytest.raises(InputError, match=r"Evaluating.evaluate takes \(self, x, y, z, w\); it is called with"):
+        kind(Config())
 
 
 def test_the_config_of_a_trainer_is_the_one_that_was_given():

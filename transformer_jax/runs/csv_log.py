@@ -56,8 +56,11 @@ def _kept(file: Path, position: Position) -> Iterable[tuple[int, str, str]]:
         return
     with file.open(newline="", encoding="utf-8", errors="replace") as stream:
         for line in stream:
-            row = next(csv.reader([line]), [])
-            if line.endswith("\n") and len(row) == len(HEADER) and row[0].isdigit():
+            try:
+                row = next(csv.reader([line]), [])
+            except csv.Error:  # the line was damaged
+                continue
+            if line.endswith("\n") and len(row) == len(HEADER) and row[0].isascii() and row[0].isdigit():
                 step, name, value = int(row[0]), row[1], row[2]
                 if position.keeps(name, step):
                     yield step, name, value

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from transformer_jax.config import OF_EVALUATION, TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.csv_log import FILE as CURVES
 from transformer_jax.runs.failed_reads import end_tasks
 from transformer_jax.runs.format import FORMAT, FormatError
 from transformer_jax.runs.record import write_json
@@ -33,6 +34,7 @@ from transformer_jax.runs.settings import (
 from transformer_jax.runs.tensorboard import PATTERN, SET_ASIDE
 
 LISTING_SECONDS = 0.1  # the list of runs looks at a lock for less time, in which the run is not held by another process
+FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}  # a task may choose the others by the number of epochs
 REMEDY = "choose another checkpoint_dir or name, or --no-resume --overwrite to replace that run"
 
 
@@ -253,8 +255,9 @@ class RunDirectory:
         """Raise an `InputError` if settings differ; whether they do but for a number of epochs that may be larger."""
         differing, remedy = differing_settings(stored, self.settings, neutral), REMEDY
         epochs = stored.get("max_epochs")
-        if differing == ["max_epochs"] and isinstance(epochs, int) and epochs < self.settings["max_epochs"]:
-            if self._may_extend():
+        is_longer = isinstance(epochs, int) and epochs < self.settings["max_epochs"]
+        if "max_epochs" in differing and set(differing) <= FOLLOWING_EPOCHS and is_longer:
+            if differing == ["max_epochs"] and self._may_extend():
                 return True
             remedy = (
                 "its schedule was made for that number, so a longer training is a new run: give it another name, and "
@@ -270,7 +273,7 @@ class RunDirectory:
             raise InputError(f"{self.path} holds a finished run; --overwrite would replace it")
         if (self.path / CHECKPOINTS).exists():
             shutil.rmtree(self.path / CHECKPOINTS)
-        for pattern in (PATTERN, *SET_ASIDE, RESULTS, "*.png"):
+        for pattern in (PATTERN, *SET_ASIDE, CURVES, RESULTS, "*.png"):
             for file in self.path.glob(pattern):
                 file.unlink()
 

@@ -62,7 +62,9 @@ def as_json(content: Mapping[str, Any]) -> dict[str, Any]:
     def convert(value: object) -> object:
         if isinstance(value, Path):
             return str(value)
-        return value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, np.generic):
+            return value.item()
+        raise TypeError(f"{type(value).__name__} is no JSON")
 
-    as_read: dict[str, Any] = json.loads(json.dumps({name: convert(value) for name, value in content.items()}))
+    as_read: dict[str, Any] = json.loads(json.dumps(dict(content), default=convert))
     return as_read

@@ -27,7 +27,7 @@ from transformer_jax.runs.loggers import Logger, Position
 PATTERN = "events.out.tfevents.*"
 SET_ASIDE = "events.out.damaged.*", "events.out.tmp.*"
 SETTINGS = "settings/text_summary"  # name of the settings as text
-ONCE = (SETTINGS, hparams_metadata.SESSION_START_INFO_TAG)  # written at the run's beginning alone
+OF_SETTINGS = ".settings"  # ends the name of their file, which is written anew whenever the run goes on
 
 
 class TensorBoardLogger(Logger):
@@ -46,8 +46,8 @@ class TensorBoardLogger(Logger):
         files, earlier = self.state(), position.states.get(type(self).__name__) or {}
         if short := sorted(name for name, size in earlier.items() if files.get(name, 0) < size):
             warnings.warn(f"{directory} has lost a part of its curves: {', '.join(short)}", stacklevel=3)
-        kept = [_cut(file, position) for file in sorted(directory.glob(PATTERN))]
-        self._names = set().union(*kept)  # of the entries from earlier processes
+        for file in sorted(self._files()):
+            _cut(file, position)
         self._writer = EventFileWriter(str(directory))
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -66,7 +66,7 @@ class TensorBoardLogger(Logger):
         self._write(step, Summary.Value(tag=name, image=encoded))
 
     def log_settings(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings as text and for the page HPARAMS, if the run has none yet."""
+        """Write the settings as text and for the page HPARAMS."""
         table = "\n".join(["| setting | value |", "| --- | --- |", *(f"| {n} | {v} |" for n, v in settings.items())])
         start = SessionStartInfo(start_time_secs=time.time())
         for name, value in settings.items():
@@ -77,17 +77,24 @@ class TensorBoardLogger(Logger):
             else:
                 start.hparams[name].string_value = value if isinstance(value, str) else json.dumps(value)
         text = text_metadata.create_summary_metadata("settings", "")
-        self._write(0, Summary.Value(tag=SETTINGS, metadata=text, tensor=make_tensor_proto([table.encode()])))
-        self._write_session(HParamsPluginData(session_start_info=start), hparams_metadata.SESSION_START_INFO_TAG)
+        for earlier in self._directory.glob(PATTERN + OF_SETTINGS):
+            earlier.unlink()
+        writer = EventFileWriter(str(self._directory), filename_suffix=OF_SETTINGS)
+        for value in (
+            Summary.Value(tag=SETTINGS, metadata=text, tensor=make_tensor_proto([table.encode()])),
+            _session(HParamsPluginData(session_start_info=start), hparams_metadata.SESSION_START_INFO_TAG),
+        ):
+            writer.add_event(_event(0, value))
+        writer.close()
 
     def log_results(self, metrics: Mapping[str, float]) -> None:
         """Mark the run as finished on the page HPARAMS, which takes the last value of each curve as its metrics."""
         end = SessionEndInfo(end_time_secs=time.time(), status="STATUS_SUCCESS")
-        self._write_session(HParamsPluginData(session_end_info=end), hparams_metadata.SESSION_END_INFO_TAG)
+        self._write(0, _session(HParamsPluginData(session_end_info=end), hparams_metadata.SESSION_END_INFO_TAG))
 
     def state(self) -> dict[str, int]:
         """Names of the run's event files, of this process and of those before it, and their sizes in bytes."""
-        return {file.name: file.stat().st_size for file in self._directory.glob(PATTERN)}
+        return {file.name: file.stat().st_size for file in self._files()}
 
     def flush(self) -> None:
         """Wait until everything is on disk."""
@@ -97,24 +104,26 @@ class TensorBoardLogger(Logger):
         """Wait until everything is on disk, and end the thread that writes."""
         self._writer.close()
 
-    def _write_session(self, content: HParamsPluginData, name: str) -> None:
-        metadata: SummaryMetadata = hparams_metadata.create_summary_metadata(content)
-        self._write(0, Summary.Value(tag=name, metadata=metadata, tensor=hparams_metadata.NULL_TENSOR))
+    def _files(self) -> list[Path]:
+        return [file for file in self._directory.glob(PATTERN) if not file.name.endswith(OF_SETTINGS)]
 
     def _write(self, step: int, value: Summary.Value) -> None:
-        if value.tag in ONCE and value.tag in self._names:
-            return
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))
+        self._writer.add_event(_event(step, value))
 
 
-def _cut(file: Path, position: Position) -> set[str]:
-    """Keep a file's events up to this position. A damaged file is set aside, and what can be read of it is kept.
+def _event(step: int, value: Summary.Value) -> Event:
+    return Event(wall_time=time.time(), step=step, summary=Summary(value=[value]))
 
-    Returns:
-        The names of the entries that are kept.
-    """
+
+def _session(content: HParamsPluginData, name: str) -> Summary.Value:
+    metadata: SummaryMetadata = hparams_metadata.create_summary_metadata(content)
+    return Summary.Value(tag=name, metadata=metadata, tensor=hparams_metadata.NULL_TENSOR)
+
+
+def _cut(file: Path, position: Position) -> None:
+    """Keep a file's events up to this position. A damaged file is set aside, and what can be read of it is kept."""
     records = read_records(file.read_bytes())
-    events = {record: _event(record) for record in records.data}
+    events = {record: _read(record) for record in records.data}
     kept = {record: event for record, event in events.items() if event is not None and _is_kept(event, position)}
     if records.num_damaged:
         name = file.name.replace("tfevents", "damaged")
@@ -127,10 +136,9 @@ def _cut(file: Path, position: Position) -> set[str]:
         shutil.copyfile(file, aside)
     if records.num_damaged or records.is_cut_off or len(kept) < len(records.data):
         write_records(file, kept)
-    return {value.tag for event in kept.values() for value in event.summary.value}
 
 
-def _event(record: bytes) -> Event | None:
+def _read(record: bytes) -> Event | None:
     try:
         return Event.FromString(record)
     except DecodeError:  # its checksum is right, yet it is none of ours

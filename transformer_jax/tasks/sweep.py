@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from transformer_jax.config import TrainingConfig
+from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.field_types import checked, shortened, type_hints
 from transformer_jax.runs.record import write_json
@@ -194,6 +194,7 @@ def lines(summary: Results, metric: str) -> Iterator[str]:
     if any(name != "seed" for name in runs[0]["settings"]):
         of_points = {point: (mean, summary["std"][point]) for point, mean in summary["mean"].items()}
     for point, (mean, std) in of_points.items():
+        metric = metric.removeprefix(EMA)  # by which the average was chosen, and then tested
         shown = metric if metric in mean["val"] else "loss"
         means = []
         for split in ("val", "test"):

@@ -32,7 +32,7 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
         if missing:
             signatures = ", ".join(f"{name}{_arguments(getattr(Task, name))}" for name in missing)
             raise InputError(f"{kind.__name__} lacks {signatures}; a task defines it")
-    hooks = [name for name in (*vars(base), *vars(Task)) if not name.startswith("_")]
+    hooks = [name for parent in base.__mro__ for name in vars(parent) if not name.startswith("_")]
     for owner in kind.__mro__[: kind.__mro__.index(base)]:
         for name, value in vars(owner).items():
             if callable(value) and not isinstance(value, type) and not name.startswith("_"):
@@ -40,6 +40,8 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
     _check_name("schedule", config.schedule, kind.schedules)
     for name in config.logger_names:
         _check_name("logger", name, kind.loggers)
+    if len(set(config.logger_names)) < len(config.logger_names):
+        raise InputError(f"logger is {config.logger!r}; it must name each logger once")
 
 
 def check_loaders(**loaders: Loader) -> None:
@@ -84,6 +86,8 @@ def _check_method(owner: type, name: str, base: type[Task], hooks: Collection[st
         return
     parameters = inspect.signature(expected).parameters.values()
     positional = [of.name for of in parameters if of.kind is of.POSITIONAL_OR_KEYWORD]
+    if isinstance(inspect.getattr_static(owner, name), staticmethod) and positional[:1] == ["self"]:
+        del positional[0]
     keywords = {of.name: None for of in parameters if of.kind is of.KEYWORD_ONLY}
     try:
         inspect.signature(given).bind(*positional, **keywords)

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Collection
 from typing import TypeVar
 
+import flax.linen as nn
+
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 
@@ -42,3 +44,8 @@ def check_reads(task: str, config: TrainingConfig, read: Collection[str]) -> Non
                 f"{field.name} is {value}, but {task}.create_model does not read it, so that it would change nothing; "
                 f"leave it at {field.default}, or read self.config.{field.name} there"
             )
+
+
+def holding(model: nn.Module, copy: TrainingConfig) -> list[str]:
+    """Names of the model's fields that are this copy of the config: such a model may read any setting later."""
+    return [field.name for field in dataclasses.fields(model) if getattr(model, field.name, None) is copy]

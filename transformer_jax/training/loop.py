@@ -6,6 +6,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import jax
+import numpy as np
+
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
 from transformer_jax.errors import InputError
@@ -86,6 +89,7 @@ class TrainingLoop:
         self.evaluated_step = 0 if checkpoint is None else checkpoint.progress["evaluated_step"]
         self.state = runner.place(initial if checkpoint is None else checkpoint.state)
         progress = {} if checkpoint is None else checkpoint.progress
+        self._was_stopped = bool(progress.get("stopped", False))  # early, by a callback
         with contextlib.ExitStack() as opened:  # an error below closes them
             run.check()
             with run.writing():
@@ -93,6 +97,7 @@ class TrainingLoop:
                 self._loggers = _by_class("loggers", create_loggers(run.path, position))
                 for logger in self._loggers.values():
                     opened.callback(logger.close)
+                for logger in self._loggers.values():
                     logger.log_settings(run.settings)
             self._bar = show_progress(self.step, self.num_steps, quiet=config.quiet)
             opened.callback(self._bar.close)
@@ -137,9 +142,12 @@ class TrainingLoop:
             FloatingPointError: the loss or the gradient is not finite; the checkpoints stay as they were.
             Interrupted: at SIGTERM or SIGINT; everything is saved.
         """
-        self.train_until(self.num_steps)
-        for callback in self._callbacks.values():
-            callback.on_end(self.step)
+        first_step = self.step
+        if not self._was_stopped:
+            self.train_until(self.num_steps)
+        if self.step > first_step or not self._run.is_finished:
+            for callback in self._callbacks.values():
+                callback.on_end(self.step)
 
     def train_until(self, step: int) -> None:
         """Go on until this step is done, and those that came in one call with it; all are logged then."""
@@ -210,7 +218,8 @@ class TrainingLoop:
         state = self.runner.collect(self.state)
         with self._stopwatch.during("eval"):
             metrics = self._evaluate(state)
-        evaluation = Evaluation(self.step, epoch, metrics, state.params)
+        # Copies, since the next training step uses the memory of the state again.
+        evaluation = Evaluation(self.step, epoch, metrics, jax.tree.map(np.array, state.params))
         for callback in self._callbacks.values():
             callback.on_evaluation(evaluation)
         self.evaluated_step = self.step
@@ -229,6 +238,7 @@ class TrainingLoop:
             self._run.check()
             progress = {
                 "evaluated_step": self.evaluated_step,
+                "stopped": any(callback.wants_to_stop for callback in self._callbacks.values()),
                 "num_steps": self.num_steps,
                 "criterion": str(self._config.criterion),
                 "loggers": {name: logger.state() for name, logger in self._loggers.items()},

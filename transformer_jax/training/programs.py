@@ -20,5 +20,5 @@ class Programs(NamedTuple):
 
 
 def without_seed(config: TrainingConfig) -> TrainingConfig:
-    """The settings without those by which runs of the same programs may differ: the seed and the directory."""
-    return dataclasses.replace(config, seed=0, name=None, checkpoint_dir=Path())
+    """The settings without those by which runs of the same programs may differ: seed, directory, criterion."""
+    return dataclasses.replace(config, seed=0, name=None, checkpoint_dir=Path(), best_by=None)

@@ -1,9 +1,10 @@
 """How a training shows its progress: a bar on a terminal or in a notebook, now and then a line elsewhere."""
 
 import contextlib
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 from tqdm import tqdm
@@ -99,7 +100,13 @@ def parameter_table(params: Params) -> str:
 
 def quietly(config: TrainingConfig) -> contextlib.AbstractContextManager[object]:
     """A block that prints nothing to standard output if the config says `quiet`."""
-    return contextlib.redirect_stdout(None) if config.quiet else contextlib.nullcontext()
+    return _silence() if config.quiet else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 def format_metric(name: str, value: float) -> str:

@@ -1,5 +1,6 @@
 """The results of a run: what is printed and what `results.json` holds, from the metrics of each split."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,14 @@ def write_end(
         InputError: the directory can't be written, or another process holds it.
     """
     steps = results["steps"]
-    with run.held(), run.writing():
-        for logger in create_loggers(run.path, Position(steps, steps)):
+    with run.held(), run.writing(), contextlib.ExitStack() as closed:
+        loggers = create_loggers(run.path, Position(steps, steps))
+        for logger in loggers:
+            closed.callback(logger.close)
+        for logger in loggers:
+            logger.log_settings(run.settings)
             logger.log(steps, {f"test/{name}": value for name, value in metrics["test"].items()})
             logger.log_results(
                 {f"{split}/{name}": value for split, of in metrics.items() for name, value in of.items()}
             )
-            logger.close()
         run.write_results(results)

@@ -131,13 +131,15 @@ class TrainerModule(Evaluator):
             InputError: as `fit`.
         """
         check_loaders(train_loader=train_loader, val_loader=val_loader)
+        if self._run is not None:  # of an earlier training, which a `with` block still holds
+            self._run.close()
         self.stopwatch.reset()
         self.config = config = self.config.resolved(len(train_loader))
         num_steps, example = len(train_loader) * config.max_epochs, train_loader.example()
         rule, shapes, finish_state, runner = self._programs(train_loader, example, num_steps)
         begin = None if initial_params is None else choose_initial(initial_params, shapes.params, config)
         evaluated = self.strategy.shapes(shapes.params), self._pad(example), self.shared_constants
-        config = with_criterion(config, self._eval_step.result_shapes(*evaluated))
+        self.config = config = with_criterion(config, self._eval_step.result_shapes(*evaluated))
         if not train_loader.has_groups:  # else the example has the shapes of one group
             self._eval_step.begin_to_compile(*evaluated)
         data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants)
@@ -227,7 +229,7 @@ class TrainerModule(Evaluator):
 
     def _callbacks(self, loggers: Sequence[Logger], val_loader: Loader) -> list[Callback]:
         """The task's own, and the pictures of the first validation batch's attention."""
-        callbacks = self.create_callbacks(loggers)
+        callbacks = [*self.create_callbacks(loggers)]
         if type(self).attention_maps is not Task.attention_maps:
             inputs, _ = next(iter(val_loader))
             callbacks.append(LogAttention(loggers, lambda params: self.attention_maps(params, inputs)))
