@@ -11,6 +11,8 @@ def read_scalars(directory: Path, *, as_pairs: bool = False) -> dict[str, Any]:
     reader = EventAccumulator(str(directory), size_guidance={"scalars": 0})  # 0 = all of them
     reader.Reload()
     pairs = {
-        tag: [(event.step, float(event.value)) for event in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]
+        # Files of one second come in any order.
+        tag: sorted((event.step, float(event.value)) for event in reader.Scalars(tag))
+        for tag in reader.Tags()["scalars"]
     }
     return pairs if as_pairs else {tag: dict(values) for tag, values in pairs.items()}

@@ -128,7 +128,6 @@ for _ in range(100_000):
         ("lr", "fast", "lr is 'fast'; it must be a number"),
         ("lr", False, "lr is False; it must be a number"),
         ("lr", {"a": 1}, "lr is of the type dict; it must be a number"),
-        ("resume", 1, "resume is 1; it must be true or false"),
         ("schedule", 1, "schedule is 1; it must be a text"),
         ("best_by", 7, "best_by is 7; it must be a text or None"),
     ],
