@@ -5,7 +5,7 @@ EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: reverse anomaly translate check test lint types fast-tests faults bench docs tensorboard clean
+.PHONY: reverse anomaly translate check test lint types fast-tests faults bench docs tensorboard screenshots clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -48,6 +48,10 @@ docs: $(READY)
 
 tensorboard: $(READY)
 	$(BIN)/tensorboard --logdir checkpoints
+
+# The screenshots of TensorBoard under docs/images; needs Chromium.
+screenshots: $(READY)
+	PYTHONPATH=tests $(BIN)/python docs/images/make_screenshots.py
 
 # Runs under checkpoints/ are left alone.
 clean:

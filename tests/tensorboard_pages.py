@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from playwright.sync_api import Locator, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LAST_TAG = "test/accuracy"  # a run's last curve: once it is loaded, all of the run is
@@ -70,9 +70,10 @@ def open_page(page: Page, address: str, name: str, query: str = "") -> None:
 def open_time_series(page: Page, address: str, tags: str) -> None:
     """Open the page Time Series on the tags that a regular expression matches, without its settings at the side."""
     open_page(page, address, "timeseries", f"?tagFilter={tags}&smoothing=0")
+    expect(page.get_by_text("Tags matching filter")).to_be_visible()
     settings = page.get_by_text("Horizontal Axis")
-    expect(settings).to_be_visible()
-    page.get_by_role("button", name="Settings").first.click()
+    if settings.is_visible():  # TensorBoard remembers that they were closed before
+        page.get_by_role("button", name="Settings").first.click()
     expect(settings).to_be_hidden()
 
 
@@ -80,9 +81,9 @@ def last_values(page: Page, tag: str) -> dict[str, tuple[float, int]]:
     """For each run the last value of the curve of that tag and its step, from the table below the curve."""
     card = page.locator("scalar-card").filter(has=page.locator(f'[title="{tag}"]'))
     rows = card.locator("tb-data-table-content-row")
-    expect(rows.last).to_contain_text("sec")  # the values come after the table
+    expect(rows.last).to_contain_text(re.compile(r"\d\s+(ms|sec|min|hr)"))  # the values come after the table
     cells = [row.inner_text().split() for row in rows.all()]
-    return {run: (float(value), int(step)) for run, value, step, *_ in cells}
+    return {run: (float(value), int(step.replace(",", ""))) for run, value, step, *_ in cells}
 
 
 def picture_widths(page: Page, num_pictures: int) -> list[int]:
@@ -96,7 +97,7 @@ def picture_widths(page: Page, num_pictures: int) -> list[int]:
 
 def tables_of_settings(page: Page, num_runs: int) -> list[dict[str, str]]:
     """The tables on the page Text, once there are so many: values by the settings' names."""
-    tables = page.locator("table").filter(has_text="setting")
+    tables = page.locator("table:not(:has(table))").filter(has_text="setting")  # each is the one cell of another
     expect(tables).to_have_count(num_runs)
     rows = ([row.locator("td").all_inner_texts() for row in table.locator("tr").all()] for table in tables.all())
     return [dict(row for row in table if row) for table in rows]
@@ -112,9 +113,13 @@ def choose_columns(page: Page, columns: Collection[str]) -> None:
             box.click()
 
 
-def rows_of_hparams(page: Page, num_columns: int) -> list[list[str]]:
-    """The table on the page HPARAMS, its head first, once it has so many columns."""
+def table_of_hparams(page: Page, columns: Collection[str], num_runs: int) -> dict[str, dict[str, str]]:
+    """The table on the page HPARAMS once these columns are chosen: for each run, by its name, the texts by column."""
     cells = page.locator("vaadin-grid-cell-content:visible")
-    expect(cells.filter(has_text=re.compile(r"\S"))).not_to_have_count(0)
-    page.wait_for_function(_ROWS + f"rows => rows.length > 1 && rows.every(row => row.length == {num_columns})")
-    return []
+    expect(cells).to_have_count((num_runs + 1) * (len(columns) + 2))  # of the names and of boxes to tick, too
+    rows: dict[int, list[tuple[float, str]]] = {}
+    for cell in cells.all():  # they come in the order in which they were made
+        box = cell.bounding_box()
+        rows.setdefault(round(box["y"] + box["height"] / 2), []).append((box["x"], cell.inner_text()))
+    (_, _, *names), *runs = ([text for _, text in sorted(rows[y])] for y in sorted(rows))
+    return {name: dict(zip(names, values, strict=True)) for name, _, *values in runs}

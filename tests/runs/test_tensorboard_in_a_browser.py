@@ -1,5 +1,6 @@
 """What a person sees who opens TensorBoard on a sweep."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,9 +59,9 @@ def test_the_pages_show_the_curves_the_maps_and_the_settings_of_each_run(sweep, 
                 assert value == pytest.approx(curves[run][tag][STEPS], abs=5e-5)  # four digits are shown
 
         open_page(page, address, "images")
-        assert page.get_by_text("attention/encoder/layer 0").count() >= len(RATES)
         # Two heads of 5 × 5 cells and a gap of one, each cell 13 × 13 pixels.
         assert picture_widths(page, len(RATES)) == [(5 + 1 + 5) * 13] * len(RATES)
+        assert page.get_by_text("attention/encoder/layer 0").count() >= len(RATES)
 
         open_page(page, address, "text")
         tables = tables_of_settings(page, len(RATES))
@@ -73,5 +74,6 @@ def test_the_pages_show_the_curves_the_maps_and_the_settings_of_each_run(sweep, 
         rows = table_of_hparams(page, columns, len(RATES))
         assert {run: float(row["lr"]) for run, row in rows.items()} == RATES
         for run, row in rows.items():
-            for tag in ("val/accuracy", "test/accuracy"):
-                assert float(row[tag]) == pytest.approx(curves[run][tag][STEPS], rel=1e-4)  # five digits are shown
+            results = json.loads((sweep / run / "results.json").read_text())
+            seen = float(row["val/accuracy"]), float(row["test/accuracy"])  # of five digits
+            assert seen == pytest.approx((curves[run]["val/accuracy"][STEPS], results["test"]["accuracy"]), rel=1e-4)
