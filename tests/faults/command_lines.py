@@ -107,7 +107,9 @@ def _flag(config: type[TrainingConfig], rng: random.Random) -> list[str]:
 
 
 def _harmless(name: str, value: str) -> str:
-    """The same value, where it would not write outside of the case's directory as it is told to."""
+    """The same value, where it would not train for hours or write outside of the case's directory as it is told to."""
+    if name in ("seeds", "sweep"):  # a hundred runs end, but not in a minute
+        return value[:4].replace("..", ",")
     if name in ("checkpoint_dir", "compilation_cache", "data_dir") and (value.startswith(("/", "..")) or "~" in value):
         return str(Path("inside") / value.strip("./"))
     return value
