@@ -129,9 +129,7 @@ class TrainingConfig:
     sweep: tuple[str, ...] = setting((), machine=True, group="run")
     compilation_cache: Path | None = setting(None, machine=True)  # where compiled programs are kept
     pretrained: str | None = setting(None, neutral=True)  # evaluate this model (run, shipped, published), train nothing
-    resume: bool = setting(
-        True, machine=True, group="run"
-    )  # go on with a run of the same settings, or begin it anew
+    resume: bool = setting(True, machine=True, group="run")  # go on with a run of the same settings, or begin it anew
     overwrite: bool = setting(False, machine=True, group="run")  # with --no-resume: replace a finished run, too
 
     def __post_init__(self) -> None:
