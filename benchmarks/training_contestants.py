@@ -64,14 +64,13 @@ class Ours:
     def finish(self, window: Window) -> tuple[float, float]:
         """Seconds spent compiling, and the mean loss over a window of steps."""
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-        from tensorboard.util.tensor_util import make_ndarray
 
         self._stack.close()
         self._trainer.run.close()
-        events = EventAccumulator(str(self._trainer.run.path), size_guidance={"tensors": 0})
+        events = EventAccumulator(str(self._trainer.run.path), size_guidance={"scalars": 0})
         events.Reload()
-        logged = events.Tensors("train/loss")  # each the mean since the one before
-        losses = [float(make_ndarray(event.tensor_proto)) for event in logged if window[0] < event.step <= window[1]]
+        logged = events.Scalars("train/loss")  # each the mean since the one before
+        losses = [float(event.value) for event in logged if window[0] < event.step <= window[1]]
         self._directory.cleanup()
         return self._trainer.stopwatch.seconds["compile"], float(np.mean(losses)) if losses else float("nan")
 

@@ -118,7 +118,7 @@ def test_the_run_directory_has_curves_a_picture_and_the_settings(whole_run):
         32,
         1,
     )
-    assert "encoder/layers_0/self_attn/query_proj/kernel" in printed
+    assert "ReverseTask: 10,346 parameters, 3,900 steps on " in printed
     assert checkpoint_steps(directory) == ["1950", "3900"]
 
 

@@ -21,7 +21,7 @@ def show_progress(first_step: int, num_steps: int, *, quiet: bool) -> "ProgressB
     in_notebook = "ipykernel" in sys.modules
     if not quiet and (in_notebook or (sys.stderr is not None and sys.stderr.isatty())):
         return ProgressBar(first_step, num_steps)
-    return ProgressLines(first_step, num_steps, quiet=quiet)
+    return ProgressLines(num_steps, quiet=quiet)
 
 
 class ProgressBar(Callback):
@@ -56,26 +56,26 @@ class ProgressLines(Callback):
     """A line at most every ten seconds: step, loss and metrics, steps per second, time left.
 
     Args:
-        first_step: at which the training begins.
         num_steps: at which it ends.
         quiet: print nothing.
         clock: gives seconds.
     """
 
-    def __init__(
-        self, first_step: int, num_steps: int, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, num_steps: int, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._num_steps, self._quiet, self._clock = num_steps, quiet, clock
-        self._since = self._line_at = clock()
-        self._first_step = first_step
+        self._line_at = clock()
+        self._first: tuple[int, float] | None = None  # step that was done first, and when: compiling comes before it
 
     def on_step(self, step: Step) -> None:
         """Print a line if ten seconds went by since the last one."""
         now = self._clock()
+        if self._first is None:
+            self._first = step.number, now
         if self._quiet or now - self._line_at < SECONDS_BETWEEN_LINES:
             return
         self._line_at = now
-        per_second = (step.number - self._first_step) / (now - self._since)
+        first_step, since = self._first
+        per_second = (step.number - first_step) / (now - since) if now > since else step.per_second
         left = (self._num_steps - step.number) / per_second
         pace = f"{per_second:.3g} steps/s, {_duration(left)} left"
         self.write(f"Step {step.number} of {self._num_steps}: {_values(step)}, {pace}")

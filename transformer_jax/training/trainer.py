@@ -158,10 +158,14 @@ class TrainerModule(Evaluator):
                 if not (is_trained or train_loader.has_groups):
                     runner.begin_to_compile(example)
                 import_pytorch()  # while the compiler works
-                state = finish_state(np.uint32(config.seed), example[0], self.constants)
+
+                def first_state() -> TrainState:  # held by nobody else, so that it is freed when the training goes on
+                    state = finish_state(np.uint32(config.seed), example[0], self.constants)
+                    return state if begin is None else begin.state_like(state, rule.optimizer)
+
                 with TrainingLoop(
                     runner,
-                    state if begin is None else begin.state_like(state, rule.optimizer),
+                    first_state(),
                     train_loader,
                     lambda state: self._evaluate_state(val_loader, state),
                     run,
