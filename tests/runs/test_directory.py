@@ -97,7 +97,9 @@ def test_a_name_is_that_of_one_directory(name, tmp_path):
 
 
 def test_the_longest_name_also_fits_an_evaluation(tmp_path):
-    RunDirectory(config(tmp_path, name="ü" * 122, pretrained="reverse"), "Task").close()
+    run = RunDirectory(config(tmp_path, name="ü" * 122, pretrained="reverse"), "Task")
+    run.close()
+    assert (run.path.name, (run.path / "config.json").exists()) == ("ü" * 122 + "_pretrained", True)
 
 
 # Divergence.
@@ -137,8 +139,10 @@ def test_a_look_at_its_lock_does_not_pass_for_another_process(tmp_path):
     open_and_close(tmp_path)
     with (tmp_path / "Task" / ".lock").open("rb") as stream:
         fcntl.flock(stream, fcntl.LOCK_SH)
-        threading.Timer(0.02, fcntl.flock, (stream, fcntl.LOCK_UN)).start()
+        look = threading.Timer(0.02, fcntl.flock, (stream, fcntl.LOCK_UN))
+        look.start()
         open_and_close(tmp_path)
+        assert look.finished.is_set()  # it was waited for
 
 
 def test_closing_finishes_the_checkpoints_while_it_is_still_held(tmp_path, monkeypatch):
