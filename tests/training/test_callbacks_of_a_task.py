@@ -177,9 +177,8 @@ def test_the_norms_of_the_gradient_by_layer_agree_with_the_norm_of_all(trained):
     curves = read_scalars(trained.run.path)
     layers = [curve for name, curve in curves.items() if name.startswith("train/gradient_norm/")]
     assert len(layers) >= 3
-    assert set(layers[0]) == set(range(2, STEPS + 1, 2))
-    # The norm of all is the mean of a window of two steps, those of layers are of the second: no equality to test but
-    # with windows of one step.
+    assert set(layers[0]) == set(curves["train/gradient_norm"]) != set()
+    # Norms are logged as means of a window; only in windows of one step do those of the layers add up to that of all.
     config = dataclasses.replace(trained.config, log_every=1, checkpoint_dir=trained.config.checkpoint_dir / "each")
     each = ReverseTrainer(config)
     each.fit(loader(37, drop_last=True), loader(23))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transformer_jax.training.metrics import means, weighted_sums
+from transformer_jax.training.metrics import SumsOfSteps, means, weighted_sums
 
 
 def test_sums_count_valid_rows_with_the_weights_of_their_elements():
@@ -30,3 +30,13 @@ def test_weights_of_another_rank_are_an_error_that_names_both_shapes():
 def test_means_weigh_each_step_by_what_it_counted():
     steps = [{"accuracy": (9.0, 10.0)}, {"accuracy": (0.0, 2.0)}]
     assert means(steps) == {"accuracy": pytest.approx(9 / 12)}
+
+
+def test_the_sums_of_steps_come_back_by_step_and_name():
+    first = {"loss": (1.5, 2), "accuracy": (np.float32(3.0), 4.0)}
+    second = {"accuracy": (7.0, 8.0), "loss": (5.5, 6)}
+    stacked = SumsOfSteps.zeros(3, first).with_step(0, first).with_step(1, second)
+    assert stacked.of_each(2) == [
+        {"loss": (1.5, 2.0), "accuracy": (3.0, 4.0)},
+        {"loss": (5.5, 6.0), "accuracy": (7.0, 8.0)},
+    ]

@@ -131,8 +131,8 @@ class LogParameterNorms(Callback):
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Log the norms of the parameters that were evaluated."""
-        norms = layer_norms(jax.tree.map(np.asarray, evaluation.params), np)
-        self._log(evaluation.step, {f"parameter_norm/{layer}": float(norm) for layer, norm in norms.items()})
+        norms = layer_norms(evaluation.params)
+        self._log(evaluation.step, {f"parameter_norm/{layer}": norm for layer, norm in norms.items()})
 
 
 class EarlyStopping(Callback):

@@ -100,7 +100,8 @@ class Evaluator(Task):
             return_attention: whether the attention maps follow the output.
             params: the best ones if None.
         """
-        params = self.params if params is None else params
+        # On a device whether they were there or not: else JAX compiles the program for either.
+        params = jax.device_put(self.params if params is None else params, self.strategy.first_device)
         return jax.device_get(self._forward(params, inputs, self.constants, return_attention=return_attention))
 
     def _pad(self, samples: Samples) -> Batch:

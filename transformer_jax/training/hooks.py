@@ -207,6 +207,4 @@ class Task:
             optimizer = with_frozen(optimizer, config.freeze)
         if config.ema is not None:
             optimizer = with_average(optimizer, config.ema)
-        return UpdateRule(
-            optimizer, self.create_schedule(num_steps), config.gradient_clip, norms_every=config.log_every
-        )
+        return UpdateRule(optimizer, self.create_schedule(num_steps), config.gradient_clip)

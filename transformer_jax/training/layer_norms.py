@@ -1,30 +1,34 @@
 """Norms by layer, of gradients and of parameters."""
 
+import itertools
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import flatten_dict
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from transformer_jax.trees import Params
+from transformer_jax.trees import Arrays, Params, Shapes
 
 
-def layer_norms(params: Params, numpy: Any = jnp) -> dict[str, Any]:  # Any: the module, and its numbers
-    """The Euclidean norm of all arrays of a layer together, by the layer's path.
+class Layers(NamedTuple):
+    """The layers of a model, and the layer of each number of its gradient."""
 
-    Args:
-        params: of a model, or gradients with the same names.
-        numpy: that computes, `jax.numpy` or `numpy`.
-    """
-    squares: dict[str, Any] = {}
-    for path, array in flatten_dict(params, sep="/").items():
-        layer = layer_of(path)
-        squares[layer] = squares.get(layer, 0) + numpy.sum(numpy.square(numpy.asarray(array, numpy.float32)))
-    return {layer: numpy.sqrt(total) for layer, total in squares.items()}
+    names: tuple[str, ...]
+    places: Arrays  # NumPy, in the gradient's structure and shapes: where in `names` each number's layer is
+
+
+def layers_of(params: Params | Shapes) -> Layers:
+    """The layers of parameters, or of their shapes."""
+    leaves = flatten_dict(params, sep="/")
+    names = tuple(dict.fromkeys(layer_of(path) for path in leaves))
+    place_of = {name: np.int32(place) for place, name in enumerate(names)}
+    places = {path: np.broadcast_to(place_of[layer_of(path)], np.shape(leaf)) for path, leaf in leaves.items()}
+    return Layers(names, unflatten_dict(places, sep="/"))
 
 
 def layer_of(path: str) -> str:
@@ -37,22 +41,34 @@ def layer_of(path: str) -> str:
     return "/".join(parts[: numbered[0] + 1]) if numbered else parts[0]
 
 
-def norms_where_due(
-    gradients: Params, scale: Array, due: Array
-) -> Mapping[str, tuple[Float[Array, ""], Float[Array, ""]]]:
-    """`gradient_norm/<layer>` with weight 1 where `due`, else 0 with weight 0, which computes nothing.
+def layer_norms(params: Params) -> dict[str, float]:
+    """The Euclidean norm of all arrays of a layer together, by the layer's path, computed by NumPy."""
+    squares: dict[str, float] = {}
+    for path, array in flatten_dict(params, sep="/").items():
+        layer = layer_of(path)
+        squares[layer] = squares.get(layer, 0.0) + float(np.sum(np.square(np.asarray(array, np.float32))))
+    return {layer: total**0.5 for layer, total in squares.items()}
+
+
+def gradient_norms(gradients: Arrays, layers: Layers) -> Float[Array, " layers"]:
+    """Inside a step: the Euclidean norm of each layer's gradient, in the order of `layers.names`.
 
     Args:
-        gradients: with the parameters' names.
-        scale: factor of the norms.
-        due: whether to compute them.
+        gradients: in the layout in which the devices keep the parameters.
+        layers: in the same layout.
     """
+    squares = [jnp.zeros(())] * len(layers.names)
+    for gradient, places in zip(jax.tree.leaves(gradients), jax.tree.leaves(layers.places), strict=True):
+        for place, run in _runs(places):
+            squares[place] += jnp.sum(jnp.square(gradient if run is None else gradient[run]))
+    return jnp.sqrt(jnp.stack(squares))
 
-    def compute() -> dict[str, Array]:
-        return {layer: norm * scale for layer, norm in layer_norms(gradients).items()}
 
-    def skip() -> dict[str, Array]:
-        return {layer: jnp.zeros(()) for layer in {layer_of(path): None for path in flatten_dict(gradients, sep="/")}}
-
-    weight = due.astype(jnp.float32)
-    return {f"gradient_norm/{layer}": (norm, weight) for layer, norm in jax.lax.cond(due, compute, skip).items()}
+def _runs(places: Int[np.ndarray, "..."]) -> Iterator[tuple[int, slice | None]]:
+    """The layers of an array, each with its slice; None for a slice that is the whole array."""
+    if not any(places.strides):  # one number, broadcast
+        yield int(places.flat[0]), None
+        return
+    starts = [0, *(np.flatnonzero(np.diff(places)) + 1), len(places)]
+    for start, stop in itertools.pairwise(starts):
+        yield int(places[start]), slice(start, stop)

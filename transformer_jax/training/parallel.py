@@ -62,6 +62,12 @@ class Replicated:
         return self.mesh.size
 
     @property
+    def first_device(self) -> jax.Device:
+        """On which things are computed that no batch is shared for."""
+        device: jax.Device = self.mesh.devices[0]
+        return device
+
+    @property
     def device_kind(self) -> str:
         """Name of the devices."""
         return str(self.mesh.devices[0].device_kind)
@@ -156,6 +162,10 @@ class Layout:
         """The training state that was placed, for use before the next step."""
         state = self._strategy.take(placed)
         return state if self._packing is None else self._packing.unpack_within(state)
+
+    def arrange(self, tree: Arrays) -> Arrays:
+        """A tree of the parameters' structure and shapes, in the layout that inside a step they have."""
+        return tree if self._packing is None else self._packing.pack(tree)
 
     def params(self, placed: Arrays) -> Params:
         """Inside a step: the parameters, with their names and shapes."""

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
@@ -13,7 +12,8 @@ from jaxtyping import PRNGKeyArray
 
 from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.training.compilation import CompiledStep
-from transformer_jax.training.metrics import Elements, Sums
+from transformer_jax.training.layer_norms import layers_of
+from transformer_jax.training.metrics import Elements, Sums, SumsOfSteps
 from transformer_jax.training.parallel import Replicated
 from transformer_jax.training.step import LossFunction, TrainState, UpdateRule
 from transformer_jax.training.stopwatch import Stopwatch
@@ -56,7 +56,7 @@ class Call(NamedTuple):
     """Some steps that the devices work on."""
 
     num_steps: int
-    sums: Sums  # of each step's metrics, on the devices, [K]
+    sums: SumsOfSteps  # on the devices
 
 
 class StepRunner:
@@ -94,7 +94,9 @@ class StepRunner:
         def loss(params: Arrays, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool) -> Elements:
             return loss_function(self._layout.params(params), batch, constants, key, train=train)
 
-        self._step = functools.partial(step, loss_function=loss, rule=rule._replace(named=self._layout.params))
+        layers = layers_of(state.params)
+        rule = rule._replace(layers=layers._replace(places=self._layout.arrange(layers.places)))
+        self._step = functools.partial(step, loss_function=loss, rule=rule)
         self._strategy, self._constants, self._state_shapes = strategy, constants, self._layout.shapes(state)
         self._batch_size, self._pace = batch_size, pace
         self._steps_per_call = pace.max_steps if pace.is_fixed else 1  # then as their duration allows
@@ -131,8 +133,7 @@ class StepRunner:
 
     def wait(self, call: Call) -> list[Sums]:
         """The sums of each step of a call, when the devices have done them."""
-        sums = jax.device_get(call.sums)
-        return [jax.tree.map(lambda leaf: leaf[i], sums) for i in range(call.num_steps)]  # noqa: B023
+        return call.sums.of_each(call.num_steps)
 
     def keep_pace(self, count: int, seconds: float) -> None:
         """Choose the steps of the next call by the duration of one."""
@@ -146,22 +147,22 @@ class StepRunner:
 
     def run_stacked(
         self, state: TrainState, batches: Batch, count: ArrayLike, constants: Arrays
-    ) -> tuple[TrainState, Sums]:
-        """The first `count` of the stacked batches, a step each; the sums of every step `[K]`."""
+    ) -> tuple[TrainState, SumsOfSteps]:
+        """The first `count` of the stacked batches, a step each, and the sums of each."""
         # Traced once, for the loop and for the shapes of the metrics; a function of our own, since JAX would give
         # another `jit` of the same function its trace.
         train_step = jax.jit(lambda *arguments: self._step(*arguments))
 
-        def step(i: Array, carry: tuple[TrainState, Sums]) -> tuple[TrainState, Sums]:
+        def step(i: Array, carry: tuple[TrainState, SumsOfSteps]) -> tuple[TrainState, SumsOfSteps]:
             state, sums = carry
             batch = jax.tree.map(lambda stacked: lax.dynamic_index_in_dim(stacked, i, keepdims=False), batches)
             state, new = train_step(state, batch, constants)
-            return state, jax.tree.map(lambda all_steps, one: all_steps.at[i].set(one), sums, new)
+            return state, sums.with_step(i, new)
 
         first = jax.tree.map(lambda stacked: stacked[0], batches)
         one_step = jax.eval_shape(train_step, state, first, constants)[1]
-        sums = jax.tree.map(lambda leaf: jnp.zeros((self._pace.max_steps, *leaf.shape), leaf.dtype), one_step)
-        finished: tuple[TrainState, Sums] = lax.fori_loop(0, count, step, (state, sums))
+        sums = SumsOfSteps.zeros(self._pace.max_steps, one_step)
+        finished: tuple[TrainState, SumsOfSteps] = lax.fori_loop(0, count, step, (state, sums))
         return finished
 
     def _stack(self, samples: Samples) -> tuple[Batch, np.int32]:

@@ -1,6 +1,5 @@
 """One training step as pure functions: gradients and their sums, then the update."""
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol, no_type_check, runtime_checkable
 
 import flax.struct
@@ -11,7 +10,7 @@ from jax import Array
 from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.data.batch import Batch
-from transformer_jax.training.layer_norms import norms_where_due
+from transformer_jax.training.layer_norms import Layers, gradient_norms
 from transformer_jax.training.metrics import Elements, Sums, weighted_sums
 from transformer_jax.training.parallel import sum_over_devices
 from transformer_jax.trees import Arrays, Params
@@ -43,8 +42,7 @@ class UpdateRule(NamedTuple):
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule  # learning rate at a step, for the log; the optimizer has its own
     gradient_clip: float | None  # largest global norm of the gradient; None does not clip
-    norms_every: int = 0  # steps between the norms of the gradient by layer, for the log; 0 for none
-    named: Callable[[Arrays], Params] = lambda params: params  # gives the state's parameters their names and shapes
+    layers: Layers | None = None  # whose gradient norms are logged, in the layout of the state's parameters
 
 
 def initial_state(params: Arrays, optimizer: optax.GradientTransformation, key: PRNGKeyArray) -> TrainState:
@@ -104,16 +102,16 @@ def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -
     norm = optax.tree.norm(gradients) / weight
     # One factor for mean and clipping: as divisions, XLA would do them element by element, and store the mean.
     scale = (1 if rule.gradient_clip is None else jnp.minimum(1, rule.gradient_clip / norm)) / weight
-    gradients = jax.tree.map(lambda gradient: (gradient * scale).astype(gradient.dtype), gradients)
+    scaled = jax.tree.map(lambda gradient: (gradient * scale).astype(gradient.dtype), gradients)
     optimizer = optax.with_extra_args_support(rule.optimizer)
     loss = jnp.asarray(sums["loss"][0]) / weight
-    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params, step=state.step, value=loss)
+    updates, opt_state = optimizer.update(scaled, state.opt_state, state.params, step=state.step, value=loss)
     params = optax.apply_updates(state.params, updates)
     sums = sums | {
         "gradient_norm": (norm, jnp.ones(())),
         "learning_rate": (jnp.asarray(rule.schedule(state.step)), jnp.ones(())),
     }
-    if rule.norms_every:
-        is_due = (state.step + 1) % rule.norms_every == 0
-        sums |= norms_where_due(rule.named(gradients), 1 / scale / weight, is_due)
+    if rule.layers is not None:
+        norms_by_layer = gradient_norms(gradients, rule.layers) / weight
+        sums |= {f"gradient_norm/{name}": (norms_by_layer[i], 1.0) for i, name in enumerate(rule.layers.names)}
     return state.replace(step=state.step + 1, params=params, opt_state=opt_state), sums
