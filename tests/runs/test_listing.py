@@ -101,6 +101,7 @@ def test_a_process_that_was_killed_is_not_running(tmp_path):
     assert read_run(tmp_path / "Task").state == "interrupted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [

@@ -20,6 +20,8 @@ from transformer_jax.trained.export import ship
 from transformer_jax.trained.initial import find_initial
 from transformer_jax.trained.shipped import SHIPPED
 
+pytestmark = pytest.mark.slow
+
 DATA = {"seq_len": 5, "num_categories": 7, "train_size": 77, "val_size": 35, "test_size": 21, "batch_size": 7}
 MODEL = {"model_dim": 12, "num_heads": 3}
 SMALL = {**DATA, **MODEL, "max_epochs": 2, "warmup": 3, "eval_every": 1}
@@ -55,7 +57,6 @@ def assert_same(one, other) -> None:
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-@pytest.mark.slow
 def test_with_everything_else_frozen_the_parameters_are_those_of_the_run_and_the_source_is_recorded(trained, tmp_path):
     before = arrays(load_run(trained).params)
     trainer, results = train_and_test(
@@ -70,7 +71,6 @@ def test_with_everything_else_frozen_the_parameters_are_those_of_the_run_and_the
     assert_same(load_run(tmp_path / "OwnTask", OwnTrainer).params, trainer.params)
 
 
-@pytest.mark.slow
 def test_the_first_steps_start_at_the_given_parameters_in_python_too(trained, tmp_path):
     params = load_run(trained).params
     trainer = trainer_of(tmp_path, max_epochs=1, lr=1e-9, warmup=0)
@@ -122,7 +122,6 @@ def test_what_cannot_be_the_beginning_is_an_error(trained, tmp_path):
     assert not (tmp_path / "ReverseTask").exists()
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_without_the_model_it_began_with_but_not_with_another_one(trained, tmp_path, capsys):
     source = Path(shutil.copytree(trained, tmp_path / "source"))
     settings = {"init_from": str(source), "init_only": "encoder"}

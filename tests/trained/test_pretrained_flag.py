@@ -24,6 +24,8 @@ from transformer_jax.tasks.translation.task import train_translation
 from transformer_jax.trained.export import ship
 from transformer_jax.trained.shipped import SHIPPED, shipped_models, write_digests
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(os.environ.get("PUBLISHED_WEIGHTS", REPOSITORY.parent / "shared" / "pretrained"))
 PUBLISHED = FOLDER / "ReverseTask.ckpt"
 DATA = {"seq_len": 5, "num_categories": 7, "train_size": 1280, "val_size": 70, "test_size": 110}
@@ -53,7 +55,6 @@ def copied(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "runs" / "ReverseTask"))
 
 
-@pytest.mark.slow
 def test_a_run_reaches_its_own_accuracies_again_beside_it_and_stays_as_it_was(copied):
     before = contents(copied)
     trainer, results = train_reverse(**DATA, pretrained=str(copied), checkpoint_dir=copied.parent)
@@ -76,7 +77,6 @@ def test_a_run_reaches_its_own_accuracies_again_beside_it_and_stays_as_it_was(co
     jax.tree.map(np.testing.assert_array_equal, trainer.params, load_run(copied).params)
 
 
-@pytest.mark.slow
 def test_an_evaluation_begins_anew_and_leaves_no_picture_of_the_one_before(trained, tmp_path):
     directory = tmp_path / "ReverseTask_pretrained"
     train_reverse(**DATA, pretrained=str(trained), checkpoint_dir=tmp_path)
@@ -97,7 +97,6 @@ def test_the_models_that_ship_are_small_and_know_nothing_of_the_machine_they_wer
     np.testing.assert_array_equal(load_run(SHIPPED / "reverse").predict(inputs), inputs[:, ::-1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "task", "least", "pictures"),
     [
@@ -133,7 +132,6 @@ def test_each_experiment_shows_its_numbers_and_pictures_with_a_model_that_ships(
     assert sorted(path.stem for path in directory.glob("*.png")) == pictures
 
 
-@pytest.mark.slow
 def test_shipping_keeps_the_numbers_and_leaves_the_rest(trained, tmp_path):
     ship(trained, tmp_path / "small")
     assert sorted(path.name for path in (tmp_path / "small").iterdir()) == [
@@ -152,7 +150,6 @@ def test_shipping_keeps_the_numbers_and_leaves_the_rest(trained, tmp_path):
     assert 4 * numbers < (tmp_path / "small" / "params.msgpack").stat().st_size < 4 * numbers + 3000
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     not PUBLISHED.is_file(), reason=f"needs the published {PUBLISHED}; PUBLISHED_WEIGHTS may name its folder"
 )
@@ -169,7 +166,6 @@ def test_the_published_reverse_model_reaches_100_percent_through_the_command(tmp
     assert (results["test_acc"], results["steps"]) == (1.0, 0)
 
 
-@pytest.mark.slow
 def test_a_lightning_file_is_evaluated_as_pytorch_computes_it(tmp_path):
     settings = {"input_dim": 64, "model_dim": 22, "num_classes": 1, "num_heads": 2, "num_layers": 2}
     module = TorchPredictor(**settings, dropout=0.0, input_dropout=0.0)

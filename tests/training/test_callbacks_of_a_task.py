@@ -21,6 +21,8 @@ from transformer_jax import (
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.training.callbacks import Callback
 
+pytestmark = pytest.mark.slow
+
 CONFIG = ReverseConfig(
     max_epochs=3, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=2, eval_every=2, log_every=2
 )

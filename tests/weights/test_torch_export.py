@@ -28,6 +28,8 @@ from transformer_jax.tasks.translation.byte_text import PAD, START, decode, enco
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs
 from transformer_jax.trees import Params
 
+pytestmark = pytest.mark.slow
+
 B, S, T, D, H, F, FEATURES, C, V = 5, 7, 11, 26, 2, 17, 3, 13, 19
 VALID = np.arange(S) < np.array([[7], [4], [1], [0], [6]])  # the fourth row is padding alone
 PRE_NORM = BlockSettings(norm_first=True, layer_norm_epsilon=1e-3, activation=nn.gelu)
@@ -86,7 +88,6 @@ def test_a_predictor_gives_the_same_logits(tmp_path, settings):
         assert_close(found, model.apply(variables, *inputs))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "tied"), [(PRE_NORM, False), (POST_NORM, True)], ids=["pre-norm, untied", "post-norm, tied"]
 )
@@ -124,7 +125,6 @@ def test_padding_alone_gives_no_nan_in_older_versions_of_pytorch(tmp_path, monke
     assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("final_norm", [True, False])
 def test_the_norm_after_the_stacks_follows_final_norm(tmp_path, final_norm):
     settings = BlockSettings(norm_first=not final_norm)  # which the default would turn around
@@ -157,7 +157,6 @@ def test_an_odd_width_no_layers_and_bfloat16_are_exported(tmp_path):
     assert_close(run_torch(module, x), model.apply({"params": wide}, x))
 
 
-@pytest.mark.slow
 def test_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp_path):
     model, source, target = transformer(PRE_NORM, tied=True), tokens(B, S), tokens(B, T, seed=1)
     variables, module = exported(tmp_path, model, source, target)
@@ -273,14 +272,12 @@ def call_of(name: str) -> tuple[Callable[..., Any], Params, dict[str, np.ndarray
     return compiled(run.model, **flags), run.params, {key: x for key, x in arguments.items() if x.ndim}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_model_gives_the_same_logits_in_a_process_without_this_package(elsewhere, name):
     model, params, arguments = call_of(name)
     assert_close(np.load(elsewhere / name / "logits.npy"), model({"params": params}, **arguments))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_is_left_between_the_logits_is_the_rounding_of_float32(elsewhere, name):
     model, params, arguments = call_of(name)
@@ -293,7 +290,6 @@ def test_what_is_left_between_the_logits_is_the_rounding_of_float32(elsewhere, n
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.slow
 def test_greedy_decoding_gives_the_runs_translations(elsewhere):
     found = np.load(elsewhere / "dates" / "translations.npy")
     pairs = date_pairs("test", 37)
@@ -302,7 +298,6 @@ def test_greedy_decoding_gives_the_runs_translations(elsewhere):
     assert np.mean([decode(ids) == pair.target for ids, pair in zip(found, pairs, strict=True)]) > 0.9
 
 
-@pytest.mark.slow
 def test_the_documents_code_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "checkpoints").symlink_to(REPOSITORY / "checkpoints")
     monkeypatch.chdir(tmp_path)
