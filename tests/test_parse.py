@@ -268,7 +268,7 @@ def test_help_fits_the_terminal_and_says_the_same_in_each(columns, monkeypatch):
     assert text.split() == usual
     assert max(map(len, text.splitlines())) <= max(columns, 60)
     assert "  --folder PATH|none" in text
-    assert "directory of the data (default: None)" in " ".join(text.split())
+    assert "directory of the data (default: none)" in " ".join(text.split())
 
 
 def test_help_shows_the_defaults_of_the_task_and_of_the_file(write, capsys):

@@ -87,6 +87,9 @@ def _explanations(dataclass: type, default: Any) -> dict[str, str]:
             entries[flags] = begin[2] or ""
         elif flags and line.startswith("     "):
             entries[flags] = f"{entries[flags]} {line.strip()}".strip()
+    # A user writes none, and of an empty list there is nothing to tell.
+    for flags, text in entries.items():
+        entries[flags] = text.replace("(default: None)", "(default: none)").replace(" (default: )", "")
     return entries
 
 

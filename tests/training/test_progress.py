@@ -24,6 +24,16 @@ def test_a_line_is_printed_every_ten_seconds_with_the_time_left(capsys, num_step
     assert out == f"Step 140 of {num_steps}: loss 2.0000, accuracy 75.00%, 4 steps/s, {left} left\n"
 
 
+def test_the_status_is_that_of_the_latest_step(capsys):
+    now = [100.0]
+    lines = ProgressLines(150, clock=lambda: now[0])
+    assert lines.status() == ""
+    for number, now[0] in ((110, 102.5), (120, 105.0)):
+        lines.on_step(step(number))
+    assert lines.status() == "loss 2.0000, accuracy 75.00%, 4 steps/s, 8 s left"
+    assert capsys.readouterr().out == ""
+
+
 def test_quiet_prints_nothing(capsys):
     now = [0.0]
     lines = ProgressLines(10, quiet=True, clock=lambda: now[0])

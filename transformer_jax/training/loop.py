@@ -225,7 +225,9 @@ class TrainingLoop:
         self.evaluated_step = self.step
         self._save(state, metrics)
         name = self._config.criterion.metric
-        self._bar.write(f"Epoch {epoch}, step {self.step}: validation {name} {format_metric(name, metrics[name])}")
+        line = f"Epoch {epoch}, step {self.step} of {self.num_steps}: validation {name} "
+        line += format_metric(name, metrics[name])
+        self._bar.write("; ".join(filter(None, (line, self._bar.status()))))
 
     def _save_is_due(self, count: int) -> bool:
         return self._request.signal_number is not None or self._save_times.is_due(self.step, self.step + count)

@@ -5,9 +5,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+import numpy as np
+import optax
+from jax.typing import ArrayLike
+
 from transformer_jax.config import TrainingConfig
-from transformer_jax.training.runner import StepRunner
-from transformer_jax.training.step import TrainState, UpdateRule
+from transformer_jax.data.batch import Samples
+from transformer_jax.data.loader import Loader
+from transformer_jax.training.compilation import begin_to_run_once
+from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.runner import Pace, StepRunner
+from transformer_jax.training.step import TrainState, UpdateRule, initial_state
+from transformer_jax.trees import Arrays, Inputs
 
 
 class Programs(NamedTuple):
@@ -17,6 +27,42 @@ class Programs(NamedTuple):
     shapes: TrainState  # and types
     initial_state: Callable[..., TrainState]  # of seed, inputs and constants
     runner: StepRunner
+
+
+def create_programs(task: Evaluator, train_loader: Loader, num_steps: int) -> Programs:
+    """The programs of a training of `num_steps` steps; the first state's is compiled in the background from now on."""
+    config, example, steps_per_epoch = task.config, train_loader.example(), len(train_loader)
+    rule = task.update_rule(num_steps)
+    shapes, finish_state = begin_initial_state(task, example, rule.optimizer)
+    runner = StepRunner(
+        task.train_step,
+        task.batch_loss,
+        rule,
+        task.strategy,
+        task.shared_constants,
+        shapes,
+        batch_size=config.batch_size,
+        pace=Pace.choose(example, config.batch_size, steps_per_epoch, config.steps_per_call, train_loader.has_groups),
+        stopwatch=task.stopwatch,
+    )
+    return Programs(rule, shapes, finish_state, runner)
+
+
+def begin_initial_state(
+    task: Evaluator, example: Samples, optimizer: optax.GradientTransformation
+) -> tuple[TrainState, Callable[..., TrainState]]:
+    """The state before the first step, compiled in the background.
+
+    Returns:
+        Its shapes, and a function of seed, inputs and constants; without them it takes the task's and the example's.
+    """
+
+    def init(seed: ArrayLike, inputs: Inputs, constants: Arrays) -> TrainState:
+        params_key, step_key = jax.random.split(jax.random.key(seed))
+        return initial_state(task.initial_params(params_key, inputs, constants), optimizer, step_key)
+
+    inputs, _ = example
+    return begin_to_run_once(init, np.uint32(task.config.seed), inputs, task.constants)
 
 
 def without_seed(config: TrainingConfig) -> TrainingConfig:

@@ -43,6 +43,10 @@ class ProgressBar(Callback):
             self._shown_at = time.monotonic()
             self._bar.set_postfix_str(_values(step), refresh=False)
 
+    def status(self) -> str:
+        """Nothing: the bar shows it."""
+        return ""
+
     def write(self, line: str) -> None:
         """Print a line above the bar."""
         self._bar.write(line)
@@ -53,7 +57,7 @@ class ProgressBar(Callback):
 
 
 class ProgressLines(Callback):
-    """A line at most every ten seconds: step, loss and metrics, steps per second, time left.
+    """A line at most every ten seconds, which says how far the training is.
 
     Args:
         num_steps: at which it ends.
@@ -65,20 +69,27 @@ class ProgressLines(Callback):
         self._num_steps, self._quiet, self._clock = num_steps, quiet, clock
         self._line_at = clock()
         self._first: tuple[int, float] | None = None  # step that was done first, and when: compiling comes before it
+        self._last: Step | None = None
 
     def on_step(self, step: Step) -> None:
         """Print a line if ten seconds went by since the last one."""
         now = self._clock()
         if self._first is None:
             self._first = step.number, now
-        if self._quiet or now - self._line_at < SECONDS_BETWEEN_LINES:
-            return
-        self._line_at = now
+        self._last = step
+        if not self._quiet and now - self._line_at >= SECONDS_BETWEEN_LINES:
+            self._line_at = now
+            self.write(f"Step {step.number} of {self._num_steps}: {self.status()}")
+
+    def status(self) -> str:
+        """Loss and metrics of the latest step, steps per second, and the time left."""
+        if self._first is None or self._last is None:
+            return ""
         first_step, since = self._first
+        step, now = self._last, self._clock()
         per_second = (step.number - first_step) / (now - since) if now > since else step.per_second
-        left = (self._num_steps - step.number) / per_second
-        pace = f"{per_second:.3g} steps/s, {_duration(left)} left"
-        self.write(f"Step {step.number} of {self._num_steps}: {_values(step)}, {pace}")
+        left = (self._num_steps - step.number) / per_second if per_second else 0.0
+        return f"{_values(step)}, {per_second:.3g} steps/s, {_duration(left)} left"
 
     def write(self, line: str) -> None:
         """Print a line, at once also into a pipe."""

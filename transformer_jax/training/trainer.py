@@ -1,15 +1,13 @@
 """TrainerModule: trains a task's model, evaluates it, predicts with it."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import numpy as np
-import optax
-from jax.typing import ArrayLike
 
 from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.data.batch import Samples
@@ -23,20 +21,18 @@ from transformer_jax.runs.settings import settings_of
 from transformer_jax.training.attention_pictures import LogAttention
 from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
-from transformer_jax.training.compilation import begin_to_run_once
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.initial_params import check_initial, choose_initial
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.process_age import process_age
-from transformer_jax.training.programs import Programs, without_seed
+from transformer_jax.training.programs import Programs, begin_initial_state, create_programs, without_seed
 from transformer_jax.training.progress import parameter_table, quietly
 from transformer_jax.training.results import results_of, summary, write_end
-from transformer_jax.training.runner import Pace, StepRunner
 from transformer_jax.training.schedules import ignores_num_steps
 from transformer_jax.training.signals import StopRequest
-from transformer_jax.training.step import TrainState, average_of, initial_state
-from transformer_jax.trees import Arrays, Inputs, Params
+from transformer_jax.training.step import TrainState, average_of
+from transformer_jax.trees import Arrays, Params
 
 Trainer = TypeVar("Trainer", bound="TrainerModule")
 
@@ -91,7 +87,7 @@ class TrainerModule(Evaluator):
         Raises:
             InputError: the warm-up is not shorter than the training.
         """
-        _, finish = self._begin_initial_state(example_batch, self.update_rule(num_steps).optimizer)
+        _, finish = begin_initial_state(self, example_batch, self.update_rule(num_steps).optimizer)
         return finish()
 
     def fit(self, train_loader: Loader, val_loader: Loader, *, initial_params: Params | None = None) -> None:
@@ -134,14 +130,11 @@ class TrainerModule(Evaluator):
         if self._run is not None:  # of an earlier training, which a `with` block still holds
             self._run.close()
         self.stopwatch.reset()
-        self.config = config = self.config.resolved(len(train_loader))
-        num_steps, example = len(train_loader) * config.max_epochs, train_loader.example()
-        rule, shapes, finish_state, runner = self._programs(train_loader, example, num_steps)
-        begin = None if initial_params is None else choose_initial(initial_params, shapes.params, config)
-        evaluated = self.strategy.shapes(shapes.params), self._pad(example), self.shared_constants
-        self.config = config = with_criterion(config, self._eval_step.result_shapes(*evaluated))
-        if not train_loader.has_groups:  # else the example has the shapes of one group
-            self._eval_step.begin_to_compile(*evaluated)
+        self.config = self.config.resolved(len(train_loader))
+        num_steps = len(train_loader) * self.config.max_epochs
+        programs = self._begin_to_compile(train_loader, num_steps)
+        config, example = self.config, train_loader.example()
+        begin = None if initial_params is None else choose_initial(initial_params, programs.shapes.params, config)
         data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants)
         self._run = run = RunDirectory(
             config,
@@ -152,19 +145,19 @@ class TrainerModule(Evaluator):
         )
         try:
             check_initial(config, begin, is_resumed=bool(run.checkpoints.steps))
-            self._announce(shapes.params, num_steps)
+            self._announce(programs.shapes.params, num_steps)
             with StopRequest() as request:
                 is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
                 if not (is_trained or train_loader.has_groups):
-                    runner.begin_to_compile(example)
+                    programs.runner.begin_to_compile(example)
                 import_pytorch()  # while the compiler works
 
                 def first_state() -> TrainState:  # held by nobody else, so that it is freed when the training goes on
-                    state = finish_state(np.uint32(config.seed), example[0], self.constants)
-                    return state if begin is None else begin.state_like(state, rule.optimizer)
+                    state = programs.initial_state(np.uint32(config.seed), example[0], self.constants)
+                    return state if begin is None else begin.state_like(state, programs.rule.optimizer)
 
                 with TrainingLoop(
-                    runner,
+                    programs.runner,
                     first_state(),
                     train_loader,
                     lambda state: self._evaluate_state(val_loader, state),
@@ -182,29 +175,25 @@ class TrainerModule(Evaluator):
             run.close()
             raise
 
-    def _programs(self, train_loader: Loader, example: Samples, num_steps: int) -> Programs:
+    def _begin_to_compile(self, train_loader: Loader, num_steps: int) -> Programs:
+        """Begin to compile all but the steps, and settle the criterion, whose metrics are known then."""
+        programs = self._programs_for(train_loader, num_steps)
+        evaluated = (
+            self.strategy.shapes(programs.shapes.params),
+            self._pad(train_loader.example()),
+            self.shared_constants,
+        )
+        self.config = with_criterion(self.config, self._eval_step.result_shapes(*evaluated))
+        if not train_loader.has_groups:  # else the example has the shapes of one group
+            self._eval_step.begin_to_compile(*evaluated)
+        return programs
+
+    def _programs_for(self, train_loader: Loader, num_steps: int) -> Programs:
         """The programs of a training; those of the one before where this one differs from it in the seed alone."""
-        config, steps_per_epoch = self.config, len(train_loader)
-        shapes_of_data = num_steps, steps_per_epoch, train_loader.has_groups, jax.tree.map(np.shape, example)
-        fits = without_seed(config), shapes_of_data
+        shapes_of_data = jax.tree.map(np.shape, train_loader.example())
+        fits = without_seed(self.config), num_steps, len(train_loader), train_loader.has_groups, shapes_of_data
         if [found for found, _ in self._last_programs] != [fits]:
-            rule = self.update_rule(num_steps)
-            shapes, finish_state = self._begin_initial_state(example, rule.optimizer)
-            pace = Pace.choose(
-                example, config.batch_size, steps_per_epoch, config.steps_per_call, train_loader.has_groups
-            )
-            runner = StepRunner(
-                self.train_step,
-                self.batch_loss,
-                rule,
-                self.strategy,
-                self.shared_constants,
-                shapes,
-                batch_size=config.batch_size,
-                pace=pace,
-                stopwatch=self.stopwatch,
-            )
-            self._last_programs[:] = [(fits, Programs(rule, shapes, finish_state, runner))]
+            self._last_programs[:] = [(fits, create_programs(self, train_loader, num_steps))]
         return self._last_programs[0][1]
 
     def can_repeat(self, config: TrainingConfig, constants: Arrays = None) -> bool:
@@ -238,18 +227,6 @@ class TrainerModule(Evaluator):
             inputs, _ = next(iter(val_loader))
             callbacks.append(LogAttention(loggers, lambda params: self.attention_maps(params, inputs)))
         return callbacks
-
-    def _begin_initial_state(
-        self, example: Samples, optimizer: optax.GradientTransformation
-    ) -> tuple[TrainState, Callable[..., TrainState]]:
-        """`initial_state`, compiled in the background: its shapes, and a function of seed, inputs and constants."""
-
-        def init(seed: ArrayLike, inputs: Inputs, constants: Arrays) -> TrainState:
-            params_key, step_key = jax.random.split(jax.random.key(seed))
-            return initial_state(self.initial_params(params_key, inputs, constants), optimizer, step_key)
-
-        inputs, _ = example
-        return begin_to_run_once(init, np.uint32(self.config.seed), inputs, self.constants)
 
     def adopt(self, params: Params) -> None:
         """Take trained parameters in the place of training (`config.pretrained`).
