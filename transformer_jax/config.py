@@ -96,6 +96,9 @@ class TrainingConfig:
     num_heads: int = setting(1, of_model=True)  # attention heads, a divisor of the width
     num_layers: int = setting(1, of_model=True)  # blocks in each stack
     dropout_prob: float = setting(0.0, of_model=True)  # dropout probability inside the blocks and the output network
+    # what each block's backward pass computes again to save memory: none, all but dots, or all
+    remat: Literal["none", "dots", "all"] = setting("none", neutral=True, of_model=True, group="machine")
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computations; parameters, softmax, sums stay float32
     max_epochs: int = 10  # passes over the training set
     batch_size: int = 128  # samples in one step
     lr: float = 5e-4  # peak learning rate of the cosine schedule
@@ -119,6 +122,8 @@ class TrainingConfig:
     verbose: bool = setting(False, machine=True, group="run")  # print the table of the parameters too
     num_devices: int = setting(0, machine=True)  # devices that share each batch; 0 for one GPU, or some CPU cores
     num_workers: int = setting(0, machine=True)  # processes that load data; 0 loads in the main process
+    # parts of a batch that are computed one after another, in less memory, and added up
+    accumulate: int = setting(1, neutral=True, group="machine")
     steps_per_call: int = setting(0, neutral=True, group="machine")  # steps in one compiled call; 0 chooses by duration
     checkpoint_every: int = setting(0, neutral=True)  # steps between checkpoints; 0 for none beside the timed ones
     checkpoint_minutes: float = setting(5.0, neutral=True)  # minutes between checkpoints beside those of evaluations
@@ -135,7 +140,9 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for name, hint in type_hints(type(self)).items():
             object.__setattr__(self, name, checked(name, getattr(self, name), hint))  # the dataclass is frozen
-        check_at_least(self, 1, "model_dim", "num_layers", "max_epochs", "batch_size", "eval_every", "log_every")
+        check_at_least(
+            self, 1, "model_dim", "num_layers", "max_epochs", "batch_size", "eval_every", "log_every", "accumulate"
+        )
         check_at_least(self, 0, "warmup", "num_devices", "num_workers", "seed", "steps_per_call", "checkpoint_every")
         if not math.isfinite(self.weight_decay):
             raise InputError(f"weight_decay is {self.weight_decay}; it must be finite")
@@ -148,10 +155,11 @@ class TrainingConfig:
         check_probability("dropout_prob", self.dropout_prob)
         check_probability("adam_b1", self.adam_b1)
         check_probability("adam_b2", self.adam_b2)
-        if self.num_devices and self.batch_size % self.num_devices:
-            raise InputError(
-                f"num_devices is {self.num_devices}; it must be a divisor of batch_size, {self.batch_size}"
-            )
+        if self.batch_size % self.accumulate:
+            raise InputError(f"accumulate is {self.accumulate}; it must be a divisor of batch_size, {self.batch_size}")
+        rows, of_rows = self.batch_size // self.accumulate, "" if self.accumulate == 1 else " / accumulate"
+        if self.num_devices and rows % self.num_devices:
+            raise InputError(f"num_devices is {self.num_devices}; it must be a divisor of batch_size{of_rows}, {rows}")
         if self.seed >= 2**32:  # JAX's keys would wrap around
             raise InputError(f"seed is {self.seed}; it must be below 2**32")
         if self.best_by is not None:

@@ -6,9 +6,10 @@ A Transformer block is two or three sub-layers (attention, feed-forward), each i
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar, TypeVarTuple, overload
+from typing import Any, Literal, TypeVar, TypeVarTuple, get_args, overload
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
@@ -20,6 +21,7 @@ from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.feed_forward import Activation, FeedForward
 from transformer_jax.nn.norms import LayerNorm
 
+Remat = Literal["none", "dots", "all"]
 More = TypeVarTuple("More")
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -29,14 +31,17 @@ class BlockSettings:
     """Settings that every block of a model has in common.
 
     Raises:
-        InputError: `dropout_prob` is outside [0, 1), `layer_norm_epsilon` is no finite number above 0, or `activation`
-            cannot be called.
+        InputError: `dropout_prob` is outside [0, 1), `layer_norm_epsilon` is no finite number above 0, `activation`
+            cannot be called, or `remat` is another word.
     """
 
     dropout_prob: float = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
     norm_first: bool = False  # pre-norm (Xiong et al. 2020) instead of the original paper's post-norm
     activation: Activation = nn.relu  # of the feed-forward
     layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
+    # What a block's backward pass computes again, in place of keeping it (Chen et al. 2016): nothing, all but the
+    # products with its parameters, or all; it needs less memory and more time.
+    remat: Remat = "none"
 
     def __post_init__(self) -> None:
         check_number("dropout_prob", self.dropout_prob)
@@ -44,6 +49,8 @@ class BlockSettings:
         check_probability("dropout_prob", self.dropout_prob)
         if not 0 < self.layer_norm_epsilon < math.inf:
             raise InputError(f"layer_norm_epsilon is {self.layer_norm_epsilon}; it must be a finite number above 0")
+        if self.remat not in get_args(Remat):
+            raise InputError(f"remat is {self.remat!r}; it must be one of {', '.join(get_args(Remat))}")
         if not callable(self.activation):
             raise InputError(f"activation is {self.activation!r}; it must be a function such as flax.linen.gelu")
 
@@ -187,6 +194,19 @@ class Stack(SettingsModule):
         sizes = self.input_dim, self.num_heads, self.dim_feedforward
         self.layers = [self.block(*sizes, settings=self.settings) for _ in range(self.num_layers)]
         self.norm = LayerNorm(epsilon=self.settings.layer_norm_epsilon)  # has parameters only where it is called
+
+    def run(self, layer: nn.Module, *arrays: ArrayLike | None, train: bool) -> tuple[Array, Any]:  # Any: see the block
+        """Run one of the blocks; returns its output and its attention weights."""
+
+        def call(layer: Any, *arrays: ArrayLike | None) -> tuple[Array, Any]:  # the flags are no arrays
+            output: tuple[Array, Any] = layer(*arrays, train=train, return_attention=True)
+            return output
+
+        if train and self.settings.remat != "none":
+            keeps_products = self.settings.remat == "dots"
+            policy = jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims if keeps_products else None
+            call = nn.remat(call, policy=policy)
+        return call(layer, *arrays)
 
     def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
         """Apply the LayerNorm after the last block, where there is one."""

@@ -164,7 +164,7 @@ class TransformerDecoder(Stack):
         mask = combine_masks(causal_mask(jnp.shape(x)[1]), mask)
         attention_maps = []
         for layer in self.layers:
-            x, attention = layer(x, memory, mask, memory_mask, train=train, return_attention=True)
+            x, attention = self.run(layer, x, memory, mask, memory_mask, train=train)
             attention_maps.append(attention)
         x = self.normalize(x)
         return (x, attention_maps) if return_attention else x

@@ -89,7 +89,7 @@ class TransformerEncoder(Stack):
         check_sequence("x", x, self.input_dim)
         attention_maps = []
         for layer in self.layers:
-            x, attention = layer(x, mask, train=train, return_attention=True)
+            x, attention = self.run(layer, x, mask, train=train)
             attention_maps.append(attention)
         x = self.normalize(x)
         return (x, attention_maps) if return_attention else x

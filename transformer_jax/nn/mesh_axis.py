@@ -4,12 +4,20 @@
 of the rows.
 """
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
 import jax
 from jax import Array, lax
 
+from transformer_jax.errors import InputError
 from transformer_jax.trees import Arrays
 
 AXIS = "batch_rows"  # name of the mesh's only axis
+
+# Number of the part that is computed, and the number of parts, where a device takes its rows part by part.
+_part: ContextVar[tuple[Array | int, int]] = ContextVar("_part", default=(0, 1))
 
 
 def sharing_axes() -> tuple[str, ...]:
@@ -21,6 +29,22 @@ def device_number() -> Array | int:
     """Index of this device along the axis inside a step whose batch is split over devices, 0 elsewhere."""
     axes = sharing_axes()
     return lax.axis_index(axes) if axes else 0
+
+
+def part_number() -> Array | int:
+    """Index of these rows among the parts into which devices and accumulation split the batch, in the batch's order."""
+    number, num_parts = _part.get()
+    return device_number() * num_parts + number
+
+
+@contextlib.contextmanager
+def part_of_rows(number: Array | int, num_parts: int) -> Iterator[None]:
+    """A block that computes part `number` of the `num_parts` equal parts of this device's rows."""
+    token = _part.set((number, num_parts))
+    try:
+        yield
+    finally:
+        _part.reset(token)
 
 
 def all_rows(tree: Arrays) -> Arrays:
@@ -39,6 +63,14 @@ def all_rows(tree: Arrays) -> Arrays:
 
     Returns:
         Arrays `[rows of the batch, ...]`, in the order of the batch.
+
+    Raises:
+        InputError: the rows of a device are computed part by part (`accumulate`), so that the others are not there.
     """
+    num_parts = _part.get()[1]
+    if num_parts > 1:
+        raise InputError(
+            f"accumulate is {num_parts}; it must be 1 for a loss that compares the rows of a batch with each other"
+        )
     axes = sharing_axes()
     return jax.tree.map(lambda x: lax.all_gather(x, axes, tiled=True), tree) if axes else tree

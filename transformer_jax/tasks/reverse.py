@@ -15,6 +15,7 @@ from transformer_jax.config import TrainingConfig, check_at_least, check_memory,
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import StackedSamples, make_loader
 from transformer_jax.errors import InputError, check_probability, check_sizes
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.checks import as_array, check_token_ids
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.plots import plot_attention_maps
@@ -117,7 +118,7 @@ class ReverseTrainer(TrainerModule):
             num_classes=config.num_categories,
             num_heads=config.num_heads,
             num_layers=config.num_layers,
-            dropout_prob=config.dropout_prob,
+            settings=BlockSettings(dropout_prob=config.dropout_prob, remat=config.remat),
             input_dropout_prob=config.input_dropout_prob,
         )
 

@@ -28,7 +28,7 @@ class Evaluator(Task):
 
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         super().__init__(config, model)
-        self.strategy = Replicated(config.batch_size, config.num_devices)
+        self.strategy = Replicated(config.batch_size // config.accumulate, config.num_devices)
         self.shared_constants = self.strategy.place(constants)
         self.stopwatch = Stopwatch("train", "eval", "compile", "save")
         self._params: Params | None = None

@@ -21,7 +21,7 @@ from transformer_jax.training.metrics import Elements, Sums
 from transformer_jax.training.optimizers import adam, stop_frozen, with_average, with_frozen
 from transformer_jax.training.schedules import SCHEDULES
 from transformer_jax.training.step import LossFunction, TrainState, UpdateRule, train_step
-from transformer_jax.trees import Arrays, Inputs, Params
+from transformer_jax.trees import Arrays, Inputs, Params, with_floats
 
 LOGGERS: Mapping[str, Callable[[Path, Position], Logger]] = MappingProxyType(
     {"tensorboard": TensorBoardLogger, "csv": CsvLogger}
@@ -175,9 +175,17 @@ class Task:
         train: bool = False,
         **options: Any,  # Any: further arguments of the model's call
     ) -> Any:  # Any: the model's output
-        """The model's output for inputs from `prepare`; `options` are further arguments of its call."""
+        """The model's output for inputs from `prepare`; `options` are further arguments of its call.
+
+        With `config.dtype` bfloat16 the model gets its parameters and inputs in that type, and the output is float32
+        again, for the loss. Softmax and LayerNorm compute in float32 whatever they get.
+        """
         rngs = {"dropout": key} if train and key is not None else None
-        return self.model.apply({"params": params}, *self.model_inputs(inputs), train=train, rngs=rngs, **options)
+        arguments = self.model_inputs(inputs)
+        if self.config.dtype != "float32":
+            params, arguments = with_floats((params, arguments), self.config.dtype)
+        output = self.model.apply({"params": params}, *arguments, train=train, rngs=rngs, **options)
+        return output if self.config.dtype == "float32" else with_floats(output, "float32")
 
     def initial_params(self, key: PRNGKeyArray, inputs: Inputs, constants: Arrays = None) -> Params:
         """The parameters of a new model, for inputs of a batch.
@@ -201,10 +209,10 @@ class Task:
         return self.loss_function(params, batch, key, train=train)
 
     def update_rule(self, num_steps: int) -> UpdateRule:
-        """How a gradient changes the parameters, in a training of `num_steps` steps, but for the frozen ones."""
+        """How a gradient is computed and changes the parameters but the frozen ones, in a training of `num_steps`."""
         config, optimizer = self.config, self.create_optimizer(num_steps)
         if config.freeze is not None:
             optimizer = with_frozen(optimizer, config.freeze)
         if config.ema is not None:
             optimizer = with_average(optimizer, config.ema)
-        return UpdateRule(optimizer, self.create_schedule(num_steps), config.gradient_clip)
+        return UpdateRule(optimizer, self.create_schedule(num_steps), config.gradient_clip, config.accumulate)

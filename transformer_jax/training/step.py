@@ -10,6 +10,7 @@ from jax import Array
 from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.data.batch import Batch
+from transformer_jax.nn.mesh_axis import part_of_rows
 from transformer_jax.training.layer_norms import Layers, gradient_norms
 from transformer_jax.training.metrics import Elements, Sums, weighted_sums
 from transformer_jax.training.parallel import sum_over_devices
@@ -37,11 +38,12 @@ class LossFunction(Protocol):
 
 
 class UpdateRule(NamedTuple):
-    """How a gradient changes the parameters."""
+    """How a gradient is computed, and how it changes the parameters."""
 
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule  # learning rate at a step, for the log; the optimizer has its own
     gradient_clip: float | None  # largest global norm of the gradient; None does not clip
+    num_parts: int = 1  # of a batch, whose gradients are computed one after another and added up
     layers: Layers | None = None  # whose gradient norms are logged, in the layout of the state's parameters
 
 
@@ -71,22 +73,41 @@ def train_step(
     Returns:
         The state after the step, and the sums of the batch's metrics, the gradient's norm and the learning rate.
     """
-    gradients, sums = sum_over_devices(gradients_and_sums(state, batch, constants, loss_function))
+    gradients, sums = sum_over_devices(gradients_and_sums(state, batch, constants, loss_function, rule.num_parts))
     return update(state, gradients, sums, rule)
 
 
 def gradients_and_sums(
-    state: TrainState, batch: Batch, constants: Arrays, loss_function: LossFunction
+    state: TrainState, batch: Batch, constants: Arrays, loss_function: LossFunction, num_parts: int = 1
 ) -> tuple[Arrays, Sums]:
-    """Gradient of the sum of the batch's losses, and the sums of its metrics; both add up over parts of a batch."""
+    """Gradient of the sum of the batch's losses, and the sums of its metrics.
+
+    Both add up over parts of a batch. With `num_parts` above 1 the parts are computed one after another, each in the
+    memory of the one before.
+    """
     key = jax.random.fold_in(state.key, state.step)
 
-    def total_loss(params: Arrays) -> tuple[Array, Sums]:
-        sums = weighted_sums(loss_function(params, batch, constants, key, train=True), batch.valid)
-        return jnp.asarray(sums["loss"][0]), sums
+    def of_part(part: Batch) -> tuple[Arrays, Sums]:
+        def total_loss(params: Arrays) -> tuple[Array, Sums]:
+            sums = weighted_sums(loss_function(params, part, constants, key, train=True), part.valid)
+            return jnp.asarray(sums["loss"][0]), sums
 
-    gradients, sums = jax.grad(total_loss, has_aux=True)(state.params)
-    return gradients, sums
+        gradients, sums = jax.grad(total_loss, has_aux=True)(state.params)
+        return gradients, sums
+
+    def add(total: tuple[Arrays, Sums], numbered: tuple[Array, Batch]) -> tuple[tuple[Arrays, Sums], None]:
+        number, part = numbered
+        with part_of_rows(number, num_parts):
+            return jax.tree.map(jnp.add, total, of_part(part)), None
+
+    if num_parts == 1:
+        return of_part(batch)
+    parts = jax.tree.map(lambda rows: rows.reshape(num_parts, -1, *rows.shape[1:]), batch)
+    with part_of_rows(0, num_parts):
+        shapes = jax.eval_shape(of_part, jax.tree.map(lambda rows: rows[0], parts))
+    zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
+    total: tuple[Arrays, Sums] = jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))[0]
+    return total
 
 
 def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -> tuple[TrainState, Sums]:

@@ -20,6 +20,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import Loader, make_loader
 from transformer_jax.errors import InputError
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.checks import as_array, check_sequence
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
@@ -68,7 +69,7 @@ class AnomalyTrainer(TrainerModule):
             num_classes=1,
             num_heads=config.num_heads,
             num_layers=config.num_layers,
-            dropout_prob=config.dropout_prob,
+            settings=BlockSettings(dropout_prob=config.dropout_prob, remat=config.remat),
             input_dropout_prob=config.input_dropout_prob,
         )
 

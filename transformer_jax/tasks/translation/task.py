@@ -20,6 +20,7 @@ from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Cache, Decoded, greedy_decode
 from transformer_jax.errors import InputError
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.nn.masks import padding_mask
 from transformer_jax.tasks.attention_maps import LabelledMaps
@@ -64,7 +65,7 @@ class TranslationTrainer(TrainerModule):
             num_encoder_layers=config.num_layers,
             num_decoder_layers=config.num_layers,
             dim_feedforward=config.dim_feedforward,
-            dropout_prob=config.dropout_prob,
+            settings=BlockSettings(dropout_prob=config.dropout_prob, remat=config.remat),
             tie_embeddings=True,
         )
 

@@ -1,0 +1,150 @@
+"""Less memory for the same result: accumulation, recomputation; and bfloat16, for nearly the same."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled_models import drawn, quick_jit
+from flax.traverse_util import flatten_dict
+from jax.extend.core import jaxprs_in_params
+
+from transformer_jax import AnomalyTrainer, DigitsConfig, ReverseConfig, ReverseTrainer, TransformerPredictor
+from transformer_jax.data.batch import pad_batch
+from transformer_jax.errors import InputError
+from transformer_jax.nn.blocks import BlockSettings
+from transformer_jax.nn.dropout import counter_bits
+from transformer_jax.nn.mesh_axis import all_rows, part_of_rows
+from transformer_jax.training.step import gradients_and_sums, initial_state
+
+CONFIG = ReverseConfig(
+    batch_size=12, seq_len=5, num_categories=3, model_dim=14, num_heads=2, num_layers=2, dropout_prob=0.3, warmup=2
+)
+INPUTS = np.random.default_rng(0).integers(3, size=(7, 5)).astype(np.int32)
+BATCH = pad_batch((INPUTS, INPUTS[:, ::-1].copy()), 12)  # five rows are padding
+
+
+def gradients_of(config: ReverseConfig, num_parts: int = 1):
+    """Gradients and sums of the batch, with the parameters of one seed."""
+    task = ReverseTrainer(dataclasses.replace(CONFIG, num_devices=1))
+    params = drawn(task.model, jnp.zeros((1, 5, 3)))["params"]
+    task = ReverseTrainer(config)
+    rule = task.update_rule(50)
+    state = initial_state(params, rule.optimizer, jax.random.key(5))
+    return quick_jit(lambda state: gradients_and_sums(state, BATCH, None, task.batch_loss, num_parts))(state)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return gradients_of(CONFIG)
+
+
+def assert_close(found, expected, tolerance):
+    """Within the tolerance, relative to the largest number: the gradient of a key's bias is 0 but for rounding."""
+    largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * largest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_parts", [2, 4])
+def test_parts_add_up_to_the_batch_dropout_and_padding_included(expected, num_parts):
+    found = gradients_of(CONFIG, num_parts)
+    assert found[1]["loss"][1] == 7 * 5
+    assert_close(found[0], expected[0], 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["dots", "all"])
+def test_computing_activations_again_changes_no_gradient(expected, remat):
+    assert_close(gradients_of(dataclasses.replace(CONFIG, remat=remat))[0], expected[0], 1e-6)
+
+
+@pytest.mark.parametrize(("remat", "barriers", "more"), [("none", 0, 0), ("dots", 1, 2), ("all", 1, 8)])
+def test_a_block_computes_its_activations_again_behind_a_barrier(remat, barriers, more):
+    num_layers, x = 3, jnp.zeros((1, 7, 3))
+    model = TransformerPredictor(24, 3, num_heads=4, num_layers=num_layers, settings=BlockSettings(remat=remat))
+    params = jax.eval_shape(model.init, jax.random.key(0), x)
+    text = jax.jit(jax.grad(lambda params: model.apply(params, x, train=True).sum())).lower(params).as_text()
+    assert text.count("optimization_barrier") == barriers * num_layers
+    # A block has 8 products (query, key, value, logits, values, output, 2 of the feed-forward), 2 of them of
+    # activations alone, and two gradients of each; 7 are outside of the blocks.
+    assert text.count("dot_general") == 7 + (3 * 8 + more) * num_layers
+
+
+@pytest.mark.slow
+def test_steps_in_parts_train_to_the_same_parameters(tmp_path):
+    from transformer_jax.tasks.reverse import reverse_data
+
+    config = dataclasses.replace(CONFIG, max_epochs=2, train_size=59, val_size=11, test_size=11, eval_every=2)
+    trained = []
+    for num_parts, num_devices in ((1, 1), (4, 1), (3, 2)):
+        settings = {"accumulate": num_parts, "num_devices": num_devices, "checkpoint_dir": tmp_path / str(num_parts)}
+        trainer = ReverseTrainer(dataclasses.replace(config, **settings))
+        data = reverse_data(trainer.config)
+        trainer.fit(data.train_loader, data.val_loader)
+        flat = flatten_dict(trainer.params, sep="/")
+        # Adam divides by a gradient's size, also where that is rounding alone, as in the biases of the keys.
+        trained.append({path: array for path, array in flat.items() if not path.endswith("key_proj/bias")})
+    for other in trained[1:]:
+        assert_close(other, trained[0], 1e-5)
+
+
+def test_a_part_draws_the_bits_of_its_rows():
+    key = jax.random.key(3)
+    whole = counter_bits(key, (12, 5))
+    with part_of_rows(1, 3):
+        np.testing.assert_array_equal(counter_bits(key, (4, 5)), whole[4:8])
+
+
+def test_a_loss_that_compares_rows_is_refused_in_parts():
+    with part_of_rows(0, 4), pytest.raises(InputError, match="accumulate is 4; it must be 1 for a loss that compares"):
+        all_rows(jnp.zeros((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"accumulate": 5}, "accumulate is 5; it must be a divisor of batch_size, 12"),
+        ({"accumulate": 3, "num_devices": 3}, "num_devices is 3; it must be a divisor of batch_size / accumulate, 4"),
+        ({"accumulate": 0}, "accumulate is 0; it must be at least 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_errors(settings, message):
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(CONFIG, **settings)
+
+
+def products_and_exponentials(jaxpr):
+    """Types of the operands of all products, and of what is exponentiated, in a program and those that it calls."""
+    products, exponentials = set(), set()
+    for equation in jaxpr.eqns:
+        types = {str(operand.aval.dtype) for operand in equation.invars if hasattr(operand.aval, "dtype")}
+        if equation.primitive.name == "dot_general":
+            products |= types
+        if equation.primitive.name == "exp":
+            exponentials |= types
+        for inner in jaxprs_in_params(equation.params):
+            more = products_and_exponentials(inner)
+            products, exponentials = products | more[0], exponentials | more[1]
+    return products, exponentials
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_model_multiplies_in_the_chosen_type_and_softmax_loss_and_gradients_are_float32(dtype):
+    task = ReverseTrainer(dataclasses.replace(CONFIG, dtype=dtype))
+    params = drawn(task.model, jnp.zeros((1, 5, 3)))["params"]
+    state = initial_state(params, task.update_rule(50).optimizer, jax.random.key(5))
+    traced = jax.make_jaxpr(lambda params: task.batch_loss(params, BATCH, None, state.key, train=True))(params)
+    assert products_and_exponentials(traced.jaxpr) == ({dtype}, {"float32"})
+    gradients, sums = jax.eval_shape(lambda state: gradients_and_sums(state, BATCH, None, task.batch_loss), state)
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves((gradients, sums))} == {"float32"}
+
+
+def test_bfloat16_is_near_float32_on_a_batch():
+    exact, near = gradients_of(CONFIG), gradients_of(dataclasses.replace(CONFIG, dtype="bfloat16"))
+    loss, other = (sums["loss"][0] / sums["loss"][1] for _, sums in (exact, near))
+    assert loss != other
+    assert other == pytest.approx(float(loss), rel=0.02)  # bfloat16 has 8 bits: 0.4 % for each rounding
+    assert AnomalyTrainer(DigitsConfig(dtype="bfloat16", num_devices=1)).config.dtype == "bfloat16"
