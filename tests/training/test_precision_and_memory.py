@@ -142,6 +142,7 @@ def test_the_model_multiplies_in_the_chosen_type_and_softmax_loss_and_gradients_
     assert {str(leaf.dtype) for leaf in jax.tree.leaves((gradients, sums))} == {"float32"}
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near_float32_on_a_batch():
     exact, near = gradients_of(CONFIG), gradients_of(dataclasses.replace(CONFIG, dtype="bfloat16"))
     loss, other = (sums["loss"][0] / sums["loss"][1] for _, sums in (exact, near))
