@@ -120,6 +120,9 @@ class TrainingConfig:
     log_every: int = setting(50, neutral=True)  # steps between entries of the curves; an epoch always ends in one
     quiet: bool = setting(False, machine=True, group="run")  # print nothing but warnings and errors
     verbose: bool = setting(False, machine=True, group="run")  # print the table of the parameters too
+    mesh: str | None = setting(None, machine=True)  # devices by axes (data, fsdp, tensor), as data=4,fsdp=2
+    # how devices share the work: replicated, sharded, or auto, which is sharded where the mesh splits parameters
+    strategy: Literal["auto", "replicated", "sharded"] = setting("auto", machine=True)
     num_devices: int = setting(0, machine=True)  # devices that share each batch; 0 for one GPU, or some CPU cores
     num_workers: int = setting(0, machine=True)  # processes that load data; 0 loads in the main process
     # parts of a batch that are computed one after another, in less memory, and added up

@@ -60,7 +60,8 @@ def test_devices_that_share_batches_take_any_number_of_calls_ahead():
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 2)
 from transformer_jax.training.compilation import CompiledStep
-from transformer_jax.training.parallel import Replicated, sum_over_devices
+from transformer_jax.training.parallel import sum_over_devices
+from transformer_jax.training.replicated import Replicated
 strategy = Replicated(256, 2)
 step = CompiledStep(lambda state, batch: sum_over_devices((batch @ state @ state).sum()), strategy)
 state, batch = strategy.place(np.eye(128)), strategy.place_rows(np.ones((256, 128)))

@@ -16,7 +16,8 @@ from jax.sharding import PartitionSpec
 from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, load_run, make_loader
 from transformer_jax.nn.dropout import counter_bits
 from transformer_jax.nn.mesh_axis import AXIS, device_number
-from transformer_jax.training.parallel import Replicated, sum_over_devices
+from transformer_jax.training.parallel import sum_over_devices
+from transformer_jax.training.replicated import Replicated
 
 # The tests have three CPU devices (conftest.py), a machine perhaps one GPU.
 needs_three = pytest.mark.skipif("len(jax.local_devices()) < 3", reason="there are fewer than three devices")

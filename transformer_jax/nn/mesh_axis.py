@@ -1,6 +1,6 @@
 """Mesh axis over which a batch's rows are split, and access to the other devices' rows inside a step.
 
-`Replicated.share` in `transformer_jax.training.parallel` runs a step on every device of that mesh, each with its part
+`Replicated.share` in `transformer_jax.training.replicated` runs a step on every device of that mesh, each with its part
 of the rows.
 """
 

@@ -7,8 +7,9 @@ from typing import Any, Generic, TypeVar
 import jax
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.training.parallel import Replicated, provide_cpu_devices
+from transformer_jax.training.parallel import provide_cpu_devices
 from transformer_jax.training.stopwatch import Stopwatch
+from transformer_jax.training.strategy import Strategy
 
 # Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next one wait in a thread that a CPU device
 # needs; where there are no more threads than devices, one of them waits for ever for another's sum.
@@ -39,7 +40,7 @@ class CompiledStep(Generic[Result]):
     def __init__(
         self,
         step: Callable[..., Result],
-        strategy: Replicated | None = None,
+        strategy: Strategy | None = None,
         *,
         rows_axis: int = 0,
         donate_state: bool = False,
@@ -86,15 +87,22 @@ class CompiledStep(Generic[Result]):
         return self._executables[shapes]
 
 
-def begin_to_run_once(function: Callable[..., Result], *arguments: Any) -> tuple[Result, Callable[..., Result]]:
+def begin_to_run_once(
+    function: Callable[..., Result], *arguments: Any, shardings: Any = None
+) -> tuple[Result, Callable[..., Result]]:
     """Compile in the background a program that runs only once, and quickly.
+
+    Args:
+        function: the program.
+        *arguments: for it.
+        shardings: where the arrays of the result lie; None for the first device.
 
     Returns:
         The shapes of the result, and a function that waits for the compiler and gives the result: for these arguments,
         or for others of the same shapes that it is called with.
     """
     options = RUN_ONCE_OPTIONS.get(jax.default_backend())
-    lowered = jax.jit(function, compiler_options=options).lower(*arguments)
+    lowered = jax.jit(function, compiler_options=options, out_shardings=shardings).lower(*arguments)
     compiling = _compiler.submit(lowered.compile)
 
     def finish(*others: Any) -> Result:

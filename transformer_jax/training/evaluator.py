@@ -12,7 +12,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.metrics import Sums, means, weighted_sums
-from transformer_jax.training.parallel import Replicated, sum_over_devices
+from transformer_jax.training.parallel import create_strategy, sum_over_devices
 from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.trees import Arrays, Inputs, Params
 
@@ -28,7 +28,7 @@ class Evaluator(Task):
 
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         super().__init__(config, model)
-        self.strategy = Replicated(config.batch_size // config.accumulate, config.num_devices)
+        self.strategy = create_strategy(config)
         self.shared_constants = self.strategy.place(constants)
         self.stopwatch = Stopwatch("train", "eval", "compile", "save")
         self._params: Params | None = None
@@ -86,7 +86,7 @@ class Evaluator(Task):
         Raises:
             InputError: the loader gives no batch.
         """
-        params = self.strategy.place(self.params if params is None else params)
+        params = self.strategy.place_params(self.params if params is None else params)
         steps = [self._eval_step(params, self._pad(samples), self.shared_constants) for samples in loader]
         if not steps:
             raise InputError("the loader gives no batch; evaluation needs at least one")

@@ -1,176 +1,91 @@
-"""Parallelism as a strategy: where state and batches lie, how a step is shared out, how gradients are summed."""
+"""The choice of the strategy by which devices share the work, and sums over devices inside a step."""
 
 import contextlib
-import functools
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
-import numpy as np
-import optax
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.nn.mesh_axis import AXIS, sharing_axes
-from transformer_jax.training.optimizers import Elementwise
+from transformer_jax.nn.mesh_axis import sharing_axes
 from transformer_jax.training.packing import Packing
-from transformer_jax.trees import Arrays, Params
+from transformer_jax.training.placement import AXES, DATA, FSDP, TENSOR
+from transformer_jax.training.replicated import Replicated
+from transformer_jax.training.sharded import Sharded
+from transformer_jax.training.strategy import Strategy
 
-MIN_ROWS = 8  # of a batch on one CPU device, where the number of devices is not set: fewer gain a small model nothing
-
-# Elements of an array that is packed; to copy a larger one costs more than packing it saves (docs/performance.md).
-MAX_PACKED_IN_SUM = 2**15
-MAX_PACKED_IN_STATE = 2**11  # less: a step reads the parameters from the packed vector, and copies them
-MAX_PACKED_FOR_COMPILER = 2**15  # more, where a program is compiled for each of several shapes: that takes longest
+MAX_PACKED_IN_SUM = 2**15  # elements; to copy a larger array costs more than packing it saves (docs/performance.md)
 
 Tree = TypeVar("Tree")
-Step = TypeVar("Step", bound=Callable[..., Any])
 
 
-class Replicated:
-    """Data parallelism: each device has all parameters, and takes its part of each batch's rows.
-
-    Gradients are summed by `sum_over_devices`, inside the step.
-
-    Args:
-        batch_size: rows of a batch.
-        num_devices: devices that share it, a divisor of `batch_size`; 0 for one GPU or TPU, or for as many CPU devices
-            as divide the batch into parts of at least `MIN_ROWS`.
+def create_strategy(config: TrainingConfig) -> Strategy:
+    """The strategy for these settings: sharded where the mesh has an axis beside `data`, or it is asked for.
 
     Raises:
-        InputError: there are not so many devices.
+        InputError: the mesh can't be read, there are not so many devices, or it does not divide the batch or the heads.
     """
+    rows = config.batch_size // config.accumulate
+    sizes = mesh_sizes(config)
+    splits_params = any(sizes.get(axis, 1) > 1 for axis in (FSDP, TENSOR))
+    if config.strategy == "replicated" and splits_params:
+        raise InputError(f"strategy is replicated, but mesh is {config.mesh}; it may have the axis data alone")
+    if config.strategy == "sharded" or splits_params:
+        if not sizes:
+            sizes = {DATA: Replicated(rows, config.num_devices).num_devices}
+        return Sharded(sizes)
+    return Replicated(rows, sizes.get(DATA, config.num_devices))
 
-    def __init__(self, batch_size: int, num_devices: int = 0) -> None:
-        devices = jax.local_devices()
-        if num_devices > len(devices):
+
+def mesh_sizes(config: TrainingConfig) -> dict[str, int]:
+    """The sizes of the mesh's axes, from `config.mesh`: `data=4,fsdp=2`; none where it is None.
+
+    Raises:
+        InputError: as `create_strategy`.
+    """
+    if config.mesh is None:
+        return {}
+    sizes: dict[str, int] = {}
+    for part in config.mesh.split(","):
+        axis, equals, size = (text.strip() for text in part.partition("="))
+        if not equals or axis not in AXES or axis in sizes or not size.isdecimal() or not 0 < int(size) < 2**31:
             raise InputError(
-                f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind} here; on a "
-                "CPU, prepare_jax gives it one for each core, if it is called before anything is computed"
+                f"mesh is {config.mesh!r}; it must be sizes of the axes {', '.join(AXES)}, as data=4,fsdp=2"
             )
-        if num_devices == 0:
-            most = min(len(devices), batch_size // MIN_ROWS) if devices[0].platform == "cpu" else 1
-            num_devices = max((n for n in range(1, most + 1) if batch_size % n == 0), default=1)
-        self.mesh = Mesh(np.array(devices[:num_devices]), (AXIS,))
-        self._whole = NamedSharding(self.mesh, PartitionSpec())
-
-    @property
-    def num_devices(self) -> int:
-        """Devices that share a batch."""
-        return self.mesh.size
-
-    @property
-    def first_device(self) -> jax.Device:
-        """On which things are computed that no batch is shared for."""
-        device: jax.Device = self.mesh.devices[0]
-        return device
-
-    @property
-    def device_kind(self) -> str:
-        """Name of the devices."""
-        return str(self.mesh.devices[0].device_kind)
-
-    def place(self, tree: Tree) -> Tree:
-        """The arrays, whole on each device."""
-        placed: Tree = jax.device_put(tree, self._whole)
-        return placed
-
-    def shapes(self, tree: Tree) -> Tree:
-        """Shapes and types of arrays that will be whole on each device."""
-        shapes: Tree = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self._whole), tree)
-        return shapes
-
-    def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
-        """The arrays of a batch, on each device its rows."""
-        rows = PartitionSpec(*[None] * rows_axis, AXIS)
-        placed: Tree = jax.device_put(tree, NamedSharding(self.mesh, rows))
-        return placed
-
-    def take(self, tree: Tree) -> Tree:
-        """Arrays from `place`, as ordinary arrays on the first device, without a copy."""
-        taken: Tree = jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
-        return taken
-
-    def rows_that_divide(self, rows: int) -> int:
-        """The least number of rows, at least `rows`, that the devices can share."""
-        return -(-rows // self.num_devices) * self.num_devices
-
-    def share(self, step: Step, *, rows_axis: int = 0, returns_rows: bool = False) -> Step:
-        """A `step(state, batch, *more)` that each device does with its rows of the batch, and with all of the rest.
-
-        Args:
-            step: the function.
-            rows_axis: of the batch's arrays, along which the rows lie.
-            returns_rows: whether each device returns arrays that begin with its rows. If not, they must be the same on
-                all devices: made from what `sum_over_devices` gave.
-        """
-        if self.num_devices == 1:
-            return step
-
-        @functools.wraps(step)
-        def shared(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
-            whole, rows = PartitionSpec(), PartitionSpec(*[None] * rows_axis, AXIS)
-            return jax.shard_map(
-                step,
-                mesh=self.mesh,
-                in_specs=(whole, rows, *[whole] * len(more)),
-                out_specs=PartitionSpec(AXIS) if returns_rows else whole,
-                check_vma=False,
-            )(state, batch, *more)
-
-        return shared  # type: ignore[return-value]  # of the same signature as `step`
-
-    def layout(self, params: Params, optimizer: optax.GradientTransformation, *, shapes_vary: bool) -> "Layout":
-        """How the devices keep a training state.
-
-        Args:
-            params: of the model, or their shapes and types.
-            optimizer: that updates them.
-            shapes_vary: whether batches have different shapes, for each of which the step is compiled.
-        """
-        max_size = MAX_PACKED_FOR_COMPILER if shapes_vary else MAX_PACKED_IN_STATE
-        return Layout(self, Packing(params, max_size) if isinstance(optimizer, Elementwise) else None)
+        sizes[axis] = int(size)
+    _check_mesh(config, sizes)
+    return sizes
 
 
-class Layout:
-    """How the devices keep a training state: as it is, or with its small arrays packed.
-
-    Packing makes a step of many small arrays compile in half the time, and a little faster (docs/performance.md). It
-    needs an optimizer that treats each element by itself. Nobody outside of the training step sees packed arrays.
-
-    Args:
-        strategy: that places the arrays.
-        packing: of the parameters; None for none.
-    """
-
-    def __init__(self, strategy: Replicated, packing: Packing | None) -> None:
-        self._strategy, self._packing = strategy, packing
-
-    def place(self, state: Tree) -> Tree:
-        """A training state on the devices."""
-        return self._strategy.place(state if self._packing is None else self._packing.pack_within(state))
-
-    def shapes(self, state: Tree) -> Tree:
-        """Shapes and types of a training state on the devices."""
-        if self._packing is not None:
-            state = jax.eval_shape(self._packing.pack_within, state)
-        return self._strategy.shapes(state)
-
-    def collect(self, placed: Tree) -> Tree:
-        """The training state that was placed, for use before the next step."""
-        state = self._strategy.take(placed)
-        return state if self._packing is None else self._packing.unpack_within(state)
-
-    def arrange(self, tree: Arrays) -> Arrays:
-        """A tree of the parameters' structure and shapes, in the layout that inside a step they have."""
-        return tree if self._packing is None else self._packing.pack(tree)
-
-    def params(self, placed: Arrays) -> Params:
-        """Inside a step: the parameters, with their names and shapes."""
-        params: Params = placed if self._packing is None else self._packing.unpack(placed)
-        return params
+def _check_mesh(config: TrainingConfig, sizes: dict[str, int]) -> None:
+    data, fsdp, tensor = (sizes.get(axis, 1) for axis in AXES)
+    there = len(jax.devices())
+    if data * fsdp * tensor > there:
+        raise InputError(
+            f"mesh is {config.mesh}, which takes {data * fsdp * tensor} devices; JAX has {there} of kind "
+            f"{jax.devices()[0].device_kind} here, so mesh may be data={there}"
+        )
+    if config.num_devices not in (0, data * fsdp * tensor):
+        raise InputError(
+            f"num_devices is {config.num_devices}, and mesh is {config.mesh}, which takes {data * fsdp * tensor}; "
+            "leave num_devices out"
+        )
+    rows = config.batch_size // config.accumulate
+    if rows % (data * fsdp):
+        parts = data * fsdp * config.accumulate
+        below, above = config.batch_size // parts * parts, -(-config.batch_size // parts) * parts
+        raise InputError(
+            f"mesh is {config.mesh}; data · fsdp · accumulate, {parts}, must divide batch_size, {config.batch_size}: "
+            f"the nearest that work are {' and '.join(str(size) for size in (below, above) if size)}"
+        )
+    if config.num_heads % tensor:
+        fitting = [n for n in range(1, config.num_heads + 1) if config.num_heads % n == 0]
+        raise InputError(
+            f"mesh is {config.mesh}; tensor must divide num_heads, {config.num_heads}: it may be "
+            f"{', '.join(map(str, fitting))}"
+        )
 
 
 def sum_over_devices(tree: Tree) -> Tree:

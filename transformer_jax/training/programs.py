@@ -61,8 +61,9 @@ def begin_initial_state(
         params_key, step_key = jax.random.split(jax.random.key(seed))
         return initial_state(task.initial_params(params_key, inputs, constants), optimizer, step_key)
 
-    inputs, _ = example
-    return begin_to_run_once(init, np.uint32(task.config.seed), inputs, task.constants)
+    arguments = np.uint32(task.config.seed), example[0], task.constants
+    shardings = task.strategy.shardings(jax.eval_shape(init, *arguments)) if task.strategy.splits_state else None
+    return begin_to_run_once(init, *arguments, shardings=shardings)
 
 
 def without_seed(config: TrainingConfig) -> TrainingConfig:

@@ -14,9 +14,9 @@ from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.layer_norms import layers_of
 from transformer_jax.training.metrics import Elements, Sums, SumsOfSteps
-from transformer_jax.training.parallel import Replicated
 from transformer_jax.training.step import LossFunction, TrainState, UpdateRule
 from transformer_jax.training.stopwatch import Stopwatch
+from transformer_jax.training.strategy import Strategy
 from transformer_jax.trees import Arrays
 
 MAX_STEPS_PER_CALL = 32
@@ -81,7 +81,7 @@ class StepRunner:
         step: Callable[..., tuple[TrainState, Sums]],
         loss_function: LossFunction,
         rule: UpdateRule,
-        strategy: Replicated,
+        strategy: Strategy,
         constants: Arrays,
         state: TrainState,
         *,
@@ -157,13 +157,13 @@ class StepRunner:
             state, sums = carry
             batch = jax.tree.map(lambda stacked: lax.dynamic_index_in_dim(stacked, i, keepdims=False), batches)
             state, new = train_step(state, batch, constants)
-            return state, sums.with_step(i, new)
+            return self._layout.keep(state), sums.with_step(i, new)
 
         first = jax.tree.map(lambda stacked: stacked[0], batches)
         one_step = jax.eval_shape(train_step, state, first, constants)[1]
         sums = SumsOfSteps.zeros(self._pace.max_steps, one_step)
-        finished: tuple[TrainState, SumsOfSteps] = lax.fori_loop(0, count, step, (state, sums))
-        return finished
+        state, sums = lax.fori_loop(0, count, step, (state, sums))
+        return self._layout.keep(state), sums
 
     def _stack(self, samples: Samples) -> tuple[Batch, np.int32]:
         return stack_batches(samples, self._batch_size, self._pace.max_steps)

@@ -179,7 +179,7 @@ class TrainerModule(Evaluator):
         """Begin to compile all but the steps, and settle the criterion, whose metrics are known then."""
         programs = self._programs_for(train_loader, num_steps)
         evaluated = (
-            self.strategy.shapes(programs.shapes.params),
+            self.strategy.shapes_of_params(programs.shapes.params),
             self._pad(train_loader.example()),
             self.shared_constants,
         )
@@ -217,8 +217,8 @@ class TrainerModule(Evaluator):
         if self.config.verbose:
             print(parameter_table(params))
         count = sum(leaf.size for leaf in jax.tree.leaves(params))
-        devices = f"{self.strategy.num_devices} × {self.strategy.device_kind}"
-        print(f"{self.name}: {count:,} parameters, {num_steps:,} steps on {devices}, into {self.run.path}")
+        where = f"on {self.strategy.description}, into {self.run.path}"
+        print(f"{self.name}: {count:,} parameters, {num_steps:,} steps {where}")
 
     def _callbacks(self, loggers: Sequence[Logger], val_loader: Loader) -> list[Callback]:
         """The task's own, and the pictures of the first validation batch's attention."""

@@ -1,0 +1,78 @@
+"""Trainings on eight CPU devices, in a process of their own: `python mesh_runs.py TASK DIRECTORY SETTINGS…`.
+
+Each SETTINGS is a JSON object; `stop_after` in it ends the training after that epoch. It prints a JSON list: for each
+of them the losses of all steps, the last metrics, and the share of the parameters and of the optimizer's state that the
+fullest device holds, at the start and at the end.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer_jax import DigitsConfig, ReverseConfig, TranslationConfig
+from transformer_jax.tasks.anomaly.task import AnomalyTrainer, anomaly_data
+from transformer_jax.tasks.reverse import ReverseTrainer, reverse_data
+from transformer_jax.tasks.translation.task import TranslationTrainer, translation_data
+from transformer_jax.training.callbacks import Callback, Step
+
+SMALL = {"max_epochs": 1, "eval_every": 1, "warmup": 5, "log_every": 10}
+TASKS = {
+    "reverse": (
+        ReverseTrainer,
+        ReverseConfig,
+        reverse_data,
+        SMALL | {"train_size": 6400, "val_size": 100, "test_size": 100, "num_heads": 2, "dropout_prob": 0.1},
+    ),
+    "digits": (AnomalyTrainer, DigitsConfig, anomaly_data, SMALL | {"max_epochs": 3, "warmup": 10}),
+    "dates": (
+        TranslationTrainer,
+        TranslationConfig,
+        translation_data,
+        SMALL
+        | {"train_size": 1600, "val_size": 64, "test_size": 64, "batch_size": 32, "model_dim": 32}
+        | {"dim_feedforward": 64, "num_layers": 1, "num_heads": 2},
+    ),
+}
+
+
+def share_of_fullest(tree: Any) -> float:
+    """Elements on the device that holds the most, over the elements in all."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim]
+    held: dict[Any, int] = {}
+    for leaf in leaves:
+        for shard in leaf.addressable_shards:
+            held[shard.device] = held.get(shard.device, 0) + shard.data.size
+    return max(held.values()) / sum(leaf.size for leaf in leaves)
+
+
+def train(task: str, directory: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    trainer_class, config_class, load_data, small = TASKS[task]
+    losses: list[float] = []
+
+    class Losses(Callback):
+        def on_step(self, step: Step) -> None:
+            losses.append(float(step.metrics["loss"]))
+
+    class Trainer(trainer_class):  # type: ignore[misc, valid-type]
+        def create_callbacks(self, loggers: Any) -> list[Callback]:
+            return [Losses()]
+
+    Trainer.__name__ = trainer_class.__name__
+    stop_after = settings.pop("stop_after", None)
+    config = config_class(**small | settings, checkpoint_dir=directory, quiet=True)
+    data = load_data(config)
+    trainer = Trainer(config.resolved(len(data.train_loader)), data.constants)
+    with trainer, trainer.training(data.train_loader, data.val_loader) as loop:
+        shares = [share_of_fullest((loop.state.params, loop.state.opt_state))]
+        loop.train_until(loop.num_steps if stop_after is None else stop_after * loop.steps_per_epoch)
+        shares.append(share_of_fullest((loop.state.params, loop.state.opt_state)))
+        metrics = trainer.run.checkpoints.metrics(loop.step)
+    return {"losses": losses, "metrics": metrics, "shares": shares}
+
+
+if __name__ == "__main__":
+    _, task, directory, *chosen = sys.argv
+    print(json.dumps([train(task, Path(directory), json.loads(settings)) for settings in chosen]))

@@ -1,0 +1,131 @@
+"""Sharded training: on any mesh it is the training of one device, and each device holds its part."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
+from repository import REPOSITORY
+
+from transformer_jax import InputError, ReverseConfig, ReverseTrainer
+from transformer_jax.training.parallel import create_strategy
+from transformer_jax.training.placement import spec_of
+from transformer_jax.training.replicated import Replicated
+from transformer_jax.training.sharded import Sharded
+
+EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+MESHES = ("data=8", "fsdp=8", "data=2,fsdp=2,tensor=2")
+
+
+def runs(task, directory, *settings):
+    """What `mesh_runs.py` prints for these settings."""
+    script = [sys.executable, REPOSITORY / "tests" / "mesh_runs.py", task, directory]
+    process = subprocess.run(
+        [*script, *map(json.dumps, settings)],
+        env=os.environ | EIGHT | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_every_mesh_follows_the_losses_of_one_device_and_holds_its_part(tmp_path):
+    one, *others = runs(
+        "reverse",
+        tmp_path,
+        {"name": "one", "num_devices": 1},
+        *({"name": sizes, "mesh": sizes, "strategy": "sharded"} for sizes in MESHES),
+        {"name": "parts", "mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "all"},
+    )
+    assert len(one["losses"]) == 50
+    for other in others:
+        np.testing.assert_allclose(other["losses"], one["losses"], rtol=0, atol=1e-5)
+        assert other["metrics"] == pytest.approx(one["metrics"], abs=1e-5)
+    # Of 10 346 parameters the block's kernels have 8 192, and that of the output network 1 024, which no rule names; all
+    # others are small, and stay whole.
+    whole = 10346 - 8192 - 1024
+    expected = [1.0, (whole + 8192 / 8 + 1024 / 8) / 10346, (whole + 8192 / 4 + 1024 / 2) / 10346]
+    for other, share in zip(others, expected, strict=False):
+        assert other["shares"] == pytest.approx([share, share], rel=1e-3)  # at the start, and after 50 steps
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_any_other_mesh(tmp_path):
+    settings = {"max_epochs": 3}
+    (one,) = runs("reverse", tmp_path, settings | {"name": "one", "num_devices": 1})
+    losses = []
+    for last_epoch, where in enumerate(({"mesh": "fsdp=8"}, {"mesh": "data=2,fsdp=2,tensor=2"}, {"num_devices": 2}), 1):
+        (part,) = runs("reverse", tmp_path, settings | where | {"name": "moved", "stop_after": last_epoch})
+        losses += part["losses"]
+    np.testing.assert_allclose(losses, one["losses"], rtol=0, atol=1e-5)
+
+
+def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
+    return AbstractMesh((data, fsdp, tensor), ("data", "fsdp", "tensor"))
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "spec"),
+    [
+        ("encoder/layers_0/self_attn/query_proj/kernel", (64, 64), ("fsdp", "tensor")),
+        ("0/mu/encoder/layers_0/self_attn/output_proj/kernel", (64, 64), ("tensor", "fsdp")),
+        ("encoder/layers_0/feed_forward/contract/kernel", (62, 64), ("tensor", "fsdp")),
+        ("encoder/layers_0/feed_forward/expand/kernel", (62, 64), (None, "tensor")),  # 4 does not divide 62
+        ("source_embedding/embedding", (1000, 64), ("fsdp", None)),
+        ("table", (33, 64), (None, "fsdp")),
+        ("table", (33, 37), (None, None)),
+        ("encoder/layers_0/self_attn/query_proj/bias", (64,), ()),
+    ],
+)
+def test_a_parameter_is_split_by_the_rule_of_its_path_or_along_its_largest_axis(path, shape, spec):
+    assert spec_of(path, shape, mesh(2, 4, 2)) == PartitionSpec(*spec)
+
+
+def test_a_table_of_ones_own_overrides_the_rules():
+    assert spec_of("head/kernel", (64, 64), mesh(1, 4, 2), {"head/kernel": (None, "tensor")}) == PartitionSpec(
+        None, "tensor"
+    )
+
+
+CONFIG = ReverseConfig(batch_size=12, num_heads=3, model_dim=6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mesh": "data=99"}, r"mesh is data=99, which takes 99 devices; JAX has \d+ of kind .*, so mesh may be data="),
+        ({"mesh": "rows=2"}, "mesh is 'rows=2'; it must be sizes of the axes data, fsdp, tensor, as data=4,fsdp=2"),
+        ({"mesh": "data=0"}, "mesh is 'data=0'; it must be sizes"),
+        ({"mesh": "data=2,data=2"}, "it must be sizes"),
+        ({"mesh": "tensor=2"}, "tensor must divide num_heads, 3: it may be 1, 3"),
+        ({"mesh": "fsdp=2", "batch_size": 15}, r"must divide batch_size, 15: the nearest that work are 14 and 16"),
+        ({"mesh": "fsdp=2", "strategy": "replicated"}, "strategy is replicated, but mesh is fsdp=2"),
+        ({"mesh": "data=2", "num_devices": 1}, "num_devices is 1, and mesh is data=2, which takes 2"),
+    ],
+)
+def test_a_mesh_that_cannot_work_is_an_error_with_what_can(settings, message):
+    with pytest.raises(InputError, match=message):
+        create_strategy(dataclasses.replace(CONFIG, **settings))
+
+
+def test_the_strategy_follows_from_the_mesh_unless_it_is_forced():
+    def chosen(**settings):
+        return type(create_strategy(dataclasses.replace(CONFIG, **settings)))
+
+    assert chosen() is Replicated
+    assert chosen(mesh="data=3") is Replicated
+    assert chosen(mesh="data=3", strategy="sharded") is Sharded
+    assert chosen(mesh="fsdp=2") is Sharded
+    assert chosen(strategy="sharded") is Sharded
+
+
+def test_the_trainer_says_what_each_device_holds(tmp_path):
+    trainer = ReverseTrainer(dataclasses.replace(CONFIG, mesh="fsdp=2,tensor=1", checkpoint_dir=tmp_path))
+    assert trainer.strategy.description == "2 × cpu, sharded: data=1, fsdp=2, tensor=1"

@@ -1,0 +1,159 @@
+"""Parameters, optimizer state and batches split over a mesh of devices; XLA's partitioner divides the step."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from transformer_jax.training.placement import AXES, DATA, FSDP, RULES, path_name, spec_of
+from transformer_jax.trees import Arrays, Params
+
+Tree = TypeVar("Tree")
+Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+class Sharded:
+    """Data, fully sharded data and tensor parallelism on one mesh (Rajbhandari et al. 2020, Shoeybi et al. 2019).
+
+    The mesh has the axes `data`, `fsdp` and `tensor`. The rows of a batch are split over `data` and `fsdp`; parameters
+    and what the optimizer keeps of them over `fsdp` and `tensor`, as `transformer_jax.training.placement` says. The
+    step is written as for one device: XLA's partitioner divides it, and adds the communication.
+
+    Args:
+        sizes: of the mesh's axes; those that are left out have size 1.
+        rules: for the parameters, as in `placement`.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], rules: Mapping[str, Sequence[str | None]] = RULES) -> None:
+        shape = [sizes.get(axis, 1) for axis in AXES]
+        devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape)
+        self.mesh = Mesh(devices, AXES)
+        self._rules = rules
+        self._whole = NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the mesh."""
+        return self.mesh.size
+
+    @property
+    def first_device(self) -> jax.Device:
+        """On which things are computed that no batch is shared for."""
+        device: jax.Device = self.mesh.devices.flat[0]
+        return device
+
+    @property
+    def device_kind(self) -> str:
+        """Name of the devices."""
+        return str(self.first_device.device_kind)
+
+    @property
+    def description(self) -> str:
+        """Which devices there are, and what each holds."""
+        sizes = ", ".join(f"{axis}={size}" for axis, size in self.mesh.shape.items())
+        return f"{self.num_devices} × {self.device_kind}, sharded: {sizes}"
+
+    def place(self, tree: Tree) -> Tree:
+        """The arrays, whole on each device."""
+        placed: Tree = jax.device_put(tree, self._whole)
+        return placed
+
+    def take(self, tree: Tree) -> Tree:
+        """Arrays from `place`, as ordinary arrays on the first device."""
+        taken: Tree = jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+        return taken
+
+    def place_params(self, params: Params) -> Params:
+        """Parameters of the model, on each device its part."""
+        placed: Params = jax.device_put(params, self.shardings(params))
+        return placed
+
+    def shapes_of_params(self, params: Params) -> Params:
+        """Shapes and types of parameters on the devices."""
+        return _with_shardings(params, self.shardings(params))
+
+    def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
+        """The arrays of a batch, on each device its rows."""
+        placed: Tree = jax.device_put(tree, self._rows(rows_axis))
+        return placed
+
+    def rows_that_divide(self, rows: int) -> int:
+        """The least number of rows, at least `rows`, that the devices can share."""
+        parts: int = self.mesh.shape[DATA] * self.mesh.shape[FSDP]
+        return -(-rows // parts) * parts
+
+    def share(self, step: Step, *, rows_axis: int = 0, returns_rows: bool = False) -> Step:
+        """A `step(state, batch, *more)` with the rows of the batch split over the devices."""
+
+        @functools.wraps(step)
+        def shared(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
+            return step(state, jax.lax.with_sharding_constraint(batch, self._rows(rows_axis)), *more)
+
+        return shared  # type: ignore[return-value]  # of the same signature as `step`
+
+    @property
+    def splits_state(self) -> bool:
+        """True, so that no device ever holds the whole model."""
+        return True
+
+    def shardings(self, state: Tree) -> Tree:
+        """Where the arrays of a state lie: what the optimizer keeps of a parameter lies where the parameter lies.
+
+        A rule names the end of a path, and what optimizers keep has the parameters' paths behind names of its own.
+        """
+
+        def sharding(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Any) -> NamedSharding:
+            return NamedSharding(self.mesh, spec_of(path_name(path), leaf.shape, self.mesh, self._rules))
+
+        shardings: Tree = jax.tree_util.tree_map_with_path(sharding, state)
+        return shardings
+
+    def layout(self, params: Params, optimizer: optax.GradientTransformation, *, shapes_vary: bool) -> "ShardedLayout":
+        """How the devices keep a training state: each array split as its path says."""
+        return ShardedLayout(self)
+
+    def _rows(self, rows_axis: int) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec(*[None] * rows_axis, (DATA, FSDP)))
+
+
+class ShardedLayout:
+    """How the devices keep a training state: in its own structure, each array split as the strategy says."""
+
+    def __init__(self, strategy: Sharded) -> None:
+        self._strategy = strategy
+
+    def place(self, state: Tree) -> Tree:
+        """A training state on the devices."""
+        placed: Tree = jax.device_put(state, self._strategy.shardings(state))
+        return placed
+
+    def shapes(self, state: Tree) -> Tree:
+        """Shapes and types of a training state on the devices."""
+        return _with_shardings(state, self._strategy.shardings(state))
+
+    def collect(self, placed: Tree) -> Tree:
+        """The training state that was placed: its arrays are ordinary ones, and stay where they are."""
+        return placed
+
+    def params(self, placed: Arrays) -> Params:
+        """Inside a step: the parameters, with their names and shapes."""
+        params: Params = placed
+        return params
+
+    def arrange(self, tree: Arrays) -> Arrays:
+        """A tree of the parameters' structure and shapes, as it is."""
+        return tree
+
+    def keep(self, state: Tree) -> Tree:
+        """Inside a compiled call: the state that it returns, split as the one that it got."""
+        kept: Tree = jax.lax.with_sharding_constraint(state, self._strategy.shardings(state))
+        return kept
+
+
+def _with_shardings(tree: Tree, shardings: Tree) -> Tree:
+    shapes: Tree = jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), tree, shardings)
+    return shapes

@@ -1,0 +1,99 @@
+"""How devices share the work of a training: what every strategy of parallelism can do."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import jax
+import optax
+
+from transformer_jax.trees import Arrays, Params
+
+Tree = TypeVar("Tree")
+Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+@runtime_checkable
+class Layout(Protocol):
+    """How the devices keep a training state. Nobody outside of the training step sees it."""
+
+    def place(self, state: Tree) -> Tree:
+        """A training state on the devices."""
+
+    def shapes(self, state: Tree) -> Tree:
+        """Shapes and types of a training state on the devices."""
+
+    def collect(self, placed: Tree) -> Tree:
+        """The training state that was placed, for use before the next step."""
+
+    def params(self, placed: Arrays) -> Params:
+        """Inside a step: the parameters, with their names and shapes."""
+
+    def arrange(self, tree: Arrays) -> Arrays:
+        """A tree of the parameters' structure and shapes, in the layout that inside a step they have."""
+
+    def keep(self, state: Tree) -> Tree:
+        """Inside a compiled call: the state that it returns, to lie where the one that it got lay."""
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """Where parameters, state and batches lie, and how a step is shared out."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that share a batch."""
+
+    @property
+    def first_device(self) -> jax.Device:
+        """On which things are computed that no batch is shared for."""
+
+    @property
+    def device_kind(self) -> str:
+        """Name of the devices."""
+
+    @property
+    def description(self) -> str:
+        """Which devices there are, and what each holds."""
+
+    def place(self, tree: Tree) -> Tree:
+        """The arrays, whole on each device."""
+
+    def take(self, tree: Tree) -> Tree:
+        """Arrays from `place`, as ordinary arrays on the first device."""
+
+    def place_params(self, params: Params) -> Params:
+        """Parameters of the model on the devices."""
+
+    def shapes_of_params(self, params: Params) -> Params:
+        """Shapes and types of parameters on the devices."""
+
+    def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
+        """The arrays of a batch, on each device its rows."""
+
+    def rows_that_divide(self, rows: int) -> int:
+        """The least number of rows, at least `rows`, that the devices can share."""
+
+    def share(self, step: Step, *, rows_axis: int = 0, returns_rows: bool = False) -> Step:
+        """A `step(state, batch, *more)` of which each device does its part.
+
+        Args:
+            step: the function.
+            rows_axis: of the batch's arrays, along which the rows lie.
+            returns_rows: whether the step returns arrays that begin with the batch's rows.
+        """
+
+    @property
+    def splits_state(self) -> bool:
+        """Whether each device holds a part of the training state alone, so that it is to be made in its place."""
+
+    def shardings(self, state: Tree) -> Tree:
+        """Where the arrays of a training state lie, or of its shapes: a sharding for each."""
+
+    def layout(self, params: Params, optimizer: optax.GradientTransformation, *, shapes_vary: bool) -> Layout:
+        """How the devices keep a training state.
+
+        Args:
+            params: of the model, or their shapes and types.
+            optimizer: that updates them.
+            shapes_vary: whether batches have different shapes, for each of which the step is compiled.
+        """
