@@ -17,8 +17,8 @@ from transformer_jax.training.placement import spec_of
 from transformer_jax.training.replicated import Replicated
 from transformer_jax.training.sharded import Sharded
 
-EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-MESHES = ("data=8", "fsdp=8", "data=2,fsdp=2,tensor=2")
+FLAGS = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+EIGHT = {"XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu"}
 
 
 def runs(task, directory, *settings):
@@ -36,35 +36,28 @@ def runs(task, directory, *settings):
 
 
 @pytest.mark.slow
-def test_every_mesh_follows_the_losses_of_one_device_and_holds_its_part(tmp_path):
-    one, *others = runs(
-        "reverse",
-        tmp_path,
-        {"name": "one", "num_devices": 1},
-        *({"name": sizes, "mesh": sizes, "strategy": "sharded"} for sizes in MESHES),
-        {"name": "parts", "mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "all"},
-    )
-    assert len(one["losses"]) == 50
-    for other in others:
-        np.testing.assert_allclose(other["losses"], one["losses"], rtol=0, atol=1e-5)
-        assert other["metrics"] == pytest.approx(one["metrics"], abs=1e-5)
-    # Of 10 346 parameters the block's kernels have 8 192, and that of the output network 1 024, which no rule names; all
-    # others are small, and stay whole.
-    whole = 10346 - 8192 - 1024
-    expected = [1.0, (whole + 8192 / 8 + 1024 / 8) / 10346, (whole + 8192 / 4 + 1024 / 2) / 10346]
-    for other, share in zip(others, expected, strict=False):
-        assert other["shares"] == pytest.approx([share, share], rel=1e-3)  # at the start, and after 50 steps
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_any_other_mesh(tmp_path):
+def test_a_run_that_moves_from_mesh_to_mesh_follows_the_losses_of_one_device_and_each_holds_its_part(tmp_path):
     settings = {"max_epochs": 3}
     (one,) = runs("reverse", tmp_path, settings | {"name": "one", "num_devices": 1})
-    losses = []
-    for last_epoch, where in enumerate(({"mesh": "fsdp=8"}, {"mesh": "data=2,fsdp=2,tensor=2"}, {"num_devices": 2}), 1):
-        (part,) = runs("reverse", tmp_path, settings | where | {"name": "moved", "stop_after": last_epoch})
-        losses += part["losses"]
+    legs = (
+        {"mesh": "fsdp=8"},
+        {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "all"},
+        {"mesh": "data=8", "strategy": "sharded"},
+    )
+    moved = [
+        runs("reverse", tmp_path, settings | leg | {"name": "moved", "stop_after": epoch})[0]
+        for epoch, leg in enumerate(legs, 1)
+    ]
+    assert len(one["losses"]) == 150
+    losses = np.concatenate([leg["losses"] for leg in moved])
     np.testing.assert_allclose(losses, one["losses"], rtol=0, atol=1e-5)
+    assert moved[-1]["metrics"] == pytest.approx(one["metrics"], abs=1e-5)
+    # Of 10 346 parameters the block's kernels have 8 192, and that of the output network 1 024, which no rule names.
+    # The others are small, and stay whole.
+    whole = 10346 - 8192 - 1024
+    expected = [(whole + 8192 / 8 + 1024 / 8) / 10346, (whole + 8192 / 4 + 1024 / 2) / 10346, 1.0]
+    for leg, share in zip(moved, expected, strict=True):
+        assert leg["shares"] == pytest.approx([share, share], rel=1e-3)  # as the leg began, and as it ended
 
 
 def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
