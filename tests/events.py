@@ -16,3 +16,8 @@ def read_scalars(directory: Path, *, as_pairs: bool = False) -> dict[str, Any]:
         for tag in reader.Tags()["scalars"]
     }
     return pairs if as_pairs else {tag: dict(values) for tag, values in pairs.items()}
+
+
+def is_timing(tag: str) -> bool:
+    """Whether the curve is of durations, which differ from run to run."""
+    return tag == "train/steps_per_second" or tag.startswith("throughput/")

@@ -118,6 +118,7 @@ class TrainingConfig:
     patience: int = 0  # evaluations without a better model after which training stops; 0 for never
     logger: str = setting("tensorboard", neutral=True)  # where curves go: tensorboard, csv, or both with a comma
     log_every: int = setting(50, neutral=True)  # steps between entries of the curves; an epoch always ends in one
+    profile: str | None = setting(None, machine=True, group="run")  # START:STOP, steps to trace for TensorBoard
     quiet: bool = setting(False, machine=True, group="run")  # print nothing but warnings and errors
     verbose: bool = setting(False, machine=True, group="run")  # print the table of the parameters too
     mesh: str | None = setting(None, machine=True)  # devices by axes (data, fsdp, tensor), as data=4,fsdp=2

@@ -2,11 +2,12 @@
 
 import contextlib
 import json
+from itertools import filterfalse
 from pathlib import Path
 
 import jax
 import numpy as np
-from events import read_scalars
+from events import is_timing, read_scalars
 from jaxtyping import PyTree
 
 from transformer_jax.config import Criterion
@@ -66,7 +67,7 @@ def holds_nan(tree: PyTree) -> bool:
 
 def _curves(run: Path, undisturbed: Path) -> str | None:
     ours, theirs = (read_scalars(path, as_pairs=True) for path in (run, undisturbed))
-    for tag in theirs.keys() - {"train/steps_per_second"}:
+    for tag in filterfalse(is_timing, theirs):
         if tag.startswith("test/"):  # as the results, which are of the best model
             continue
         points, expected = ours.get(tag, []), theirs[tag]

@@ -18,21 +18,24 @@ from transformer_jax.training.replicated import Replicated
 from transformer_jax.training.sharded import Sharded
 
 FLAGS = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-EIGHT = {"XLA_FLAGS": FLAGS, "JAX_PLATFORMS": "cpu"}
 
 
-def runs(task, directory, *settings):
-    """What `mesh_runs.py` prints for these settings."""
-    script = [sys.executable, REPOSITORY / "tests" / "mesh_runs.py", task, directory]
+def in_a_process(script, *arguments, flags=FLAGS):
+    """What a script of the tests prints in its last line, a JSON text."""
     process = subprocess.run(
-        [*script, *map(json.dumps, settings)],
-        env=os.environ | EIGHT | {"PYTHONPATH": str(REPOSITORY)},
+        [sys.executable, REPOSITORY / "tests" / script, *arguments],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         timeout=900,
     )
     assert process.returncode == 0, process.stderr[-3000:]
     return json.loads(process.stdout.splitlines()[-1])
+
+
+def runs(task, directory, *settings):
+    """What `mesh_runs.py` prints for these settings."""
+    return in_a_process("mesh_runs.py", task, directory, *map(json.dumps, settings))
 
 
 @pytest.mark.slow
@@ -58,6 +61,25 @@ def test_a_run_that_moves_from_mesh_to_mesh_follows_the_losses_of_one_device_and
     expected = [(whole + 8192 / 8 + 1024 / 8) / 10346, (whole + 8192 / 4 + 1024 / 2) / 10346, 1.0]
     for leg, share in zip(moved, expected, strict=True):
         assert leg["shares"] == pytest.approx([share, share], rel=1e-3)  # as the leg began, and as it ended
+
+
+@pytest.mark.slow
+def test_the_devices_exchange_what_their_strategy_needs_and_nothing_of_the_optimizers_state():
+    meshes = "data=8", "fsdp=8", "data=2,fsdp=2,tensor=2", "data=8,fsdp=4,tensor=2"
+    programs = in_a_process("mesh_programs.py", *meshes, flags=FLAGS.replace("count=8", "count=64"))
+    assert all(program["lowered"] == ["cuda", "tpu"] for program in programs.values())
+    data, fsdp, all_three, _ = (program["collectives"] for program in programs.values())
+    # All gradients and sums in one.
+    assert data == {"all-reduce backward arrays": 1}
+    # 2 layers have 6 kernels each, the output network one: each is gathered once, and its gradient summed once, the small
+    # ones together with one of them. (CPUs gather once for both passes, and have no reduce-scatter.)
+    assert fsdp["all-gather forward arrays"] == 13
+    assert fsdp["all-reduce backward arrays"] == 13
+    # Tensor parallelism sums the outputs of attention and feed-forward of each layer, and as many gradients.
+    assert all_three["all-gather forward arrays"] == 13
+    assert all_three["all-reduce forward arrays"] == 4
+    for collectives in (fsdp, all_three):
+        assert not [name for name in collectives if "update" in name and "scalars" not in name]
 
 
 def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:

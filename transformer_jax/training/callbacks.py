@@ -21,6 +21,7 @@ class Step(NamedTuple):
     number: int  # steps done, this one included
     sums: Sums  # of its metrics
     per_second: float  # steps per second of the call that it was part of
+    waited: float = 0.0  # seconds for its batch, in which the devices may have been at the steps before
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import jax
 
 from transformer_jax.config import TrainingConfig
+from transformer_jax.training.memory import Memory
 from transformer_jax.training.parallel import provide_cpu_devices
 from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.training.strategy import Strategy
@@ -50,7 +51,8 @@ class CompiledStep(Generic[Result]):
             step = strategy.share(step, rows_axis=rows_axis)
         options = STEP_OPTIONS.get(jax.default_backend())
         self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else (), compiler_options=options)
-        self._executables: dict[Any, Future[Callable[..., Result]]] = {}  # by shapes and types of the batch
+        self._executables: dict[Any, Future[jax.stages.Compiled]] = {}  # by shapes and types of the batch
+        self._first: jax.stages.Lowered | None = None
         self._calls_ahead = 0
         self._stopwatch = Stopwatch("compile") if stopwatch is None else stopwatch
 
@@ -64,7 +66,7 @@ class CompiledStep(Generic[Result]):
         compiling = self.begin_to_compile(state, batch, *more)
         with self._stopwatch.during("compile"):
             executable = compiling.result()
-        result = executable(state, batch, *more)
+        result: Result = executable(state, batch, *more)
         self._calls_ahead += 1
         if self._calls_ahead == MAX_CALLS_AHEAD:
             jax.block_until_ready(result)
@@ -77,12 +79,29 @@ class CompiledStep(Generic[Result]):
             shapes: Result = self._jitted.eval_shape(state, batch, *more)
         return shapes
 
-    def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> Future[Callable[..., Result]]:
+    def trace(self, state: Any, batch: Any, *more: Any) -> jax.stages.Traced:
+        """The step as it is written, for arguments of these shapes; it can be lowered for other platforms too."""
+        traced: jax.stages.Traced = self._jitted.trace(state, batch, *more)
+        return traced
+
+    @property
+    def flops(self) -> float | None:
+        """FLOPs of the program for the first shape, a loop's body counted once; None where they are not known."""
+        analysis = None if self._first is None else self._first.cost_analysis()
+        return None if not analysis else float(analysis.get("flops", 0.0)) or None
+
+    @property
+    def memory(self) -> Memory | None:
+        """What a call takes on each device, for the first shape; None where the backend does not tell."""
+        return Memory.of(next(iter(self._executables.values())).result()) if self._executables else None
+
+    def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> Future[jax.stages.Compiled]:
         """Compile in the background for a batch of these shapes, if that has not begun yet."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self._executables:
             with self._stopwatch.during("compile"):
-                lowered = self._jitted.lower(state, batch, *more)  # here, where the caller's settings of JAX hold
+                lowered = self.trace(state, batch, *more).lower()  # here, where the caller's settings of JAX hold
+            self._first = self._first or lowered
             self._executables[shapes] = _compiler.submit(lowered.compile)
         return self._executables[shapes]
 

@@ -24,11 +24,13 @@ from transformer_jax.training.callbacks import (
     SaveTimes,
     Step,
 )
+from transformer_jax.training.profiling import Profile
 from transformer_jax.training.progress import format_metric, show_progress
 from transformer_jax.training.runner import Call, StepRunner
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, average_of
 from transformer_jax.training.stopwatch import Stopwatch
+from transformer_jax.training.throughput import LogThroughput
 from transformer_jax.trees import Params
 
 T = TypeVar("T")
@@ -78,6 +80,7 @@ class TrainingLoop:
     ) -> None:
         self.runner, self._loader, self._evaluate = runner, loader, evaluate
         self._run, self._config, self._request, self._stopwatch = run, config, request, stopwatch
+        self._has_said_memory = False
         self.steps_per_epoch = len(loader)
         self.num_steps = self.steps_per_epoch * config.max_epochs
         checkpoint = run.checkpoints.newest(initial)
@@ -102,6 +105,10 @@ class TrainingLoop:
             self._bar = show_progress(self.step, self.num_steps, quiet=config.quiet)
             opened.callback(self._bar.close)
             own = create_callbacks(list(self._loggers.values()))
+            if config.profile is not None:
+                profile = Profile(run.path, config.profile)
+                opened.callback(profile.close)
+                own = [profile, *own]
             self._callbacks = _by_class("callbacks", [*self._built_in_callbacks(), self._bar, *own])
             self._save_times = SaveTimes(config.checkpoint_every, config.checkpoint_minutes)
             if checkpoint is not None:
@@ -114,6 +121,9 @@ class TrainingLoop:
             CheckFinite(),
             LogMetrics([self._log], config.log_every, self.steps_per_epoch),
             LogParameterNorms(self._log),
+            LogThroughput(
+                self._log, config.log_every, config.batch_size, lambda: self.runner.flops_per_step, self.runner.devices
+            ),
             EarlyStopping(config.criterion, config.patience),
         ]
 
@@ -187,18 +197,28 @@ class TrainingLoop:
         started: Call | None = None
         batches = self._loader.epoch(epoch, first_batch, lambda: self.runner.steps_per_call)
         with self._stopwatch.during("train"):
-            finished_at = self._stopwatch.seconds["train"]
+            finished_at = began_to_wait = self._stopwatch.seconds["train"]
             for samples in batches:
+                waited = self._stopwatch.seconds["train"] - began_to_wait
                 self.state, call = self.runner.start(self.state, samples)
+                self._say_memory()
                 finished_at = self._finish(started, finished_at)
-                started = call
+                started = call._replace(waited=waited)
                 if self._save_is_due(call.num_steps):
                     finished_at = self._finish(started, finished_at)
                     started = None
                     self._save(self.runner.collect(self.state))
                 if self.step + (started.num_steps if started else 0) >= last_step:
                     break
+                began_to_wait = self._stopwatch.seconds["train"]
             self._finish(started, finished_at)
+
+    def _say_memory(self) -> None:
+        """Once, when the step is compiled."""
+        if not self._has_said_memory and (memory := self.runner.memory) is not None:
+            stats = self.runner.devices[0].memory_stats() or {}
+            self._bar.write(memory.line(stats.get("bytes_limit")))
+        self._has_said_memory = True
 
     def _finish(self, call: Call | None, since: float) -> float:
         """Wait for a call and account for its steps; `since` and the result are seconds of training."""
@@ -209,7 +229,7 @@ class TrainingLoop:
         self.runner.keep_pace(call.num_steps, now - since)
         for sums in all_sums:
             self.step += 1
-            step = Step(self.step, sums, call.num_steps / (now - since))
+            step = Step(self.step, sums, call.num_steps / (now - since), call.waited / call.num_steps)
             for callback in self._callbacks.values():
                 callback.on_step(step)
         return now

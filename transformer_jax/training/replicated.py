@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.errors import InputError
 from transformer_jax.nn.mesh_axis import AXIS
+from transformer_jax.training.metrics import Elements
 from transformer_jax.training.optimizers import Elementwise
 from transformer_jax.training.packing import Packing
 from transformer_jax.trees import Arrays, Params
@@ -56,6 +57,11 @@ class Replicated:
     def num_devices(self) -> int:
         """Devices that share a batch."""
         return self.mesh.size
+
+    @property
+    def devices(self) -> list[jax.Device]:
+        """Those devices."""
+        return list(self.mesh.devices.flat)
 
     @property
     def first_device(self) -> jax.Device:
@@ -188,10 +194,14 @@ class ReplicatedLayout:
         """A tree of the parameters' structure and shapes, in the layout that inside a step they have."""
         return tree if self._packing is None else self._packing.pack(tree)
 
-    def params(self, placed: Arrays) -> Params:
-        """Inside a step: the parameters, with their names and shapes."""
-        params: Params = placed if self._packing is None else self._packing.unpack(placed)
-        return params
+    def of_named(self, loss_function: Callable[..., Elements]) -> Callable[..., Elements]:
+        """Inside a step: a loss function of the state's parameters, from one that takes them by their names."""
+
+        def loss(params: Arrays, *arguments: Any, train: bool) -> Elements:
+            named = params if self._packing is None else self._packing.unpack(params)
+            return loss_function(named, *arguments, train=train)
+
+        return loss
 
     def keep(self, state: Tree) -> Tree:
         """Inside a compiled call: the state that it returns, as it is."""

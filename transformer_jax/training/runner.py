@@ -8,12 +8,12 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
-from jaxtyping import PRNGKeyArray
 
 from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.layer_norms import layers_of
-from transformer_jax.training.metrics import Elements, Sums, SumsOfSteps
+from transformer_jax.training.memory import Memory
+from transformer_jax.training.metrics import Sums, SumsOfSteps
 from transformer_jax.training.step import LossFunction, TrainState, UpdateRule
 from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.training.strategy import Strategy
@@ -57,6 +57,7 @@ class Call(NamedTuple):
 
     num_steps: int
     sums: SumsOfSteps  # on the devices
+    waited: float = 0.0  # seconds for its batches, in which the devices may have been at the call before
 
 
 class StepRunner:
@@ -91,16 +92,28 @@ class StepRunner:
     ) -> None:
         self._layout = strategy.layout(state.params, rule.optimizer, shapes_vary=pace.shapes_vary)
 
-        def loss(params: Arrays, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool) -> Elements:
-            return loss_function(self._layout.params(params), batch, constants, key, train=train)
-
         layers = layers_of(state.params)
         rule = rule._replace(layers=layers._replace(places=self._layout.arrange(layers.places)))
-        self._step = functools.partial(step, loss_function=loss, rule=rule)
+        self._step = functools.partial(step, loss_function=self._layout.of_named(loss_function), rule=rule)
         self._strategy, self._constants, self._state_shapes = strategy, constants, self._layout.shapes(state)
         self._batch_size, self._pace = batch_size, pace
         self._steps_per_call = pace.max_steps if pace.is_fixed else 1  # then as their duration allows
         self.compiled = CompiledStep(self.run_stacked, strategy, rows_axis=1, donate_state=True, stopwatch=stopwatch)
+
+    @property
+    def flops_per_step(self) -> float | None:
+        """FLOPs of a step as it is written, before the compiler optimizes it; None where they are not known."""
+        return self.compiled.flops
+
+    @property
+    def memory(self) -> Memory | None:
+        """What a call takes on each device; None where the backend does not tell."""
+        return self.compiled.memory
+
+    @property
+    def devices(self) -> list[jax.Device]:
+        """That share the steps."""
+        return self._strategy.devices
 
     @property
     def steps_per_call(self) -> int:
@@ -119,6 +132,11 @@ class StepRunner:
         """Compile in the background for batches of this example's shapes."""
         batches, count = self._stack(example)
         self.compiled.begin_to_compile(self._state_shapes, batches, count, self._constants)
+
+    def trace(self, example: Samples) -> jax.stages.Traced:
+        """The steps as they are written, for batches of this example's shapes."""
+        batches, count = self._stack(example)
+        return self.compiled.trace(self._state_shapes, batches, count, self._constants)
 
     def start(self, state: TrainState, samples: Samples) -> tuple[TrainState, Call]:
         """Give the devices the steps of some batches, and do not wait for them.

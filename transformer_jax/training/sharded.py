@@ -7,10 +7,15 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 import optax
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from transformer_jax.training.metrics import Elements
 from transformer_jax.training.placement import AXES, DATA, FSDP, RULES, path_name, spec_of
 from transformer_jax.trees import Arrays, Params
+
+GATHERED = "gathered parameters"  # their name for `jax.checkpoint`
 
 Tree = TypeVar("Tree")
 Step = TypeVar("Step", bound=Callable[..., Any])
@@ -39,6 +44,11 @@ class Sharded:
     def num_devices(self) -> int:
         """Devices of the mesh."""
         return self.mesh.size
+
+    @property
+    def devices(self) -> list[jax.Device]:
+        """Those devices."""
+        return list(self.mesh.devices.flat)
 
     @property
     def first_device(self) -> jax.Device:
@@ -107,10 +117,14 @@ class Sharded:
         """
 
         def sharding(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Any) -> NamedSharding:
-            return NamedSharding(self.mesh, spec_of(path_name(path), leaf.shape, self.mesh, self._rules))
+            return NamedSharding(self.mesh, self.spec(path_name(path), leaf.shape))
 
         shardings: Tree = jax.tree_util.tree_map_with_path(sharding, state)
         return shardings
+
+    def spec(self, path: str, shape: Sequence[int]) -> PartitionSpec:
+        """How the array at a path is split."""
+        return spec_of(path, shape, self.mesh, self._rules)
 
     def layout(self, params: Params, optimizer: optax.GradientTransformation, *, shapes_vary: bool) -> "ShardedLayout":
         """How the devices keep a training state: each array split as its path says."""
@@ -139,10 +153,42 @@ class ShardedLayout:
         """The training state that was placed: its arrays are ordinary ones, and stay where they are."""
         return placed
 
-    def params(self, placed: Arrays) -> Params:
-        """Inside a step: the parameters, with their names and shapes."""
-        params: Params = placed
-        return params
+    def of_named(self, loss_function: Callable[..., Elements]) -> Callable[..., Elements]:
+        """Inside a step: a loss function of the state's parameters, from one of parameters whole but for `tensor`.
+
+        A parameter is gathered where it is used, and again in the backward pass, so that no device keeps it whole.
+        """
+
+        def loss(params: Arrays, *arguments: Any, train: bool) -> Elements:
+            def of_split(params: Arrays, *arguments: Any) -> Elements:
+                whole = jax.tree_util.tree_map_with_path(self._gather, params)
+                return loss_function(whole, *arguments, train=train)
+
+            policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
+            elements: Elements = jax.checkpoint(of_split, policy=policy)(params, *arguments)
+            return elements
+
+        return loss
+
+    def _gather(self, path: tuple[jax.tree_util.KeyEntry, ...], leaf: Array) -> Array:
+        split = self._strategy.spec(path_name(path), leaf.shape)
+        gathered = PartitionSpec(*(None if axis == FSDP else axis for axis in split))
+        mesh = self._strategy.mesh
+
+        @jax.custom_vjp
+        def gather(part: Array) -> Array:
+            whole: Array = checkpoint_name(
+                jax.lax.with_sharding_constraint(part, NamedSharding(mesh, gathered)), GATHERED
+            )
+            return whole
+
+        def backward(_: None, gradient: Array) -> tuple[Array]:
+            # Scattered as it is summed; the gradient of `gather` itself would be summed whole on each device.
+            return (jax.lax.with_sharding_constraint(gradient, NamedSharding(mesh, split)),)
+
+        gather.defvjp(lambda part: (gather(part), None), backward)
+        whole: Array = gather(leaf)
+        return whole
 
     def arrange(self, tree: Arrays) -> Arrays:
         """A tree of the parameters' structure and shapes, as it is."""

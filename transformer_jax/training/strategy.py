@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import jax
 import optax
 
+from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Arrays, Params
 
 Tree = TypeVar("Tree")
@@ -25,8 +26,8 @@ class Layout(Protocol):
     def collect(self, placed: Tree) -> Tree:
         """The training state that was placed, for use before the next step."""
 
-    def params(self, placed: Arrays) -> Params:
-        """Inside a step: the parameters, with their names and shapes."""
+    def of_named(self, loss_function: Callable[..., Elements]) -> Callable[..., Elements]:
+        """Inside a step: a loss function of the state's parameters, from one that takes them by their names."""
 
     def arrange(self, tree: Arrays) -> Arrays:
         """A tree of the parameters' structure and shapes, in the layout that inside a step they have."""
@@ -42,6 +43,10 @@ class Strategy(Protocol):
     @property
     def num_devices(self) -> int:
         """Devices that share a batch."""
+
+    @property
+    def devices(self) -> list[jax.Device]:
+        """Those devices."""
 
     @property
     def first_device(self) -> jax.Device:

@@ -1,0 +1,82 @@
+"""Throughput, memory and profiles of a training."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from events import read_scalars
+
+from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, make_loader
+from transformer_jax.training.callbacks import Step
+from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.memory import Memory
+from transformer_jax.training.profiling import profiled_steps
+from transformer_jax.training.throughput import LogThroughput, peak_flops
+
+CONFIG = ReverseConfig(max_epochs=2, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=2, log_every=3)
+
+
+def loader(size: int, **options):
+    return make_loader(ReverseDataset(3, 5, size, seed=1), CONFIG.batch_size, **options)
+
+
+def test_an_entry_holds_examples_flops_and_the_seconds_of_waiting_since_the_last_one():
+    entries = []
+    throughput = LogThroughput(
+        lambda step, scalars: entries.append((step, dict(scalars))), 3, 7, lambda: 1e6, jax.local_devices()[:1]
+    )
+    for number in range(1, 7):
+        throughput.on_step(Step(number, {}, per_second=11.0, waited=number / 8))
+    assert [step for step, _ in entries] == [3, 6]
+    first, second = (scalars for _, scalars in entries)
+    assert first["throughput/examples_per_second"] == 77
+    assert first["throughput/flops_per_second"] == 11e6
+    assert first["throughput/seconds_waiting_for_data"] == 6 / 8
+    assert second["throughput/seconds_waiting_for_data"] == 15 / 8
+
+
+def test_the_peak_is_known_by_the_beginning_of_a_devices_name():
+    assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12
+    assert peak_flops("cpu") is None
+
+
+def test_the_flops_of_a_program_are_those_of_its_products_and_its_memory_is_that_of_its_arrays():
+    compiled = CompiledStep(lambda state, batch: (batch @ state, state.sum()))
+    compiled.begin_to_compile(np.ones((31, 17), np.float32), np.ones((64, 31), np.float32)).result()
+    assert compiled.flops == pytest.approx(2 * 64 * 31 * 17, rel=0.05)  # and the sum's additions
+    assert compiled.memory.held == 4 * (31 * 17 + 64 * 31)
+
+
+@pytest.mark.parametrize(
+    ("limit", "end"),
+    [
+        (None, "3 MiB for state and batches, 512 B inside a step"),
+        (2**30, "inside a step, which fits into its 1 GiB"),
+        (2**20, "inside a step, which does NOT fit into its 1 MiB"),
+    ],
+)
+def test_the_line_on_memory_says_whether_it_fits(limit, end):
+    assert Memory(3 * 2**20, 512).line(limit).endswith(end)
+
+
+@pytest.mark.parametrize("text", ["", "5", "5:", "7:5", "5:5", "-1:5", "a:b", "1.5:2"])
+def test_a_profile_that_is_not_two_steps_is_an_error(text):
+    with pytest.raises(InputError, match="it must be START:STOP"):
+        profiled_steps(text)
+
+
+@pytest.mark.slow
+def test_a_run_says_its_memory_logs_its_throughput_and_writes_the_trace_that_is_asked_for(tmp_path, capsys):
+    config = dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, profile="2:4", steps_per_call=1)
+    trainer = ReverseTrainer(config)
+    trainer.fit(loader(37, drop_last=True), loader(23))
+    printed = capsys.readouterr().out
+    assert printed.count("Memory of each device: ") == 1
+    curves = read_scalars(trainer.run.path)
+    for name in ("examples_per_second", "flops_per_second", "seconds_waiting_for_data"):
+        assert list(curves[f"throughput/{name}"]) == [3, 6, 9]
+    flops = curves["throughput/flops_per_second"][6] / curves["throughput/examples_per_second"][6]
+    assert 1e3 < flops < 1e6  # of a sequence of 5: 6 for each position and each of 453 parameters, and attention's
+    traces = [*(trainer.run.path / "plugins" / "profile").glob("*/*.xplane.pb")]
+    assert len(traces) == 1
