@@ -1,7 +1,7 @@
 """Compiles the step of reverse for meshes of CPU devices, in a process of its own: `python mesh_programs.py MESH…`.
 
-It prints a JSON object: for each mesh how many collectives the compiled step has, by operation, phase (forward, backward,
-update) and whether they move scalars alone; and the platforms for which the step was lowered.
+It prints a JSON object: for each mesh how many collectives the compiled step has, by operation, phase (forward,
+backward, update) and whether they move scalars alone; and the platforms for which the step was lowered.
 """
 
 import json
@@ -40,11 +40,7 @@ def program(mesh: str) -> dict[str, Any]:
                     if name and "jvp" in name[1]
                     else "update"
                 )
-                size = (
-                    "scalars"
-                    if re.fullmatch(r"\(?(f32\[\](, )?)+\)?", re.sub(r"\{.*?\}", "", found["result"]))
-                    else "arrays"
-                )
+                size = "arrays" if re.search(r"\[\d", found["result"]) else "scalars"
                 collectives[f"{found['name']} {phase} {size}"] += 1
     return {"collectives": collectives, "lowered": lowered}
 

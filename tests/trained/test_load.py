@@ -156,5 +156,5 @@ def test_the_settings_of_the_machine_are_those_of_which_this_file_speaks():
     machine = {field.name for field in dataclasses.fields(TrainingConfig) if field.metadata.get("machine")}
     assert machine == {
         "compilation_cache", "num_devices", "num_workers", "checkpoint_dir",
-        "name", "seeds", "sweep", "overwrite", "quiet", "resume", "verbose",
+        "name", "seeds", "sweep", "overwrite", "quiet", "resume", "verbose", "mesh", "strategy", "profile",
     }  # fmt: skip

@@ -71,8 +71,8 @@ def test_the_devices_exchange_what_their_strategy_needs_and_nothing_of_the_optim
     data, fsdp, all_three, _ = (program["collectives"] for program in programs.values())
     # All gradients and sums in one.
     assert data == {"all-reduce backward arrays": 1}
-    # 2 layers have 6 kernels each, the output network one: each is gathered once, and its gradient summed once, the small
-    # ones together with one of them. (CPUs gather once for both passes, and have no reduce-scatter.)
+    # 2 layers have 6 kernels each, the output network one: each is gathered once, and its gradient summed once, the
+    # small ones together with one of them. (CPUs gather once for both passes, and have no reduce-scatter.)
     assert fsdp["all-gather forward arrays"] == 13
     assert fsdp["all-reduce backward arrays"] == 13
     # Tensor parallelism sums the outputs of attention and feed-forward of each layer, and as many gradients.

@@ -1,5 +1,6 @@
 """Compilation in the background: a step once for each shape of batch, and programs that run only once."""
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
@@ -84,9 +85,12 @@ class CompiledStep(Generic[Result]):
         traced: jax.stages.Traced = self._jitted.trace(state, batch, *more)
         return traced
 
-    @property
+    @functools.cached_property
     def flops(self) -> float | None:
-        """FLOPs of the program for the first shape, a loop's body counted once; None where they are not known."""
+        """FLOPs of the program for the first shape, a loop's body counted once; None where they are not known.
+
+        It is asked for after the first call.
+        """
         analysis = None if self._first is None else self._first.cost_analysis()
         return None if not analysis else float(analysis.get("flops", 0.0)) or None
 
