@@ -10,7 +10,15 @@ from compiled_models import drawn, quick_jit
 from flax.traverse_util import flatten_dict
 from jax.extend.core import jaxprs_in_params
 
-from transformer_jax import AnomalyTrainer, DigitsConfig, ReverseConfig, ReverseTrainer, TransformerPredictor
+from transformer_jax import (
+    AnomalyTrainer,
+    DigitsConfig,
+    ReverseConfig,
+    ReverseTrainer,
+    Transformer,
+    TransformerEncoder,
+    TransformerPredictor,
+)
 from transformer_jax.data.batch import pad_batch
 from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import BlockSettings
@@ -59,6 +67,73 @@ def test_parts_add_up_to_the_batch_dropout_and_padding_included(expected, num_pa
 @pytest.mark.parametrize("remat", ["dots", "all"])
 def test_computing_activations_again_changes_no_gradient(expected, remat):
     assert_close(gradients_of(dataclasses.replace(CONFIG, remat=remat))[0], expected[0], 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["none", "dots", "all"])
+def test_a_loop_over_the_layers_changes_no_gradient_and_no_name(remat):
+    config = dataclasses.replace(CONFIG, dropout_prob=0.0)
+    expected, _ = gradients_of(config)
+    found, _ = gradients_of(dataclasses.replace(config, scan_layers=True, remat=remat))
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    assert_close(found, expected, 1e-6)
+
+
+@pytest.mark.slow
+def test_the_maps_of_a_loop_come_back_by_layer():
+    settings = BlockSettings(scan_layers=True)
+    looped = TransformerPredictor(6, 5, num_heads=2, num_layers=3, settings=settings)
+    unrolled, x = looped.clone(settings=BlockSettings()), jnp.ones((1, 7, 6))
+    variables = drawn(unrolled, x)
+    (logits, maps), (expected, expected_maps) = (
+        quick_jit(lambda x, model=model: model.apply(variables, x, return_attention=True))(x)
+        for model in (looped, unrolled)
+    )
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    assert len(maps) == 3
+    for layer, other in zip(maps, expected_maps, strict=True):
+        np.testing.assert_allclose(layer, other, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_each_layer_of_a_loop_drops_elements_of_its_own():
+    settings = BlockSettings(dropout_prob=0.5, norm_first=True, scan_layers=True)
+    stack, x = TransformerEncoder(2, 64, 2, 5, settings=settings, final_norm=False), jnp.zeros((1, 3, 64))
+
+    def only_the_bias_of_the_feed_forward(path, leaf):
+        return jnp.full_like(leaf, "contract/bias" in jax.tree_util.keystr(path, simple=True, separator="/"))
+
+    params = jax.tree_util.tree_map_with_path(only_the_bias_of_the_feed_forward, stack.init(jax.random.key(0), x))
+    # Each layer adds 2 where it keeps an element: in half of the places the two layers must differ.
+    sums = np.asarray(stack.apply(params, x, train=True, rngs={"dropout": jax.random.key(1)}))
+    assert set(np.unique(sums)) == {0, 2, 4}
+    assert 0.3 < (sums == 2).mean() < 0.7
+
+
+@pytest.mark.slow
+def test_a_translation_model_with_a_loop_gives_the_same_logits_and_decodes():
+    fields = {"source_vocabulary_size": 11, "target_vocabulary_size": 11, "model_dim": 6, "num_heads": 2}
+    fields |= {"num_encoder_layers": 2, "num_decoder_layers": 3, "dim_feedforward": 5}
+    looped = Transformer(**fields, settings=BlockSettings(scan_layers=True))
+    unrolled = Transformer(**fields, settings=BlockSettings())
+    tokens = jnp.asarray(np.random.default_rng(3).integers(11, size=(2, 5)))
+    variables = drawn(unrolled, tokens, tokens)
+    found, expected = (quick_jit(model.apply)(variables, tokens, tokens) for model in (looped, unrolled))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_in_a_loop_recomputation_keeps_fewer_activations():
+    def temporaries(remat):
+        settings = BlockSettings(remat=remat, scan_layers=True)
+        model = TransformerPredictor(24, 3, num_heads=4, num_layers=6, settings=settings)
+        x = jnp.zeros((1, 131, 3))
+        params = jax.eval_shape(model.init, jax.random.key(0), x)
+        program = jax.jit(jax.grad(lambda params: model.apply(params, x, train=True).sum())).lower(params)
+        return program.compile().memory_analysis().temp_size_in_bytes
+
+    none, dots, everything = (temporaries(remat) for remat in ("none", "dots", "all"))
+    assert everything < dots < none / 3
 
 
 @pytest.mark.parametrize(("remat", "barriers", "more"), [("none", 0, 0), ("dots", 1, 2), ("all", 1, 8)])

@@ -5,6 +5,7 @@ A Transformer block is two or three sub-layers (attention, feed-forward), each i
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, TypeVarTuple, get_args, overload
 
@@ -22,6 +23,7 @@ from transformer_jax.nn.feed_forward import Activation, FeedForward
 from transformer_jax.nn.norms import LayerNorm
 
 Remat = Literal["none", "dots", "all"]
+REMAT_POLICIES = {"dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims, "all": None}
 More = TypeVarTuple("More")
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -42,6 +44,8 @@ class BlockSettings:
     # What a block's backward pass computes again, in place of keeping it (Chen et al. 2016): nothing, all but the
     # products with its parameters, or all; it needs less memory and more time.
     remat: Remat = "none"
+    # Run the blocks as a loop in the program, which then compiles as fast as one block; dropout draws other bits.
+    scan_layers: bool = False
 
     def __post_init__(self) -> None:
         check_number("dropout_prob", self.dropout_prob)
@@ -195,18 +199,53 @@ class Stack(SettingsModule):
         self.layers = [self.block(*sizes, settings=self.settings) for _ in range(self.num_layers)]
         self.norm = LayerNorm(epsilon=self.settings.layer_norm_epsilon)  # has parameters only where it is called
 
-    def run(self, layer: nn.Module, *arrays: ArrayLike | None, train: bool) -> tuple[Array, Any]:  # Any: see the block
-        """Run one of the blocks; returns its output and its attention weights."""
+    def run(self, x: ArrayLike, *arrays: ArrayLike | None, train: bool) -> tuple[Array, list[Any]]:
+        """Run the blocks one after another.
 
-        def call(layer: Any, *arrays: ArrayLike | None) -> tuple[Array, Any]:  # the flags are no arrays
-            output: tuple[Array, Any] = layer(*arrays, train=train, return_attention=True)
-            return output
+        Args:
+            x: `[B, T, D]`, for the first block.
+            *arrays: the blocks' other arguments, the same for all.
+            train: apply dropout.
+
+        Returns:
+            The last block's output, and the attention weights of each, as the block gives them.
+        """
+        if self.settings.scan_layers and self.num_layers > 0 and not self.is_initializing():
+            return self._scan(x, *arrays, train=train)
+
+        def run_block(layer: Any, x: ArrayLike, *arrays: ArrayLike | None) -> tuple[Array, Any]:  # flags are no arrays
+            result: tuple[Array, Any] = layer(x, *arrays, train=train, return_attention=True)
+            return result
 
         if train and self.settings.remat != "none":
-            keeps_products = self.settings.remat == "dots"
-            policy = jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims if keeps_products else None
-            call = nn.remat(call, policy=policy)
-        return call(layer, *arrays)
+            run_block = nn.remat(run_block, policy=REMAT_POLICIES[self.settings.remat])
+        attention_maps = []
+        for layer in self.layers:
+            x, attention = run_block(layer, x, *arrays)
+            attention_maps.append(attention)
+        return jnp.asarray(x), attention_maps
+
+    def _scan(self, x: ArrayLike, *arrays: ArrayLike | None, train: bool) -> tuple[Array, list[Any]]:
+        """`run` as a loop in the program, so that one block is compiled, whatever their number.
+
+        The parameters of the layers, which keep their names, are stacked for it.
+        """
+        block = self.block(self.input_dim, self.num_heads, self.dim_feedforward, settings=self.settings, parent=None)
+        params = [layer.variables["params"] for layer in self.layers]
+        stacked = jax.tree.map(lambda *of_layers: jnp.stack(of_layers), *params)
+        has_dropout = train and self.has_rng("dropout")
+        keys = jax.random.split(self.make_rng("dropout"), self.num_layers) if has_dropout else None
+
+        def run_block(x: Array, of_layer: tuple[Any, Array | None]) -> tuple[Array, Any]:
+            params, key = of_layer
+            rngs = None if key is None else {"dropout": key}
+            return block.apply({"params": params}, x, *arrays, train=train, return_attention=True, rngs=rngs)
+
+        if train and self.settings.remat != "none":
+            run_block = jax.checkpoint(run_block, prevent_cse=False, policy=REMAT_POLICIES[self.settings.remat])
+        result: tuple[Array, Any] = jax.lax.scan(run_block, jnp.asarray(x), (stacked, keys))
+        output, maps = result
+        return output, [jax.tree.map(operator.itemgetter(layer), maps) for layer in range(self.num_layers)]
 
     def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
         """Apply the LayerNorm after the last block, where there is one."""

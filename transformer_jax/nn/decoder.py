@@ -162,10 +162,7 @@ class TransformerDecoder(Stack):
         """
         check_sequence("x", x, self.input_dim)
         mask = combine_masks(causal_mask(jnp.shape(x)[1]), mask)
-        attention_maps = []
-        for layer in self.layers:
-            x, attention = self.run(layer, x, memory, mask, memory_mask, train=train)
-            attention_maps.append(attention)
+        x, attention_maps = self.run(x, memory, mask, memory_mask, train=train)
         x = self.normalize(x)
         return (x, attention_maps) if return_attention else x
 

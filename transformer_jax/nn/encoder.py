@@ -87,10 +87,7 @@ class TransformerEncoder(Stack):
             `[B, T, D]`, with `return_attention` a pair of it and the list of the L layers' weights `[B, H, T, T]`.
         """
         check_sequence("x", x, self.input_dim)
-        attention_maps = []
-        for layer in self.layers:
-            x, attention = self.run(layer, x, mask, train=train)
-            attention_maps.append(attention)
+        x, attention_maps = self.run(x, mask, train=train)
         x = self.normalize(x)
         return (x, attention_maps) if return_attention else x
 

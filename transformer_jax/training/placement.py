@@ -37,7 +37,8 @@ def spec_of(
     if math.prod(shape) < MIN_SIZE:
         return PartitionSpec()
     for ending, axes in rules.items():
-        if re.search(rf"(^|/){ending}$", path):
+        # What an optimizer keeps of a parameter may have fewer axes.
+        if len(axes) == len(shape) and re.search(rf"(^|/){ending}$", path):
             return _where_it_divides(shape, axes, mesh)
     largest = max(
         (axis for axis in range(len(shape)) if shape[axis] % mesh.shape[FSDP] == 0), key=shape.__getitem__, default=None

@@ -69,7 +69,7 @@ class AnomalyTrainer(TrainerModule):
             num_classes=1,
             num_heads=config.num_heads,
             num_layers=config.num_layers,
-            settings=BlockSettings(dropout_prob=config.dropout_prob, remat=config.remat),
+            settings=BlockSettings(config.dropout_prob, remat=config.remat, scan_layers=config.scan_layers),
             input_dropout_prob=config.input_dropout_prob,
         )
 

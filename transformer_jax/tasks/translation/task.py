@@ -65,7 +65,7 @@ class TranslationTrainer(TrainerModule):
             num_encoder_layers=config.num_layers,
             num_decoder_layers=config.num_layers,
             dim_feedforward=config.dim_feedforward,
-            settings=BlockSettings(dropout_prob=config.dropout_prob, remat=config.remat),
+            settings=BlockSettings(config.dropout_prob, remat=config.remat, scan_layers=config.scan_layers),
             tie_embeddings=True,
         )
 
