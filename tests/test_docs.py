@@ -233,9 +233,11 @@ def test_the_new_task_learns_and_comes_back(new_task):
 @pytest.mark.slow
 def test_each_setting_of_the_new_tasks_model_is_used(new_task):
     settings = {"model_dim": 15, "num_heads": 5, "num_layers": 3, "dropout_prob": 0.25}
-    model = new_task["SortTrainer"](new_task["SortConfig"](**settings)).model
+    of_blocks = {"remat": "all", "scan_layers": True}
+    model = new_task["SortTrainer"](new_task["SortConfig"](**settings, **of_blocks)).model
     assert {name: getattr(model, name) for name in settings} == settings
-    assert set(settings) == new_task["SortConfig"].model_fields()
+    assert {name: getattr(model.settings, name) for name in of_blocks} == of_blocks
+    assert settings.keys() | of_blocks.keys() == new_task["SortConfig"].model_fields()
 
 
 def train_shortly(directory: Path, new_task: dict, trainer_class: str, **settings) -> tuple:

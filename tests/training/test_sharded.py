@@ -97,6 +97,7 @@ def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
         ("table", (33, 64), (None, "fsdp")),
         ("table", (33, 37), (None, None)),
         ("encoder/layers_0/self_attn/query_proj/bias", (64,), ()),
+        ("v_row/encoder/layers_0/self_attn/query_proj/kernel", (4096,), ("fsdp",)),  # Adafactor's
     ],
 )
 def test_a_parameter_is_split_by_the_rule_of_its_path_or_along_its_largest_axis(path, shape, spec):

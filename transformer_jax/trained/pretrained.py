@@ -61,7 +61,9 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
         origin, trained = model, Trained(what, model, variables["params"])
     else:
         raise InputError(f"pretrained is {what}; it must be {kinds_of_models(is_predictor)}")
-    return dataclasses.replace(config, **{name: getattr(origin, name) for name in config.model_fields()}), trained
+    # A predictor lacks the settings of how its blocks are computed, which are the user's.
+    of_model = {name: getattr(origin, name) for name in config.model_fields() if hasattr(origin, name)}
+    return dataclasses.replace(config, **of_model), trained
 
 
 def check_fits(trained: Trained, trainer: TrainerModule, example: Samples) -> None:

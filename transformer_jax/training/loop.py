@@ -30,7 +30,7 @@ from transformer_jax.training.runner import Call, StepRunner
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, average_of
 from transformer_jax.training.stopwatch import Stopwatch
-from transformer_jax.training.throughput import LogThroughput
+from transformer_jax.training.throughput import LogThroughput, ShowMemory
 from transformer_jax.trees import Params
 
 T = TypeVar("T")
@@ -80,7 +80,6 @@ class TrainingLoop:
     ) -> None:
         self.runner, self._loader, self._evaluate = runner, loader, evaluate
         self._run, self._config, self._request, self._stopwatch = run, config, request, stopwatch
-        self._has_said_memory = False
         self.steps_per_epoch = len(loader)
         self.num_steps = self.steps_per_epoch * config.max_epochs
         checkpoint = run.checkpoints.newest(initial)
@@ -121,6 +120,7 @@ class TrainingLoop:
             CheckFinite(),
             LogMetrics([self._log], config.log_every, self.steps_per_epoch),
             LogParameterNorms(self._log),
+            ShowMemory(self._bar.write, lambda: self.runner.memory, self.runner.devices[0]),
             LogThroughput(
                 self._log, config.log_every, config.batch_size, lambda: self.runner.flops_per_step, self.runner.devices
             ),
@@ -201,7 +201,6 @@ class TrainingLoop:
             for samples in batches:
                 waited = self._stopwatch.seconds["train"] - began_to_wait
                 self.state, call = self.runner.start(self.state, samples)
-                self._say_memory()
                 finished_at = self._finish(started, finished_at)
                 started = call._replace(waited=waited)
                 if self._save_is_due(call.num_steps):
@@ -212,13 +211,6 @@ class TrainingLoop:
                     break
                 began_to_wait = self._stopwatch.seconds["train"]
             self._finish(started, finished_at)
-
-    def _say_memory(self) -> None:
-        """Once, when the step is compiled."""
-        if not self._has_said_memory and (memory := self.runner.memory) is not None:
-            stats = self.runner.devices[0].memory_stats() or {}
-            self._bar.write(memory.line(stats.get("bytes_limit")))
-        self._has_said_memory = True
 
     def _finish(self, call: Call | None, since: float) -> float:
         """Wait for a call and account for its steps; `since` and the result are seconds of training."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import jax
 
 from transformer_jax.training.callbacks import Callback, Log, Step
+from transformer_jax.training.memory import Memory
 
 # Largest FLOPs per second of a dense product in bfloat16, from the vendors' data sheets, by the beginning of the name
 # that JAX gives to a kind of device.
@@ -22,6 +23,26 @@ PEAK_FLOPS: Mapping[str, float] = {
 def peak_flops(device_kind: str) -> float | None:
     """Largest FLOPs per second of a device of this kind; None if it is not in the table."""
     return next((peak for name, peak in PEAK_FLOPS.items() if device_kind.startswith(name)), None)
+
+
+class ShowMemory(Callback):
+    """Prints, after the first step, what a step takes of a device's memory, and whether it fits.
+
+    Args:
+        write: prints a line.
+        memory: of the compiled step; None where it is not known.
+        device: one of those that share the steps.
+    """
+
+    def __init__(self, write: Callable[[str], None], memory: Callable[[], Memory | None], device: jax.Device) -> None:
+        self._write, self._memory, self._device = write, memory, device
+        self._has_shown = False
+
+    def on_step(self, step: Step) -> None:
+        """Print the line, once."""
+        if not self._has_shown and (memory := self._memory()) is not None:
+            self._write(memory.line((self._device.memory_stats() or {}).get("bytes_limit")))
+        self._has_shown = True
 
 
 class LogThroughput(Callback):
