@@ -20,8 +20,9 @@ Rules for a run's directory, in this order:
 3. Otherwise the run goes on from its newest readable checkpoint; a finished one is evaluated again.
 
 4. A run of other settings is left alone: an error names them. Settings that do not change the trained parameters may
-differ: those of logging, loading and saving, the number of steps per call, and, except for rounding, the number of
-devices. A run is extended by more epochs where its schedule does not depend on their number, as noam.
+differ: those of logging, loading and saving, the number of steps per call, and, except for rounding, how the work is
+divided (num_devices, mesh, strategy, accumulate, remat). A run is extended by more epochs where its schedule does not
+depend on their number, as noam.
 
 5. With --pretrained nothing is trained; the results go to a directory of their own, which is always begun anew."""
 
@@ -99,7 +100,7 @@ class TrainingConfig:
     # what each block's backward pass computes again to save memory: none, all but dots, or all
     remat: Literal["none", "dots", "all"] = setting("none", neutral=True, of_model=True, group="machine")
     # run the blocks as a loop in the program: it compiles as fast as one block; dropout draws other bits
-    scan_layers: bool = setting(False, of_model=True, group="machine")
+    scan_layers: bool = setting(False, of_model=True, group="training")
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computations; parameters, softmax, sums stay float32
     max_epochs: int = 10  # passes over the training set
     batch_size: int = 128  # samples in one step

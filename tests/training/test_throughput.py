@@ -11,7 +11,7 @@ from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTr
 from transformer_jax.training.callbacks import Step
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.memory import Memory
-from transformer_jax.training.profiling import profiled_steps
+from transformer_jax.training.profiling import Profile, profiled_steps
 from transformer_jax.training.throughput import LogThroughput, peak_flops
 
 CONFIG = ReverseConfig(max_epochs=2, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=2, log_every=3)
@@ -66,6 +66,21 @@ def test_a_profile_that_is_not_two_steps_is_an_error(text):
         profiled_steps(text)
 
 
+def test_a_profile_that_cannot_be_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(InputError, match="profile is '20:10'; it must be START:STOP"):
+        ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, profile="20:10"))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_profile_of_steps_that_do_not_come_says_so(tmp_path):
+    lines = []
+    profile = Profile(tmp_path, "100:200", lines.append)
+    for number in (1, 2):
+        profile.on_step(Step(number, {}, 1.0))
+    profile.on_end(2)
+    assert lines == ["No trace: no call of steps ended from step 100 on, and before 200"]
+
+
 @pytest.mark.slow
 def test_a_run_says_its_memory_logs_its_throughput_and_writes_the_trace_that_is_asked_for(tmp_path, capsys):
     config = dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, profile="2:4", steps_per_call=1)
@@ -78,5 +93,6 @@ def test_a_run_says_its_memory_logs_its_throughput_and_writes_the_trace_that_is_
         assert list(curves[f"throughput/{name}"]) == [3, 6, 9]
     flops = curves["throughput/flops_per_second"][6] / curves["throughput/examples_per_second"][6]
     assert 1e3 < flops < 1e6  # of a sequence of 5: 6 for each position and each of 453 parameters, and attention's
+    assert f"Trace: {trainer.run.path / 'plugins' / 'profile'}" in printed
     traces = [*(trainer.run.path / "plugins" / "profile").glob("*/*.xplane.pb")]
     assert len(traces) == 1

@@ -9,6 +9,7 @@ from transformer_jax.config import EMA, Criterion, TrainingConfig
 from transformer_jax.data.loader import Loader
 from transformer_jax.errors import InputError
 from transformer_jax.training.hooks import Task
+from transformer_jax.training.profiling import profiled_steps
 
 LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})  # beside the task's metrics
 REQUIRED = ("create_model", "model_inputs", "loss_function")  # hooks without a default
@@ -42,6 +43,8 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
         _check_name("logger", name, kind.loggers)
     if len(set(config.logger_names)) < len(config.logger_names):
         raise InputError(f"logger is {config.logger!r}; it must name each logger once")
+    if config.profile is not None:
+        profiled_steps(config.profile)
 
 
 def check_loaders(**loaders: Loader) -> None:

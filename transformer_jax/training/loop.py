@@ -105,7 +105,7 @@ class TrainingLoop:
             opened.callback(self._bar.close)
             own = create_callbacks(list(self._loggers.values()))
             if config.profile is not None:
-                profile = Profile(run.path, config.profile)
+                profile = Profile(run.path, config.profile, self._bar.write)
                 opened.callback(profile.close)
                 own = [profile, *own]
             self._callbacks = _by_class("callbacks", [*self._built_in_callbacks(), self._bar, *own])

@@ -1,6 +1,7 @@
 """Traces of some steps, for TensorBoard's profile page."""
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -17,23 +18,26 @@ class Profile(Callback):
     Args:
         directory: of the run; the trace lies below `plugins/profile`.
         steps: `START:STOP`, from which step done to which.
+        write: prints a line.
     """
 
-    def __init__(self, directory: Path, steps: str) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, steps: str, write: Callable[[str], None] = print) -> None:
+        self._directory, self._write = directory, write
         self._start, self._stop = profiled_steps(steps)
-        self._is_running = False
+        self._is_running = self._has_run = False
 
     def on_step(self, step: Step) -> None:
         """Begin, or end, where the step is one of the two."""
         if self._start <= step.number < self._stop and not self._is_running:
             jax.profiler.start_trace(str(self._directory))
-            self._is_running = True
+            self._is_running = self._has_run = True
         elif step.number >= self._stop:
             self.close()
 
     def on_end(self, step: int) -> None:
-        """End what has not ended."""
+        """End what has not ended, or say that there was nothing to trace."""
+        if not self._has_run:
+            self._write(f"No trace: no call of steps ended from step {self._start} on, and before {self._stop}")
         self.close()
 
     def close(self) -> None:
@@ -42,6 +46,7 @@ class Profile(Callback):
             self._is_running = False
             with contextlib.suppress(RuntimeError):  # somebody else has ended it
                 jax.profiler.stop_trace()
+            self._write(f"Trace: {self._directory / 'plugins' / 'profile'}")
 
 
 def profiled_steps(text: str) -> tuple[int, int]:
