@@ -97,7 +97,7 @@ class TrainingConfig:
     num_heads: int = setting(1, of_model=True)  # attention heads, a divisor of the width
     num_layers: int = setting(1, of_model=True)  # blocks in each stack
     dropout_prob: float = setting(0.0, of_model=True)  # dropout probability inside the blocks and the output network
-    # what each block's backward pass computes again to save memory: none, all but dots, or all
+    # activations that the backward pass computes again to save memory: none, all but dots, or all
     remat: Literal["none", "dots", "all"] = setting("none", neutral=True, of_model=True, group="machine")
     # run the blocks as a loop in the program: it compiles as fast as one block; dropout draws other bits
     scan_layers: bool = setting(False, of_model=True, group="training")

@@ -41,8 +41,8 @@ class BlockSettings:
     norm_first: bool = False  # pre-norm (Xiong et al. 2020) instead of the original paper's post-norm
     activation: Activation = nn.relu  # of the feed-forward
     layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
-    # What a block's backward pass computes again, in place of keeping it (Chen et al. 2016): nothing, all but the
-    # products with its parameters, or all; it needs less memory and more time.
+    # Activations of a block that its backward pass computes again, to save memory (Chen et al. 2016): none, all but the
+    # products with parameters (`dots`), or all.
     remat: Remat = "none"
     # Run the blocks as a loop in the program, which then compiles as fast as one block; dropout draws other bits.
     scan_layers: bool = False

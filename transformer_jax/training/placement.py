@@ -37,7 +37,7 @@ def spec_of(
     if math.prod(shape) < MIN_SIZE:
         return PartitionSpec()
     for ending, axes in rules.items():
-        # What an optimizer keeps of a parameter may have fewer axes.
+        # An array that an optimizer keeps of a parameter may have fewer axes.
         if len(axes) == len(shape) and re.search(rf"(^|/){ending}$", path):
             return _where_it_divides(shape, axes, mesh)
     largest = max(
