@@ -42,7 +42,7 @@ def copying(tmp_path_factory) -> Path:
 
     def train(directory: Path) -> None:
         words = ["".join(letters) for n in (2, 3) for letters in itertools.product("abcde", repeat=n)]
-        lines = [f"{word}\t{word.upper()}\tignored" for word in words] * 4
+        lines = [f"{word}\t{word.upper()}\tignored" for word in words] * 5
         (directory / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         train_translation(
             data=directory / "pairs.tsv", max_bytes=MAX_BYTES, max_epochs=20, lr=5e-3, checkpoint_dir=directory, **SMALL
