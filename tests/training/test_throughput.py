@@ -12,6 +12,7 @@ from transformer_jax.training.callbacks import Step
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.memory import Memory
 from transformer_jax.training.profiling import Profile, profiled_steps
+from transformer_jax.training.programs import create_programs
 from transformer_jax.training.throughput import LogThroughput, peak_flops
 
 CONFIG = ReverseConfig(max_epochs=2, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=2, log_every=3)
@@ -79,6 +80,24 @@ def test_a_profile_of_steps_that_do_not_come_says_so(tmp_path):
         profile.on_step(Step(number, {}, 1.0))
     profile.on_end(2)
     assert lines == ["No trace: no call of steps ended from step 100 on, and before 200"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("len(jax.local_devices()) < 3", reason="there are fewer than three devices")
+def test_the_flops_of_a_step_are_those_of_all_devices_on_any_number_of_them():
+    def flops(**settings):
+        trainer = ReverseTrainer(dataclasses.replace(CONFIG, batch_size=12, seq_len=16, model_dim=32, **settings))
+        train = make_loader(ReverseDataset(3, 16, 48, seed=1), 12, drop_last=True)
+        runner = create_programs(trainer, train, 8).runner
+        runner.begin_to_compile(train.example())
+        return runner.flops_per_step
+
+    one = flops(num_devices=1)
+    assert (
+        one > 5 * 12 * 16 * 8192
+    )  # 6 for each position and parameter of the block's kernels
+    assert flops(num_devices=3) == pytest.approx(one, rel=0.03)  # each has an update of its own
+    assert flops(mesh="fsdp=3") == pytest.approx(one, rel=0.03)
 
 
 @pytest.mark.slow

@@ -121,11 +121,14 @@ class TrainingLoop:
             LogMetrics([self._log], config.log_every, self.steps_per_epoch),
             LogParameterNorms(self._log),
             ShowMemory(self._bar.write, lambda: self.runner.memory, self.runner.devices[0]),
-            LogThroughput(
-                self._log, config.log_every, config.batch_size, lambda: self.runner.flops_per_step, self.runner.devices
-            ),
+            LogThroughput(self._log, config.log_every, config.batch_size, self._flops_per_step, self.runner.devices),
             EarlyStopping(config.criterion, config.patience),
         ]
+
+    def _flops_per_step(self) -> float | None:
+        """None where the step has a loop of its own, whose rounds are not counted."""
+        has_loop = self._config.accumulate > 1 or self._config.scan_layers
+        return None if has_loop else self.runner.flops_per_step
 
     def _restore(self, progress: Mapping[str, Any]) -> None:  # Any: JSON
         self._stopwatch.restore(progress["seconds"])

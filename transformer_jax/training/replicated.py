@@ -64,6 +64,11 @@ class Replicated:
         return list(self.mesh.devices.flat)
 
     @property
+    def num_copies(self) -> int:
+        """Devices that run the step as it is written: all, each with its rows."""
+        return self.num_devices
+
+    @property
     def first_device(self) -> jax.Device:
         """On which things are computed that no batch is shared for."""
         device: jax.Device = self.mesh.devices[0]

@@ -102,8 +102,12 @@ class StepRunner:
 
     @property
     def flops_per_step(self) -> float | None:
-        """FLOPs of a step as it is written, before the compiler optimizes it; None where they are not known."""
-        return self.compiled.flops
+        """FLOPs of a step on all devices, as it is written; None where they are not known.
+
+        A loop inside the step (over parts of a batch, or over layers) is counted as one round of it.
+        """
+        flops = self.compiled.flops
+        return None if flops is None else flops * self._strategy.num_copies
 
     @property
     def memory(self) -> Memory | None:

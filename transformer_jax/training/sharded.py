@@ -51,6 +51,11 @@ class Sharded:
         return list(self.mesh.devices.flat)
 
     @property
+    def num_copies(self) -> int:
+        """One: the step is written for the whole batch, and the compiler divides it."""
+        return 1
+
+    @property
     def first_device(self) -> jax.Device:
         """On which things are computed that no batch is shared for."""
         device: jax.Device = self.mesh.devices.flat[0]

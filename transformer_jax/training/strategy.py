@@ -49,6 +49,10 @@ class Strategy(Protocol):
         """Those devices."""
 
     @property
+    def num_copies(self) -> int:
+        """Devices that run the step as it is written: all, or one where the compiler divides it over them."""
+
+    @property
     def first_device(self) -> jax.Device:
         """On which things are computed that no batch is shared for."""
 
