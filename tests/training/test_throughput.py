@@ -93,9 +93,7 @@ def test_the_flops_of_a_step_are_those_of_all_devices_on_any_number_of_them():
         return runner.flops_per_step
 
     one = flops(num_devices=1)
-    assert (
-        one > 5 * 12 * 16 * 8192
-    )  # 6 for each position and parameter of the block's kernels
+    assert one > 5 * 12 * 16 * 8192  # 6 for each position and parameter of the block's kernels
     assert flops(num_devices=3) == pytest.approx(one, rel=0.03)  # each has an update of its own
     assert flops(mesh="fsdp=3") == pytest.approx(one, rel=0.03)
 
