@@ -6,9 +6,9 @@ from .config import Criterion as Criterion
 from .config import TrainingConfig as TrainingConfig
 from .config import setting as setting
 from .data.batch import Batch as Batch
-from .data.loader import StackedSamples as StackedSamples
 from .data.loader import make_loader as make_loader
-from .data.loader import numpy_collate as numpy_collate
+from .data.stacked_samples import StackedSamples as StackedSamples
+from .data.stacked_samples import numpy_collate as numpy_collate
 from .decoding.beam_search import beam_search as beam_search
 from .decoding.token_by_token import Decoded as Decoded
 from .decoding.token_by_token import greedy_decode as greedy_decode

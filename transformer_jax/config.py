@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -129,6 +130,13 @@ class TrainingConfig:
     strategy: Literal["auto", "replicated", "sharded"] = setting("auto", machine=True)
     num_devices: int = setting(0, machine=True)  # devices that share each batch; 0 for one GPU, or some CPU cores
     num_workers: int = setting(0, machine=True)  # processes that load data; 0 loads in the main process
+    # train together with other processes, each started with this command: on SLURM, MPI, Kubernetes or TPU pods as it
+    # is, elsewhere with the next three settings
+    distributed: bool = setting(False, machine=True)
+    coordinator: str | None = setting(None, machine=True)  # HOST:PORT of process 0, at which the others find it
+    num_processes: int | None = setting(None, machine=True)  # processes that train together
+    process_id: int | None = setting(None, machine=True)  # number of this process, from 0
+    connect_timeout: float = setting(300.0, machine=True)  # seconds in which all processes must have met
     # parts of a batch that are computed one after another, in less memory, and added up
     accumulate: int = setting(1, neutral=True, group="machine")
     steps_per_call: int = setting(0, neutral=True, group="machine")  # steps in one compiled call; 0 chooses by duration
@@ -158,7 +166,7 @@ class TrainingConfig:
         check_at_most(self, MAX_COUNT, "steps_per_call", "checkpoint_every")
         check_at_most(self, MAX_LAYERS, "num_layers")
         check_at_most(self, MAX_WORKERS, "num_workers")
-        check_positive(self, "lr", "checkpoint_minutes")
+        check_positive(self, "lr", "checkpoint_minutes", "connect_timeout")
         check_probability("dropout_prob", self.dropout_prob)
         check_probability("adam_b1", self.adam_b1)
         check_probability("adam_b2", self.adam_b2)
@@ -174,6 +182,7 @@ class TrainingConfig:
         if self.name is not None:
             check_directory_name("name", self.name, OF_EVALUATION)
         self._check_what_may_be_none()
+        self._check_processes()
         check_heads(self.model_dim, self.num_heads)
         # A block has 4 D² weights for attention and more; the optimizer holds each as parameter, gradient and 2 means.
         check_memory(self, "the model", 16 * self.num_layers * 4 * self.model_dim**2, "model_dim", "num_layers")
@@ -188,6 +197,25 @@ class TrainingConfig:
         if self.pretrained is not None and self.init_from is not None:
             raise InputError(
                 f"pretrained is {self.pretrained}, so nothing is trained, but init_from is {self.init_from}; give one"
+            )
+
+    def _check_processes(self) -> None:
+        if self.distributed and (self.seeds is not None or self.sweep):
+            raise InputError("distributed is True, but seeds and sweep train one run after another in a single process")
+        given = self.coordinator, self.num_processes, self.process_id
+        if given == (None, None, None):
+            return
+        if None in given or not self.distributed:
+            raise InputError(
+                f"distributed is {self.distributed}, coordinator {given[0]}, num_processes {given[1]}, process_id "
+                f"{given[2]}; with distributed, give all three or, where JAX finds them by itself, none"
+            )
+        if not re.fullmatch(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", given[0] or ""):
+            raise InputError(f"coordinator is {given[0]!r}; it must be HOST:PORT, as node1:12345")
+        check_at_least(self, 1, "num_processes")
+        if not 0 <= (given[2] or 0) < (given[1] or 0):
+            raise InputError(
+                f"process_id is {given[2]}; it must be from 0 to {(given[1] or 0) - 1}, below num_processes"
             )
 
     def resolved(self: Config, steps_per_epoch: int) -> Config:

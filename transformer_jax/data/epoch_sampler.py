@@ -1,7 +1,7 @@
 """The order of an epoch's batches, a function of the seed and the epoch's number."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Int
@@ -10,11 +10,19 @@ from transformer_jax.errors import InputError
 
 
 class EpochIndices(list[int]):
-    """Indices of samples, with the epoch they belong to, for data sets that draw new samples in each epoch."""
+    """Indices of samples, with the epoch they belong to, for data sets that draw new samples in each epoch.
 
-    def __init__(self, indices: Iterable[int], epoch: int) -> None:
+    Args:
+        indices: of the samples to load.
+        epoch: that they belong to.
+        whole: where other processes load the rest, the indices of the whole batch, for a data set that pads to its
+            longest sample; the same as `indices` if None.
+    """
+
+    def __init__(self, indices: Iterable[int], epoch: int, whole: Sequence[int] | None = None) -> None:
         super().__init__(indices)
         self.epoch = epoch
+        self.whole: Sequence[int] = self if whole is None else whole
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,15 +1,16 @@
 """Batches of NumPy arrays through PyTorch's `DataLoader`, in an order that is a function of (seed, epoch)."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence, Sized
-from typing import TYPE_CHECKING, Protocol, cast, overload, runtime_checkable
+from collections.abc import Callable, Iterator, Sized
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
-import jax
 import numpy as np
 from jaxtyping import Int, PyTree
 
-from transformer_jax.data.batch import Samples, as_pair, num_rows
+from transformer_jax.data.batch import Samples, as_pair
 from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices
+from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange
+from transformer_jax.data.stacked_samples import numpy_collate
 from transformer_jax.data.worker_processes import WorkerProcesses
 from transformer_jax.errors import InputError, check_whole
 
@@ -30,53 +31,6 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Samples: ...
-
-
-class StackedSamples(Sequence[PyTree]):
-    """Samples that are already stacked in one pytree of arrays `[B, ...]`.
-
-    It reads as the sequence of samples that any collate function expects, and `numpy_collate` takes the stack as it is.
-    A data set's `__getitems__` returns it, so that loading a batch is one NumPy operation.
-    """
-
-    def __init__(self, stacked: PyTree) -> None:
-        self.stacked = stacked
-
-    def __len__(self) -> int:
-        return num_rows(self.stacked)
-
-    @overload
-    def __getitem__(self, index: int) -> PyTree: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> "StackedSamples": ...
-
-    def __getitem__(self, index: int | slice) -> PyTree:
-        if isinstance(index, slice):
-            return StackedSamples(jax.tree.map(lambda array: array[index], self.stacked))
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index is {index}; there are {len(self)} samples")
-        return jax.tree.map(lambda array: array[index], self.stacked)
-
-
-def numpy_collate(samples: Sequence[PyTree]) -> PyTree:
-    """Stack samples, pytrees of equal structure, into one pytree of NumPy arrays `[B, ...]`.
-
-    Raises:
-        InputError: `samples` is no list, or empty; the samples differ in structure or in the shape of an array, or hold
-            text.
-    """
-    if isinstance(samples, StackedSamples):
-        return samples.stacked
-    if not isinstance(samples, Sequence) or isinstance(samples, str) or not samples:
-        raise InputError(f"samples is {samples!r}; it must be a list of at least one sample")
-    try:
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
-    except ValueError as error:
-        raise InputError(f"samples can't be stacked, since they differ: {error}") from error
-    if any(array.dtype.kind in "US" for array in jax.tree.leaves(stacked)):
-        raise InputError(f"samples hold text, where numbers are expected: {samples[0]!r}, for example")
-    return stacked
 
 
 def import_pytorch() -> None:
@@ -165,7 +119,12 @@ class Loader:
                 samples = next(batches, None)
             if samples is None:
                 return
-            yield as_pair(samples)
+            # `LocalSamples` come from `of_rows` alone.
+            yield cast(Samples, samples) if isinstance(samples, LocalSamples) else as_pair(samples)
+
+    def of_rows(self, rows: RowRange) -> "Loader":
+        """The same batches, of which a process loads these rows alone; it gives `LocalSamples`."""
+        return Loader(LocalRows(self.dataset, rows, self.batch_size), self._sampler, self._num_workers)
 
     def example(self) -> Samples:
         """A batch of one row, the data set's first sample in epoch 0, for the shapes of a model's parameters.

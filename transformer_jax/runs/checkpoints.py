@@ -71,11 +71,20 @@ class Checkpoints:
         self._damaged: set[int] = set()
         self._is_writer = create
         policy = NewestAndBest(self._read_values, criterion)
-        options = ocp.CheckpointManagerOptions(preservation_policy=policy, create=create, todelete_subdir=DELETED)
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policy,
+            create=False,
+            todelete_subdir=DELETED,
+            # Of several processes that train together the one that holds the run's directory is on its own here.
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                primary_host=jax.process_index(), active_processes={jax.process_index()}
+            ),
+        )
         with self._writing() if create else self._reading_directory():
             if self.directory.exists() and not self.directory.is_dir():
                 raise NotADirectoryError(f"{self.directory} is no directory")  # for which Orbax would wait
             if create:
+                self.directory.mkdir(parents=True, exist_ok=True)
                 for half_written in self.directory.glob(HALF_WRITTEN):
                     shutil.rmtree(half_written)  # Orbax's own option does it in a thread that may outlive the process
                 self._remove_deleted()
@@ -98,7 +107,7 @@ class Checkpoints:
         value = self._value(step, metrics)
         self._read_values(self.steps)  # of checkpoints from an earlier process, while nothing is being written
         # Copies, since the next training step reuses the state's memory while the checkpoint is still being written.
-        arrays = jax.tree.map(lambda leaf: np.array(leaf), _without_typed_keys(state))
+        arrays = jax.tree.map(lambda leaf: np.array(leaf), without_typed_keys(state))
         given = None if metrics is None else dict(metrics)
         record = Record(given, dict(progress), self._origin, digest_of_arrays(arrays))
         content = record.to_json(step)
@@ -195,7 +204,7 @@ class Checkpoints:
         Raises:
             InputError: there is no such checkpoint, it is damaged, or of another structure or format.
         """
-        structure = None if like is None else jax.tree.map(ocp.utils.to_shape_dtype_struct, _without_typed_keys(like))
+        structure = None if like is None else jax.tree.map(ocp.utils.to_shape_dtype_struct, without_typed_keys(like))
         record = self._read_record(step)
 
         def read() -> PyTree:
@@ -206,9 +215,7 @@ class Checkpoints:
             return state
 
         state = self._reading(step, read)
-        return Checkpoint(
-            step, state if like is None else _with_typed_keys(state, like), record.progress, record.origin
-        )
+        return Checkpoint(step, state if like is None else with_typed_keys(state, like), record.progress, record.origin)
 
     def wait(self) -> None:
         """Wait until everything is written.
@@ -327,9 +334,9 @@ def _is_typed_key(leaf: object) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _without_typed_keys(tree: PyTree) -> PyTree:
+def without_typed_keys(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_typed_key(leaf) else leaf, tree)
 
 
-def _with_typed_keys(tree: PyTree, like: PyTree) -> PyTree:
+def with_typed_keys(tree: PyTree, like: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jax.random.wrap_key_data(a) if _is_typed_key(b) else a, tree, like)

@@ -13,7 +13,8 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.config import TrainingConfig, check_at_least, check_memory, setting
 from transformer_jax.data.batch import Batch
-from transformer_jax.data.loader import StackedSamples, make_loader
+from transformer_jax.data.loader import make_loader
+from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.errors import InputError, check_probability, check_sizes
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.checks import as_array, check_token_ids

@@ -185,9 +185,13 @@ class SaveTimes:
         self._saved_at = clock()
 
     def is_due(self, before: int, after: int) -> bool:
-        """Whether to save after the steps from `before` to `after`, which come in one call."""
-        by_steps = self._every > 0 and after // self._every > before // self._every
-        return by_steps or self._clock() - self._saved_at > self._seconds
+        """Whether to save after the steps from `before` to `after`, which come in one call, by their number."""
+        return self._every > 0 and after // self._every > before // self._every
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether to save for the time that went by."""
+        return self._clock() - self._saved_at > self._seconds
 
     def restart(self) -> None:
         """Count the minutes from now: a checkpoint was saved."""

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import jax
 
 from transformer_jax.config import TrainingConfig
+from transformer_jax.training.distributed import join_processes
 from transformer_jax.training.memory import Memory
 from transformer_jax.training.parallel import provide_cpu_devices
 from transformer_jax.training.stopwatch import Stopwatch
@@ -52,6 +53,7 @@ class CompiledStep(Generic[Result]):
             step = strategy.share(step, rows_axis=rows_axis)
         options = STEP_OPTIONS.get(jax.default_backend())
         self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else (), compiler_options=options)
+        self._strategy, self._rows_axis = strategy, rows_axis
         self._executables: dict[Any, Future[jax.stages.Compiled]] = {}  # by shapes and types of the batch
         self._first: jax.stages.Lowered | None = None
         self._calls_ahead = 0
@@ -64,6 +66,7 @@ class CompiledStep(Generic[Result]):
 
     def __call__(self, state: Any, batch: Any, *more: Any) -> Result:  # Any: pytrees of arrays
         """Run the step, compiled for the shapes of this batch; the other arguments keep theirs."""
+        batch = self._placed(batch)
         compiling = self.begin_to_compile(state, batch, *more)
         with self._stopwatch.during("compile"):
             executable = compiling.result()
@@ -77,12 +80,12 @@ class CompiledStep(Generic[Result]):
     def result_shapes(self, state: Any, batch: Any, *more: Any) -> Result:
         """Shapes and types of the step's result; `begin_to_compile` uses the same trace."""
         with self._stopwatch.during("compile"):
-            shapes: Result = self._jitted.eval_shape(state, batch, *more)
+            shapes: Result = self._jitted.eval_shape(state, self._placed(batch), *more)
         return shapes
 
     def trace(self, state: Any, batch: Any, *more: Any) -> jax.stages.Traced:
         """The step as it is written, for arguments of these shapes; it can be lowered for other platforms too."""
-        traced: jax.stages.Traced = self._jitted.trace(state, batch, *more)
+        traced: jax.stages.Traced = self._jitted.trace(state, self._placed(batch), *more)
         return traced
 
     @functools.cached_property
@@ -99,8 +102,15 @@ class CompiledStep(Generic[Result]):
         """What a call takes on each device, for the first shape; None where the backend does not tell."""
         return Memory.of(next(iter(self._executables.values())).result()) if self._executables else None
 
+    def _placed(self, batch: Any) -> Any:
+        """Batches are placed by the call itself, but where each of several processes has rows of its own."""
+        if self._strategy is None or jax.process_count() == 1 or _is_placed(batch):
+            return batch
+        return self._strategy.place_rows(batch, self._rows_axis)
+
     def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> Future[jax.stages.Compiled]:
         """Compile in the background for a batch of these shapes, if that has not begun yet."""
+        batch = self._placed(batch)
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self._executables:
             with self._stopwatch.during("compile"):
@@ -108,6 +118,10 @@ class CompiledStep(Generic[Result]):
             self._first = self._first or lowered
             self._executables[shapes] = _compiler.submit(lowered.compile)
         return self._executables[shapes]
+
+
+def _is_placed(batch: Any) -> bool:
+    return all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(batch))
 
 
 def begin_to_run_once(
@@ -136,12 +150,17 @@ def begin_to_run_once(
 
 
 def prepare_jax(config: TrainingConfig | None = None) -> None:
-    """Set JAX up for training in this process: a device for each CPU core, and the cache of compiled programs.
+    """Set JAX up for training in this process: devices for the CPU cores, other processes, the cache of programs.
 
     These are global settings of JAX. Commands and the functions that run a whole experiment call it; no constructor
     does.
+
+    Raises:
+        InputError: as `join_processes`.
     """
     provide_cpu_devices()
+    if config is not None:
+        join_processes(config)
     if config is not None and config.compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(config.compilation_cache.absolute()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # the default leaves out small programs

@@ -1,5 +1,6 @@
 """A task with parameters: evaluates them on a data set, and gives the model's output."""
 
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,11 +9,15 @@ import jax
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
+from transformer_jax.data.loader import Loader
+from transformer_jax.data.local_rows import LocalSamples, RowRange
 from transformer_jax.errors import InputError
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.metrics import Sums, means, weighted_sums
 from transformer_jax.training.parallel import create_strategy, sum_over_devices
+from transformer_jax.training.processes import whole
+from transformer_jax.training.replicated import Replicated
 from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.trees import Arrays, Inputs, Params
 
@@ -30,8 +35,11 @@ class Evaluator(Task):
         super().__init__(config, model)
         self.strategy = create_strategy(config)
         self.shared_constants = self.strategy.place(constants)
+        # For work that each of several processes does whole.
+        self.own_strategy = self.strategy if jax.process_count() == 1 else Replicated.of_process()
         self.stopwatch = Stopwatch("train", "eval", "compile", "save")
         self._params: Params | None = None
+        self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()
         self._eval_step = CompiledStep(self.eval_step, self.strategy, stopwatch=self.stopwatch)
         self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
 
@@ -87,10 +95,11 @@ class Evaluator(Task):
             InputError: the loader gives no batch.
         """
         params = self.strategy.place_params(self.params if params is None else params)
-        steps = [self._eval_step(params, self._pad(samples), self.shared_constants) for samples in loader]
+        batches = self._local(loader)
+        steps = [self._eval_step(params, self._pad(samples), self.shared_constants) for samples in batches]
         if not steps:
             raise InputError("the loader gives no batch; evaluation needs at least one")
-        return means(jax.device_get(steps))
+        return means(whole(steps) if jax.process_count() > 1 else jax.device_get(steps))
 
     def forward(self, inputs: Inputs, *, return_attention: bool = False, params: Params | None = None) -> Any:
         """The model's output for a batch of inputs, without dropout: NumPy arrays.
@@ -104,8 +113,32 @@ class Evaluator(Task):
         params = jax.device_put(self.params if params is None else params, self.strategy.first_device)
         return jax.device_get(self._forward(params, inputs, self.constants, return_attention=return_attention))
 
-    def _pad(self, samples: Samples) -> Batch:
+    def _local(self, loader: Iterable[Samples]) -> Iterable[Samples | LocalSamples]:
+        """The batches of a loader; where several processes share them, this one's rows."""
+        # One that is not ours loads whole batches.
+        return self._local_loader(loader) if isinstance(loader, Loader) else map(self._local_samples, loader)
+
+    def _local_loader(self, loader: Loader) -> Loader:
+        """A loader; where several processes share its batches, of this one's rows."""
+        if jax.process_count() == 1:
+            return loader
+        if loader not in self._local_loaders:  # its workers stay
+            self._local_loaders[loader] = loader.of_rows(self._rows(loader.batch_size))
+        return self._local_loaders[loader]
+
+    def _local_samples(self, samples: Samples) -> Samples | LocalSamples:
+        """A batch that was loaded whole; where several processes share it, this one's rows."""
+        return samples if jax.process_count() == 1 else self._rows(num_rows(samples)).of(samples)
+
+    def _rows(self, batch_size: int) -> RowRange:
+        """The rows of a batch that this process has, of a size that the devices can share."""
+        size = max(self.config.batch_size, self.strategy.rows_that_divide(batch_size))
+        return self.strategy.rows_of_process(size)
+
+    def _pad(self, samples: Samples | LocalSamples) -> Batch:
         """To the size of a batch; a larger one to what the devices can share."""
+        if isinstance(samples, LocalSamples):
+            return samples.padded()
         return pad_batch(samples, max(self.config.batch_size, self.strategy.rows_that_divide(num_rows(samples))))
 
     def _own_data(self) -> Any:  # Any: the task's `TaskData`

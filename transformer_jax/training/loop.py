@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import jax
-import numpy as np
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
@@ -24,9 +23,11 @@ from transformer_jax.training.callbacks import (
     SaveTimes,
     Step,
 )
+from transformer_jax.training.processes import is_first, largest, whole
 from transformer_jax.training.profiling import Profile
 from transformer_jax.training.progress import format_metric, show_progress
 from transformer_jax.training.runner import Call, StepRunner
+from transformer_jax.training.shared_run import SharedRun
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, average_of
 from transformer_jax.training.stopwatch import Stopwatch
@@ -70,7 +71,7 @@ class TrainingLoop:
         initial: TrainState,
         loader: Loader,
         evaluate: Evaluate,
-        run: RunDirectory,
+        run: RunDirectory | SharedRun,
         config: TrainingConfig,
         request: StopRequest,
         stopwatch: Stopwatch,
@@ -91,28 +92,34 @@ class TrainingLoop:
         self.evaluated_step = 0 if checkpoint is None else checkpoint.progress["evaluated_step"]
         self.state = runner.place(initial if checkpoint is None else checkpoint.state)
         progress = {} if checkpoint is None else checkpoint.progress
+        self._pace = 1, 0.0  # steps of the latest call, and its seconds
         self._was_stopped = bool(progress.get("stopped", False))  # early, by a callback
         with contextlib.ExitStack() as opened:  # an error below closes them
             run.check()
             with run.writing():
                 position = Position(self.step, self.evaluated_step, progress.get("loggers", {}))
-                self._loggers = _by_class("loggers", create_loggers(run.path, position))
+                self._loggers = _by_class("loggers", create_loggers(run.path, position) if is_first() else [])
                 for logger in self._loggers.values():
                     opened.callback(logger.close)
                 for logger in self._loggers.values():
                     logger.log_settings(run.settings)
-            self._bar = show_progress(self.step, self.num_steps, quiet=config.quiet)
+            self._bar = show_progress(self.step, self.num_steps, quiet=config.quiet or not is_first())
             opened.callback(self._bar.close)
-            own = create_callbacks(list(self._loggers.values()))
-            if config.profile is not None:
-                profile = Profile(run.path, config.profile, self._bar.write)
-                opened.callback(profile.close)
-                own = [profile, *own]
-            self._callbacks = _by_class("callbacks", [*self._built_in_callbacks(), self._bar, *own])
+            self._callbacks = _by_class("callbacks", self._all_callbacks(opened, create_callbacks))
             self._save_times = SaveTimes(config.checkpoint_every, config.checkpoint_minutes)
             if checkpoint is not None:
                 self._restore(progress)
             self._opened = opened.pop_all()
+
+    def _all_callbacks(self, opened: contextlib.ExitStack, create_callbacks: CreateCallbacks) -> list[Callback]:
+        if not is_first():  # the first process logs and decides for all
+            return [CheckFinite()]
+        own = create_callbacks(list(self._loggers.values()))
+        if self._config.profile is not None:
+            profile = Profile(self._run.path, self._config.profile, self._bar.write)
+            opened.callback(profile.close)
+            own = [profile, *own]
+        return [*self._built_in_callbacks(), self._bar, *own]
 
     def _built_in_callbacks(self) -> list[Callback]:
         config = self._config
@@ -120,7 +127,7 @@ class TrainingLoop:
             CheckFinite(),
             LogMetrics([self._log], config.log_every, self.steps_per_epoch),
             LogParameterNorms(self._log),
-            ShowMemory(self._bar.write, lambda: self.runner.memory, self.runner.devices[0]),
+            ShowMemory(self._bar.write, lambda: self.runner.memory, jax.local_devices()[0]),
             LogThroughput(self._log, config.log_every, config.batch_size, self._flops_per_step, self.runner.devices),
             EarlyStopping(config.criterion, config.patience),
         ]
@@ -168,7 +175,7 @@ class TrainingLoop:
             epoch, first_batch = divmod(self.step, self.steps_per_epoch)
             if first_batch == 0 and self.evaluated_step < self.step and self._ends_with_evaluation(epoch):
                 self._evaluate_epoch(epoch)
-            if self.step >= step or any(callback.wants_to_stop for callback in self._callbacks.values()):
+            if self.step >= step or largest(self._wants_to_stop):
                 return
             self._train_epoch(epoch, first_batch, step)
 
@@ -185,6 +192,10 @@ class TrainingLoop:
             raise FloatingPointError(f"val/{self._config.criterion.metric} was never a finite number")
         params: Params = average_of(best.state) if self._config.takes_average else best.state.params
         return params
+
+    @property
+    def _wants_to_stop(self) -> bool:
+        return any(callback.wants_to_stop for callback in self._callbacks.values())
 
     def _check_step(self, step: int) -> None:
         if step > self.num_steps:
@@ -203,10 +214,11 @@ class TrainingLoop:
             finished_at = began_to_wait = self._stopwatch.seconds["train"]
             for samples in batches:
                 waited = self._stopwatch.seconds["train"] - began_to_wait
+                is_save_asked_for = self._agree()
                 self.state, call = self.runner.start(self.state, samples)
                 finished_at = self._finish(started, finished_at)
                 started = call._replace(waited=waited)
-                if self._save_is_due(call.num_steps):
+                if is_save_asked_for or self._save_times.is_due(self.step, self.step + call.num_steps):
                     finished_at = self._finish(started, finished_at)
                     started = None
                     self._save(self.runner.collect(self.state))
@@ -221,7 +233,9 @@ class TrainingLoop:
             return since
         all_sums = self.runner.wait(call)
         now = self._stopwatch.seconds["train"]
-        self.runner.keep_pace(call.num_steps, now - since)
+        self._pace = call.num_steps, now - since
+        if jax.process_count() == 1:
+            self.runner.keep_pace(*self._pace)
         for sums in all_sums:
             self.step += 1
             step = Step(self.step, sums, call.num_steps / (now - since), call.waited / call.num_steps)
@@ -234,7 +248,7 @@ class TrainingLoop:
         with self._stopwatch.during("eval"):
             metrics = self._evaluate(state)
         # Copies, since the next training step uses the memory of the state again.
-        evaluation = Evaluation(self.step, epoch, metrics, jax.tree.map(np.array, state.params))
+        evaluation = Evaluation(self.step, epoch, metrics, whole(state.params))
         for callback in self._callbacks.values():
             callback.on_evaluation(evaluation)
         self.evaluated_step = self.step
@@ -244,10 +258,19 @@ class TrainingLoop:
         line += format_metric(name, metrics[name])
         self._bar.write("; ".join(filter(None, (line, self._bar.status()))))
 
-    def _save_is_due(self, count: int) -> bool:
-        return self._request.signal_number is not None or self._save_times.is_due(self.step, self.step + count)
+    def _agree(self) -> bool:
+        """Agree with the other processes, before a call, on signals, the time to save, and the next call's steps.
+
+        Returns:
+            Whether to save after the call.
+        """
+        self._request.synchronize()
+        if jax.process_count() > 1 and (seconds := largest(self._pace[1] / self._pace[0])):
+            self.runner.keep_pace(1, seconds)
+        return self._request.signal_number is not None or bool(largest(self._save_times.is_overdue))
 
     def _save(self, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
+        self._request.synchronize()
         with self._stopwatch.during("save"):
             with self._run.writing():
                 for logger in self._loggers.values():
@@ -255,7 +278,7 @@ class TrainingLoop:
             self._run.check()
             progress = {
                 "evaluated_step": self.evaluated_step,
-                "stopped": any(callback.wants_to_stop for callback in self._callbacks.values()),
+                "stopped": self._wants_to_stop,
                 "num_steps": self.num_steps,
                 "criterion": str(self._config.criterion),
                 "loggers": {name: logger.state() for name, logger in self._loggers.items()},

@@ -67,6 +67,8 @@ def _check_mesh(config: TrainingConfig, sizes: dict[str, int]) -> None:
             f"mesh is {config.mesh}, which takes {data * fsdp * tensor} devices; JAX has {there} of kind "
             f"{jax.devices()[0].device_kind} here, so mesh may be data={there}"
         )
+    if jax.process_count() > 1 and data * fsdp * tensor < there:
+        raise InputError(f"mesh is {config.mesh}; {jax.process_count()} processes use all their {there} devices")
     if config.num_devices not in (0, data * fsdp * tensor):
         raise InputError(
             f"num_devices is {config.num_devices}, and mesh is {config.mesh}, which takes {data * fsdp * tensor}; "

@@ -62,7 +62,9 @@ def begin_initial_state(
         return initial_state(task.initial_params(params_key, inputs, constants), optimizer, step_key)
 
     arguments = np.uint32(task.config.seed), example[0], task.constants
-    shardings = task.strategy.shardings(jax.eval_shape(init, *arguments)) if task.strategy.splits_state else None
+    shardings = None
+    if task.strategy.splits_state:
+        shardings = task.strategy.shardings(jax.eval_shape(init, *arguments))
     return begin_to_run_once(init, *arguments, shardings=shardings)
 
 

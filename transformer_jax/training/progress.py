@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.training.callbacks import Callback, Step
+from transformer_jax.training.processes import is_first
 from transformer_jax.trees import Params
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -110,8 +111,8 @@ def parameter_table(params: Params) -> str:
 
 
 def quietly(config: TrainingConfig) -> contextlib.AbstractContextManager[object]:
-    """A block that prints nothing to standard output if the config says `quiet`."""
-    return _silence() if config.quiet else contextlib.nullcontext()
+    """A block that prints nothing to standard output if the config says `quiet`, or another process is the first."""
+    return _silence() if config.quiet or not is_first() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Data parallelism: every device has all parameters, and takes its part of each batch's rows."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -9,11 +9,13 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from transformer_jax.data.local_rows import RowRange
 from transformer_jax.errors import InputError
 from transformer_jax.nn.mesh_axis import AXIS
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.optimizers import Elementwise
 from transformer_jax.training.packing import Packing
+from transformer_jax.training.placing import place, place_rows, rows_of_process
 from transformer_jax.trees import Arrays, Params
 
 MIN_ROWS = 8  # of a batch on one CPU device, where the number of devices is not set: fewer gain a small model nothing
@@ -34,23 +36,35 @@ class Replicated:
     Args:
         batch_size: rows of a batch.
         num_devices: devices that share it, a divisor of `batch_size`; 0 for one GPU or TPU, or for as many CPU devices
-            as divide the batch into parts of at least `MIN_ROWS`.
+            as divide the batch into parts of at least `MIN_ROWS`. Several processes share it with all their devices.
 
     Raises:
-        InputError: there are not so many devices.
+        InputError: there are not so many devices; of several processes, more, or they don't divide the batch.
     """
 
     def __init__(self, batch_size: int, num_devices: int = 0) -> None:
-        devices = jax.local_devices()
+        devices = jax.devices()
         if num_devices > len(devices):
             raise InputError(
                 f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind} here; on a "
                 "CPU, prepare_jax gives it one for each core, if it is called before anything is computed"
             )
+        if jax.process_count() > 1:
+            num_devices = _devices_of_processes(batch_size, num_devices)
         if num_devices == 0:
             most = min(len(devices), batch_size // MIN_ROWS) if devices[0].platform == "cpu" else 1
             num_devices = max((n for n in range(1, most + 1) if batch_size % n == 0), default=1)
-        self.mesh = Mesh(np.array(devices[:num_devices]), (AXIS,))
+        self._set_devices(devices[:num_devices])
+
+    @classmethod
+    def of_process(cls) -> "Replicated":
+        """Over the first device of this process alone, for work that each of several processes does whole."""
+        strategy = cls.__new__(cls)
+        strategy._set_devices(jax.local_devices()[:1])
+        return strategy
+
+    def _set_devices(self, devices: Sequence[jax.Device]) -> None:
+        self.mesh = Mesh(np.array(devices), (AXIS,))
         self._whole = NamedSharding(self.mesh, PartitionSpec())
 
     @property
@@ -70,8 +84,8 @@ class Replicated:
 
     @property
     def first_device(self) -> jax.Device:
-        """On which things are computed that no batch is shared for."""
-        device: jax.Device = self.mesh.devices[0]
+        """Of this process, on which things are computed that no batch is shared for."""
+        device: jax.Device = self.mesh.local_devices[0]
         return device
 
     @property
@@ -86,8 +100,7 @@ class Replicated:
 
     def place(self, tree: Tree) -> Tree:
         """The arrays, whole on each device."""
-        placed: Tree = jax.device_put(tree, self._whole)
-        return placed
+        return place(tree, self._whole)
 
     def place_params(self, params: Params) -> Params:
         """Parameters of the model, whole on each device."""
@@ -113,10 +126,12 @@ class Replicated:
         return shapes
 
     def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
-        """The arrays of a batch, on each device its rows."""
-        rows = PartitionSpec(*[None] * rows_axis, AXIS)
-        placed: Tree = jax.device_put(tree, NamedSharding(self.mesh, rows))
-        return placed
+        """The arrays of a batch, on each device its rows; of several processes each gives its own rows."""
+        return place_rows(tree, self.mesh, PartitionSpec(*[None] * rows_axis, AXIS), rows_axis)
+
+    def rows_of_process(self, batch_size: int) -> RowRange:
+        """The rows of a batch that this process loads."""
+        return rows_of_process(batch_size, self.mesh, PartitionSpec(AXIS))
 
     def take(self, tree: Tree) -> Tree:
         """Arrays from `place`, as ordinary arrays on the first device, without a copy."""
@@ -164,6 +179,22 @@ class Replicated:
         """
         max_size = MAX_PACKED_FOR_COMPILER if shapes_vary else MAX_PACKED_IN_STATE
         return ReplicatedLayout(self, Packing(params, max_size) if isinstance(optimizer, Elementwise) else None)
+
+
+def _devices_of_processes(batch_size: int, num_devices: int) -> int:
+    """All devices of several processes, as none of these may be left without work."""
+    there = jax.device_count()
+    if num_devices not in (0, there):
+        raise InputError(
+            f"num_devices is {num_devices}; {jax.process_count()} processes use all their devices, {there}"
+        )
+    if batch_size % there:
+        below, above = batch_size // there * there, -(-batch_size // there) * there
+        raise InputError(
+            f"batch_size / accumulate is {batch_size}; the processes have {there} devices, which must divide it: "
+            f"it may be {' or '.join(str(size) for size in (below, above) if size)}"
+        )
+    return there
 
 
 class ReplicatedLayout:

@@ -7,7 +7,9 @@ from typing import Any
 
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, Position
+from transformer_jax.training.processes import is_first
 from transformer_jax.training.progress import format_metric
+from transformer_jax.training.shared_run import SharedRun
 
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
 
@@ -29,7 +31,7 @@ def results_of(metrics: Metrics, seconds: Mapping[str, float]) -> dict[str, Any]
 
 
 def write_end(
-    run: RunDirectory,
+    run: RunDirectory | SharedRun,
     create_loggers: Callable[[Path, Position], Sequence[Logger]],
     metrics: Metrics,
     results: Mapping[str, Any],
@@ -47,7 +49,7 @@ def write_end(
     """
     steps = results["steps"]
     with run.held(), run.writing(), contextlib.ExitStack() as closed:
-        loggers = create_loggers(run.path, Position(steps, steps))
+        loggers = create_loggers(run.path, Position(steps, steps)) if is_first() else []
         for logger in loggers:
             closed.callback(logger.close)
         for logger in loggers:

@@ -10,6 +10,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from transformer_jax.data.batch import Batch, Samples, stack_batches
+from transformer_jax.data.local_rows import LocalSamples
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.layer_norms import layers_of
 from transformer_jax.training.memory import Memory
@@ -132,17 +133,17 @@ class StepRunner:
         """The training state that `place` or `start` gave, to be read before the next step."""
         return self._layout.collect(placed)
 
-    def begin_to_compile(self, example: Samples) -> None:
+    def begin_to_compile(self, example: Samples | LocalSamples) -> None:
         """Compile in the background for batches of this example's shapes."""
         batches, count = self._stack(example)
         self.compiled.begin_to_compile(self._state_shapes, batches, count, self._constants)
 
-    def trace(self, example: Samples) -> jax.stages.Traced:
+    def trace(self, example: Samples | LocalSamples) -> jax.stages.Traced:
         """The steps as they are written, for batches of this example's shapes."""
         batches, count = self._stack(example)
         return self.compiled.trace(self._state_shapes, batches, count, self._constants)
 
-    def start(self, state: TrainState, samples: Samples) -> tuple[TrainState, Call]:
+    def start(self, state: TrainState, samples: Samples | LocalSamples) -> tuple[TrainState, Call]:
         """Give the devices the steps of some batches, and do not wait for them.
 
         Args:
@@ -187,5 +188,7 @@ class StepRunner:
         state, sums = lax.fori_loop(0, count, step, (state, sums))
         return self._layout.keep(state), sums
 
-    def _stack(self, samples: Samples) -> tuple[Batch, np.int32]:
+    def _stack(self, samples: Samples | LocalSamples) -> tuple[Batch, np.int32]:
+        if isinstance(samples, LocalSamples):
+            return samples.stacked(self._pace.max_steps)
         return stack_batches(samples, self._batch_size, self._pace.max_steps)

@@ -11,8 +11,10 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from transformer_jax.data.local_rows import RowRange
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.placement import AXES, DATA, FSDP, RULES, path_name, spec_of
+from transformer_jax.training.placing import place, place_rows, rows_of_process
 from transformer_jax.trees import Arrays, Params
 
 GATHERED = "gathered parameters"  # their name for `jax.checkpoint`
@@ -57,8 +59,8 @@ class Sharded:
 
     @property
     def first_device(self) -> jax.Device:
-        """On which things are computed that no batch is shared for."""
-        device: jax.Device = self.mesh.devices.flat[0]
+        """Of this process, on which things are computed that no batch is shared for."""
+        device: jax.Device = self.mesh.local_devices[0]
         return device
 
     @property
@@ -74,8 +76,7 @@ class Sharded:
 
     def place(self, tree: Tree) -> Tree:
         """The arrays, whole on each device."""
-        placed: Tree = jax.device_put(tree, self._whole)
-        return placed
+        return place(tree, self._whole)
 
     def take(self, tree: Tree) -> Tree:
         """Arrays from `place`, as ordinary arrays on the first device."""
@@ -84,17 +85,19 @@ class Sharded:
 
     def place_params(self, params: Params) -> Params:
         """Parameters of the model, on each device its part."""
-        placed: Params = jax.device_put(params, self.shardings(params))
-        return placed
+        return place(params, self.shardings(params))
 
     def shapes_of_params(self, params: Params) -> Params:
         """Shapes and types of parameters on the devices."""
         return _with_shardings(params, self.shardings(params))
 
     def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
-        """The arrays of a batch, on each device its rows."""
-        placed: Tree = jax.device_put(tree, self._rows(rows_axis))
-        return placed
+        """The arrays of a batch, on each device its rows; of several processes each gives its own rows."""
+        return place_rows(tree, self.mesh, self._rows(rows_axis).spec, rows_axis)
+
+    def rows_of_process(self, batch_size: int) -> RowRange:
+        """The rows of a batch that this process loads."""
+        return rows_of_process(batch_size, self.mesh, self._rows(0).spec)
 
     def rows_that_divide(self, rows: int) -> int:
         """The least number of rows, at least `rows`, that the devices can share."""
@@ -147,8 +150,7 @@ class ShardedLayout:
 
     def place(self, state: Tree) -> Tree:
         """A training state on the devices."""
-        placed: Tree = jax.device_put(state, self._strategy.shardings(state))
-        return placed
+        return place(state, self._strategy.shardings(state))
 
     def shapes(self, state: Tree) -> Tree:
         """Shapes and types of a training state on the devices."""

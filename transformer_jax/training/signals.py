@@ -40,10 +40,17 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopRequest:
-    """While active, records the first SIGTERM or SIGINT; a second one ends the process at once."""
+    """While active, records the first SIGTERM or SIGINT; a second one ends the process at once.
 
-    def __init__(self) -> None:
-        self.signal_number: int | None = None  # of the first signal
+    Args:
+        agree: where several processes train together, gives the largest of their numbers: a signal to one of them is
+            then a request to all, from the next `synchronize` on. None for a process alone.
+    """
+
+    def __init__(self, agree: Callable[[float], float] | None = None) -> None:
+        self._agree = agree
+        self._received: int | None = None  # number of the first signal
+        self._agreed: int | None = None
         self._previous: dict[signal.Signals, signal._HANDLER] = {}  # handlers to restore
 
     def __enter__(self) -> "StopRequest":
@@ -53,8 +60,18 @@ class StopRequest:
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        if self.signal_number is not None and error is None:
-            signal.raise_signal(self.signal_number)  # it came too late to be raised here
+        if self._received is not None and error is None:
+            signal.raise_signal(self._received)  # it came too late to be raised here
+
+    @property
+    def signal_number(self) -> int | None:
+        """Of the signal to which the training is to stop."""
+        return self._received if self._agree is None else self._agreed
+
+    def synchronize(self) -> None:
+        """Learn of a signal to another process; all processes call it at the same point."""
+        if self._agree is not None:
+            self._agreed = int(self._agree(self._received or 0)) or None
 
     def raise_if_signalled(self, step: int) -> None:
         """Raise `Interrupted` if a signal was recorded; `step` steps are saved."""
@@ -62,9 +79,9 @@ class StopRequest:
             raise Interrupted(self.signal_number, step)
 
     def _record(self, signal_number: int, frame: FrameType | None) -> None:
-        if self.signal_number is not None:
+        if self._received is not None:
             _end_by(signal_number)
-        self.signal_number = signal_number
+        self._received = signal_number
 
 
 class CommandSignals:

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import jax
 import optax
 
+from transformer_jax.data.local_rows import RowRange
 from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Arrays, Params
 
@@ -54,7 +55,7 @@ class Strategy(Protocol):
 
     @property
     def first_device(self) -> jax.Device:
-        """On which things are computed that no batch is shared for."""
+        """Of this process, on which things are computed that no batch is shared for."""
 
     @property
     def device_kind(self) -> str:
@@ -77,7 +78,10 @@ class Strategy(Protocol):
         """Shapes and types of parameters on the devices."""
 
     def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
-        """The arrays of a batch, on each device its rows."""
+        """The arrays of a batch, on each device its rows; of several processes each gives its own rows."""
+
+    def rows_of_process(self, batch_size: int) -> RowRange:
+        """The rows of a batch that this process loads; a batch of so many rows the devices can share."""
 
     def rows_that_divide(self, rows: int) -> int:
         """The least number of rows, at least `rows`, that the devices can share."""

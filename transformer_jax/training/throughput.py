@@ -89,6 +89,8 @@ class LogThroughput(Callback):
             if peak is not None:
                 scalars["share_of_peak"] = scalars["flops_per_second"] / (peak * len(self._devices))
         for device in self._devices:
+            if device.process_index != jax.process_index():
+                continue
             in_use = (device.memory_stats() or {}).get("bytes_in_use")
             if in_use is not None:
                 scalars[f"bytes_in_use/{device.id}"] = float(in_use)

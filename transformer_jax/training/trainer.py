@@ -14,7 +14,7 @@ from transformer_jax.data.batch import Samples
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader, import_pytorch
 from transformer_jax.errors import InputError
-from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.directory import RunDirectory, run_path
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.runs.provenance import provenance
 from transformer_jax.runs.settings import settings_of
@@ -26,10 +26,12 @@ from transformer_jax.training.hooks import Task
 from transformer_jax.training.initial_params import check_initial, choose_initial
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.process_age import process_age
+from transformer_jax.training.processes import check_same, largest
 from transformer_jax.training.programs import Programs, begin_initial_state, create_programs, without_seed
 from transformer_jax.training.progress import parameter_table, quietly
 from transformer_jax.training.results import results_of, summary, write_end
 from transformer_jax.training.schedules import ignores_num_steps
+from transformer_jax.training.shared_run import SharedRun
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, average_of
 from transformer_jax.trees import Arrays, Params
@@ -55,7 +57,7 @@ class TrainerModule(Evaluator):
         self.steps = 0  # that were trained
         self.began = 0.0  # age of the process, in seconds, when it began to work on this run
         self._is_entered = False  # as a context manager, which keeps the run's directory until its end
-        self._run: RunDirectory | None = None
+        self._run: RunDirectory | SharedRun | None = None
         self._last_programs: list[tuple[Any, Programs]] = []  # at most one, and what it fits; Any: settings, shapes
 
     def __enter__(self: Trainer) -> Trainer:
@@ -71,7 +73,7 @@ class TrainerModule(Evaluator):
             self._run.close()
 
     @property
-    def run(self) -> RunDirectory:
+    def run(self) -> RunDirectory | SharedRun:
         """The directory of the run, after `fit` has begun.
 
         Raises:
@@ -136,9 +138,8 @@ class TrainerModule(Evaluator):
         config, example = self.config, train_loader.example()
         begin = None if initial_params is None else choose_initial(initial_params, programs.shapes.params, config)
         data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants)
-        self._run = run = RunDirectory(
-            config,
-            self.name,
+        check_same({"the data": data})
+        self._run = run = self._open_run(
             data,
             None if begin is None else begin.digest,
             lambda: ignores_num_steps(self.create_schedule, num_steps),
@@ -146,10 +147,10 @@ class TrainerModule(Evaluator):
         try:
             check_initial(config, begin, is_resumed=bool(run.checkpoints.steps))
             self._announce(programs.shapes.params, num_steps)
-            with StopRequest() as request:
+            with StopRequest(largest if jax.process_count() > 1 else None) as request:
                 is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
                 if not (is_trained or train_loader.has_groups):
-                    programs.runner.begin_to_compile(example)
+                    programs.runner.begin_to_compile(self._local_samples(example))
                 import_pytorch()  # while the compiler works
 
                 def first_state() -> TrainState:  # held by nobody else, so that it is freed when the training goes on
@@ -159,7 +160,7 @@ class TrainerModule(Evaluator):
                 with TrainingLoop(
                     programs.runner,
                     first_state(),
-                    train_loader,
+                    self._local_loader(train_loader),
                     lambda state: self._evaluate_state(val_loader, state),
                     run,
                     config,
@@ -168,8 +169,10 @@ class TrainerModule(Evaluator):
                     create_loggers=self.create_loggers,
                     create_callbacks=lambda loggers: self._callbacks(loggers, val_loader),
                 ) as loop:
+                    request.synchronize()
                     request.raise_if_signalled(loop.step)
                     yield loop
+                request.synchronize()
                 request.raise_if_signalled(max(run.checkpoints.steps, default=0))  # it came after the last save
         except BaseException:
             run.close()
@@ -180,7 +183,7 @@ class TrainerModule(Evaluator):
         programs = self._programs_for(train_loader, num_steps)
         evaluated = (
             self.strategy.shapes_of_params(programs.shapes.params),
-            self._pad(train_loader.example()),
+            self._pad(self._local_samples(train_loader.example())),
             self.shared_constants,
         )
         self.config = with_criterion(self.config, self._eval_step.result_shapes(*evaluated))
@@ -235,7 +238,14 @@ class TrainerModule(Evaluator):
             InputError: the run's directory can't be used (see `RunDirectory`).
         """
         self.params = jax.device_put(params)
-        self._run = RunDirectory(self.config, self.name)
+        self._run = self._open_run()
+
+    def _open_run(self, *more: Any) -> RunDirectory | SharedRun:
+        """The run's directory; of several processes the first one holds it."""
+        if jax.process_count() == 1:
+            return RunDirectory(self.config, self.name, *more)
+        path, settings = run_path(self.config, self.name), settings_of(self.name, self.config)
+        return SharedRun(path, settings, lambda: RunDirectory(self.config, self.name, *more))
 
     def _evaluate_state(self, loader: Loader, state: TrainState) -> dict[str, float]:
         """Metrics of the parameters, and of their moving average if there is one."""

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int, Num
 
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
-from transformer_jax.data.loader import StackedSamples
+from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.errors import InputError, check_number, check_sizes
 
 

@@ -9,9 +9,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Int, Shaped
 
 from transformer_jax.data.batch import Samples
+from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
-from transformer_jax.data.loader import StackedSamples
+from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.tasks.translation.byte_text import encode, pad
 
 
@@ -62,7 +63,8 @@ class PairDataset:
 
     def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
         pairs = [self.pairs[index] for index in indices]
-        shape = self.shapes[self.buckets[indices].max()]
+        batch = indices.whole if isinstance(indices, EpochIndices) else indices
+        shape = self.shapes[self.buckets[batch].max()]
         source = pad([encode(pair.source) for pair in pairs], shape.source)
         target = pad([encode(pair.target, delimited=True) for pair in pairs], shape.target)
         return StackedSamples((PairInputs(source, target[:, :-1]), target[:, 1:]))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from transformer_jax.data.loader import numpy_collate
+from transformer_jax.data.stacked_samples import numpy_collate
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.tasks.attention_maps import drawable
 from transformer_jax.tasks.translation.byte_text import characters

@@ -1,0 +1,101 @@
+"""The rows of each batch that one of several processes loads."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from transformer_jax.data.batch import Batch, Samples, as_pair, num_rows
+from transformer_jax.data.epoch_sampler import EpochIndices
+from transformer_jax.data.stacked_samples import StackedSamples, numpy_collate
+
+
+class RowRange(NamedTuple):
+    """Which rows of each batch a process has: from `start` to before `stop`, of `batch_size` rows."""
+
+    start: int
+    stop: int
+    batch_size: int
+
+    def scaled(self, rows: int) -> "RowRange":
+        """The same part of larger or smaller batches, of which the process has `rows` rows."""
+        factor = rows / (self.stop - self.start)
+        return RowRange(*(round(factor * number) for number in self))
+
+    def rows_of(self, count: int, loader_batch_size: int) -> list[int]:
+        """Numbers of this process's rows among `count` rows that are consecutive batches, the last perhaps short.
+
+        Behind the last row of a batch come copies of it, so that each process has as many rows of every batch.
+
+        Args:
+            count: rows, in all processes.
+            loader_batch_size: rows of each batch but the last; at most `batch_size`.
+        """
+        ends = [min(begin + loader_batch_size, count) for begin in range(0, count, loader_batch_size)]
+        begins = range(0, count, loader_batch_size)
+        return [
+            min(begin + row, end - 1)
+            for begin, end in zip(begins, ends, strict=True)
+            for row in range(self.start, self.stop)
+        ]
+
+    def of(self, samples: Samples) -> "LocalSamples":
+        """This process's rows of one batch that was loaded whole."""
+        count = num_rows(as_pair(samples))
+        rows = self.rows_of(count, self.batch_size)
+        return LocalSamples(jax.tree.map(lambda array: np.asarray(array)[rows], samples), count, self.batch_size, self)
+
+
+class LocalSamples(NamedTuple):
+    """A process's rows of consecutive batches, of which others have the rest."""
+
+    samples: Samples  # arrays [num_batches · (rows.stop - rows.start), ...]
+    num_rows: int  # of these batches in all processes, without copies
+    loader_batch_size: int  # rows of each batch but the last
+    rows: RowRange
+
+    def stacked(self, num_batches: int) -> tuple[Batch, np.int32]:
+        """These rows as `stack_batches` gives all of them: `[num_batches, B of this process, ...]`, and a number.
+
+        The batches that are missing are copies of the first one, and count as invalid.
+        """
+        held = -(-self.num_rows // self.loader_batch_size)
+        rows = self.rows.stop - self.rows.start
+        numbers = np.where(np.arange(num_batches) < held, np.arange(num_batches), 0)
+        inputs, targets = jax.tree.map(lambda a: a.reshape(held, rows, *a.shape[1:])[numbers], self.samples)
+        real = np.clip(self.num_rows - self.loader_batch_size * np.arange(num_batches), 0, self.loader_batch_size)
+        valid = np.arange(self.rows.start, self.rows.stop) < real[:, None]
+        return Batch(inputs, targets, valid), np.int32(held)
+
+    def padded(self) -> Batch:
+        """The rows of a single batch, as `pad_batch` gives all of them."""
+        batch: Batch = jax.tree.map(lambda array: array[0], self.stacked(1)[0])
+        return batch
+
+
+class LocalRows:
+    """A data set of which a process loads its rows of each batch alone.
+
+    Args:
+        dataset: gives the samples.
+        rows: of each batch, which this process loads.
+        batch_size: of the loader.
+    """
+
+    def __init__(self, dataset: Any, rows: RowRange, batch_size: int) -> None:  # Any: a data set, of either form
+        self._dataset, self._rows, self._batch_size = dataset, rows, batch_size
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> Samples:
+        samples: Samples = self._dataset[index]
+        return samples
+
+    def __getitems__(self, indices: EpochIndices) -> StackedSamples:
+        """This process's rows of the batches that these indices make up: `LocalSamples` as they are."""
+        chosen = [indices[row] for row in self._rows.rows_of(len(indices), self._batch_size)]
+        mine = EpochIndices(chosen, indices.epoch, whole=indices)
+        has_batches = hasattr(self._dataset, "__getitems__")
+        loaded = self._dataset.__getitems__(mine) if has_batches else [self._dataset[index] for index in mine]
+        return StackedSamples(LocalSamples(as_pair(numpy_collate(loaded)), len(indices), self._batch_size, self._rows))

@@ -1,0 +1,117 @@
+"""What several processes of one training agree on; alone, a process agrees with itself at no cost.
+
+Every function here is called by all processes, in the same order: each waits for the others.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from transformer_jax.errors import InputError
+
+CHUNK_BYTES = 2**24  # of what the first process sends at once
+
+Tree = TypeVar("Tree")
+Value = TypeVar("Value")
+
+
+def is_first() -> bool:
+    """Whether this process is the first, or the only one; it alone prints, logs, draws and writes."""
+    return jax.process_index() == 0
+
+
+def largest(number: float) -> float:
+    """The largest of the processes' numbers, in float32."""
+    if jax.process_count() == 1:
+        return number
+    return float(multihost_utils.process_allgather(np.float32(number)).max())
+
+
+def from_first(function: Callable[[], Value]) -> Value:
+    """What a function returns in the first process, which alone calls it: a JSON value.
+
+    Raises:
+        InputError: the first process's, in all of them.
+    """
+    if jax.process_count() == 1:
+        return function()
+    answer: dict[str, Any] = {}  # Any: JSON
+    error: Exception | None = None
+    if is_first():
+        try:
+            answer = {"value": function()}
+        except (InputError, OSError) as raised:
+            error, answer = raised, {"error": str(raised)}
+    answer = json.loads(_bytes_from_first(json.dumps(answer).encode()))
+    if error is not None:
+        raise error
+    if "error" in answer:
+        raise InputError(answer["error"])
+    value: Value = answer["value"]
+    return value
+
+
+def arrays_from_first(tree: Tree) -> Tree:
+    """The arrays of the first process, bit for bit; the others' give structure, shapes and types."""
+    if jax.process_count() == 1:
+        return tree
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, tree))
+    content = _bytes_from_first(b"".join(leaf.tobytes() for leaf in leaves))
+    received, begin = [], 0
+    for leaf in leaves:
+        received.append(np.frombuffer(content, leaf.dtype, leaf.size, begin).reshape(leaf.shape))
+        begin += leaf.nbytes
+    arrays: Tree = jax.tree.unflatten(structure, received)
+    return arrays
+
+
+def whole(tree: Tree) -> Tree:
+    """NumPy copies of the arrays, whole in each process, also where the processes hold a part each."""
+
+    def copy(leaf: Any) -> np.ndarray:
+        is_split = isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
+        return np.array(multihost_utils.process_allgather(leaf, tiled=True) if is_split else leaf)
+
+    copies: Tree = jax.tree.map(copy, tree)
+    return copies
+
+
+def check_same(values: Mapping[str, object]) -> None:
+    """Check that the processes were started with the same values, by name.
+
+    Raises:
+        InputError: one differs from the first process's; it says which and how.
+    """
+    if jax.process_count() == 1:
+        return
+    texts = {name: str(value) for name, value in values.items()}
+    expected = from_first(lambda: texts)
+    differing = [name for name in expected if expected[name] != texts.get(name)]
+    if largest(bool(differing)):
+        found = ", ".join(
+            f"{name} is {texts.get(name)} in process {jax.process_index()} and {expected[name]} in process 0"
+            for name in differing
+        )
+        raise InputError(
+            f"{found}; all processes must be started with the same" if found else "another process's settings differ"
+        )
+
+
+def _bytes_from_first(content: bytes) -> bytes:
+    """The first process's bytes. Added up as integers, to which the others add zeros."""
+    size = int(largest(len(content) // CHUNK_BYTES if is_first() else 0)) * CHUNK_BYTES
+    size += int(largest(len(content) % CHUNK_BYTES if is_first() else 0))  # apart, since float32 is exact to 2**24
+    received = []
+    for begin in range(0, size, CHUNK_BYTES):
+        # Of few lengths, each of which is compiled once.
+        length = min(CHUNK_BYTES, 1 << max(10, (size - begin - 1).bit_length()))
+        chunk = np.zeros(length, np.uint8)
+        if is_first():
+            part = np.frombuffer(content[begin : begin + length], np.uint8)
+            chunk[: part.size] = part
+        received.append(np.asarray(multihost_utils.broadcast_one_to_all(chunk.view(np.uint32))).tobytes())
+    return b"".join(received)[:size]
