@@ -1,8 +1,8 @@
-"""Trainings on eight CPU devices, in a process of their own: `python mesh_runs.py TASK DIRECTORY SETTINGS…`.
+"""Trainings on CPU devices, in a process of their own, or in several: `python mesh_runs.py TASK DIRECTORY SETTINGS…`.
 
 Each SETTINGS is a JSON object; `stop_after` in it ends the training after that epoch. It prints a JSON list: for each
-of them the losses of all steps, the last metrics, and the share of the parameters and of the optimizer's state that the
-fullest device holds, at the start and at the end.
+of them the losses of all steps, the last metrics, the share of the parameters and of the optimizer's state that the
+fullest device of this process holds, at the start and at the end, and the rows of training batches that it loaded.
 """
 
 import json
@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from transformer_jax import DigitsConfig, ReverseConfig, TranslationConfig
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer, anomaly_data
 from transformer_jax.tasks.reverse import ReverseTrainer, reverse_data
 from transformer_jax.tasks.translation.task import TranslationTrainer, translation_data
 from transformer_jax.training.callbacks import Callback, Step
+from transformer_jax.training.compilation import prepare_jax
+from transformer_jax.training.processes import whole
 
 SMALL = {"max_epochs": 1, "eval_every": 1, "warmup": 5, "log_every": 10}
 TASKS = {
@@ -48,6 +51,26 @@ def share_of_fullest(tree: Any) -> float:
     return max(held.values()) / sum(leaf.size for leaf in leaves)
 
 
+class CountingRows:
+    """A data set that counts the rows it is asked for."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset, self.rows = dataset, 0
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[index]
+
+    def __getitems__(self, indices: Any) -> Any:
+        self.rows += len(indices)
+        return self._dataset.__getitems__(indices)
+
+
 def train(task: str, directory: Path, settings: dict[str, Any]) -> dict[str, Any]:
     trainer_class, config_class, load_data, small = TASKS[task]
     losses: list[float] = []
@@ -63,14 +86,17 @@ def train(task: str, directory: Path, settings: dict[str, Any]) -> dict[str, Any
     Trainer.__name__ = trainer_class.__name__
     stop_after = settings.pop("stop_after", None)
     config = config_class(**small | settings, checkpoint_dir=directory, quiet=True)
+    prepare_jax(config)
     data = load_data(config)
+    data.train_loader.dataset = counting = CountingRows(data.train_loader.dataset)
     trainer = Trainer(config.resolved(len(data.train_loader)), data.constants)
     with trainer, trainer.training(data.train_loader, data.val_loader) as loop:
         shares = [share_of_fullest((loop.state.params, loop.state.opt_state))]
         loop.train_until(loop.num_steps if stop_after is None else stop_after * loop.steps_per_epoch)
         shares.append(share_of_fullest((loop.state.params, loop.state.opt_state)))
         metrics = trainer.run.checkpoints.metrics(loop.step)
-    return {"losses": losses, "metrics": metrics, "shares": shares}
+    params = [float(np.abs(leaf).sum(dtype=np.float64)) for leaf in jax.tree.leaves(whole(loop.state.params))]
+    return {"losses": losses, "metrics": metrics, "shares": shares, "rows": counting.rows, "params": params}
 
 
 if __name__ == "__main__":

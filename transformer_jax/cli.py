@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import jax
 import tyro
+from jax.errors import JaxRuntimeError
 
 from transformer_jax.config import TrainingConfig, setting
 from transformer_jax.errors import InputError
@@ -45,6 +47,10 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
             signals.raise_if_signalled()
     except (InputError, FloatingPointError, OSError, Interrupted, Stopped) as error:
         _exit(error)
+    except JaxRuntimeError as error:
+        if not jax.distributed.is_initialized():
+            raise
+        _exit_without(error)
     finally:
         end_at_signals()
         gc.freeze()  # the process ends: a last garbage collection takes a second
@@ -203,6 +209,18 @@ def _exit(error: BaseException) -> NoReturn:
             with contextlib.suppress(io.UnsupportedOperation):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(status)
+
+
+def _exit_without(error: JaxRuntimeError) -> NoReturn:
+    """End one of several processes, which has lost another, without waiting for that one."""
+    reason = str(error).splitlines()[0]
+    line = (
+        f"another process of this training has died ({reason:.200}); the same commands go on from the newest checkpoint"
+    )
+    with contextlib.suppress(OSError):
+        _flush_output()
+        os.write(2, f"{Path(sys.argv[0]).name}: error: {line}\n".encode())
+    os._exit(1)
 
 
 def _flush_output() -> None:

@@ -28,7 +28,8 @@ def join_processes(config: TrainingConfig) -> None:
     """
     if not config.distributed or jax.distributed.is_initialized():
         return
-    explain_runtime_errors()
+    where = "at the coordinator that JAX found" if config.coordinator is None else f"at {config.coordinator}"
+    explain_runtime_errors(f"{where} in {config.connect_timeout:g} seconds (connect_timeout)")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM
     try:

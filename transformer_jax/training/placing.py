@@ -21,8 +21,9 @@ def place(tree: Tree, shardings: Any) -> Tree:  # Any: a sharding, or a tree of 
         return placed
 
     def place_array(leaf: Any, sharding: NamedSharding) -> jax.Array:  # Any: an array, or a typed key
-        if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
-            return leaf
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:  # it is on all processes' devices
+            placed_before: jax.Array = jax.device_put(leaf, sharding)
+            return placed_before
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             key: jax.Array = jax.random.wrap_key_data(place_array(jax.random.key_data(leaf), sharding))
             return key

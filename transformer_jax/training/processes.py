@@ -91,14 +91,19 @@ def check_same(values: Mapping[str, object]) -> None:
     texts = {name: str(value) for name, value in values.items()}
     expected = from_first(lambda: texts)
     differing = [name for name in expected if expected[name] != texts.get(name)]
-    if largest(bool(differing)):
-        found = ", ".join(
-            f"{name} is {texts.get(name)} in process {jax.process_index()} and {expected[name]} in process 0"
-            for name in differing
-        )
-        raise InputError(
-            f"{found}; all processes must be started with the same" if found else "another process's settings differ"
-        )
+    mine = ", ".join(
+        f"{name} is {texts.get(name)} in process {jax.process_index()} and {expected[name]} in process 0"
+        for name in differing
+    )
+    found = [text for text in _gathered(mine) if text]
+    if found:
+        raise InputError(f"{found[0]}; all processes must be started with the same")
+
+
+def _gathered(text: str, size: int = 1000) -> list[str]:
+    """The text of each process, cut to a number of bytes."""
+    content = np.frombuffer(text.encode()[:size].ljust(size, b"\0"), np.uint8)
+    return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in multihost_utils.process_allgather(content)]
 
 
 def _bytes_from_first(content: bytes) -> bytes:

@@ -23,25 +23,29 @@ FATAL = re.compile(rb"F\d{4} ")
 TASKS = re.compile(rb"unhealthy.*?:\n([\d, ]+)\n", re.DOTALL)
 
 
-def explain_runtime_errors() -> None:
-    """Send this process's standard error through the script below, from now on."""
+def explain_runtime_errors(meeting: str) -> None:
+    """Send this process's standard error through the script below, from now on.
+
+    Args:
+        meeting: where and when the processes are to meet, for the error that they did not.
+    """
     reading, writing = os.pipe()
     # In a session of its own, so that it outlives the signals that a terminal sends to a whole command.
     subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__], stdin=reading, stdout=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-I", "-S", __file__, meeting],
+        stdin=reading,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
     )
     os.close(reading)
     os.dup2(writing, 2)
     os.close(writing)
 
 
-def explanation(messages: bytes) -> str:
+def explanation(messages: bytes, meeting: str) -> str:
     """The line for the messages with which the runtime has ended a process."""
     if b"RegisterTask" in messages:
-        return (
-            "error: not all processes met in time (connect_timeout): the coordinator's address is wrong, or one was "
-            "not started"
-        )
+        return f"error: not all processes met {meeting}: the address is wrong, or one was not started"
     dead = TASKS.search(messages)
     which = f"process {dead.group(1).decode().strip()}" if dead else "process 0, or the network to it,"
     return f"error: {which} of this training has died; the same commands go on from the newest checkpoint"
@@ -62,7 +66,7 @@ def pieces(read: Iterator[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def forward(read: Iterator[bytes], write: Callable[[bytes], object]) -> None:
+def forward(read: Iterator[bytes], write: Callable[[bytes], object], meeting: str) -> None:
     """Write what is read without the runtime's messages; a line for a fatal one, unless another error was written."""
     messages, is_message, is_fatal, has_error, at_start = b"", False, False, False, True
     for piece in pieces(read):
@@ -77,8 +81,8 @@ def forward(read: Iterator[bytes], write: Callable[[bytes], object]) -> None:
         else:
             write(piece)
     if is_fatal and not has_error:
-        write(explanation(messages).encode() + b"\n")
+        write(explanation(messages, meeting).encode() + b"\n")
 
 
 if __name__ == "__main__":
-    forward(iter(lambda: os.read(0, 2**16), b""), lambda piece: os.write(2, piece))
+    forward(iter(lambda: os.read(0, 2**16), b""), lambda piece: os.write(2, piece), sys.argv[1])

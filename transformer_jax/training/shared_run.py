@@ -104,6 +104,10 @@ class SharedCheckpoints:
         """The step of the best evaluated checkpoint, None before the first evaluation."""
         return from_first(lambda: self._first.best_step)
 
+    def metrics(self, step: int) -> dict[str, float] | None:
+        """The metrics of the evaluation at a step, None if it was not evaluated."""
+        return from_first(lambda: self._first.metrics(step))
+
     def newest(self, like: PyTree) -> Checkpoint | None:
         """The newest checkpoint that is intact, None if there is none; `like` as in `Checkpoints.newest`."""
         return self._shared(lambda like: self._first.newest(like), like)
