@@ -3,10 +3,14 @@
 `python benchmarks/loading.py` takes about half a minute on two CPU cores.
 """
 
+import atexit
 import dataclasses
 import functools
 import statistics
+import tempfile
 import time
+from pathlib import Path
+from typing import Literal
 
 import jax
 import numpy as np
@@ -14,7 +18,8 @@ import tyro
 
 from transformer_jax.data.batch import pad_batch
 from transformer_jax.data.loader import make_loader
-from transformer_jax.tasks.anomaly.sets import AnomalySets
+from transformer_jax.tasks.anomaly.mapped_rows import MappedRows, open_rows
+from transformer_jax.tasks.anomaly.sets import AnomalySets, SetsOfRows
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer, Cifar100Config
 
 
@@ -25,6 +30,16 @@ class Settings:
     epochs: int = 3  # that are loaded
     steps: int = 60  # that are computed
     num_workers: int = 0  # processes that load data
+    features_on: Literal["device", "host"] = "device"  # where the table lies; host: a mapped file
+
+
+def mapped(features: np.ndarray) -> MappedRows:
+    """The features in a file that is removed at the end."""
+    directory = tempfile.TemporaryDirectory()
+    atexit.register(directory.cleanup)
+    path = Path(directory.name) / "features.npy"
+    np.save(path, features)
+    return open_rows(path)
 
 
 def measure(settings: Settings) -> None:
@@ -33,15 +48,17 @@ def measure(settings: Settings) -> None:
     labels = rng.permutation(np.repeat(np.arange(100), 450))
     features = rng.normal(size=(len(labels), 512)).astype(np.float32)
     config = Cifar100Config()
+    on_host = settings.features_on == "host"
     sets = AnomalySets(labels, config.set_size, seed=0, redraw=True)
-    loader = make_loader(sets, config.batch_size, shuffle=True, drop_last=True, num_workers=settings.num_workers)
+    dataset = SetsOfRows(sets, mapped(features)) if on_host else sets
+    loader = make_loader(dataset, config.batch_size, shuffle=True, drop_last=True, num_workers=settings.num_workers)
     loading = []
     for epoch in range(settings.epochs):
         start = time.perf_counter()
         batches = sum(1 for _ in loader.epoch(epoch))
         loading.append(time.perf_counter() - start)
 
-    trainer = AnomalyTrainer(config, constants=features)
+    trainer = AnomalyTrainer(config, constants=None if on_host else features)
     batch = pad_batch(next(iter(loader)), config.batch_size)
     num_steps = batches * config.max_epochs
     state = trainer.initial_state(loader.example(), num_steps)

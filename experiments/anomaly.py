@@ -1,7 +1,8 @@
 """Train a Transformer to find the odd one out: `python experiments/anomaly.py --help` explains the settings.
 
 `--dataset digits` takes 15 seconds on two CPU cores and reaches about 99 % on test. `--dataset cifar100` wants a GPU
-for the ResNet's features. Without `--dataset`, CIFAR-100 is taken where it lies under `--data-dir`, else the digits.
+for the ResNet's features. `--dataset files` takes features of your own, which may be larger than memory. Without
+`--dataset`, CIFAR-100 is taken where it lies under `--data-dir`, else the digits.
 """
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -10,6 +11,7 @@ if __name__ == "__main__":  # the imports below take seconds
     end_at_signals()
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -21,19 +23,25 @@ from transformer_jax.tasks.anomaly.task import (
     AnomalyConfig,
     Cifar100Config,
     DigitsConfig,
+    FilesConfig,
     default_config,
     train_anomaly,
 )
 
 TASK = "SetAnomalyTask_"  # begins the tasks' names
+CONFIGS: Mapping[Literal["cifar100", "digits", "files"], type[AnomalyConfig]] = {
+    "cifar100": Cifar100Config,
+    "digits": DigitsConfig,
+    "files": FilesConfig,
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetChoice:
     """The images that the sets are made of; each data set has defaults and flags of its own."""
 
-    # images of the sets; auto is cifar100 if it lies under data_dir, else digits
-    dataset: Literal["auto", "cifar100", "digits"] = setting("auto", group="task")
+    # images of the sets; auto is cifar100 if it lies under data_dir, else digits; files are --features and --labels
+    dataset: Literal["auto", "cifar100", "digits", "files"] = setting("auto", group="task")
     data_dir: Path = Path("data")  # directory of CIFAR-100 and its features
 
 
@@ -43,7 +51,7 @@ def read_config(arguments: list[str]) -> AnomalyConfig:
     if choice.dataset == "auto":
         default = default_config(choice.data_dir)
     else:
-        default = {"cifar100": Cifar100Config, "digits": DigitsConfig}[choice.dataset](data_dir=choice.data_dir)
+        default = CONFIGS[choice.dataset](data_dir=choice.data_dir)
     return parse(type(default), others, default=default, task=f"{TASK}{default.dataset}", choices=DatasetChoice)
 
 
@@ -52,8 +60,8 @@ def _choice_in(file: ConfigFile | None) -> DatasetChoice:
     if file is None:
         return DatasetChoice()
     if file.is_run:
-        return DatasetChoice("cifar100" if file.task == f"{TASK}cifar100" else "digits")
-    return DatasetChoice(**file.values(DatasetChoice, [*type_hints(DigitsConfig), *type_hints(Cifar100Config)]))
+        return DatasetChoice(next((name for name in CONFIGS if file.task == f"{TASK}{name}"), "digits"))
+    return DatasetChoice(**file.values(DatasetChoice, [name for c in CONFIGS.values() for name in type_hints(c)]))
 
 
 if __name__ == "__main__":

@@ -297,4 +297,4 @@ def test_the_help_of_each_experiment_lists_its_flags_without_residue(script):
     assert list(sections(text)) == ["task", "model", "training", "run", "machine", "options"]
     assert "Rules for a run's directory, in this order:" in text
     if script == "anomaly.py":
-        assert "--dataset {auto,cifar100,digits}" in sections(text)["task"]
+        assert "--dataset {auto,cifar100,digits,files}" in sections(text)["task"]

@@ -22,7 +22,14 @@ CONFIGS = {config_class.__name__: config_class for config_class in configs_below
 
 
 def test_every_task_has_its_settings():
-    assert CONFIGS.keys() >= {"ReverseConfig", "AnomalyConfig", "DigitsConfig", "Cifar100Config", "TranslationConfig"}
+    assert CONFIGS.keys() >= {
+        "ReverseConfig",
+        "AnomalyConfig",
+        "DigitsConfig",
+        "Cifar100Config",
+        "FilesConfig",
+        "TranslationConfig",
+    }
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -40,8 +47,9 @@ def test_a_field_with_another_default_keeps_its_marks(name):
     ("name", "of_model", "neutral"),
     [
         ("ReverseConfig", {"input_dropout_prob"}, set()),
-        ("DigitsConfig", {"input_dropout_prob"}, {"data_dir"}),
-        ("Cifar100Config", {"input_dropout_prob"}, {"data_dir", "features_dir"}),
+        ("DigitsConfig", {"input_dropout_prob"}, {"data_dir", "features_on"}),
+        ("Cifar100Config", {"input_dropout_prob"}, {"data_dir", "features_dir", "features_on"}),
+        ("FilesConfig", {"input_dropout_prob"}, {"data_dir", "features_on"}),
         ("TranslationConfig", {"dim_feedforward"}, {"beam_width", "length_penalty"}),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.data_files import read_data_file
-from transformer_jax.tasks.translation.pair_files import read_pairs
+from transformer_jax.tasks.translation.pairs_in_file import read_pairs
 
 
 def strange(directory: Path, kind: str) -> Path:
@@ -31,7 +31,7 @@ def strange(directory: Path, kind: str) -> Path:
             path.mkdir()
         case "too large":
             with path.open("wb") as file:
-                file.truncate(2**40)
+                file.truncate(2**41)
         case "overlong":
             path = directory / ("a" * 256)
         case "overlong as a whole":
@@ -53,7 +53,7 @@ def strange(directory: Path, kind: str) -> Path:
         ("link to a device", "not a regular file; pipes, sockets and devices are not read"),
         ("link to itself", "Too many levels of symbolic links"),
         ("directory", "Is a directory"),
-        ("too large", "1099511627776 bytes; it may have at most 2147483648"),
+        ("too large", "2199023255552 bytes; it may have at most 1099511627776"),
         ("overlong", "File name too long"),
         ("overlong as a whole", "File name too long"),
         ("not UTF-8", "No such file or directory"),

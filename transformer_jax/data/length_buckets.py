@@ -43,12 +43,15 @@ def choose_shapes(
         raise InputError(f"max_shapes is {max_shapes}; it must be at least 1")
     sizes = np.maximum(source_lengths, target_lengths)
     boundaries = np.unique(np.linspace(sizes.min(), sizes.max(), NUM_CANDIDATES).astype(int))
-    below = sizes <= boundaries[:, None]  # [boundary N]
-    shapes = [Shape(int(source_lengths[pairs].max()), int(target_lengths[pairs].max())) for pairs in below]
+    below = (sizes <= boundary for boundary in boundaries)  # one [N] at a time, which may be large
+    shapes_and_sizes = [
+        (Shape(int(source_lengths[pairs].max()), int(target_lengths[pairs].max())), int(pairs.sum())) for pairs in below
+    ]
+    shapes, num_below = zip(*shapes_and_sizes, strict=True)
     last = len(boundaries) - 1
     num_shapes = min(max_shapes, len(boundaries))
     choices = np.array([(*choice, last) for choice in combinations(range(last), num_shapes - 1)])  # [choice shape]
-    num_pairs = np.diff(below.sum(1)[choices], axis=1, prepend=0)
+    num_pairs = np.diff(np.array(num_below)[choices], axis=1, prepend=0)
     positions = (num_pairs * np.array(shapes).sum(1)[choices]).sum(1)  # [choice], in all padded pairs together
     return [shapes[index] for index in choices[positions.argmin()]]
 

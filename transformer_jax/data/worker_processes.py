@@ -11,6 +11,8 @@ from multiprocessing.process import BaseProcess
 
 from transformer_jax.errors import InputError
 
+OF_WORKER = "Caught InputError in DataLoader worker"  # begins PyTorch's message; the worker's traceback follows
+
 _started: list[BaseProcess] = []
 
 
@@ -61,10 +63,15 @@ class WorkerProcesses:
         """A block that waits for the processes.
 
         Raises:
-            InputError: the block failed because one of them is dead.
+            InputError: the block failed because one of them is dead, or raised an `InputError`.
         """
         try:
             yield
+        except InputError as error:
+            message = str(error)
+            if not message.startswith(OF_WORKER):
+                raise
+            raise InputError(message.rpartition(f"{InputError.__name__}: ")[2].strip()) from error
         except RuntimeError as error:
             for process in self._processes:
                 if not process.is_alive():

@@ -25,6 +25,7 @@ TRAINERS = {
     "ReverseTask": ("reverse", "ReverseTrainer"),
     "SetAnomalyTask_digits": ("anomaly.task", "AnomalyTrainer"),
     "SetAnomalyTask_cifar100": ("anomaly.task", "AnomalyTrainer"),
+    "SetAnomalyTask_files": ("anomaly.task", "AnomalyTrainer"),
     "TranslationTask": ("translation.task", "TranslationTrainer"),
 }
 

@@ -1,11 +1,14 @@
 """Files of sentence pairs: what is read, how it is split, and what each bad line says."""
 
+import numpy as np
 import pytest
 
 from transformer_jax.data.length_buckets import Shape
 from transformer_jax.errors import InputError
+from transformer_jax.tasks.translation import pairs_in_file
 from transformer_jax.tasks.translation.padded_pairs import PairDataset, TextPair
-from transformer_jax.tasks.translation.pair_files import load_pairs, read_pairs, split_pairs, summary
+from transformer_jax.tasks.translation.pair_files import load_pairs, split_pairs, summary
+from transformer_jax.tasks.translation.pairs_in_file import read_pairs
 
 
 @pytest.fixture
@@ -20,9 +23,17 @@ def file(tmp_path):
 
 def test_two_columns_are_read_and_further_ones_ignored(file):
     path = file("Go.\tVa !\tCC-BY 2.0\nHi.\tSalut !\nRun!\t走れ\t\t\n".encode())
-    assert read_pairs(path) == [TextPair("Go.", "Va !"), TextPair("Hi.", "Salut !"), TextPair("Run!", "走れ")]
+    assert list(read_pairs(path)) == [TextPair("Go.", "Va !"), TextPair("Hi.", "Salut !"), TextPair("Run!", "走れ")]
 
 
+@pytest.fixture(params=[pairs_in_file.MAX_HELD_BYTES, 0], ids=["in memory", "mapped"])
+def either_way(request, monkeypatch):
+    """Files are held in memory, and mapped."""
+    monkeypatch.setattr(pairs_in_file, "MAX_HELD_BYTES", request.param)
+    monkeypatch.setattr(pairs_in_file, "BLOCK_BYTES", 3)
+
+
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize(
     "content",
     [
@@ -36,14 +47,15 @@ def test_two_columns_are_read_and_further_ones_ignored(file):
     ids=["no line end", "Unix", "Windows", "byte order mark", "blank lines at the end", "spaces"],
 )
 def test_what_is_no_text_is_left_off(file, content):
-    assert read_pairs(file(content)) == [TextPair("a", "b"), TextPair("c", "d")]
+    assert list(read_pairs(file(content))) == [TextPair("a", "b"), TextPair("c", "d")]
 
 
 def test_only_a_newline_ends_a_line(file):
     path = file("a\u2028b\x0bc\x85d\te\n".encode())
-    assert read_pairs(path) == [TextPair("a\u2028b\x0bc\x85d", "e")]
+    assert list(read_pairs(path)) == [TextPair("a\u2028b\x0bc\x85d", "e")]
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -152,24 +164,33 @@ def test_a_bad_line_of_another_file_is_named_with_that_file(file):
         load_pairs(file(LINES), test_path=empty)
 
 
-PAIRS = [TextPair(f"source {number % 307}", f"target {number}") for number in range(613)]
+@pytest.fixture
+def many_pairs(file):
+    """Pairs of 307 sources, two of each but for one."""
+    return read_pairs(file("".join(f"source {number % 307}\ttarget {number}\n" for number in range(613)).encode()))
 
 
-def test_a_source_is_in_one_split_with_all_its_targets():
-    splits = split_pairs(PAIRS, seed=0)
+def test_a_source_is_in_one_split_with_all_its_targets(many_pairs):
+    splits = split_pairs(many_pairs, seed=0)
     train, val, test = ({pair.source for pair in pairs} for pairs in splits)
     assert (len(train), len(val), len(test)) == (277, 15, 15)
     assert len(train | val | test) == 307
-    assert sorted(pair.target for pairs in splits for pair in pairs) == sorted(pair.target for pair in PAIRS)
+    assert sorted(pair.target for pairs in splits for pair in pairs) == sorted(pair.target for pair in many_pairs)
 
 
-def test_the_split_is_a_function_of_the_seed():
-    assert split_pairs(PAIRS, seed=0) == split_pairs(PAIRS, seed=0)
-    assert split_pairs(PAIRS, seed=0)[2] != split_pairs(PAIRS, seed=1)[2]
+def test_the_split_is_a_function_of_the_seed_and_the_sources_in_their_order(many_pairs):
+    def held_out(seed: int) -> list[int]:
+        _, val, test = split_pairs(many_pairs, seed=seed)
+        return [int(pair.target.removeprefix("target ")) for pairs in (test, val) for pair in pairs]
+
+    assert held_out(0) == held_out(0) != held_out(1)
+    order = np.random.default_rng(0).permutation(307)
+    expected = [n for part in (order[:15], order[15:30]) for n in range(613) if n % 307 in part]
+    assert held_out(0) == expected
 
 
-def test_held_out_sources_have_a_limit():
-    pairs = [TextPair(str(number), "x") for number in range(50_000)]
+def test_held_out_sources_have_a_limit(file):
+    pairs = read_pairs(file("".join(f"{number}\tx\n" for number in range(50_000)).encode()))
     assert [len(part) for part in split_pairs(pairs, seed=0)] == [46_000, 2_000, 2_000]
 
 

@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Collection
 from math import prod
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from transformer_jax.tasks.data_files import read_data_file
 
 MAX_BYTES = 2**28  # of an array, and of a file but for its directory; the features of CIFAR-100 take 205 MB in float64
 DIRECTORY_BYTES = 2**20
+HEADER_BYTES = 2**16 + 10  # of an `.npy`, at most
 MAGIC = b"\x93NUMPY\x01\x00"  # of a plain array; the later versions are for longer headers
 
 # As NumPy writes it. NumPy's own reader evaluates the header as Python, which a deep one makes fail in many ways.
@@ -53,21 +55,45 @@ def read_npz(path: Path, wanted: str, optional: Collection[str] = ()) -> dict[st
         ) from error
 
 
-def as_array(content: bytes) -> np.ndarray:
-    """The array that an `.npy` file holds; it shares the memory of `content`.
+class Header(NamedTuple):
+    """What the header of an `.npy` file says, and where the elements begin."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_fortran: bool
+    start: int  # bytes before the first element
+
+
+def read_header(content: bytes, size: int) -> Header:
+    """The header of an `.npy` file.
+
+    Args:
+        content: the first `HEADER_BYTES` of the file, or more.
+        size: bytes in the whole file.
 
     Raises:
-        ValueError: the content is no plain array's, or not as long as its header says.
+        ValueError: the content is no plain array's, or the file not as long as its header says.
     """
     start = len(MAGIC) + 2 + int.from_bytes(content[len(MAGIC) : len(MAGIC) + 2], "little")
     header = HEADER.fullmatch(content[len(MAGIC) + 2 : start])
     if not (content.startswith(MAGIC) and header):
         raise ValueError("the header of an array is damaged, or of objects that are no numbers")
     dtype = np.dtype(header[1].decode())
-    shape = tuple(int(size) for size in header[3].split(b",") if size.strip())
-    if (size := prod(shape) * dtype.itemsize) != len(content) - start:
-        raise ValueError(f"an array of the shape {list(shape)} has {size} bytes; there are {len(content) - start}")
-    return np.frombuffer(content, dtype, offset=start).reshape(shape, order="F" if header[2] == b"True" else "C")
+    shape = tuple(int(length) for length in header[3].split(b",") if length.strip())
+    if (expected := prod(shape) * dtype.itemsize) != size - start:
+        raise ValueError(f"an array of the shape {list(shape)} has {expected} bytes; there are {size - start}")
+    return Header(dtype, shape, header[2] == b"True", start)
+
+
+def as_array(content: bytes) -> np.ndarray:
+    """The array that an `.npy` file holds; it shares the memory of `content`.
+
+    Raises:
+        ValueError: as `read_header`.
+    """
+    header = read_header(content, len(content))
+    elements = np.frombuffer(content, header.dtype, offset=header.start)
+    return elements.reshape(header.shape, order="F" if header.is_fortran else "C")
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float, Num
@@ -10,7 +10,15 @@ from jaxtyping import Float, Num
 from transformer_jax.config import TrainingConfig, check_at_least, check_memory, setting
 from transformer_jax.errors import InputError, check_probability
 from transformer_jax.tasks.anomaly.features import check_resolution
-from transformer_jax.tasks.anomaly.tables import FeatureTable, cifar100_table, digits_features, digits_table
+from transformer_jax.tasks.anomaly.tables import (
+    FeatureTable,
+    cifar100_table,
+    digits_features,
+    digits_table,
+    files_table,
+)
+
+MAX_TABLE_BYTES = 2**30  # of a table of features on the devices, where the settings leave the choice
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,6 +40,9 @@ class AnomalyConfig(TrainingConfig):
     dropout_prob: float = setting(0.1, of_model=True)  # dropout probability in the encoder and the output network
     input_dropout_prob: float = setting(0.1, of_model=True)  # dropout probability of the image features
     data_dir: Path = setting(Path("data"), machine=True)  # directory of CIFAR-100 and its features
+    # where the table of features lies: on the device, on the host, which sends each batch's rows, or auto: host if
+    # it is larger than 1 GiB
+    features_on: Literal["auto", "device", "host"] = setting("auto", machine=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,6 +54,11 @@ class AnomalyConfig(TrainingConfig):
     def table(self) -> FeatureTable:
         """Features, label and split of every image."""
         raise NotImplementedError
+
+    def keeps_on_host(self, table: FeatureTable) -> bool:
+        """Whether the table of features stays on the host, which sends the rows of each batch."""
+        is_large = table.features.nbytes > MAX_TABLE_BYTES
+        return {"device": False, "host": True, "auto": is_large}[self.features_on]
 
     def features_of(self, images: Num[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """The features of images.
@@ -99,3 +115,27 @@ class Cifar100Config(AnomalyConfig):
             f"inputs has shape {images.shape}, images; it must be their features, [S, 512] or [B, S, 512], as "
             "transformer_jax.tasks.anomaly.resnet34.ResNet34Features computes them"
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FilesConfig(AnomalyConfig):
+    """Find the odd one among images whose features and labels are in files of your own.
+
+    The features may be larger than memory: only the rows of a batch are read.
+    """
+
+    dataset: ClassVar[str] = "files"
+    image_shape: ClassVar[tuple[int, ...]] = ()
+    features: Path | None = None  # .npy of the images' features, [images, features], mapped
+    labels: Path | None = None  # .npy of the images' classes, whole numbers, [images]
+    max_epochs: int = 60  # passes over the training set
+    lr: float = 1e-3  # peak learning rate of the cosine schedule
+
+    def table(self) -> FeatureTable:
+        if self.features is None or self.labels is None:
+            name = "features" if self.features is None else "labels"
+            raise InputError(f"{name} is None; it must be an .npy file (--{name})")
+        return files_table(self.features, self.labels)
+
+    def features_of(self, images: Num[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+        raise InputError(f"inputs has shape {images.shape}; it must be features, [S, F] or [B, S, F]")

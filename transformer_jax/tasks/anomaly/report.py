@@ -1,14 +1,14 @@
 """Report on a trained anomaly model: its mistakes, the effect of permuting a set, pictures of its attention."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 
-from transformer_jax.data.batch import Samples, pad_rows
+from transformer_jax.data.batch import pad_rows
+from transformer_jax.data.loader import Loader, numpy_collate
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
-from transformer_jax.tasks.anomaly.tables import FeatureTable
+from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.training.trainer import TrainerModule
 
 
@@ -25,24 +25,25 @@ class Predictions(NamedTuple):
         return np.flatnonzero(self.probabilities.argmax(-1) != self.positions)
 
 
-def predict_sets(trainer: TrainerModule, loader: Iterable[Samples]) -> Predictions:
-    """Predict the anomaly of every set of a loader."""
+def predict_sets(trainer: TrainerModule, loader: Loader) -> Predictions:
+    """Predict the anomaly of every set of a loader, which gives all of them in order, always the same."""
     parts = []
-    for indices, positions in loader:
-        padded = pad_rows(indices, trainer.config.batch_size)  # one shape, one compilation
-        probabilities = _softmax(trainer.forward(padded)[..., 0])
-        parts.append((indices, positions, probabilities[: len(indices)]))
-    return Predictions(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    for inputs, positions in loader:
+        padded = pad_rows(inputs, trainer.config.batch_size)  # one shape, one compilation
+        parts.append(_softmax(trainer.forward(padded)[..., 0])[: len(positions)])
+    return Predictions(*cast(AnomalySets, loader.dataset).draw(0), np.concatenate(parts))
 
 
-def permutation_error(trainer: TrainerModule, indices: Int[np.ndarray, "B S"], seed: int = 0) -> float:
+def permutation_error(
+    trainer: TrainerModule, inputs: Int[np.ndarray, "B S"] | Float[np.ndarray, "B S F"], seed: int = 0
+) -> float:
     """Largest change of a logit when each set of a batch is permuted and the logits are put back in order.
 
     For a permutation-equivariant model it is the error of rounding.
     """
-    order = np.random.default_rng(seed).permuted(np.tile(np.arange(indices.shape[1]), (len(indices), 1)), axis=1)
-    logits = trainer.forward(indices)[..., 0]  # [B S]
-    permuted = trainer.forward(np.take_along_axis(indices, order, axis=1))[..., 0]
+    order = np.random.default_rng(seed).permuted(np.tile(np.arange(inputs.shape[1]), (len(inputs), 1)), axis=1)
+    logits = trainer.forward(inputs)[..., 0]  # [B S]
+    permuted = trainer.forward(inputs[np.arange(len(inputs))[:, None], order])[..., 0]
     return float(np.abs(np.take_along_axis(logits, order, axis=1) - permuted).max())
 
 
@@ -63,21 +64,31 @@ def print_mistakes(predictions: Predictions, labels: Int[np.ndarray, " N"], most
         print(f"  and {len(mistakes) - most} more")
 
 
-def save_pictures(trainer: TrainerModule, table: FeatureTable, predictions: Predictions) -> None:
-    """Save pictures in the run's directory: example sets, a right and a wrong prediction with all attention maps."""
-    images = table.images[predictions.indices[:4]]
-    trainer.run.save_figure("example_sets.png", plot_image_sets(images, predictions.positions[:4]))
+def save_pictures(
+    trainer: TrainerModule, images: Num[np.ndarray, "N ..."], predictions: Predictions, loader: Loader
+) -> None:
+    """Save pictures in the run's directory: example sets, a right and a wrong prediction with all attention maps.
+
+    Args:
+        trainer: with the trained model.
+        images: pixels of the table's images.
+        predictions: by `predict_sets`.
+        loader: of the sets that were predicted.
+    """
+    examples = images[predictions.indices[:4]]
+    trainer.run.save_figure("example_sets.png", plot_image_sets(examples, predictions.positions[:4]))
     right = np.setdiff1d(np.arange(len(predictions.positions)), predictions.mistakes)
     for name, numbers in (("right", right), ("wrong", predictions.mistakes)):
         if not len(numbers):
             print(f"There is no {name} prediction, so there is no picture of one")
             continue
-        indices, position = predictions.indices[numbers[:1]], predictions.positions[numbers[:1]]
-        logits, attention_maps = trainer.forward(indices, return_attention=True)
+        number = int(numbers[0])
+        inputs, _ = numpy_collate([loader.dataset[number]])
+        logits, attention_maps = trainer.forward(inputs, return_attention=True)
         figure = plot_set_prediction(
-            table.images[indices[0]],
+            images[predictions.indices[number]],
             _softmax(logits[0, :, 0]),
-            int(position[0]),
+            int(predictions.positions[number]),
             [layer[0] for layer in attention_maps],
         )
         trainer.run.save_figure(f"{name}_prediction.png", figure)

@@ -7,6 +7,7 @@ from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.errors import InputError, check_number, check_sizes
+from transformer_jax.tasks.anomaly.mapped_rows import MappedRows
 
 
 class AnomalySets:
@@ -92,6 +93,38 @@ class AnomalySets:
         np.put_along_axis(sets, slots, self._by_class[self._class_starts[other_class][:, None] + chosen], axis=1)
         np.put_along_axis(sets, positions[:, None], self.anomalies[:, None], axis=1)
         return sets, positions
+
+
+class SetsOfRows:
+    """The sets of `AnomalySets` as the features of their images, from a table that stays on the host.
+
+    Args:
+        sets: as indices into the table.
+        table: of features; one in a file gives only the rows of a batch.
+    """
+
+    def __init__(self, sets: AnomalySets, table: Float[np.ndarray, "N F"] | MappedRows) -> None:
+        self.sets = sets
+        self.host_table = table
+
+    def __len__(self) -> int:
+        return len(self.sets)
+
+    def __getitem__(self, index: int) -> tuple[Float[np.ndarray, "S F"], np.int32]:
+        indices, position = self.sets[index]
+        return self.host_table[indices], position
+
+    def __getitems__(self, indices: EpochIndices) -> StackedSamples:
+        sets, positions = self.sets.__getitems__(indices).stacked
+        return StackedSamples((self.host_table[sets], positions))
+
+    def draw(self, epoch: int) -> tuple[Int[np.ndarray, "M S"], Int[np.ndarray, " M"]]:
+        """As `AnomalySets.draw`."""
+        return self.sets.draw(epoch)
+
+    def fingerprint(self) -> str:
+        """That of the sets; the table counts apart, as a table on the devices does."""
+        return self.sets.fingerprint()
 
 
 class SetAnomalyDataset:

@@ -8,17 +8,20 @@ from jaxtyping import Float, Int, Num
 
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.anomaly.features import cifar100_features
+from transformer_jax.tasks.anomaly.mapped_rows import MappedRows, array_in, open_rows
 from transformer_jax.tasks.anomaly.sets import check_features, stratified_split
+from transformer_jax.tasks.mapped_file import MappedFile
 
 MAX_PIXEL = 16  # of scikit-learn's digits
+MAX_LABEL_BYTES = 2**35  # of a file of labels, which is read whole: a label for each row
 
 
 class FeatureTable(NamedTuple):
     """Images of all splits in one table."""
 
-    features: Float[np.ndarray, "N F"]
+    features: Float[np.ndarray, "N F"] | MappedRows
     labels: Int[np.ndarray, " N"]
-    images: Num[np.ndarray, "N ..."]  # pixels for pictures, [N, height, width] or [N, height, width, 3]
+    images: Num[np.ndarray, "N ..."] | None  # pixels for pictures, [N, height, width] or [N, height, width, 3], if any
     train: Int[np.ndarray, " N_train"]  # indices of the images in the training set
     val: Int[np.ndarray, " N_val"]
     test: Int[np.ndarray, " N_test"]
@@ -67,3 +70,31 @@ def cifar100_table(
     train, val = stratified_split(train_split.labels, 0.1)
     test = len(train_split.labels) + np.arange(len(test_split.labels))
     return FeatureTable(features, labels, images, train, val, test)
+
+
+def files_table(features: Path, labels: Path) -> FeatureTable:
+    """Features and labels of images in `.npy` files. The features are mapped: they may be larger than memory.
+
+    A fifth of each class is for test, and a tenth of the rest for validation, drawn always in the same way.
+
+    Raises:
+        InputError: a file cannot be read, or is no plain array; features are not finite numbers `[N, F]`, labels no
+            whole numbers `[N]`.
+    """
+    classes = _read_labels(labels)
+    rows = open_rows(features)
+    if len(rows) != len(classes):
+        raise InputError(f"{features} has {len(rows)} rows and {labels} {len(classes)} labels; there must be as many")
+    order = np.random.default_rng(0).permutation(len(classes))
+    rest, test = stratified_split(classes[order], 0.2)
+    train, val = stratified_split(classes[order[rest]], 0.1)
+    parts = (np.sort(order[part]) for part in (rest[train], rest[val], test))
+    return FeatureTable(rows, classes, None, *parts)
+
+
+def _read_labels(path: Path) -> Int[np.ndarray, " N"]:
+    labels = array_in(MappedFile(path, MAX_LABEL_BYTES))
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        found = f"the shape {list(labels.shape)} and the type {labels.dtype}"
+        raise InputError(f"{path} has {found}; it must hold whole numbers, [images]")
+    return np.array(labels)

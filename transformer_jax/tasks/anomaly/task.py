@@ -26,9 +26,11 @@ from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
 from transformer_jax.tasks.anomaly.config import Cifar100Config as Cifar100Config
 from transformer_jax.tasks.anomaly.config import DigitsConfig as DigitsConfig
+from transformer_jax.tasks.anomaly.config import FilesConfig as FilesConfig
 from transformer_jax.tasks.anomaly.features import has_cifar100
+from transformer_jax.tasks.anomaly.mapped_rows import in_memory
 from transformer_jax.tasks.anomaly.report import permutation_error, predict_sets, print_mistakes, save_pictures
-from transformer_jax.tasks.anomaly.sets import AnomalySets
+from transformer_jax.tasks.anomaly.sets import AnomalySets, SetsOfRows
 from transformer_jax.tasks.anomaly.tables import FeatureTable
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
@@ -41,7 +43,8 @@ class AnomalyTrainer(TrainerModule):
     """Trains a `TransformerPredictor` without positions to score each image of a set.
 
     The inputs of a batch are the indices `[B, S]` of the sets' images in the feature table `[N, F]`, which is the
-    trainer's `constants`; the targets are the positions `[B]` of the anomalies.
+    trainer's `constants`; without constants they are the features `[B, S, F]`. The targets are the positions `[B]` of
+    the anomalies.
     """
 
     config: AnomalyConfig
@@ -52,7 +55,7 @@ class AnomalyTrainer(TrainerModule):
 
     @classmethod
     def config_class_of(cls, name: str) -> type[AnomalyConfig]:
-        return Cifar100Config if name.endswith("cifar100") else DigitsConfig
+        return next((c for c in (Cifar100Config, FilesConfig) if name.endswith(c.dataset)), DigitsConfig)
 
     @property
     def name(self) -> str:  # type: ignore[override]  # depends on the data set
@@ -73,8 +76,10 @@ class AnomalyTrainer(TrainerModule):
             input_dropout_prob=config.input_dropout_prob,
         )
 
-    def prepare(self, inputs: Int[ArrayLike, "B S"], constants: Float[ArrayLike, "N F"]) -> Float[Array, "B S F"]:
-        return jnp.asarray(constants)[inputs]
+    def prepare(
+        self, inputs: Int[ArrayLike, "B S"] | Float[ArrayLike, "B S F"], constants: Float[ArrayLike, "N F"] | None
+    ) -> Float[Array, "B S F"]:
+        return jnp.asarray(inputs) if constants is None else jnp.asarray(constants)[inputs]
 
     def model_inputs(self, inputs: Float[ArrayLike, "B S F"]) -> tuple[Float[ArrayLike, "B S F"], None, bool]:
         return inputs, None, False  # no mask, no positions
@@ -85,7 +90,7 @@ class AnomalyTrainer(TrainerModule):
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
     def attention_maps(
-        self, params: Params, inputs: Int[np.ndarray, "B S"]
+        self, params: Params, inputs: Int[np.ndarray, "B S"] | Float[np.ndarray, "B S F"]
     ) -> Mapping[str, Sequence[Float[np.ndarray, "1 H S S"]]]:
         # Of one set, as `save_pictures` at the end: one program does for both.
         _, layers = self.forward(inputs[:1], return_attention=True, params=params)
@@ -165,15 +170,24 @@ class AnomalyData(TaskData):
 
 
 def anomaly_data(config: AnomalyConfig) -> AnomalyData:
-    """Sets of the images of `config.table()`, whose features are the constants."""
+    """Sets of the images of `config.table()`, whose features are the constants, or come with each batch."""
     table = config.table()
+    on_host = config.keeps_on_host(table)
+
+    def sets(subset: Int[np.ndarray, " M"], seed: int, *, redraw: bool = False) -> AnomalySets | SetsOfRows:
+        drawn = AnomalySets(table.labels, config.set_size, seed=seed, subset=subset, redraw=redraw)
+        return SetsOfRows(drawn, table.features) if on_host else drawn
 
     def fixed(subset: Int[np.ndarray, " M"], seed: int) -> Loader:
-        return make_loader(AnomalySets(table.labels, config.set_size, seed=seed, subset=subset), config.batch_size)
+        return make_loader(sets(subset, seed), config.batch_size)
 
-    train = AnomalySets(table.labels, config.set_size, seed=config.seed, subset=table.train, redraw=True)
     train_loader = make_loader(
-        train, config.batch_size, shuffle=True, drop_last=True, seed=config.seed, num_workers=config.num_workers
+        sets(table.train, config.seed, redraw=True),
+        config.batch_size,
+        shuffle=True,
+        drop_last=True,
+        seed=config.seed,
+        num_workers=config.num_workers,
     )
     return AnomalyData(
         train_loader,
@@ -181,7 +195,7 @@ def anomaly_data(config: AnomalyConfig) -> AnomalyData:
         test_loader=fixed(table.test, seed=43),
         train_eval_loader=fixed(table.train, seed=41),
         table=table,
-        constants=table.features,
+        constants=None if on_host else in_memory(table.features),
     )
 
 
@@ -194,7 +208,8 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     print(f"Train accuracy: {train_acc:.2%}")
     print(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
     print_mistakes(predictions, data.table.labels)
-    save_pictures(trainer, data.table, predictions)
+    if data.table.images is not None:
+        save_pictures(trainer, data.table.images, predictions, data.test_loader)
     return {
         "train_acc": train_acc,
         "dataset": trainer.config.dataset,

@@ -1,0 +1,122 @@
+"""A table of features on the host: the same sets, the same training, the same run as with a table on the device."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from commands import call
+
+from transformer_jax import load_run
+from transformer_jax.data.epoch_sampler import EpochIndices
+from transformer_jax.data.fingerprint import fingerprint
+from transformer_jax.errors import InputError
+from transformer_jax.tasks.anomaly import config as anomaly_config
+from transformer_jax.tasks.anomaly.mapped_rows import open_rows
+from transformer_jax.tasks.anomaly.sets import AnomalySets, SetsOfRows
+from transformer_jax.tasks.anomaly.task import AnomalyTrainer, FilesConfig, anomaly_data
+
+MODEL = {"model_dim": 12, "num_heads": 3, "num_layers": 2}
+SMALL = {"set_size": 5, "max_epochs": 2, "warmup": 3, "batch_size": 13, **MODEL}
+LABELS = np.random.default_rng(0).permutation(np.repeat([3, 8, 5], [67, 61, 71]))
+FEATURES = (np.random.default_rng(1).normal(size=(len(LABELS), 7)) + LABELS[:, None]).astype(np.float32)
+
+
+@pytest.fixture
+def config(tmp_path) -> FilesConfig:
+    np.save(tmp_path / "features.npy", FEATURES)
+    np.save(tmp_path / "labels.npy", LABELS)
+    files = {name: tmp_path / f"{name}.npy" for name in ("features", "labels")}
+    return FilesConfig(**files, checkpoint_dir=tmp_path / "runs", quiet=True, **SMALL)
+
+
+def test_the_rows_are_those_of_the_sets_in_each_epoch(tmp_path):
+    np.save(tmp_path / "features.npy", FEATURES)
+    sets = AnomalySets(LABELS, 5, seed=3, redraw=True)
+    rows = SetsOfRows(sets, open_rows(tmp_path / "features.npy"))
+    assert len(rows) == len(sets)
+    for epoch in (0, 4):
+        features, positions = rows.__getitems__(EpochIndices([13, 2], epoch)).stacked
+        indices, expected = sets.draw(epoch)
+        np.testing.assert_array_equal(features, FEATURES[indices[[13, 2]]])
+        np.testing.assert_array_equal(positions, expected[[13, 2]])
+    features, position = rows[13]
+    np.testing.assert_array_equal(features, FEATURES[sets[13][0]])
+    assert position == sets[13][1]
+
+
+def test_a_table_above_a_limit_stays_on_the_host_unless_the_settings_say_otherwise(config, monkeypatch):
+    data = {name: anomaly_data(dataclasses.replace(config, features_on=name)) for name in ("auto", "device", "host")}
+    assert {name: one.constants is None for name, one in data.items()} == {"auto": False, "device": False, "host": True}
+    monkeypatch.setattr(anomaly_config, "MAX_TABLE_BYTES", FEATURES.nbytes - 1)
+    assert anomaly_data(config).constants is None
+
+
+def test_the_fingerprint_of_the_data_does_not_depend_on_where_the_table_lies(config):
+    def of(data) -> str:
+        return fingerprint([data.train_loader.dataset, data.val_loader.dataset], data.constants)
+
+    device, host = (of(anomaly_data(dataclasses.replace(config, features_on=where))) for where in ("device", "host"))
+    assert device == host
+    changed = FEATURES.copy()
+    changed[-1, -1] += 1
+    np.save(config.features, changed)
+    assert of(anomaly_data(dataclasses.replace(config, features_on="host"))) != host
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on a machine with one core
+def test_the_trained_parameters_are_bitwise_those_of_a_table_on_the_device(config):
+    def params(name, **settings):
+        one = dataclasses.replace(config, name=name, schedule="noam", **settings)  # a run that can be extended
+        data = anomaly_data(one)
+        trainer = AnomalyTrainer(one, data.constants)
+        trainer.fit(data.train_loader, data.val_loader)
+        trainer.run.close()
+        return jax.tree.leaves(trainer.params)
+
+    device = params("device", features_on="device")
+    params("extended", features_on="device", max_epochs=1)
+    for name, num_workers in {"extended": 0, "workers": 2}.items():
+        for a, b in zip(device, params(name, features_on="host", num_workers=num_workers), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on a machine with one core
+def test_a_file_that_is_cut_off_while_workers_read_it_is_an_error_in_one_line(config):
+    data = anomaly_data(dataclasses.replace(config, features_on="host", num_workers=2))
+    assert len(list(data.train_loader.epoch(0))) == len(data.train_loader)
+    with config.features.open("r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(
+        InputError, match=r"^\S*features.npy was cut off while it was read: it had 5700 bytes and has 1000$"
+    ):
+        list(data.train_loader.epoch(1))
+
+
+@pytest.mark.slow
+def test_the_command_trains_on_files_and_on_digits_from_the_host(config, tmp_path):
+    small = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+    files = ["--features", config.features, "--labels", config.labels]
+    for arguments in (["--dataset=files", *files], ["--dataset=digits"]):
+        outcome = call("anomaly.py", *small, *arguments, "--features-on=host", "--checkpoint-dir", tmp_path / "runs")
+        assert (outcome.status, outcome.stderr) == (0, "")
+        assert "Permuting the sets of a test batch changes a logit by at most" in outcome.stdout
+    runs = tmp_path / "runs"
+    results = {name: json.loads((runs / f"SetAnomalyTask_{name}" / "results.json").read_text()) for name in
+               ("files", "digits")}  # fmt: skip
+    assert (results["files"]["dataset"], results["files"]["steps"]) == ("files", 2 * (143 // 13))
+    assert max(result["permutation_error"] for result in results.values()) <= 1e-5
+    assert (runs / "SetAnomalyTask_digits" / "example_sets.png").exists()
+    assert not (runs / "SetAnomalyTask_files" / "example_sets.png").exists()
+    assert load_run(runs / "SetAnomalyTask_files").predict(FEATURES[None, :5]).shape == (1, 5)
+
+
+@pytest.mark.parametrize("given", [[], ["--features", "f.npy"]])
+def test_files_must_be_named(given, tmp_path):
+    outcome = call("anomaly.py", "--dataset=files", *given, "--checkpoint-dir", tmp_path / "runs")
+    name = "labels" if given else "features"
+    assert outcome.stderr == f"anomaly.py: error: {name} is None; it must be an .npy file (--{name})\n"
+    assert not (tmp_path / "runs").exists()
