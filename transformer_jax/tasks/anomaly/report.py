@@ -6,7 +6,8 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from transformer_jax.data.batch import pad_rows
-from transformer_jax.data.loader import Loader, numpy_collate
+from transformer_jax.data.loader import Loader
+from transformer_jax.data.stacked_samples import numpy_collate
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.training.trainer import TrainerModule
