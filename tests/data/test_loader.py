@@ -13,7 +13,8 @@ from torch.utils.data import default_collate
 
 from transformer_jax import InputError, ReverseDataset, make_loader, numpy_collate
 from transformer_jax.data.epoch_sampler import EpochBatchSampler
-from transformer_jax.data.loader import Loader, StackedSamples
+from transformer_jax.data.loader import Loader
+from transformer_jax.data.stacked_samples import StackedSamples
 
 
 class Squares:

@@ -157,4 +157,5 @@ def test_the_settings_of_the_machine_are_those_of_which_this_file_speaks():
     assert machine == {
         "compilation_cache", "num_devices", "num_workers", "checkpoint_dir",
         "name", "seeds", "sweep", "overwrite", "quiet", "resume", "verbose", "mesh", "strategy", "profile",
+        "distributed", "coordinator", "num_processes", "process_id", "connect_timeout",
     }  # fmt: skip

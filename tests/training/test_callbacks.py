@@ -99,13 +99,13 @@ def test_a_checkpoint_is_due_where_a_call_passes_a_multiple_of_the_steps():
     assert due == [(4, 7), (5, 8), (6, 9), (11, 14), (12, 15), (13, 16), (18, 21), (19, 22)]
 
 
-def test_a_checkpoint_is_due_minutes_after_the_last_one():
+def test_a_checkpoint_is_overdue_minutes_after_the_last_one():
     now = [1000.0]
     times = SaveTimes(every=0, minutes=2.0, clock=lambda: now[0])
     for now[0], due in ((1000.0, False), (1120.0, False), (1121.0, True), (5000.0, True)):
-        assert times.is_due(0, 50) == due
+        assert times.is_overdue == due
     times.restart()
-    assert not times.is_due(50, 60)
+    assert not times.is_overdue
 
 
 def test_a_metric_without_weight_at_a_step_is_the_mean_of_the_others_and_left_out_where_no_step_has_it():

@@ -2,14 +2,14 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sized
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, PyTree
 
 from transformer_jax.data.batch import Samples, as_pair
 from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices
-from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange
+from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange, only_item
 from transformer_jax.data.stacked_samples import numpy_collate
 from transformer_jax.data.worker_processes import WorkerProcesses
 from transformer_jax.errors import InputError, check_whole
@@ -60,12 +60,19 @@ class Loader:
         dataset: gives the samples.
         sampler: the order of the samples in an epoch, and their division into batches.
         num_workers: processes that load.
+        collate: makes an item of the samples, or of what the data set's `__getitems__` gives.
     """
 
-    def __init__(self, dataset: Dataset, sampler: EpochBatchSampler, num_workers: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        sampler: EpochBatchSampler,
+        num_workers: int,
+        collate: Callable[[Any], Any] = numpy_collate,
+    ) -> None:
         self.dataset = dataset
         self._sampler = sampler
-        self._num_workers = num_workers
+        self._num_workers, self._collate = num_workers, collate
         self._newest_epoch = _NewestEpoch()
         self._workers = WorkerProcesses()
 
@@ -124,7 +131,7 @@ class Loader:
 
     def of_rows(self, rows: RowRange) -> "Loader":
         """The same batches, of which a process loads these rows alone; it gives `LocalSamples`."""
-        return Loader(LocalRows(self.dataset, rows, self.batch_size), self._sampler, self._num_workers)
+        return Loader(LocalRows(self.dataset, rows, self.batch_size), self._sampler, self._num_workers, only_item)
 
     def example(self) -> Samples:
         """A batch of one row, the data set's first sample in epoch 0, for the shapes of a model's parameters.
@@ -148,7 +155,7 @@ class Loader:
         return DataLoader(
             cast("torch.utils.data.Dataset[Samples]", self.dataset),
             batch_sampler=self._newest_epoch,
-            collate_fn=numpy_collate,
+            collate_fn=self._collate,
             num_workers=self._num_workers,
             # A process forked from one that runs JAX's threads can deadlock.
             multiprocessing_context="spawn" if self._num_workers else None,

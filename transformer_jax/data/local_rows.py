@@ -7,7 +7,7 @@ import numpy as np
 
 from transformer_jax.data.batch import Batch, Samples, as_pair, num_rows
 from transformer_jax.data.epoch_sampler import EpochIndices
-from transformer_jax.data.stacked_samples import StackedSamples, numpy_collate
+from transformer_jax.data.stacked_samples import numpy_collate
 
 
 class RowRange(NamedTuple):
@@ -92,10 +92,15 @@ class LocalRows:
         samples: Samples = self._dataset[index]
         return samples
 
-    def __getitems__(self, indices: EpochIndices) -> StackedSamples:
-        """This process's rows of the batches that these indices make up: `LocalSamples` as they are."""
+    def __getitems__(self, indices: EpochIndices) -> list[LocalSamples]:
+        """This process's rows of the batches that these indices make up, for `only_item` to collate."""
         chosen = [indices[row] for row in self._rows.rows_of(len(indices), self._batch_size)]
         mine = EpochIndices(chosen, indices.epoch, whole=indices)
         has_batches = hasattr(self._dataset, "__getitems__")
         loaded = self._dataset.__getitems__(mine) if has_batches else [self._dataset[index] for index in mine]
-        return StackedSamples(LocalSamples(as_pair(numpy_collate(loaded)), len(indices), self._batch_size, self._rows))
+        return [LocalSamples(as_pair(numpy_collate(loaded)), len(indices), self._batch_size, self._rows)]
+
+
+def only_item(items: list[LocalSamples]) -> LocalSamples:
+    """Collates what `LocalRows` gives."""
+    return items[0]

@@ -36,7 +36,7 @@ class Evaluator(Task):
         self.strategy = create_strategy(config)
         self.shared_constants = self.strategy.place(constants)
         # For work that each of several processes does whole.
-        self.own_strategy = self.strategy if jax.process_count() == 1 else Replicated.of_process()
+        self.own_strategy = self.strategy if jax.process_count() == 1 else Replicated(1, 1, in_process=True)
         self.stopwatch = Stopwatch("train", "eval", "compile", "save")
         self._params: Params | None = None
         self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()

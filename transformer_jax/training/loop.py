@@ -23,7 +23,7 @@ from transformer_jax.training.callbacks import (
     SaveTimes,
     Step,
 )
-from transformer_jax.training.processes import is_first, largest, whole
+from transformer_jax.training.processes import any_of, is_first, whole
 from transformer_jax.training.profiling import Profile
 from transformer_jax.training.progress import format_metric, show_progress
 from transformer_jax.training.runner import Call, StepRunner
@@ -92,7 +92,6 @@ class TrainingLoop:
         self.evaluated_step = 0 if checkpoint is None else checkpoint.progress["evaluated_step"]
         self.state = runner.place(initial if checkpoint is None else checkpoint.state)
         progress = {} if checkpoint is None else checkpoint.progress
-        self._pace = 1, 0.0  # steps of the latest call, and its seconds
         self._was_stopped = bool(progress.get("stopped", False))  # early, by a callback
         with contextlib.ExitStack() as opened:  # an error below closes them
             run.check()
@@ -175,7 +174,7 @@ class TrainingLoop:
             epoch, first_batch = divmod(self.step, self.steps_per_epoch)
             if first_batch == 0 and self.evaluated_step < self.step and self._ends_with_evaluation(epoch):
                 self._evaluate_epoch(epoch)
-            if self.step >= step or largest(self._wants_to_stop):
+            if self.step >= step or any_of(self._wants_to_stop):
                 return
             self._train_epoch(epoch, first_batch, step)
 
@@ -233,9 +232,7 @@ class TrainingLoop:
             return since
         all_sums = self.runner.wait(call)
         now = self._stopwatch.seconds["train"]
-        self._pace = call.num_steps, now - since
-        if jax.process_count() == 1:
-            self.runner.keep_pace(*self._pace)
+        self.runner.keep_pace(call.num_steps, now - since)
         for sums in all_sums:
             self.step += 1
             step = Step(self.step, sums, call.num_steps / (now - since), call.waited / call.num_steps)
@@ -265,9 +262,8 @@ class TrainingLoop:
             Whether to save after the call.
         """
         self._request.synchronize()
-        if jax.process_count() > 1 and (seconds := largest(self._pace[1] / self._pace[0])):
-            self.runner.keep_pace(1, seconds)
-        return self._request.signal_number is not None or bool(largest(self._save_times.is_overdue))
+        self.runner.agree_on_pace()
+        return self._request.signal_number is not None or any_of(self._save_times.is_overdue)
 
     def _save(self, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
         self._request.synchronize()

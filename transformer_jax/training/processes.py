@@ -31,6 +31,11 @@ def largest(number: float) -> float:
     return float(multihost_utils.process_allgather(np.float32(number)).max())
 
 
+def any_of(flag: bool) -> bool:
+    """Whether it is true in one of the processes."""
+    return largest(float(flag)) > 0
+
+
 def from_first(function: Callable[[], Value]) -> Value:
     """What a function returns in the first process, which alone calls it: a JSON value.
 

@@ -1,7 +1,7 @@
 """Data parallelism: every device has all parameters, and takes its part of each batch's rows."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -37,34 +37,25 @@ class Replicated:
         batch_size: rows of a batch.
         num_devices: devices that share it, a divisor of `batch_size`; 0 for one GPU or TPU, or for as many CPU devices
             as divide the batch into parts of at least `MIN_ROWS`. Several processes share it with all their devices.
+        in_process: with the devices of this process alone, for work that each of several does whole.
 
     Raises:
         InputError: there are not so many devices; of several processes, more, or they don't divide the batch.
     """
 
-    def __init__(self, batch_size: int, num_devices: int = 0) -> None:
-        devices = jax.devices()
+    def __init__(self, batch_size: int, num_devices: int = 0, *, in_process: bool = False) -> None:
+        devices = jax.local_devices() if in_process else jax.devices()
         if num_devices > len(devices):
             raise InputError(
                 f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind} here; on a "
                 "CPU, prepare_jax gives it one for each core, if it is called before anything is computed"
             )
-        if jax.process_count() > 1:
+        if jax.process_count() > 1 and not in_process:
             num_devices = _devices_of_processes(batch_size, num_devices)
         if num_devices == 0:
             most = min(len(devices), batch_size // MIN_ROWS) if devices[0].platform == "cpu" else 1
             num_devices = max((n for n in range(1, most + 1) if batch_size % n == 0), default=1)
-        self._set_devices(devices[:num_devices])
-
-    @classmethod
-    def of_process(cls) -> "Replicated":
-        """Over the first device of this process alone, for work that each of several processes does whole."""
-        strategy = cls.__new__(cls)
-        strategy._set_devices(jax.local_devices()[:1])
-        return strategy
-
-    def _set_devices(self, devices: Sequence[jax.Device]) -> None:
-        self.mesh = Mesh(np.array(devices), (AXIS,))
+        self.mesh = Mesh(np.array(devices[:num_devices]), (AXIS,))
         self._whole = NamedSharding(self.mesh, PartitionSpec())
 
     @property

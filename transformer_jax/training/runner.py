@@ -15,6 +15,7 @@ from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.layer_norms import layers_of
 from transformer_jax.training.memory import Memory
 from transformer_jax.training.metrics import Sums, SumsOfSteps
+from transformer_jax.training.processes import largest
 from transformer_jax.training.step import LossFunction, TrainState, UpdateRule
 from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.training.strategy import Strategy
@@ -98,6 +99,7 @@ class StepRunner:
         self._step = functools.partial(step, loss_function=self._layout.of_named(loss_function), rule=rule)
         self._strategy, self._constants, self._state_shapes = strategy, constants, self._layout.shapes(state)
         self._batch_size, self._pace = batch_size, pace
+        self._seconds_per_step = 0.0  # of the latest call
         self._steps_per_call = pace.max_steps if pace.is_fixed else 1  # then as their duration allows
         self.compiled = CompiledStep(self.run_stacked, strategy, rows_axis=1, donate_state=True, stopwatch=stopwatch)
 
@@ -160,8 +162,17 @@ class StepRunner:
 
     def keep_pace(self, count: int, seconds: float) -> None:
         """Choose the steps of the next call by the duration of one."""
-        if not self._pace.is_fixed and self._pace.max_steps > 1:
-            self._steps_per_call = max(1, min(self._pace.max_steps, int(CALL_SECONDS * count / seconds)))
+        self._seconds_per_step = seconds / count
+        if jax.process_count() == 1:
+            self.agree_on_pace()
+
+    def agree_on_pace(self) -> None:
+        """Choose the steps of the next call by the duration in the slowest of several processes."""
+        if self._pace.is_fixed or self._pace.max_steps == 1:
+            return
+        seconds = largest(self._seconds_per_step)
+        if seconds > 0:  # else nothing was measured yet
+            self._steps_per_call = max(1, min(self._pace.max_steps, int(CALL_SECONDS / seconds)))
 
     def stack_on_devices(self, samples: Samples) -> tuple[Batch, np.int32]:
         """The batches that `compiled` takes, on the devices already; for measurements."""

@@ -1,0 +1,69 @@
+"""Rows that one of several processes loads: together they are the whole batch."""
+
+from itertools import pairwise
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax import ReverseDataset, make_loader
+from transformer_jax.data.batch import pad_batch, stack_batches
+from transformer_jax.data.local_rows import LocalRows, RowRange
+
+SIZE, BATCH = 23, 6  # three batches, and a last one of five rows
+
+
+def together(parts, rows_axis):
+    return jax.tree.map(lambda *arrays: np.concatenate(arrays, rows_axis), *parts)
+
+
+@pytest.mark.parametrize("bounds", [(0, 3, 6), (0, 2, 4, 6), (0, 6)])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_rows_of_all_processes_are_the_batches_of_one(bounds, num_workers):
+    def loader():
+        return make_loader(ReverseDataset(10, 5, SIZE), BATCH, shuffle=True, seed=3, num_workers=num_workers)
+
+    ranges = [RowRange(*pair, BATCH) for pair in pairwise(bounds)]
+    whole = [stack_batches(samples, BATCH, 3) for samples in loader().epoch(1, 0, lambda: 3)]
+    locals_ = [[part.stacked(3) for part in loader().of_rows(rows).epoch(1, 0, lambda: 3)] for rows in ranges]
+    assert len(whole) == 2
+    for (batches, count), *parts in zip(whole, *locals_, strict=True):
+        assert [number for _, number in parts] == [count] * len(ranges)
+        joined = together([part for part, _ in parts], 1)
+        np.testing.assert_array_equal(joined.valid, batches.valid)
+        for ours, expected in zip(jax.tree.leaves(joined), jax.tree.leaves(batches), strict=True):
+            np.testing.assert_array_equal(ours[batches.valid], expected[batches.valid])
+
+
+def test_a_batch_that_was_loaded_whole_is_cut_and_padded_as_one():
+    samples = ReverseDataset(10, 5, 5).__getitems__(range(5)).stacked
+    expected = pad_batch(samples, 8)
+    parts = [RowRange(begin, begin + 4, 8).of(samples).padded() for begin in (0, 4)]
+    for ours, whole in zip(jax.tree.leaves(together(parts, 0)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(ours, whole)
+
+
+def test_a_process_whose_rows_a_short_batch_lacks_gets_a_copy_that_counts_as_invalid():
+    samples = ReverseDataset(10, 5, 2).__getitems__(range(2)).stacked
+    part = RowRange(4, 6, 6).of(samples).padded()
+    assert not part.valid.any()
+    np.testing.assert_array_equal(part.inputs, samples[0][[1, 1]])
+
+
+def test_a_data_set_without_batches_loads_the_same_rows():
+    class Slow:
+        def __init__(self):
+            self.asked = []
+
+        def __len__(self):
+            return SIZE
+
+        def __getitem__(self, index):
+            self.asked.append(index)
+            return np.array([index]), np.array(index)
+
+    dataset = Slow()
+    first = next(iter(make_loader(dataset, BATCH).of_rows(RowRange(2, 4, BATCH))))
+    assert dataset.asked == [2, 3]
+    np.testing.assert_array_equal(first.samples[1], [2, 3])
+    assert len(LocalRows(dataset, RowRange(2, 4, BATCH), BATCH)) == SIZE
