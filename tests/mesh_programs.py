@@ -1,7 +1,9 @@
 """Compiles the step of reverse for meshes of CPU devices, in a process of its own: `python mesh_programs.py MESH…`.
 
-It prints a JSON object: for each mesh how many collectives the compiled step has, by operation, phase (forward,
-backward, update) and whether they move scalars alone; and the platforms for which the step was lowered.
+A mesh that ends in `:scan` has a model that loops over five layers. It prints a JSON object: for each mesh how many
+collectives the compiled step has, by operation, phase (forward, backward, update) and whether they move scalars alone;
+the platforms for which the step was lowered; and how often the compiled step has an array of the shape of a stack of
+kernels, whole and split over eight devices.
 """
 
 import json
@@ -20,17 +22,21 @@ COLLECTIVE = re.compile(
 MAX_COMPILED = 8  # devices; a program for more is lowered alone
 
 
-def program(mesh: str) -> dict[str, Any]:
+def program(name: str) -> dict[str, Any]:
+    mesh, _, scan = name.partition(":")
+    sizes = {"num_layers": 5 if scan else 2, "num_heads": 2}
     config = ReverseConfig(
-        num_heads=2, num_layers=2, mesh=mesh, strategy="sharded", train_size=1280, steps_per_call=2, warmup=2
+        **sizes, mesh=mesh, scan_layers=bool(scan), strategy="sharded", train_size=1280, steps_per_call=2, warmup=2
     )
     data, trainer = reverse_data(config), ReverseTrainer(config)
     runner = create_programs(trainer, data.train_loader, num_steps=10).runner
     traced = runner.trace(data.train_loader.example())
     lowered = [name for name in ("cuda", "tpu") if "sharding" in traced.lower(lowering_platforms=(name,)).as_text()]
     collectives: Counter[str] = Counter()
+    text = ""
     if trainer.strategy.num_devices <= MAX_COMPILED:
-        for line in traced.lower().compile().as_text().splitlines():
+        text = traced.lower().compile().as_text()
+        for line in text.splitlines():
             if found := COLLECTIVE.search(line):
                 name = re.search(r'op_name="([^"]*)"', line)
                 phase = (
@@ -42,7 +48,8 @@ def program(mesh: str) -> dict[str, Any]:
                 )
                 size = "arrays" if re.search(r"\[\d", found["result"]) else "scalars"
                 collectives[f"{found['name']} {phase} {size}"] += 1
-    return {"collectives": collectives, "lowered": lowered}
+    stacks = {shape: text.count(f"f32[{shape}]") for shape in ("5,32,32", "5,32,64", "5,64,32", "5,4,32")}
+    return {"collectives": collectives, "lowered": lowered, "stacks": stacks}
 
 
 if __name__ == "__main__":

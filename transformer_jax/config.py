@@ -100,8 +100,8 @@ class TrainingConfig:
     dropout_prob: float = setting(0.0, of_model=True)  # dropout probability inside the blocks and the output network
     # activations that the backward pass computes again to save memory: none, all but dots, or all
     remat: Literal["none", "dots", "all"] = setting("none", neutral=True, of_model=True, group="machine")
-    # run the blocks as a loop in the program: it compiles as fast as one block; dropout draws other bits
-    scan_layers: bool = setting(False, of_model=True, group="training")
+    # run the blocks as a loop in the program, which then compiles as fast as one block
+    scan_layers: bool = setting(False, neutral=True, of_model=True, group="machine")
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computations; parameters, softmax, sums stay float32
     max_epochs: int = 10  # passes over the training set
     batch_size: int = 128  # samples in one step

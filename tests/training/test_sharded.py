@@ -82,6 +82,34 @@ def test_the_devices_exchange_what_their_strategy_needs_and_nothing_of_the_optim
         assert not [name for name in collectives if "update" in name and "scalars" not in name]
 
 
+@pytest.mark.slow
+def test_a_loop_over_layers_gathers_one_layer_at_a_time():
+    program = in_a_process("mesh_programs.py", "fsdp=8:scan")["fsdp=8:scan"]
+    assert program["lowered"] == ["cuda", "tpu"]
+    # A layer's six kernels in each round of the loop, and again in that of the backward pass; the output network's.
+    assert program["collectives"]["all-gather forward arrays"] == 6 + 1
+    assert program["collectives"]["all-gather backward arrays"] == 6
+    assert not [name for name in program["collectives"] if "update" in name and "scalars" not in name]
+    stacks = program["stacks"]
+    assert stacks["5,4,32"] > 0  # each device's part of those of attention, and of their gradients
+    assert [stacks[whole] for whole in ("5,32,32", "5,32,64", "5,64,32")] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_loop_over_layers_follows_the_losses_of_one_device_on_a_mesh(tmp_path):
+    settings = {"num_layers": 3, "train_size": 3200}
+    mesh = {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "dots", "scan_layers": True}
+    one, looped = runs(
+        "reverse", tmp_path, settings | {"name": "one", "num_devices": 1}, settings | mesh | {"name": "looped"}
+    )
+    assert len(one["losses"]) == 25
+    np.testing.assert_allclose(looped["losses"], one["losses"], rtol=0, atol=1e-5)
+    assert looped["metrics"] == pytest.approx(one["metrics"], abs=1e-5)
+    # Of the 8 544 parameters of a block its kernels have 8 192, of the 1 802 others the output network's 1 024.
+    share = (352 * 3 + 778 + 8192 * 3 / 4 + 1024 / 2) / (8544 * 3 + 1802)
+    assert looped["shares"] == pytest.approx([share, share], rel=1e-3)
+
+
 def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
     return AbstractMesh((data, fsdp, tensor), ("data", "fsdp", "tensor"))
 

@@ -4,6 +4,7 @@ A Transformer block is two or three sub-layers (attention, feed-forward), each i
 """
 
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from transformer_jax.errors import InputError, check_number, check_probability, 
 from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.feed_forward import Activation, FeedForward
+from transformer_jax.nn.layer_keys import DropoutKeys, drawing_from
+from transformer_jax.nn.layer_scan import LAYERS, record_scanned_stack, scan_layers, stack
 from transformer_jax.nn.norms import LayerNorm
 
 Remat = Literal["none", "dots", "all"]
@@ -44,7 +47,7 @@ class BlockSettings:
     # Activations of a block that its backward pass computes again, to save memory (Chen et al. 2016): none, all but the
     # products with parameters (`dots`), or all.
     remat: Remat = "none"
-    # Run the blocks as a loop in the program, which then compiles as fast as one block; dropout draws other bits.
+    # Run the blocks as a loop in the program, which then compiles as fast as one block.
     scan_layers: bool = False
 
     def __post_init__(self) -> None:
@@ -223,28 +226,35 @@ class Stack(SettingsModule):
         for layer in self.layers:
             x, attention = run_block(layer, x, *arrays)
             attention_maps.append(attention)
+        if self.settings.scan_layers and self.is_initializing():
+            record_scanned_stack(self.path, [layer.variables["params"] for layer in self.layers])
         return jnp.asarray(x), attention_maps
 
     def _scan(self, x: ArrayLike, *arrays: ArrayLike | None, train: bool) -> tuple[Array, list[Any]]:
-        """`run` as a loop in the program, so that one block is compiled, whatever their number.
-
-        The parameters of the layers, which keep their names, are stacked for it.
-        """
+        """`run` as a loop in the program; layers whose parameters are not stacked yet are stacked for it."""
         block = self.block(self.input_dim, self.num_heads, self.dim_feedforward, settings=self.settings, parent=None)
-        params = [layer.variables["params"] for layer in self.layers]
-        stacked = jax.tree.map(lambda *of_layers: jnp.stack(of_layers), *params)
-        has_dropout = train and self.has_rng("dropout")
-        keys = jax.random.split(self.make_rng("dropout"), self.num_layers) if has_dropout else None
+        params = self.variables["params"]
+        stacked = params[LAYERS] if LAYERS in params else stack([layer.variables["params"] for layer in self.layers])
+        root = self.scope.rngs["dropout"] if train and self.scope is not None and self.has_rng("dropout") else None
+        inner_keys = None if root is None else jax.random.split(self.make_rng("dropout"), self.num_layers)
 
-        def run_block(x: Array, of_layer: tuple[Any, Array | None]) -> tuple[Array, Any]:
-            params, key = of_layer
-            rngs = None if key is None else {"dropout": key}
-            return block.apply({"params": params}, x, *arrays, train=train, return_attention=True, rngs=rngs)
+        def run_block(x: Array, params: Any, of_layer: tuple[Array, Array | None]) -> tuple[Array, Any]:
+            number, inner = of_layer
+            keys, rngs = None, None
+            if root is not None and inner is not None:
+                keys, rngs = DropoutKeys(root.rng, root.suffix, number, self.num_layers, inner), {"dropout": inner}
+            with drawing_from(keys):
+                result: tuple[Array, Any] = block.apply(
+                    {"params": params}, x, *arrays, train=train, return_attention=True, rngs=rngs
+                )
+            return result
 
+        remat = None
         if train and self.settings.remat != "none":
-            run_block = jax.checkpoint(run_block, prevent_cse=False, policy=REMAT_POLICIES[self.settings.remat])
-        result: tuple[Array, Any] = jax.lax.scan(run_block, jnp.asarray(x), (stacked, keys))
-        output, maps = result
+            remat = functools.partial(jax.checkpoint, prevent_cse=False, policy=REMAT_POLICIES[self.settings.remat])
+        output, maps = scan_layers(
+            run_block, jnp.asarray(x), stacked, (jnp.arange(self.num_layers), inner_keys), self.path, remat=remat
+        )
         return output, [jax.tree.map(operator.itemgetter(layer), maps) for layer in range(self.num_layers)]
 
     def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:

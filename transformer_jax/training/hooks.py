@@ -82,7 +82,7 @@ class Task:
         `transformer_jax` gathers them, and `device_number() * len(rows)` is the place of the first of its own.
 
         Args:
-            params: of the model.
+            params: of the model; in a training step with `scan_layers` its layers are stacked, as the model takes them.
             batch: `inputs` as `prepare` gives them, `targets` as the data set does, and `valid` `[B]`: rows that are
                 False only fill the batch up, and are left out of all sums.
             key: for dropout, the same on all devices; None where `train` is False. Draws of your own take

@@ -58,10 +58,15 @@ def gradient_norms(gradients: Arrays, layers: Layers) -> Float[Array, " layers"]
         layers: in the same layout.
     """
     squares = [jnp.zeros(())] * len(layers.names)
+    of_stacks = jnp.zeros(len(layers.names))
     for gradient, places in zip(jax.tree.leaves(gradients), jax.tree.leaves(layers.places), strict=True):
+        if places.ndim > 1 and any(places.strides):  # stacked layers
+            by_layer = jnp.sum(jnp.square(gradient), axis=tuple(range(1, gradient.ndim)))
+            of_stacks = of_stacks.at[places[(slice(None), *[0] * (places.ndim - 1))]].add(by_layer)
+            continue
         for place, run in _runs(places):
             squares[place] += jnp.sum(jnp.square(gradient if run is None else gradient[run]))
-    return jnp.sqrt(jnp.stack(squares))
+    return jnp.sqrt(jnp.stack(squares) + of_stacks)
 
 
 def _runs(places: Int[np.ndarray, "..."]) -> Iterator[tuple[int, slice | None]]:

@@ -35,7 +35,7 @@ def create_strategy(config: TrainingConfig) -> Strategy:
     if config.strategy == "sharded" or splits_params:
         if not sizes:
             sizes = {DATA: Replicated(rows, config.num_devices).num_devices}
-        return Sharded(sizes)
+        return Sharded(sizes, remat=config.remat)
     return Replicated(rows, sizes.get(DATA, config.num_devices))
 
 

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.data.local_rows import RowRange
 from transformer_jax.errors import InputError
+from transformer_jax.nn.layer_scan import has_stacked_layers
 from transformer_jax.nn.mesh_axis import AXIS
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.optimizers import Elementwise
@@ -169,7 +170,8 @@ class Replicated:
             shapes_vary: whether batches have different shapes, for each of which the step is compiled.
         """
         max_size = MAX_PACKED_FOR_COMPILER if shapes_vary else MAX_PACKED_IN_STATE
-        return ReplicatedLayout(self, Packing(params, max_size) if isinstance(optimizer, Elementwise) else None)
+        packs = isinstance(optimizer, Elementwise) and not has_stacked_layers(params)  # those are few arrays
+        return ReplicatedLayout(self, Packing(params, max_size) if packs else None)
 
 
 def _devices_of_processes(batch_size: int, num_devices: int) -> int:

@@ -13,12 +13,13 @@ from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.data.local_rows import LocalSamples
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.layer_norms import layers_of
+from transformer_jax.training.layer_stacks import StackedLayout, StackedStates
 from transformer_jax.training.memory import Memory
 from transformer_jax.training.metrics import Sums, SumsOfSteps
 from transformer_jax.training.processes import largest
 from transformer_jax.training.step import LossFunction, TrainState, UpdateRule
 from transformer_jax.training.stopwatch import Stopwatch
-from transformer_jax.training.strategy import Strategy
+from transformer_jax.training.strategy import Layout, Strategy
 from transformer_jax.trees import Arrays
 
 MAX_STEPS_PER_CALL = 32
@@ -77,6 +78,7 @@ class StepRunner:
         batch_size: rows of a batch.
         pace: steps of a call.
         stopwatch: times `compile`.
+        stacked: the form of the state inside the steps, where layers are stacked; None for its own.
     """
 
     def __init__(
@@ -91,9 +93,15 @@ class StepRunner:
         batch_size: int,
         pace: Pace,
         stopwatch: Stopwatch,
+        stacked: StackedStates | None = None,
     ) -> None:
-        self._layout = strategy.layout(state.params, rule.optimizer, shapes_vary=pace.shapes_vary)
-
+        self._layout: Layout
+        if stacked is None:
+            self._layout = strategy.layout(state.params, rule.optimizer, shapes_vary=pace.shapes_vary)
+        else:
+            rule = rule._replace(optimizer=stacked.optimizer)
+            inner = strategy.layout(stacked.params, rule.optimizer, shapes_vary=pace.shapes_vary)
+            self._layout = StackedLayout(stacked, inner)
         layers = layers_of(state.params)
         rule = rule._replace(layers=layers._replace(places=self._layout.arrange(layers.places)))
         self._step = functools.partial(step, loss_function=self._layout.of_named(loss_function), rule=rule)

@@ -8,16 +8,24 @@ import jax
 import numpy as np
 import optax
 from jax import Array
-from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.data.local_rows import RowRange
+from transformer_jax.nn.blocks import REMAT_POLICIES, Remat
+from transformer_jax.nn.layer_scan import (
+    LAYER_INPUT,
+    LAYERS,
+    LayerAccess,
+    Path,
+    has_stacked_layers,
+    layer_name,
+    layers_taken_by,
+)
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.placement import AXES, DATA, FSDP, RULES, path_name, spec_of
 from transformer_jax.training.placing import place, place_rows, rows_of_process
 from transformer_jax.trees import Arrays, Params
-
-GATHERED = "gathered parameters"  # their name for `jax.checkpoint`
 
 Tree = TypeVar("Tree")
 Step = TypeVar("Step", bound=Callable[..., Any])
@@ -33,13 +41,16 @@ class Sharded:
     Args:
         sizes: of the mesh's axes; those that are left out have size 1.
         rules: for the parameters, as in `placement`.
+        remat: the model's setting: which activations of a block the backward pass computes again.
     """
 
-    def __init__(self, sizes: Mapping[str, int], rules: Mapping[str, Sequence[str | None]] = RULES) -> None:
+    def __init__(
+        self, sizes: Mapping[str, int], rules: Mapping[str, Sequence[str | None]] = RULES, remat: Remat = "none"
+    ) -> None:
         shape = [sizes.get(axis, 1) for axis in AXES]
         devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape)
         self.mesh = Mesh(devices, AXES)
-        self._rules = rules
+        self._rules, self._remat = rules, remat
         self._whole = NamedSharding(self.mesh, PartitionSpec())
 
     @property
@@ -124,29 +135,32 @@ class Sharded:
         A rule names the end of a path, and what optimizers keep has the parameters' paths behind names of its own.
         """
 
-        def sharding(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Any) -> NamedSharding:
-            return NamedSharding(self.mesh, self.spec(path_name(path), leaf.shape))
-
-        shardings: Tree = jax.tree_util.tree_map_with_path(sharding, state)
-        return shardings
+        return _map_with_path(lambda path, leaf: NamedSharding(self.mesh, self.spec(path, leaf.shape)), state)
 
     def spec(self, path: str, shape: Sequence[int]) -> PartitionSpec:
-        """How the array at a path is split."""
+        """How the array at a path is split; of stacked layers each as it would be apart."""
+        if LAYERS in path.split("/"):
+            return PartitionSpec(None, *self.spec(path.replace(LAYERS, layer_name(0)), shape[1:]))
         return spec_of(path, shape, self.mesh, self._rules)
 
     def layout(self, params: Params, optimizer: optax.GradientTransformation, *, shapes_vary: bool) -> "ShardedLayout":
         """How the devices keep a training state: each array split as its path says."""
-        return ShardedLayout(self)
+        return ShardedLayout(self, self._remat)
 
     def _rows(self, rows_axis: int) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec(*[None] * rows_axis, (DATA, FSDP)))
 
 
 class ShardedLayout:
-    """How the devices keep a training state: in its own structure, each array split as the strategy says."""
+    """How the devices keep a training state: in its own structure, each array split as the strategy says.
 
-    def __init__(self, strategy: Sharded) -> None:
-        self._strategy = strategy
+    Args:
+        strategy: that splits the arrays.
+        remat: which activations of a block the backward pass computes again.
+    """
+
+    def __init__(self, strategy: Sharded, remat: Remat = "none") -> None:
+        self._strategy, self._remat = strategy, remat
 
     def place(self, state: Tree) -> Tree:
         """A training state on the devices."""
@@ -163,37 +177,54 @@ class ShardedLayout:
     def of_named(self, loss_function: Callable[..., Elements]) -> Callable[..., Elements]:
         """Inside a step: a loss function of the state's parameters, from one of parameters whole but for `tensor`.
 
-        A parameter is gathered where it is used, and again in the backward pass, so that no device keeps it whole.
+        A parameter is gathered where it is used, and again in the backward pass, so that no device keeps it whole. The
+        stacked layers of a model that loops over them are gathered one by one, in the loop.
         """
 
         def loss(params: Arrays, *arguments: Any, train: bool) -> Elements:
             def of_split(params: Arrays, *arguments: Any) -> Elements:
-                whole = jax.tree_util.tree_map_with_path(self._gather, params)
-                return loss_function(whole, *arguments, train=train)
+                with layers_taken_by(LayerAccess(self._gather_layer, _is_kept)):
+                    return loss_function(_map_with_path(self._gather, params), *arguments, train=train)
 
-            policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
+            policy = self._kept_of_blocks() if has_stacked_layers(params) else _is_kept
             elements: Elements = jax.checkpoint(of_split, policy=policy)(params, *arguments)
             return elements
 
         return loss
 
-    def _gather(self, path: tuple[jax.tree_util.KeyEntry, ...], leaf: Array) -> Array:
-        split = self._strategy.spec(path_name(path), leaf.shape)
+    def _kept_of_blocks(self) -> Callable[..., bool]:
+        """What the backward pass may keep: this policy decides also inside the blocks that have one of their own."""
+        if self._remat == "none":
+            return _is_kept
+        inputs = jax.checkpoint_policies.save_only_these_names(LAYER_INPUT)
+        of_block = REMAT_POLICIES[self._remat]
+        policy: Callable[..., bool] = inputs
+        if of_block is not None:
+            policy = jax.checkpoint_policies.save_from_both_policies(inputs, of_block)
+        return policy
+
+    def _gather_layer(self, params: Params, path: Path) -> Params:
+        return _map_with_path(lambda name, leaf: self._gather("/".join((*path, name)), leaf), params)
+
+    def _gather(self, path: str, leaf: Array) -> Array:
+        if LAYERS in path.split("/"):
+            return leaf
+        split = self._strategy.spec(path, leaf.shape)
         gathered = PartitionSpec(*(None if axis == FSDP else axis for axis in split))
         mesh = self._strategy.mesh
 
-        @jax.custom_vjp
-        def gather(part: Array) -> Array:
-            whole: Array = checkpoint_name(
-                jax.lax.with_sharding_constraint(part, NamedSharding(mesh, gathered)), GATHERED
-            )
+        def constrain(part: Array) -> Array:
+            whole: Array = jax.lax.with_sharding_constraint(part, NamedSharding(mesh, gathered))
             return whole
+
+        gather = jax.custom_vjp(constrain)
 
         def backward(_: None, gradient: Array) -> tuple[Array]:
             # Scattered as it is summed; the gradient of `gather` itself would be summed whole on each device.
             return (jax.lax.with_sharding_constraint(gradient, NamedSharding(mesh, split)),)
 
-        gather.defvjp(lambda part: (gather(part), None), backward)
+        # Not by `gather`, whose result `jax.checkpoint` would keep as that of a function that it can't look into.
+        gather.defvjp(lambda part: (constrain(part), None), backward)
         whole: Array = gather(leaf)
         return whole
 
@@ -205,6 +236,16 @@ class ShardedLayout:
         """Inside a compiled call: the state that it returns, split as the one that it got."""
         kept: Tree = jax.lax.with_sharding_constraint(state, self._strategy.shardings(state))
         return kept
+
+
+def _is_kept(primitive: Primitive, *_: Any, **__: Any) -> bool:
+    """For `jax.checkpoint`: the backward pass may keep all but gathered parameters, which it gathers again."""
+    return primitive.name != "sharding_constraint"
+
+
+def _map_with_path(change: Callable[[str, Any], Any], tree: Tree) -> Tree:  # Any: leaves, of both trees
+    changed: Tree = jax.tree_util.tree_map_with_path(lambda path, leaf: change(path_name(path), leaf), tree)
+    return changed
 
 
 def _with_shardings(tree: Tree, shardings: Tree) -> Tree:

@@ -89,7 +89,7 @@ class TrainerModule(Evaluator):
         Raises:
             InputError: the warm-up is not shorter than the training.
         """
-        _, finish = begin_initial_state(self, example_batch, self.update_rule(num_steps).optimizer)
+        _, finish, _ = begin_initial_state(self, example_batch, self.update_rule(num_steps).optimizer)
         return finish()
 
     def fit(self, train_loader: Loader, val_loader: Loader, *, initial_params: Params | None = None) -> None:
