@@ -15,7 +15,6 @@ from .decoding.token_by_token import greedy_decode as greedy_decode
 from .decoding.token_by_token import sample as sample
 from .errors import InputError as InputError
 from .nn.attention import MultiheadAttention as MultiheadAttention
-from .nn.attention import scaled_dot_product as scaled_dot_product
 from .nn.blocks import BlockSettings as BlockSettings
 from .nn.decoder import DecoderBlock as DecoderBlock
 from .nn.decoder import TransformerDecoder as TransformerDecoder
@@ -29,6 +28,7 @@ from .nn.masks import expand_mask as expand_mask
 from .nn.masks import padding_mask as padding_mask
 from .nn.mesh_axis import all_rows as all_rows
 from .nn.mesh_axis import device_number as device_number
+from .nn.plain import scaled_dot_product as scaled_dot_product
 from .nn.positions import PositionalEncoding as PositionalEncoding
 from .nn.predictor import TransformerPredictor as TransformerPredictor
 from .plots import plot_attention_maps as plot_attention_maps

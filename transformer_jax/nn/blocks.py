@@ -199,23 +199,25 @@ class Stack(SettingsModule):
         self.layers = [self.block(*sizes, settings=self.settings) for _ in range(self.num_layers)]
         self.norm = LayerNorm(epsilon=self.settings.layer_norm_epsilon)  # has parameters only where it is called
 
-    def run(self, x: ArrayLike, *arrays: ArrayLike | None, train: bool) -> tuple[Array, list[Any]]:
+    def run(self, x: ArrayLike, *arrays: Any, train: bool, return_attention: bool = True) -> tuple[Array, list[Any]]:
         """Run the blocks one after another.
 
         Args:
             x: `[B, T, D]`, for the first block.
             *arrays: the blocks' other arguments, the same for all.
             train: apply dropout.
+            return_attention: ask each block for its attention weights.
 
         Returns:
-            The last block's output, and the attention weights of each, as the block gives them.
+            The last block's output, and the attention weights of each, as the block gives them; None where they were
+            not asked for.
         """
         if self.settings.scan_layers and self.num_layers > 0 and not self.is_initializing():
-            return self._scan(x, *arrays, train=train)
+            return self._scan(x, *arrays, train=train, return_attention=return_attention)
 
-        def run_block(layer: Any, x: ArrayLike, *arrays: ArrayLike | None) -> tuple[Array, Any]:  # flags are no arrays
-            result: tuple[Array, Any] = layer(x, *arrays, train=train, return_attention=True)
-            return result
+        def run_block(layer: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, Any]:  # flags are no arrays
+            result = layer(x, *arrays, train=train, return_attention=return_attention)
+            return result if return_attention else (result, None)
 
         if train and self.settings.remat != "none":
             run_block = nn.remat(run_block, policy=REMAT_POLICIES[self.settings.remat])
@@ -225,7 +227,7 @@ class Stack(SettingsModule):
             attention_maps.append(attention)
         return jnp.asarray(x), attention_maps
 
-    def _scan(self, x: ArrayLike, *arrays: ArrayLike | None, train: bool) -> tuple[Array, list[Any]]:
+    def _scan(self, x: ArrayLike, *arrays: Any, train: bool, return_attention: bool) -> tuple[Array, list[Any]]:
         """`run` as a loop in the program, so that one block is compiled, whatever their number.
 
         The parameters of the layers, which keep their names, are stacked for it.
@@ -239,7 +241,9 @@ class Stack(SettingsModule):
         def run_block(x: Array, of_layer: tuple[Any, Array | None]) -> tuple[Array, Any]:
             params, key = of_layer
             rngs = None if key is None else {"dropout": key}
-            return block.apply({"params": params}, x, *arrays, train=train, return_attention=True, rngs=rngs)
+            options: dict[str, Any] = {"train": train, "return_attention": return_attention, "rngs": rngs}
+            result: Any = block.apply({"params": params}, x, *arrays, **options)
+            return result if return_attention else (result, None)
 
         if train and self.settings.remat != "none":
             run_block = jax.checkpoint(run_block, prevent_cse=False, policy=REMAT_POLICIES[self.settings.remat])
