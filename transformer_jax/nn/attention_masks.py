@@ -21,7 +21,7 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.checks import broadcasts, check_offset
 from transformer_jax.nn.mask_drawing import Drawing, draw
 from transformer_jax.nn.masks import Mask, SymbolicMask, expand_mask, fit_mask
-from transformer_jax.nn.score_block import BlockGrid, Bounds, Range, ScoreBlock, Start, Truth
+from transformer_jax.nn.score_block import BlockGrid, Bounds, Range, ScoreBlock, Start, opposite
 from transformer_jax.nn.values import offset_shown, shown, static, value
 
 
@@ -218,7 +218,7 @@ class Opposite(AttentionMask):
 
     def bounds(self, grid: BlockGrid) -> Bounds:
         some, every = self.mask.bounds(grid)
-        return _opposite(every), _opposite(some)
+        return opposite(every), opposite(some)
 
     def check(self, shape: tuple[int, ...]) -> None:
         self.mask.check(shape)
@@ -228,7 +228,3 @@ class Opposite(AttentionMask):
 
     def __repr__(self) -> str:
         return f"~({self.mask})" if isinstance(self.mask, Both | Either) else f"~{self.mask}"
-
-
-def _opposite(truth: Truth) -> Truth:
-    return jnp.logical_not(truth) if isinstance(truth, Array) else np.logical_not(truth)

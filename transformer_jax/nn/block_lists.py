@@ -10,7 +10,7 @@ from jax import Array, lax
 from jaxtyping import Int
 
 from transformer_jax.nn.attention_masks import AttentionMask
-from transformer_jax.nn.score_block import BlockGrid
+from transformer_jax.nn.score_block import BlockGrid, opposite
 
 Carry = TypeVar("Carry")
 Numbers = np.ndarray | Array
@@ -53,7 +53,7 @@ def list_blocks(mask: AttentionMask | None, grid: BlockGrid) -> BlockLists:
     some, every = (True, True) if mask is None else mask.bounds(grid)
     is_whole = (np.arange(shape[1]) + 1) * grid.key_size <= grid.num_keys  # the last one may end beyond the keys
     every = every & some & is_whole
-    full, mixed = every, some & _not(every)
+    full, mixed = every, some & opposite(every)
     return BlockLists(*(_listed(_broadcast(blocks, shape)) for blocks in (full, mixed)))
 
 
@@ -64,7 +64,3 @@ def _listed(blocks: Numbers) -> KeyBlocks:
 
 def _broadcast(blocks: Any, shape: tuple[int, int]) -> Numbers:
     return jnp.broadcast_to(blocks, shape) if isinstance(blocks, Array) else np.broadcast_to(blocks, shape)
-
-
-def _not(blocks: Any) -> Any:
-    return jnp.logical_not(blocks) if isinstance(blocks, Array) else np.logical_not(blocks)

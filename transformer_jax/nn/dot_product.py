@@ -23,7 +23,8 @@ from transformer_jax.nn.plain import check_operands, plain_attention
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
 # Logits of one head from which blockwise attention is faster on CPUs (benchmarks/attention.py).
-MIN_BLOCKWISE_LOGITS = 512 * 512
+MIN_BLOCKWISE_LOGITS = 256 * 256
+MIN_FUSED_LOGITS = 128 * 128  # fewer stay in one program with what is around them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +91,7 @@ def dot_product_attention(
       mask empties are not computed.
     - `fused` runs the kernels of cuDNN on GPUs and of JAX on TPUs, for some types, widths and masks.
 
-    `auto` takes `plain` where weights are asked for, else `fused` where it can, else `blockwise` from 512 × 512 logits
+    `auto` takes `plain` where weights are asked for, else `fused` where it can, else `blockwise` from 256 × 256 logits
     on. The softmax is in float32 or wider for any type. A query that may see nothing gets zeros and zero gradients.
 
     Args:
@@ -210,12 +211,12 @@ def _choose(request: AttentionRequest, implementation: str) -> Explanation:
     num_logits = math.prod(request.logits_shape[-2:])
     if request.wants_attention:
         return _explained("plain", "the weights are asked for", refusals, "it has no weights")
-    if not refusals["fused"]:
+    if not refusals["fused"] and num_logits >= MIN_FUSED_LOGITS:
         return _explained("fused", "the kernel takes this mask, type and width", refusals, "fused is faster")
     size = f"{request.logits_shape[-2]} × {request.logits_shape[-1]} logits"
     if num_logits >= MIN_BLOCKWISE_LOGITS:
         return _explained("blockwise", f"{size} in memory that grows as T + S", refusals, f"{size} at once are slower")
-    return _explained("plain", f"{size} are few", refusals, f"plain is faster below {MIN_BLOCKWISE_LOGITS} logits")
+    return _explained("plain", f"{size} are few", refusals, "plain is faster for few")
 
 
 def _explained(chosen: str, reason: str, refusals: dict[str, str | None], otherwise: str) -> Explanation:

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Int, Shaped
 
-Start = int | Int[Array, ""]
+Start = int | np.integer | Int[Array, ""]
 Bounds = tuple["Truth", "Truth"]
 Truth = bool | Shaped[np.ndarray | Array, "..."]  # of each block of a grid, or of all of them
 
@@ -137,3 +137,10 @@ class BlockGrid:
         index = self.batch if len(array) > 1 else 0
         row = jax.lax.dynamic_index_in_dim(jnp.asarray(array), index, keepdims=False)
         return jnp.pad(row, (0, count * size - len(row)), mode="edge").reshape(count, size)
+
+
+def opposite(truth: Truth) -> Truth:
+    """The negation, as a NumPy array where it is known before the program runs."""
+    if isinstance(truth, bool):
+        return not truth
+    return jnp.logical_not(truth) if isinstance(truth, Array) else np.logical_not(truth)
