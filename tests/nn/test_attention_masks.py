@@ -85,7 +85,7 @@ def test_a_shifted_mask_is_that_of_queries_further_on():
 
 def test_combine_masks_takes_values_too():
     combined = combine_masks(None, Causal(), VALID[:, None])
-    assert str(combined) == "Causal() & Dense(bool[2, 1, 1, 7])"
+    assert str(combined) == "Causal() & Dense(bool[2, 1, 7])"
 
 
 def test_a_mask_prints_itself():

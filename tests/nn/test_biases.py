@@ -62,7 +62,7 @@ def test_biases_apply_from_left_to_right():
 
 def test_a_bias_prints_itself():
     bias = ALiBi(8) + SoftCap(50.0) + np.zeros((T, S), np.float32) + BiasFunction(by_head, (jnp.ones(8),), offset=2)
-    assert repr(bias) == "ALiBi(8) + SoftCap(50.0) + DenseBias(float32[1, 1, 5, 7]) + BiasFunction(by_head, offset=2)"
+    assert repr(bias) == "ALiBi(8) + SoftCap(50.0) + DenseBias(float32[5, 7]) + BiasFunction(by_head, offset=2)"
     assert str(RelativeBias(jnp.zeros((32, 8)), bidirectional=False)) == (
         "RelativeBias(float32[32, 8], bidirectional=False)"
     )

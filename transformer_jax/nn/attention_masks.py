@@ -105,10 +105,10 @@ class Dense(AttentionMask):
     array: Mask
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "array", expand_mask(self.array))
+        object.__setattr__(self, "array", expand_mask(self.array).reshape(np.shape(self.array)))
 
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
-        return block.part(jnp.asarray(self.array))
+        return block.part(expand_mask(self.array))
 
     def check(self, shape: tuple[int, ...]) -> None:
         fit_mask(self.array, shape)

@@ -86,21 +86,25 @@ class DenseBias(AttentionBias):
             raise InputError(f"bias has type {array.dtype}; it must be of a floating-point type; a mask is no bias")
         if array.ndim not in (2, 3, 4):
             raise InputError(f"bias has shape {array.shape}; it may be [T, S], [B, T, S] or [B, H, T, S]")
-        wide = array[None, None] if array.ndim == 2 else array[:, None] if array.ndim == 3 else array
-        object.__setattr__(self, "array", jnp.asarray(wide))
+        object.__setattr__(self, "array", jnp.asarray(array))
+
+    def _wide(self) -> Float[Array, "#B #H #T #S"]:
+        array = jnp.asarray(self.array)
+        return array[None, None] if array.ndim == 2 else array[:, None] if array.ndim == 3 else array
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         return logits + jnp.asarray(self.array).astype(logits.dtype)
 
     def cut(self, block: ScoreBlock) -> "DenseBias":
-        return jax.tree.map(block.part, self)  # type: ignore[no-any-return]
+        return DenseBias(block.part(self._wide()))
 
     def add_cut(self, part: Any, block: ScoreBlock) -> "DenseBias":
-        return jax.tree.map(block.add_part, self, part)  # type: ignore[no-any-return]
+        total = block.add_part(self._wide(), part.array)
+        return DenseBias(total.reshape(np.shape(self.array)))
 
     def check(self, shape: tuple[int, ...]) -> None:
         needed = {2: (1, 1), 3: (*shape[:1], 1)}.get(len(shape), shape[-4:-2]) + shape[-2:]
-        if not broadcasts(np.shape(self.array), needed):
+        if not broadcasts(self._wide().shape, needed):
             raise InputError(
                 f"bias of shape {np.shape(self.array)} does not broadcast against attention logits of shape {shape}"
             )
