@@ -22,6 +22,7 @@ from jaxtyping import Float, UInt32
 from transformer_jax.nn.attention_dropout import AttentionDropout, first_row
 from transformer_jax.nn.attention_masks import AttentionMask
 from transformer_jax.nn.biases import AttentionBias
+from transformer_jax.nn.block_layout import join_blocks, over_rows, rows_at_once, split_blocks
 from transformer_jax.nn.block_lists import BlockLists, list_blocks
 from transformer_jax.nn.block_steps import Gradients, QueryBlock, Row, Running, backward_step, block_at, forward_step
 from transformer_jax.nn.leaves import Skeleton, join, join_gradients, split, split_gradients
@@ -30,7 +31,6 @@ from transformer_jax.nn.score_block import BlockGrid
 # Queries and keys of a block, as measured on CPUs: larger ones make faster products, and smaller ones follow a mask.
 BLOCK = 1024, 1024
 MASKED_BLOCK = 512, 512
-MAX_AT_ONCE = 64  # rows, on accelerators
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,8 +133,8 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> Outputs:
         outputs: tuple[Array, Array] = lax.map(of_queries, (jnp.arange(len(q)), q))
         return outputs
 
-    values, log_sum_exp = lax.map(of_row, (jnp.arange(len(q)), q, k, v), batch_size=_at_once(len(q)))
-    return _joined(values, operands), _joined(log_sum_exp[..., None], operands)[..., 0]
+    values, log_sum_exp = lax.map(of_row, (jnp.arange(len(q)), q, k, v), batch_size=rows_at_once(len(q)))
+    return join_blocks(values, operands.q), join_blocks(log_sum_exp[..., None], operands.q)[..., 0]
 
 
 def _attend_forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Outputs, Any]:
@@ -154,13 +154,13 @@ def _attend_backward(plan: Plan, saved: Any, cotangents: Outputs) -> tuple[Opera
         return _row_gradients(plan, operands, constants, total, *arguments)
 
     num_rows = len(k)
-    total, (of_q, of_k, of_v) = _over_rows(of_row, total, (jnp.arange(num_rows), queries, k, v), _at_once(num_rows))
+    total, (of_q, of_k, of_v) = over_rows(of_row, total, (jnp.arange(num_rows), queries, k, v), rows_at_once(num_rows))
     factor = 1 / math.sqrt(k.shape[-1])
     of_k, of_v = (x.swapaxes(-1, -2)[:, :, None] for x in (of_k, of_v))  # [N·Hkv nk 1 k d]
     results = Operands(
-        (_joined(of_q, operands) * factor).astype(operands.q.dtype),
-        (_joined(of_k, operands, 1) * factor).astype(k.dtype),
-        _joined(of_v, operands, 1).astype(v.dtype),
+        (join_blocks(of_q, operands.q) * factor).astype(operands.q.dtype),
+        (join_blocks(of_k, operands.k) * factor).astype(k.dtype),
+        join_blocks(of_v, operands.v).astype(v.dtype),
         [x.astype(old.dtype) for x, old in zip(split_gradients(plan.bias, total), operands.bias, strict=True)],
     )
     return results, None
@@ -199,28 +199,6 @@ def _row_gradients(
     return total, (of_q, *of_keys)
 
 
-def _over_rows(function: Any, total: Any, arguments: Any, at_once: int | None) -> tuple[Any, Any]:
-    """`lax.scan` over rows, of which some are computed at once."""
-    if at_once is None:
-        return lax.scan(function, total, arguments)
-    chunks = jax.tree.map(lambda x: x.reshape(-1, at_once, *x.shape[1:]), arguments)
-
-    def of_chunk(total: Any, chunk: Any) -> tuple[Any, Any]:
-        zeros = jax.tree.map(jnp.zeros_like, total)
-        parts, results = jax.vmap(function, (None, 0))(zeros, chunk)
-        return jax.tree.map(lambda old, new: old + new.sum(0), total, parts), results
-
-    total, results = lax.scan(of_chunk, total, chunks)
-    return total, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), results)
-
-
-def _at_once(num_rows: int) -> int | None:
-    """How many rows are computed at once: None for one after the other, where one keeps the machine busy."""
-    if jax.default_backend() == "cpu":
-        return None
-    return max(n for n in range(1, MAX_AT_ONCE + 1) if num_rows % n == 0)
-
-
 def _row(plan: Plan, operands: Operands, constants: Constants, index: Array) -> tuple[Row, BlockLists]:
     (_, num_heads, num_queries, _), num_groups = operands.q.shape, operands.k.shape[1]
     group = num_heads // num_groups
@@ -242,8 +220,8 @@ def _wide(x: Array) -> Any:
 def _in_blocks(plan: Plan, operands: Operands) -> tuple[Array, Array, Array]:
     """Queries `[rows, nq, G, q, d]`, keys and values `[rows, nk, k, d]`, with zeros at the end where needed."""
     group = operands.q.shape[1] // operands.k.shape[1]
-    q = _split(operands.q, group, plan.block_sizes[0])
-    k, v = (_split(x, 1, plan.block_sizes[1])[:, :, 0] for x in (operands.k, operands.v))
+    q = split_blocks(operands.q, group, plan.block_sizes[0])
+    k, v = (split_blocks(x, 1, plan.block_sizes[1])[:, :, 0] for x in (operands.k, operands.v))
     return q, k, v
 
 
@@ -253,23 +231,8 @@ def _query_blocks(
     """Everything of the queries, and keys and values, in blocks."""
     q, k, v = _in_blocks(plan, operands)
     of_values, *of_queries = (
-        _split(x, q.shape[2], plan.block_sizes[0]) for x in (of_values, log_sum_exp[..., None], delta[..., None])
+        split_blocks(x, q.shape[2], plan.block_sizes[0]) for x in (of_values, log_sum_exp[..., None], delta[..., None])
     )
     turned = (x.reshape(*x.shape[:2], -1, x.shape[-1]).swapaxes(-1, -2) for x in (q, of_values))
     q_turned, of_values_turned = turned
     return QueryBlock(q, q_turned, of_values, of_values_turned, *(x[..., 0] for x in of_queries)), k, v
-
-
-def _split(x: Float[Array, "N H T w"], group: int, size: int) -> Float[Array, "rows nq G q w"]:
-    rest = -x.shape[2] % size
-    if rest:
-        x = jnp.pad(x, ((0, 0), (0, 0), (0, rest), (0, 0)))
-    return x.reshape(-1, group, x.shape[2] // size, size, x.shape[-1]).swapaxes(1, 2)
-
-
-def _joined(x: Float[Array, "rows nq G q w"], operands: Operands, group: int | None = None) -> Float[Array, "N H T w"]:
-    """The inverse of `_split`, for queries, or with `group` 1 for keys and values."""
-    like = operands.k if group else operands.q
-    num, heads, length, _ = like.shape
-    x = x.swapaxes(1, 2).reshape(num, heads, -1, x.shape[-1])
-    return x[:, :, :length]
