@@ -28,6 +28,7 @@ from transformer_jax import (
     explain,
     scaled_dot_product,
 )
+from transformer_jax.nn import blockwise
 from transformer_jax.nn.blockwise import blockwise_attention
 from transformer_jax.nn.plain import plain_attention
 
@@ -68,11 +69,11 @@ def both(case: Case):
 
 
 def assert_the_same(case: Case) -> None:
-    for plain, blockwise in zip(*both(case), strict=True):
+    for plain, found in zip(*both(case), strict=True):
         finite = np.isfinite(plain)
-        np.testing.assert_array_equal(finite, np.isfinite(blockwise))  # -∞, the log-sum-exp of nothing
+        np.testing.assert_array_equal(finite, np.isfinite(found))  # -∞, the log-sum-exp of nothing
         size = max(1.0, np.abs(plain[finite]).max(initial=0))
-        np.testing.assert_allclose(blockwise[finite], plain[finite], rtol=0, atol=1e-5 * size)
+        np.testing.assert_allclose(found[finite], plain[finite], rtol=0, atol=1e-5 * size)
 
 
 @given(cases())
@@ -85,6 +86,15 @@ def test_blockwise_and_plain_agree_in_values_and_all_gradients(case):
 @pytest.mark.parametrize("number", range(5))
 def test_blockwise_and_plain_agree_in_500_random_cases(number):
     seed(number)(by_chance(max_examples=100)(given(cases())(assert_the_same)))()
+
+
+def test_rows_computed_at_once_as_on_accelerators_give_the_same(monkeypatch):
+    monkeypatch.setattr(blockwise, "rows_at_once", lambda num_rows: 3)
+    rng = np.random.default_rng(0)
+    q, k, v, cotangent = (normal(rng, B, H, length, 4) for length in (17, 19, 19, 17))
+    valid = np.arange(19) < np.array([[4], [19]])
+    bias = DenseBias(jnp.asarray(normal(rng, B, 1, 17, 19))) + RelativeBias(jnp.asarray(normal(rng, 8, H)))
+    assert_the_same(Case(q, k, v, cotangent, B, Padding(valid) & Causal(1), bias, None, (6, 5)))
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
