@@ -205,7 +205,7 @@ PARTS = [
     (lambda: call(TransformerDecoder(1, D, H, F), X[0], MEMORY), "x has shape (3, 6)"),
     (lambda: call(TransformerDecoder(1, D, H, F), zeros(B, 0, D), MEMORY), "x has shape (2, 0, 6)"),
     (lambda: call(TransformerDecoder(1, D, H, F), X, MEMORY[:1]), "memory has 1 rows"),
-    (lambda: call(TransformerDecoder(1, D, H, F), X, MEMORY, np.ones((S, S), bool)), "(1, 1, 5, 5)"),
+    (lambda: call(TransformerDecoder(1, D, H, F), X, MEMORY, np.ones((S, S), bool)), "mask of shape (5, 5)"),
     (lambda: call(TransformerDecoder(1, D, H, F), X, MEMORY, None, MASK), "mask of shape (3, 3)"),
 ]
 MODELS = [

@@ -1,81 +1,22 @@
-"""Scaled dot-product attention as a function, and multi-head attention as a module (Vaswani et al. 2017)."""
+"""Multi-head attention as a module (Vaswani et al. 2017)."""
 
-import math
 from typing import Literal, NamedTuple, overload
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 
-from transformer_jax.errors import InputError, check_heads, check_sizes
-from transformer_jax.nn.checks import as_array, check_sequence
+from transformer_jax.errors import InputError, check_heads, check_number, check_probability, check_sizes
+from transformer_jax.nn.attention_dropout import AttentionDropout
+from transformer_jax.nn.attention_masks import Masks
+from transformer_jax.nn.biases import Biases
+from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
-from transformer_jax.nn.masks import Mask, fit_mask
-
-
-def scaled_dot_product(
-    q: Shaped[ArrayLike, "... T d"],
-    k: Shaped[ArrayLike, "... S d"],
-    v: Shaped[ArrayLike, "... S d_v"],
-    mask: Mask | None = None,
-) -> tuple[Float[Array, "... T d_v"], Float[Array, "... T S"]]:
-    """Attend to `v` by the similarity of `q` and `k`: `softmax(Q Kᵀ / √d) V` (Vaswani et al. 2017, equation 1).
-
-    The softmax is computed in float32 or wider for any input type. A query that may attend to nothing gets zero
-    weights and zero values, and a finite gradient.
-
-    Masked keys and values must be finite too, since their weight of zero times infinity is NaN.
-
-    Args:
-        q: queries `[..., T, d]`.
-        k: keys `[..., S, d]`.
-        v: values `[..., S, d_v]`.
-        mask: True = may attend; see `transformer_jax.nn.masks` for the ranks.
-
-    Returns:
-        The values `[..., T, d_v]` and the attention weights `[..., T, S]`, each row of which sums to one.
-
-    Raises:
-        InputError: the shapes do not fit or hold a 0, an operand is boolean; or the mask has another rank, is of a
-            floating-point type, or does not broadcast.
-    """
-    _check_operands(q=q, k=k, v=v)
-    q, k, v = (jnp.asarray(x) for x in promote_dtype(q, k, v, dtype=None))  # to one floating type
-    wide = jnp.promote_types(q.dtype, jnp.float32)
-    logits = jnp.einsum("...td,...sd->...ts", q, k, preferred_element_type=wide) / math.sqrt(q.shape[-1])
-    if mask is not None:
-        mask = fit_mask(mask, logits.shape)
-        # Finite, so that a row without any allowed key gives NaN neither here nor in the gradient.
-        logits = jnp.where(mask, logits, np.finfo(wide).min)
-    attention = nn.softmax(logits)
-    if mask is not None:
-        attention = jnp.where(mask, attention, 0)  # a row without any allowed key was uniform until here
-    attention = attention.astype(v.dtype)
-    return jnp.einsum("...ts,...sd->...td", attention, v), attention
-
-
-def _check_operands(**operands: ArrayLike) -> None:
-    arrays = {name: as_array(name, x) for name, x in operands.items()}
-    for name, array in arrays.items():
-        if not jnp.issubdtype(array.dtype, jnp.number):
-            raise InputError(f"{name} has type {array.dtype}; it must hold numbers")
-    q, k, v = shapes = [array.shape for array in arrays.values()]
-    fits = min(map(len, shapes)) >= 2
-    fits = fits and q[-1] == k[-1] and k[-2] == v[-2] and 0 not in (*q, *k, *v)
-    try:
-        jnp.broadcast_shapes(*(shape[:-2] for shape in shapes))
-    except ValueError:
-        fits = False
-    if not fits:
-        raise InputError(
-            f"q, k and v have shapes {q}, {k} and {v}; they must be [..., T, d], [..., S, d] and [..., S, d_v], with "
-            "no size of 0"
-        )
+from transformer_jax.nn.dot_product import Implementation, dot_product_attention
+from transformer_jax.nn.plain import scaled_dot_product as scaled_dot_product
 
 
 def head_width(embed_dim: int, num_heads: int) -> int:
@@ -113,14 +54,18 @@ class MultiheadAttention(nn.Module):
     Kernels start Xavier-uniform, biases at zero. Source: Vaswani et al. 2017, section 3.2.2.
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `embed_dim`.
+        InputError: at construction, if `num_heads` does not divide `embed_dim`, or `dropout_prob` is outside [0, 1).
     """
 
     embed_dim: int  # D, the width of the output and of the H heads together
     num_heads: int  # H
+    dropout_prob: float = 0.0  # of the attention weights
+    implementation: Implementation = "auto"  # of `dot_product_attention`
 
     def __post_init__(self) -> None:
         head_width(self.embed_dim, self.num_heads)
+        check_number("dropout_prob", self.dropout_prob)
+        check_probability("dropout_prob", self.dropout_prob)
         super().__post_init__()
 
     def setup(self) -> None:
@@ -137,41 +82,65 @@ class MultiheadAttention(nn.Module):
         self,
         x: ArrayLike,
         memory: ArrayLike | None = None,
-        mask: Mask | None = None,
+        mask: Masks | None = None,
         return_attention: Literal[False] = False,
+        *,
+        bias: Biases | None = None,
+        train: bool = False,
     ) -> Array: ...
     @overload
     def __call__(
         self,
         x: ArrayLike,
         memory: ArrayLike | None = None,
-        mask: Mask | None = None,
+        mask: Masks | None = None,
         *,
         return_attention: Literal[True],
+        bias: Biases | None = None,
+        train: bool = False,
     ) -> tuple[Array, Array]: ...
 
     def __call__(
         self,
         x: Float[ArrayLike, "B T D_x"],
         memory: Float[ArrayLike, "B S D_memory"] | None = None,
-        mask: Mask | None = None,
+        mask: Masks | None = None,
         return_attention: bool = False,
+        *,
+        bias: Biases | None = None,
+        train: bool = False,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
         """Attend from `x` to `memory` (or to itself).
 
         Args:
             x: `[B, T, D_x]`; its width may differ from `embed_dim`.
             memory: `[B, S, D_memory]`, or None for self-attention (S = T).
-            mask: True = may attend; see `transformer_jax.nn.masks` for the ranks.
-            return_attention: also return the weights that this pass used.
+            mask: which keys a query may see, as in `dot_product_attention`.
+            return_attention: also return the weights that this pass used. All of them at once need memory of T × S.
+            bias: of the logits, as in `dot_product_attention`.
+            train: apply dropout to the weights; needs the random key `dropout` where its probability is not zero.
 
         Returns:
             `[B, T, D]`, with `return_attention` a pair of it and the weights `[B, H, T, S]`.
 
         Raises:
             InputError: `x` or `memory` is of no floating-point type or of another rank, they differ in B, or the mask
-                does not fit.
+                or the bias does not fit.
         """
+        output, attention = self.attend_from(x, memory, mask, bias=bias, train=train, return_attention=return_attention)
+        return (output, attention) if attention is not None else output
+
+    def attend_from(
+        self,
+        x: Float[ArrayLike, "B T D_x"],
+        memory: Float[ArrayLike, "B S D_memory"] | None = None,
+        mask: Masks | None = None,
+        *,
+        return_attention: bool,
+        bias: Biases | None = None,
+        train: bool = False,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
+        """`__call__` that always gives a pair, with None in the place of weights that were not asked for."""
         check_sequence("x", x)
         if memory is not None:
             check_sequence("memory", memory)
@@ -179,19 +148,38 @@ class MultiheadAttention(nn.Module):
                 raise InputError(
                     f"memory has {jnp.shape(memory)[0]} rows and x has {jnp.shape(x)[0]}; they must be equal"
                 )
-        output, attention = self.attend(x, self.project(x if memory is None else memory), mask)
-        return (output, attention) if return_attention else output
+        projected = self.project(x if memory is None else memory)
+        return self.attend(x, projected, mask, bias=bias, train=train, return_attention=return_attention)
 
     def project(self, memory: Float[ArrayLike, "B S D_memory"]) -> KeyValue:
         """Project a memory to the keys and values of every head."""
         return KeyValue(self._split_heads(self.key_proj(memory)), self._split_heads(self.value_proj(memory)))
 
     def attend(
-        self, x: Float[ArrayLike, "B T D_x"], memory: KeyValue, mask: Mask | None = None
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
-        """Attend from `x` to projected keys and values; returns the output and the weights."""
-        query = self._split_heads(self.query_proj(x))  # [B H T d]
-        values, attention = scaled_dot_product(query, memory.key, memory.value, mask)
+        self,
+        x: Float[ArrayLike, "B T D_x"],
+        memory: KeyValue,
+        mask: Masks | None = None,
+        *,
+        bias: Biases | None = None,
+        train: bool = False,
+        return_attention: bool = False,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
+        """Attend from `x` to projected keys and values; returns the output, and weights if asked for."""
+        dropout = None
+        if train and self.dropout_prob > 0:
+            dropout = AttentionDropout(self.dropout_prob, self.make_rng("dropout"))
+        result = dot_product_attention(
+            self._split_heads(self.query_proj(x)),  # [B H T d]
+            memory.key,
+            memory.value,
+            mask,
+            bias,
+            dropout=dropout,
+            implementation=self.implementation,
+            return_attention=return_attention,
+        )
+        values, attention = result if return_attention else (result, None)
         return self.output_proj(self._join_heads(values)), attention
 
     def extend(

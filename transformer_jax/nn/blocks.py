@@ -202,23 +202,25 @@ class Stack(SettingsModule):
         self.layers = [self.block(*sizes, settings=self.settings) for _ in range(self.num_layers)]
         self.norm = LayerNorm(epsilon=self.settings.layer_norm_epsilon)  # has parameters only where it is called
 
-    def run(self, x: ArrayLike, *arrays: ArrayLike | None, train: bool) -> tuple[Array, list[Any]]:
+    def run(self, x: ArrayLike, *arrays: Any, train: bool, return_attention: bool = True) -> tuple[Array, list[Any]]:
         """Run the blocks one after another.
 
         Args:
             x: `[B, T, D]`, for the first block.
             *arrays: the blocks' other arguments, the same for all.
             train: apply dropout.
+            return_attention: ask each block for its attention weights.
 
         Returns:
-            The last block's output, and the attention weights of each, as the block gives them.
+            The last block's output, and the attention weights of each, as the block gives them; None where they were
+            not asked for.
         """
         if self.settings.scan_layers and self.num_layers > 0 and not self.is_initializing():
-            return self._scan(x, *arrays, train=train)
+            return self._scan(x, *arrays, train=train, return_attention=return_attention)
 
-        def run_block(layer: Any, x: ArrayLike, *arrays: ArrayLike | None) -> tuple[Array, Any]:  # flags are no arrays
-            result: tuple[Array, Any] = layer(x, *arrays, train=train, return_attention=True)
-            return result
+        def run_block(layer: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, Any]:  # flags are no arrays
+            result = layer(x, *arrays, train=train, return_attention=return_attention)
+            return result if return_attention else (result, None)
 
         if train and self.settings.remat != "none":
             run_block = nn.remat(run_block, policy=REMAT_POLICIES[self.settings.remat])
@@ -230,7 +232,7 @@ class Stack(SettingsModule):
             record_scanned_stack(self.path, [layer.variables["params"] for layer in self.layers])
         return jnp.asarray(x), attention_maps
 
-    def _scan(self, x: ArrayLike, *arrays: ArrayLike | None, train: bool) -> tuple[Array, list[Any]]:
+    def _scan(self, x: ArrayLike, *arrays: Any, train: bool, return_attention: bool) -> tuple[Array, list[Any]]:
         """`run` as a loop in the program; layers whose parameters are not stacked yet are stacked for it."""
         block = self.block(self.input_dim, self.num_heads, self.dim_feedforward, settings=self.settings, parent=None)
         params = self.variables["params"]
@@ -243,11 +245,10 @@ class Stack(SettingsModule):
             keys, rngs = None, None
             if root is not None and inner is not None:
                 keys, rngs = DropoutKeys(root.rng, root.suffix, number, self.num_layers, inner), {"dropout": inner}
+            options: dict[str, Any] = {"train": train, "return_attention": return_attention, "rngs": rngs}
             with drawing_from(keys):
-                result: tuple[Array, Any] = block.apply(
-                    {"params": params}, x, *arrays, train=train, return_attention=True, rngs=rngs
-                )
-            return result
+                result: Any = block.apply({"params": params}, x, *arrays, **options)
+            return result if return_attention else (result, None)
 
         remat = None
         if train and self.settings.remat != "none":

@@ -73,3 +73,19 @@ def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
 def known_values(x: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..."] | None:
     """The values of an array, or None for a traced one."""
     return None if isinstance(x, jax.core.Tracer) else np.asarray(x)
+
+
+def check_offset(name: str, offset: object, minimum: int | None = None) -> None:
+    """Raise an `InputError` if a position is no whole number, or below `minimum`; traced values are not checked."""
+    array = as_array(name, offset)
+    known = known_values(array)
+    fits = array.ndim == 0 and jnp.issubdtype(array.dtype, jnp.integer)
+    if not fits or (minimum is not None and known is not None and known < minimum):
+        least = "" if minimum is None else f" of at least {minimum}"
+        raise InputError(f"{name} is {offset!r}; it must be a whole number{least}")
+
+
+def broadcasts(shape: tuple[int, ...], needed: tuple[int, ...]) -> bool:
+    """Whether an array of a shape broadcasts to another shape."""
+    sizes = zip(reversed(shape), reversed(needed), strict=False)
+    return len(shape) <= len(needed) and all(size in (1, need) for size, need in sizes)

@@ -9,9 +9,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from transformer_jax.nn.attention import KeyValue, MultiheadAttention, head_width
+from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.checks import check_sequence
-from transformer_jax.nn.masks import Mask, causal_mask, combine_masks
+from transformer_jax.nn.position_masks import Causal
 
 OfTarget = TypeVar("OfTarget")
 OfMemory = TypeVar("OfMemory")
@@ -54,8 +55,8 @@ class DecoderBlock(Block):
         self,
         x: Float[ArrayLike, "B T D"],
         memory: Float[ArrayLike, "B S D"],
-        mask: Mask | None = None,
-        memory_mask: Mask | None = None,
+        mask: Masks | None = None,
+        memory_mask: Masks | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
@@ -65,26 +66,30 @@ class DecoderBlock(Block):
         Args:
             x: the target `[B, T, D]`.
             memory: the encoder's output `[B, S, D]`.
-            mask: of the self-attention; True = may attend, see `transformer_jax.nn.masks` for the ranks.
+            mask: of the self-attention: which keys a query may see, as in `dot_product_attention`.
             memory_mask: of the cross-attention.
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
             return_attention: also return the weights that this pass used.
         """
         check_sequence("x", x, self.input_dim)
-        x, *attention = self.sublayers(
+        x, of_target, of_memory = self.sublayers(
             x,
-            lambda h: self.self_attn(h, mask=mask, return_attention=True),
-            lambda h: self.cross_attn(h, memory, memory_mask, return_attention=True),
+            lambda h: self.self_attn.attend_from(h, mask=mask, train=train, return_attention=return_attention),
+            lambda h: self.cross_attn.attend_from(
+                h, memory, memory_mask, train=train, return_attention=return_attention
+            ),
             train=train,
         )
-        return (x, BlockAttention(*attention)) if return_attention else x
+        if of_target is None or of_memory is None:
+            return x
+        return x, BlockAttention(of_target, of_memory)
 
     def step(
         self,
         x: Float[ArrayLike, "B 1 D"],
         cache: BlockCache,
         position: Int[ArrayLike, ""],
-        memory_mask: Mask | None = None,
+        memory_mask: Masks | None = None,
     ) -> tuple[Float[Array, "B 1 D"], BlockCache]:
         """Run one block for one more position, given the keys and values of the earlier ones."""
         x, target, _ = self.sublayers(
@@ -127,8 +132,8 @@ class TransformerDecoder(Stack):
         self,
         x: ArrayLike,
         memory: ArrayLike,
-        mask: Mask | None = None,
-        memory_mask: Mask | None = None,
+        mask: Masks | None = None,
+        memory_mask: Masks | None = None,
         *,
         train: bool = False,
         return_attention: Literal[False] = False,
@@ -138,8 +143,8 @@ class TransformerDecoder(Stack):
         self,
         x: ArrayLike,
         memory: ArrayLike,
-        mask: Mask | None = None,
-        memory_mask: Mask | None = None,
+        mask: Masks | None = None,
+        memory_mask: Masks | None = None,
         *,
         train: bool = False,
         return_attention: Literal[True],
@@ -149,8 +154,8 @@ class TransformerDecoder(Stack):
         self,
         x: Float[ArrayLike, "B T D"],
         memory: Float[ArrayLike, "B S D"],
-        mask: Mask | None = None,
-        memory_mask: Mask | None = None,
+        mask: Masks | None = None,
+        memory_mask: Masks | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
@@ -161,8 +166,8 @@ class TransformerDecoder(Stack):
             `[B, T, D]`, with `return_attention` a pair of it and the list of the L blocks' weights.
         """
         check_sequence("x", x, self.input_dim)
-        mask = combine_masks(causal_mask(jnp.shape(x)[1]), mask)
-        x, attention_maps = self.run(x, memory, mask, memory_mask, train=train)
+        causal = Causal() if mask is None else Causal() & mask
+        x, attention_maps = self.run(x, memory, causal, memory_mask, train=train, return_attention=return_attention)
         x = self.normalize(x)
         return (x, attention_maps) if return_attention else x
 
@@ -171,7 +176,7 @@ class TransformerDecoder(Stack):
         x: Float[ArrayLike, "B 1 D"],
         caches: list[BlockCache],
         position: Int[ArrayLike, ""],
-        memory_mask: Mask | None = None,
+        memory_mask: Masks | None = None,
     ) -> tuple[Float[Array, "B 1 D"], list[BlockCache]]:
         """Run every block for one more position: the result of `__call__` there, at the cost of one position."""
         updated = []

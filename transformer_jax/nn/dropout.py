@@ -52,6 +52,18 @@ def counter_bits(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt32[Array, "..
     return _mix(_mix(index ^ first) + second)
 
 
+def pair_bits(
+    seeds: UInt32[Array, " 2"], rows: UInt32[Array, "..."], columns: UInt32[Array, "..."]
+) -> UInt32[Array, "..."]:
+    """32 random bits for each pair of a row and a column, whose indices broadcast: a hash of the two and of the seeds.
+
+    Where a matrix is computed in blocks, each block draws the bits that the whole matrix has there. Rows and columns
+    are hashed apart, so that an element costs one round.
+    """
+    first, second = seeds
+    return _mix(_mix(_mix(rows ^ first) + second) + _mix(_mix(columns ^ second) + first))
+
+
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
     """Bijection of 32 bits in which each bit of the input flips each of the output with probability 1/2.
 

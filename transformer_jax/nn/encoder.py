@@ -7,9 +7,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.nn.attention import MultiheadAttention
+from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.checks import check_sequence
-from transformer_jax.nn.masks import Mask
 
 
 class EncoderBlock(Block):
@@ -20,7 +20,7 @@ class EncoderBlock(Block):
         class ParallelBlock(EncoderBlock):
             def __call__(self, x, mask=None, *, train=False, return_attention=False):
                 def sublayers(h):
-                    y, attention = self.self_attn(h, mask=mask, return_attention=True)
+                    y, attention = self.self_attn.attend_from(h, mask=mask, return_attention=return_attention)
                     return y + self.feed_forward(h, train=train), attention
 
                 x, attention = self.self_attn_residual(x, sublayers, train=train)
@@ -38,7 +38,7 @@ class EncoderBlock(Block):
     def __call__(
         self,
         x: Float[ArrayLike, "B T D"],
-        mask: Mask | None = None,
+        mask: Masks | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
@@ -47,16 +47,18 @@ class EncoderBlock(Block):
 
         Args:
             x: `[B, T, D]`.
-            mask: True = may attend; see `transformer_jax.nn.masks` for the ranks.
+            mask: which keys a query may see, as in `dot_product_attention`.
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
             return_attention: also return the weights `[B, H, T, T]` that this pass used.
         """
         check_sequence("x", x, self.input_dim)
         x, attention = self.self_attn_residual(
-            x, lambda h: self.self_attn(h, mask=mask, return_attention=True), train=train
+            x,
+            lambda h: self.self_attn.attend_from(h, mask=mask, train=train, return_attention=return_attention),
+            train=train,
         )
         x = self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train)
-        return (x, attention) if return_attention else x
+        return x if attention is None else (x, attention)
 
 
 class TransformerEncoder(Stack):
@@ -66,17 +68,17 @@ class TransformerEncoder(Stack):
 
     @overload
     def __call__(
-        self, x: ArrayLike, mask: Mask | None = None, *, train: bool = False, return_attention: Literal[False] = False
+        self, x: ArrayLike, mask: Masks | None = None, *, train: bool = False, return_attention: Literal[False] = False
     ) -> Array: ...
     @overload
     def __call__(
-        self, x: ArrayLike, mask: Mask | None = None, *, train: bool = False, return_attention: Literal[True]
+        self, x: ArrayLike, mask: Masks | None = None, *, train: bool = False, return_attention: Literal[True]
     ) -> tuple[Array, list[Array]]: ...
 
     def __call__(
         self,
         x: Float[ArrayLike, "B T D"],
-        mask: Mask | None = None,
+        mask: Masks | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
@@ -87,12 +89,12 @@ class TransformerEncoder(Stack):
             `[B, T, D]`, with `return_attention` a pair of it and the list of the L layers' weights `[B, H, T, T]`.
         """
         check_sequence("x", x, self.input_dim)
-        x, attention_maps = self.run(x, mask, train=train)
+        x, attention_maps = self.run(x, mask, train=train, return_attention=return_attention)
         x = self.normalize(x)
         return (x, attention_maps) if return_attention else x
 
     def get_attention_maps(
-        self, x: Float[ArrayLike, "B T D"], mask: Mask | None = None
+        self, x: Float[ArrayLike, "B T D"], mask: Masks | None = None
     ) -> list[Float[Array, "B H T T"]]:
         """Attention weights of every layer, as the forward pass without dropout uses them."""
         return self(x, mask, return_attention=True)[1]

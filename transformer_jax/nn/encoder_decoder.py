@@ -11,13 +11,14 @@ from jaxtyping import Bool, Float, Int
 
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import head_width
+from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.checks import as_array, check_sequence, check_token_ids
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.masks import Mask, fit_mask
+from transformer_jax.nn.plain import fitted
 from transformer_jax.nn.positions import PositionalEncoding
 
 # Token ids, or features of the model's width, which no embedding changes.
@@ -103,8 +104,8 @@ class Transformer(SettingsModule):
         self,
         source: Source,
         target: Target,
-        source_mask: Mask | None = None,
-        target_mask: Mask | None = None,
+        source_mask: Masks | None = None,
+        target_mask: Masks | None = None,
         *,
         train: bool = False,
         return_attention: Literal[False] = False,
@@ -114,8 +115,8 @@ class Transformer(SettingsModule):
         self,
         source: Source,
         target: Target,
-        source_mask: Mask | None = None,
-        target_mask: Mask | None = None,
+        source_mask: Masks | None = None,
+        target_mask: Masks | None = None,
         *,
         train: bool = False,
         return_attention: Literal[True],
@@ -125,8 +126,8 @@ class Transformer(SettingsModule):
         self,
         source: Source,
         target: Target,
-        source_mask: Mask | None = None,
-        target_mask: Mask | None = None,
+        source_mask: Masks | None = None,
+        target_mask: Masks | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
@@ -151,48 +152,52 @@ class Transformer(SettingsModule):
             InputError: a sequence is of another type or shape, holds an id outside the vocabulary, or is longer than
                 `max_len`; or a mask does not broadcast.
         """
-        memory, encoder_maps = self._encode(source, source_mask, train=train)
-        output, maps = self._decode(target, memory, target_mask, source_mask, train=train)
-        if not return_attention:
+        memory, encoder_maps = self._encode(source, source_mask, train=train, return_attention=return_attention)
+        output, maps = self._decode(
+            target, memory, target_mask, source_mask, train=train, return_attention=return_attention
+        )
+        if encoder_maps is None or maps is None:
             return output
         return output, AttentionMaps(encoder_maps, [block.target for block in maps], [block.memory for block in maps])
 
     def encode(
         self,
         source: Source,
-        source_mask: Mask | None = None,
+        source_mask: Masks | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
     ) -> Float[Array, "B S D"] | tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"]]]:
         """Output of the encoder: the memory `[B, S, D]` that `decode` attends to; with `return_attention` a pair."""
-        memory, maps = self._encode(source, source_mask, train=train)
-        return (memory, maps) if return_attention else memory
+        memory, maps = self._encode(source, source_mask, train=train, return_attention=return_attention)
+        return memory if maps is None else (memory, maps)
 
     def decode(
         self,
         target: Target,
         memory: Float[ArrayLike, "B S D"],
-        target_mask: Mask | None = None,
-        source_mask: Mask | None = None,
+        target_mask: Masks | None = None,
+        source_mask: Masks | None = None,
         *,
         train: bool = False,
         return_attention: bool = False,
     ) -> Float[Array, "B T V_or_D"] | tuple[Float[Array, "B T V_or_D"], list[BlockAttention]]:
         """Logits `[B, T, V]` of the token after each position, given the memory; with `return_attention` a pair."""
-        output, maps = self._decode(target, memory, target_mask, source_mask, train=train)
-        return (output, maps) if return_attention else output
+        output, maps = self._decode(
+            target, memory, target_mask, source_mask, train=train, return_attention=return_attention
+        )
+        return output if maps is None else (output, maps)
 
-    def start_decoding(self, source: Source, source_mask: Mask | None = None, length: int = 0) -> DecodingCache:
+    def start_decoding(self, source: Source, source_mask: Masks | None = None, length: int = 0) -> DecodingCache:
         """Encode the source, and allocate a cache of `length` target positions; `DecodingCache.grow` extends it.
 
         Raises:
             InputError: as `__call__`; or `length` is negative.
         """
         check_sizes(0, length=length)
-        memory, _ = self._encode(source, source_mask, train=False)
+        memory, _ = self._encode(source, source_mask, train=False, return_attention=False)
         shape = memory.shape[0], 1, 1, memory.shape[1]
-        mask = fit_mask(jnp.ones((1, shape[-1]), bool) if source_mask is None else source_mask, shape)
+        mask = jnp.ones(shape, bool) if source_mask is None else fitted(source_mask, shape)
         mask = jnp.broadcast_to(mask, shape)
         return DecodingCache(self.decoder.empty_caches(memory, length), mask)
 
@@ -217,30 +222,36 @@ class Transformer(SettingsModule):
         self,
         source: Source,
         target: Target,
-        source_mask: Mask | None = None,
-        target_mask: Mask | None = None,
+        source_mask: Masks | None = None,
+        target_mask: Masks | None = None,
     ) -> AttentionMaps:
         """Attention weights of every layer, as the forward pass without dropout uses them."""
         return self(source, target, source_mask, target_mask, return_attention=True)[1]
 
     def _encode(
-        self, source: Source, mask: Mask | None, *, train: bool
-    ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"]]]:
+        self, source: Source, mask: Masks | None, *, train: bool, return_attention: bool
+    ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"]] | None]:
         x = self._embed(source, "source", train=train)
-        return self.encoder(x, mask, train=train, return_attention=True)
+        if return_attention:
+            return self.encoder(x, mask, train=train, return_attention=True)
+        return self.encoder(x, mask, train=train), None
 
     def _decode(
         self,
         target: Target,
         memory: Float[ArrayLike, "B S D"],
-        target_mask: Mask | None,
-        source_mask: Mask | None,
+        target_mask: Masks | None,
+        source_mask: Masks | None,
         *,
         train: bool,
-    ) -> tuple[Float[Array, "B T V_or_D"], list[BlockAttention]]:
+        return_attention: bool,
+    ) -> tuple[Float[Array, "B T V_or_D"], list[BlockAttention] | None]:
         x = self._embed(target, "target", train=train)
-        x, maps = self.decoder(x, memory, target_mask, source_mask, train=train, return_attention=True)
-        return self._project(x), maps
+        masks = target_mask, source_mask
+        if return_attention:
+            x, maps = self.decoder(x, memory, *masks, train=train, return_attention=True)
+            return self._project(x), maps
+        return self._project(self.decoder(x, memory, *masks, train=train)), None
 
     def _embed(self, sequence: Target, name: str, *, train: bool) -> Float[Array, "B T D"]:
         if not jnp.issubdtype(as_array(name, sequence).dtype, jnp.integer):

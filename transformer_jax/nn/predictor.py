@@ -9,12 +9,12 @@ from jaxtyping import Float
 
 from transformer_jax.errors import check_number, check_probability, check_sizes
 from transformer_jax.nn.attention import head_width
+from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.masks import Mask
 from transformer_jax.nn.norms import LayerNorm
 from transformer_jax.nn.positions import PositionalEncoding
 
@@ -69,7 +69,7 @@ class TransformerPredictor(SettingsModule):
     def __call__(
         self,
         x: ArrayLike,
-        mask: Mask | None = None,
+        mask: Masks | None = None,
         add_positional_encoding: bool = True,
         *,
         train: bool = False,
@@ -79,7 +79,7 @@ class TransformerPredictor(SettingsModule):
     def __call__(
         self,
         x: ArrayLike,
-        mask: Mask | None = None,
+        mask: Masks | None = None,
         add_positional_encoding: bool = True,
         *,
         train: bool = False,
@@ -89,7 +89,7 @@ class TransformerPredictor(SettingsModule):
     def __call__(
         self,
         x: Float[ArrayLike, "B T features"],
-        mask: Mask | None = None,
+        mask: Masks | None = None,
         add_positional_encoding: bool = True,
         *,
         train: bool = False,
@@ -99,7 +99,7 @@ class TransformerPredictor(SettingsModule):
 
         Args:
             x: features `[B, T, features]`.
-            mask: True = may attend; see `transformer_jax.nn.masks` for the ranks.
+            mask: which keys a query may see, as in `dot_product_attention`.
             add_positional_encoding: False makes the model permutation-equivariant.
             train: apply dropout; needs the random key `dropout` where a probability is not zero.
             return_attention: also return the weights that this pass used.
@@ -115,15 +115,19 @@ class TransformerPredictor(SettingsModule):
         x = self.input_layer(self.input_dropout(x, train=train))  # [B T D]
         if add_positional_encoding:
             x = self.positional_encoding(x)
-        x, attention_maps = self.encoder(x, mask, train=train, return_attention=True)
+        attention_maps = None
+        if return_attention:
+            x, attention_maps = self.encoder(x, mask, train=train, return_attention=True)
+        else:
+            x = self.encoder(x, mask, train=train)
         x = nn.relu(self.output_norm(self.output_hidden(x)))
         logits = self.output_layer(self.output_dropout(x, train=train))  # [B T C]
-        return (logits, attention_maps) if return_attention else logits
+        return logits if attention_maps is None else (logits, attention_maps)
 
     def get_attention_maps(
         self,
         x: Float[ArrayLike, "B T features"],
-        mask: Mask | None = None,
+        mask: Masks | None = None,
         add_positional_encoding: bool = True,
     ) -> list[Float[Array, "B H T T"]]:
         """Attention weights of every layer, as the forward pass without dropout uses them."""

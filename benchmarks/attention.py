@@ -1,0 +1,178 @@
+"""Measures attention, forward and backward: plain, blockwise, and PyTorch's `scaled_dot_product_attention`.
+
+python benchmarks/attention.py                        # a table for T 256 … 16 384: many minutes on two CPU cores
+python benchmarks/attention.py --quick                # at most T 2 048: a minute
+python benchmarks/attention.py --json attention.json  # also writes every single time
+
+All contestants have the same operands, in float32, take turns in one process, and use the same cores. A turn is one
+call off the clock, and as many on it as take half a second. The median of the turns counts. Compiling is not on the
+clock. Plain attention needs memory of T², and is measured up to `max_plain` alone. The times of the processor, summed
+over its cores, stand beside those of the clock: on a machine that is shared they vary less.
+"""
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from transformer_jax.cli import parse, run
+from transformer_jax.config import check_at_least
+from transformer_jax.errors import InputError
+from transformer_jax.nn.attention_masks import AttentionMask
+from transformer_jax.nn.dot_product import Implementation, dot_product_attention
+from transformer_jax.nn.position_masks import Causal, Window
+
+TURN_SECONDS = 0.5  # on the clock, or one call where that takes longer
+QUICK_LENGTH = 2048
+WINDOW = 256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """Measure attention."""
+
+    lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192, 16384)  # T, of queries and keys
+    batch_size: int = 1  # B
+    num_heads: int = 4  # H
+    head_width: int = 64  # d
+    max_plain: int = 4096  # longest T at which plain attention is measured
+    repeats: int = 5  # times that each contestant is measured; the median counts
+    seed: int = 0  # of the operands
+    quick: bool = False  # only lengths of at most 2 048
+    json: Path | None = None  # file for the results
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "batch_size", "num_heads", "head_width", "max_plain", "repeats")
+        check_at_least(self, 0, "seed")
+        if not self.lengths or min(self.lengths) < 1:
+            raise InputError(f"lengths is {self.lengths}; it must be numbers of at least 1")
+
+
+Operands = list[np.ndarray]  # q, k, v and the cotangent of the values
+Contestant = Callable[[], object]
+
+
+def ours(operands: Operands, implementation: Implementation, mask: AttentionMask | None) -> tuple[Contestant, int]:
+    """A call that gives values' gradients, and the bytes of its temporaries."""
+
+    def gradients(q: Any, k: Any, v: Any, cotangent: Any) -> Any:
+        attend = partial(dot_product_attention, mask=mask, implementation=implementation)
+        return jax.vjp(attend, q, k, v)[1](cotangent)
+
+    arrays = [jnp.asarray(x) for x in operands]
+    compiled = jax.jit(gradients).lower(*arrays).compile()
+    size = compiled.memory_analysis().temp_size_in_bytes
+    return lambda: jax.block_until_ready(compiled(*arrays)), size
+
+
+def pytorch(operands: Operands, is_causal: bool) -> Contestant:
+    q, k, v, cotangent = (torch.tensor(x) for x in operands)
+    for x in (q, k, v):
+        x.requires_grad_(True)
+
+    def call() -> None:
+        for x in (q, k, v):
+            x.grad = None
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal).backward(cotangent)
+
+    return call
+
+
+def contestants(config: AttentionConfig, length: int) -> tuple[dict[str, Contestant], dict[str, int]]:
+    """All that are measured at a length, and the bytes of the temporaries of ours."""
+    rng = np.random.default_rng(config.seed)
+    shape = config.batch_size, config.num_heads, length, config.head_width
+    operands = [rng.normal(size=shape).astype(np.float32) for _ in range(4)]
+    calls, sizes = {}, {}
+    for name, mask in (("", None), (" causal", Causal()), (" window", Window(WINDOW, 0))):
+        for implementation in ("plain", "blockwise", "auto"):
+            is_long = implementation == "plain" and length > config.max_plain
+            if not is_long and (name != " window" or implementation == "blockwise"):
+                calls[implementation + name], sizes[implementation + name] = ours(operands, implementation, mask)
+    calls["pytorch"], calls["pytorch causal"] = pytorch(operands, False), pytorch(operands, True)
+    return calls, sizes
+
+
+def measure(config: AttentionConfig) -> list[dict[str, Any]]:
+    """Milliseconds of the clock and of the processor of each contestant at each length, taking turns."""
+    rows = []
+    for length in tqdm(config.lengths, leave=False, disable=None):
+        calls, sizes = contestants(config, length)
+        clock: dict[str, list[float]] = {name: [] for name in calls}
+        processor: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(config.repeats):
+            for name, call in calls.items():
+                start = time.perf_counter()
+                call()
+                number = max(1, round(TURN_SECONDS / (time.perf_counter() - start)))
+                start, start_processor = time.perf_counter(), time.process_time()
+                for _ in range(number):
+                    call()
+                clock[name].append(1000 * (time.perf_counter() - start) / number)
+                processor[name].append(1000 * (time.process_time() - start_processor) / number)
+        rows.append({"length": length, "clock_ms": clock, "processor_ms": processor, "temporary_bytes": sizes})
+    return rows
+
+
+def summarize(config: AttentionConfig, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The results as they are written: settings, machine, medians and the ratios that are claimed."""
+    for row in rows:
+        typical = {name: median(times) for name, times in row["clock_ms"].items()}
+        row["ms"] = typical
+        row["processor"] = {name: median(times) for name, times in row["processor_ms"].items()}
+        row["causal_over_full"] = typical["blockwise causal"] / typical["blockwise"]
+        row["pytorch_over_blockwise"] = typical["pytorch"] / typical["blockwise"]
+        if "plain" in typical:
+            row["plain_over_blockwise"] = typical["plain"] / typical["blockwise"]
+    return {
+        "settings": {name: value for name, value in dataclasses.asdict(config).items() if name != "json"},
+        "device": jax.devices()[0].device_kind,
+        "cpu_count": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "jax": jax.__version__,
+        "torch": torch.__version__,
+        "rows": rows,
+    }
+
+
+def print_table(results: dict[str, Any]) -> None:
+    """Time of each contestant, and of the processor where they differ in that; memory; ratios."""
+    names = list(results["rows"][0]["ms"])
+    for title, key in (("milliseconds, forward and backward", "ms"), ("of the processor, all cores", "processor")):
+        print(title)
+        print("     T" + "".join(f"{name:>18}" for name in names))
+        for row in results["rows"]:
+            print(f"{row['length']:6}" + "".join(f"{row[key].get(name, float('nan')):18.2f}" for name in names))
+    print("MiB of temporaries, and ratios of times")
+    print("     T       plain   blockwise   causal/full   plain/blockwise   pytorch/blockwise")
+    for row in results["rows"]:
+        sizes = (row["temporary_bytes"].get(name, float("nan")) / 2**20 for name in ("plain", "blockwise"))
+        ratios = row["causal_over_full"], row.get("plain_over_blockwise", float("nan")), row["pytorch_over_blockwise"]
+        print(
+            f"{row['length']:6}{next(sizes):12.1f}{next(sizes):12.1f}{ratios[0]:14.2f}{ratios[1]:18.2f}{ratios[2]:20.2f}"
+        )
+
+
+def main(config: AttentionConfig) -> None:
+    if config.quick:
+        lengths = tuple(sorted({min(length, QUICK_LENGTH) for length in config.lengths}))
+        config = dataclasses.replace(config, lengths=lengths)
+    results = summarize(config, measure(config))
+    print_table(results)
+    if config.json is not None:
+        config.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    run(partial(parse, AttentionConfig), main)

@@ -1,0 +1,195 @@
+"""Masks as values: what they allow, how they combine, print and draw, and which blocks they empty."""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from attention_cases import expressions, mask_leaves, masks_of_positions
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from transformer_jax import (
+    Causal,
+    Dense,
+    InputError,
+    MaskFunction,
+    Padding,
+    Prefix,
+    Segments,
+    Window,
+    combine_masks,
+)
+from transformer_jax.nn.block_lists import list_blocks
+from transformer_jax.nn.plain import fitted, whole_block
+from transformer_jax.nn.score_block import BlockGrid
+
+B, H, T, S = 2, 3, 5, 7
+POSITION, KEY = np.arange(T)[:, None], np.arange(S)[None]
+VALID = np.array([[1, 1, 0, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1, 1]], bool)
+QUERY_IDS, KEY_IDS = (
+    np.array([[0, 0, 1, 1, 2], [0, 1, 1, 1, 1]]),
+    np.array([[0, 1, 1, 2, 2, 2, 3], [0, 0, 1, 1, 1, 2, 2]]),
+)
+
+
+@contextlib.contextmanager
+def without_type_checks():
+    """Users call without the type checks of the tests, which would come first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def full(mask, shape=(B, H, T, S)) -> np.ndarray:
+    return np.broadcast_to(fitted(mask, shape), shape)
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (Causal(), KEY <= POSITION),
+        (Causal(2), KEY <= POSITION + 2),
+        (Window(2, 1), (KEY >= POSITION - 2) & (KEY <= POSITION + 1)),
+        (Window(0, None, offset=1), KEY >= POSITION + 1),
+        (Prefix(3), np.broadcast_to(KEY < 3, (T, S))),
+        (Prefix(np.array([1, 4])), np.array([1, 4])[:, None, None, None] > KEY),
+        (Padding(VALID), VALID[:, None, None]),
+        (Padding(VALID.astype(int)), VALID[:, None, None]),
+        (Segments(QUERY_IDS, KEY_IDS), (QUERY_IDS[:, :, None] == KEY_IDS[:, None])[:, None]),
+        (Dense(VALID[:, None]), VALID[:, None, None]),
+        (MaskFunction(lambda b, h, q, k: (q + k + h) % 2 == b),
+         (POSITION + KEY + np.arange(H)[:, None, None]) % 2 == np.arange(B)[:, None, None, None]),
+        (MaskFunction(lambda b, h, q, k, far: k - q < far, (np.int32(2),), offset=1), KEY - POSITION < 3),
+        (Causal() & Window(2, None), (KEY <= POSITION) & (KEY >= POSITION - 2)),
+        (Causal() | Prefix(2), (KEY <= POSITION) | (KEY < 2)),
+        (~Causal(), KEY > POSITION),
+        (VALID[:, None] & Causal() & np.tri(T, S, -1, dtype=bool), VALID[:, None, None] & (KEY < POSITION)),
+    ],
+)  # fmt: skip
+def test_a_mask_allows_what_it_says(mask, expected):
+    np.testing.assert_array_equal(full(mask), np.broadcast_to(expected, (B, H, T, S)))
+
+
+def test_a_shifted_mask_is_that_of_queries_further_on():
+    mask = (Causal() & Window(2, None)) | ~MaskFunction(lambda b, h, q, k: (q - k) % 3 > 0)
+    whole = full(mask, (1, 1, 9, S))
+    np.testing.assert_array_equal(full(mask.shifted(4), (1, 1, T, S)), whole[:, :, 4:])
+    shifted = jax.jit(lambda offset: fitted(mask.shifted(offset), (1, 1, T, S)))(4)
+    np.testing.assert_array_equal(shifted, whole[:, :, 4:])
+
+
+def test_combine_masks_takes_values_too():
+    combined = combine_masks(None, Causal(), VALID[:, None])
+    assert str(combined) == "Causal() & Dense(bool[2, 1, 7])"
+
+
+def test_a_mask_prints_itself():
+    mask = (Causal() & ~(Window(256, 0) | Prefix(3))) | Padding(VALID) & Causal(offset=4)
+    assert repr(mask) == "Causal() & ~(Window(256, 0) | Prefix(3)) | Padding(bool[2, 7]) & Causal(offset=4)"
+    assert str((Causal() | Prefix(1)) & Segments(QUERY_IDS, KEY_IDS)) == (
+        "(Causal() | Prefix(1)) & Segments(int32[2, 5], int32[2, 7])"
+    )
+    traced = []
+    jax.make_jaxpr(lambda offset: traced.append(str(Causal(offset))) or offset)(3)
+    assert traced == ["Causal(offset=traced int32[])"]
+
+
+def test_a_mask_draws_itself():
+    assert repr(Causal(1).show(3, 5)) == "■ ■ · · ·\n■ ■ ■ · ·\n■ ■ ■ ■ ·"
+    assert Causal().show(64, 64).splitlines()[1] == "■ ▒" + " ·" * 30  # two positions in each sign
+    assert Padding(VALID).show(1, S, batch=0) == "■ ■ · ■ ■ · ·"
+
+
+def test_numbers_in_a_mask_are_known_when_a_program_is_compiled_and_arrays_are_its_arguments():
+    mask = (Causal() & Window(3, 0)) | Prefix(2)
+    assert jax.tree.leaves(mask) == []
+    assert [leaf.shape for leaf in jax.tree.leaves(Padding(VALID) & Causal(jnp.int32(3)))] == [VALID.shape, ()]
+    np.testing.assert_array_equal(jax.jit(full_of_2)(Padding(VALID) & Causal()), full(Padding(VALID) & Causal()))
+
+
+def full_of_2(mask):
+    return jnp.broadcast_to(fitted(mask, (B, H, T, S)), (B, H, T, S))
+
+
+def visited(mask, grid: BlockGrid) -> tuple[np.ndarray, np.ndarray]:
+    """Which blocks of a grid are computed, and which of them with the mask."""
+    shape = grid.num_query_blocks, grid.num_key_blocks
+    found = []
+    lists = list_blocks(mask, grid)
+    for order, num_listed in (lists.full, lists.mixed):
+        blocks = np.zeros(shape, bool)
+        for row, (numbers, count) in enumerate(zip(np.asarray(order), np.asarray(num_listed), strict=True)):
+            blocks[row, numbers[:count]] = True
+        found.append(blocks)
+    return found[0] | found[1], found[1]
+
+
+@pytest.mark.parametrize(
+    ("mask", "num_visited", "num_mixed"),
+    [
+        (None, 16, 0),
+        (Causal(), 10, 4),
+        (Causal(-8), 6, 3),
+        (Window(8, 0), 7, 7),  # the block of the query and the one before: linear
+        (Causal() & Window(8, None), 7, 7),
+        (Prefix(9), 8, 4),
+        (Causal() | Prefix(8), 10, 3),
+        (~Causal(-1), 10, 4),
+        (Padding(np.arange(32)[None] < 12), 8, 4),
+        (Segments(np.arange(32)[None] // 16, np.arange(32)[None] // 16), 8, 0),
+        (Causal(np.int32(0)), 10, 4),
+    ],
+)
+def test_blocks_that_a_mask_empties_are_not_visited(mask, num_visited, num_mixed):
+    found, mixed = visited(mask, BlockGrid(0, 32, 32, 8, 8))
+    assert (found.sum(), mixed.sum()) == (num_visited, num_mixed)
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_a_block_is_left_out_or_computed_without_the_mask_only_where_that_is_right(data):
+    num_queries, num_keys = data.draw(st.integers(1, 19)), data.draw(st.integers(1, 19))
+    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
+    leaves = masks_of_positions() | mask_leaves(rng, B, H, num_queries, num_keys)
+    mask = data.draw(expressions(leaves))
+    grid = BlockGrid(data.draw(st.integers(0, B - 1)), num_queries, num_keys, 4, 3)
+    allowed = full(mask, (B, H, num_queries, num_keys))[grid.batch]
+    found, mixed = visited(mask, grid)
+    for (i, j), is_visited in np.ndenumerate(found):
+        block = allowed[:, 4 * i : 4 * i + 4, 3 * j : 3 * j + 3]
+        assert is_visited or not block.any()
+        assert not is_visited or mixed[i, j] or block.all()
+
+
+def test_the_block_of_everything_covers_logits_of_any_rank():
+    assert whole_block((T, S)).shape == (1, 1, T, S)
+    assert whole_block((B, T, S)).shape == (B, 1, T, S)
+    assert whole_block((4, B, H, T, S)).shape == (B, H, T, S)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Window(-1, 0), "left is -1; it must be at least 0; None for no limit"),
+        (lambda: Window(0, -2), "right is -2; it must be at least 0; None for no limit"),
+        (lambda: Window(1.5, 0), "left is 1.5; it must be a whole number"),
+        (lambda: Causal(0.5), "offset is 0.5; it must be a whole number"),
+        (lambda: Prefix(-1), "n is -1; it must be a whole number of at least 0"),
+        (lambda: Prefix(np.ones((2, 2), int)), r"n is int64\[2, 2\]; it must be a whole number, or one for each"),
+        (lambda: Padding(np.ones(S, bool)), r"valid has shape \(7,\)"),
+        (lambda: Padding(np.ones((B, S))), "valid has type float64"),
+        (lambda: Segments(np.ones(T, int), KEY_IDS), r"query_ids is int64\[5\]; it must be \[B, T\]"),
+        (lambda: Dense(np.ones((T, S))), "mask has type float64"),
+        (lambda: Causal() & np.ones((B, S, S, S, S), bool), "mask has shape"),
+        (lambda: MaskFunction("causal"), "fn is 'causal'; it must be a function of"),
+        (lambda: Causal().show(0, 3), "num_queries is 0; it must be at least 1"),
+    ],
+)
+def test_what_is_no_mask_is_an_error_that_names_it(make, message):
+    with without_type_checks(), pytest.raises(InputError, match=message):
+        make()

@@ -1,0 +1,90 @@
+"""Memory of attention, from the compiler's own analysis: it grows as the length, and no model holds `[T, S]`."""
+
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from compiled_models import quick_jit
+
+from transformer_jax import (
+    ALiBi,
+    Causal,
+    Padding,
+    RelativeBias,
+    Transformer,
+    TransformerPredictor,
+    Window,
+    dot_product_attention,
+    padding_mask,
+)
+
+H, D = 4, 64
+MIB = 2**20
+
+
+def temporaries(length: int, mask, bias=None) -> int:
+    """Bytes that a forward and backward pass need beside its inputs and results."""
+    x = jax.ShapeDtypeStruct((1, H, length, D), jnp.float32)
+
+    def gradients(q, k, v, cotangent):
+        attend = lambda q, k, v: dot_product_attention(q, k, v, mask, bias, implementation="blockwise")  # noqa: E731
+        return jax.vjp(attend, q, k, v)[1](cotangent)
+
+    return jax.jit(gradients).lower(x, x, x, x).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("mask", [None, Causal()], ids=str)
+def test_at_16384_under_256_mib(mask):
+    assert temporaries(16384, mask) < 256 * MIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mask", "bias"),
+    [(None, None), (Causal(), None), (Window(256, 0), ALiBi(H)), (None, RelativeBias(jnp.zeros((32, H))))],
+    ids=str,
+)
+def test_it_grows_with_the_length(mask, bias):
+    sizes = [temporaries(2**power, mask, bias) for power in range(11, 17)]  # 2 048 … 65 536
+    for shorter, longer in itertools.pairwise(sizes):
+        assert longer <= 2.2 * shorter
+
+
+T, WIDTH = 4096, 16
+X, IDS = jax.ShapeDtypeStruct((1, T, WIDTH), jnp.float32), jax.ShapeDtypeStruct((1, T), jnp.int32)
+VALID, KEY = jax.ShapeDtypeStruct((1, T), bool), jax.eval_shape(lambda: jax.random.key(0))
+PREDICTOR = TransformerPredictor(WIDTH, 3, 2, 1, 0.1)
+TRANSFORMER = Transformer(11, 11, WIDTH, 2, 1, 1, 2 * WIDTH)
+
+
+def classifier(params, x, valid, key):
+    return PREDICTOR.apply(params, x, Padding(valid), train=True, rngs={"dropout": key}).sum()
+
+
+def anomaly(params, x, valid, key):
+    return PREDICTOR.apply(params, x, None, False, train=True, rngs={"dropout": key}).sum()
+
+
+def translation(params, ids, valid, key):
+    mask = padding_mask(valid)
+    return TRANSFORMER.apply(params, ids, ids, mask, mask, train=True, rngs={"dropout": key}).sum()
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "loss"),
+    [(PREDICTOR, (X,), classifier), (PREDICTOR, (X,), anomaly), (TRANSFORMER, (IDS, IDS), translation)],
+)
+def test_a_training_step_that_nobody_asks_for_weights_holds_no_weights(model, inputs, loss):
+    params = jax.eval_shape(model.init, KEY, *inputs)
+    text = quick_jit(jax.grad(loss)).lower(params, inputs[0], VALID, KEY).compile().as_text()
+    assert re.findall(rf"\w+\[(?:\d+,)*{T},{T}[\d,]*\]", text) == []
+    assert f"{T},{WIDTH}]" in text  # the pattern would have found them
+
+
+def test_asked_for_they_are_there():
+    x = jax.ShapeDtypeStruct((1, 512, WIDTH), jnp.float32)
+    params = jax.eval_shape(PREDICTOR.init, KEY, x)
+    run = quick_jit(lambda params, x: PREDICTOR.apply(params, x, return_attention=True))
+    assert "[1,2,512,512]" in run.lower(params, x).compile().as_text()

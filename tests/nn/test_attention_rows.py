@@ -1,0 +1,78 @@
+"""Weights of chosen queries: those of the whole pass, at lengths where it could not give them all."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import (
+    ALiBi,
+    Causal,
+    InputError,
+    Padding,
+    Window,
+    attention_rows,
+    dot_product_attention,
+)
+
+B, H, T, S, D = 2, 6, 11, 13, 5
+
+
+def operands(*leading: int, queries: int = T, keys: int = S, groups: int = H) -> tuple[jax.Array, jax.Array]:
+    rng = np.random.default_rng(0)
+    q = rng.normal(size=(*leading, H, queries, D)).astype(np.float32)
+    return jnp.asarray(q), jnp.asarray(rng.normal(size=(*leading, groups, keys, D)).astype(np.float32))
+
+
+@pytest.mark.parametrize("groups", [1, 2, H])
+@pytest.mark.parametrize("leading", [(B,), (3, B)])
+def test_rows_are_those_of_all_weights(groups, leading):
+    q, k = operands(*leading, groups=groups)
+    valid = np.random.default_rng(1).random((B, S)) < 0.7
+    asked = Causal(-2) & Padding(valid), ALiBi(H)
+    v = k
+    _, weights, log_sum_exp = dot_product_attention(
+        q, k, v, *asked, return_attention=True, return_log_sum_exp=True
+    )  # fmt: skip
+    queries, heads = np.array([7, 0, 10]), np.array([4, 1])
+    for sums in (None, log_sum_exp):
+        rows = attention_rows(q, k, *asked, queries=queries, heads=heads, log_sum_exp=sums)
+        np.testing.assert_allclose(rows, weights[..., heads, :, :][..., queries, :], atol=1e-6)
+    assert attention_rows(q, k, queries=queries).shape == (*leading, H, 3, S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", [None, Causal() & Window(700, None)])
+def test_at_4096_they_equal_plain_s_weights(mask):
+    q, k = operands(1, queries=4096, keys=4096)
+    queries, heads = np.array([0, 1, 2047, 4095]), np.array([1, 5])
+    _, log_sum_exp = dot_product_attention(q, k, k, mask, implementation="blockwise", return_log_sum_exp=True)
+    rows = attention_rows(q, k, mask, queries=queries, heads=heads, log_sum_exp=log_sum_exp)
+    _, weights = dot_product_attention(q[:, heads], k[:, heads], k[:, heads], mask, return_attention=True)
+    np.testing.assert_allclose(rows, weights[:, :, queries], atol=1e-6)
+
+
+def test_at_32768_they_can_be_had():
+    length = 32768
+    q, k = operands(1, queries=length, keys=length)
+    rows = attention_rows(q, k, Causal(), queries=np.array([length - 1, 5]), heads=np.array([2]))
+    assert rows.shape == (1, 1, 2, length)
+    np.testing.assert_allclose(rows.sum(-1), 1, atol=1e-5)
+    assert rows[0, 0, 1, 6:].max() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"queries": np.array([3, T])}, f"queries holds {T}; indices may be 0 … {T - 1}"),
+        ({"queries": np.array([-1])}, "queries holds -1"),
+        ({"queries": np.array([0]), "heads": np.array([H])}, f"heads holds {H}; indices may be 0 … {H - 1}"),
+        ({"queries": np.zeros(0, int)}, r"queries has type int64 and shape \(0,\); it must be indices \[n\]"),
+    ],
+)
+def test_what_is_no_index_is_an_error_that_names_it(options, message):
+    q, k = operands(B)
+    with pytest.raises(InputError, match=message):
+        attention_rows(q, k, **options)
+    with pytest.raises(InputError, match="have no axis of heads"):
+        attention_rows(q[0, 0], k[0, 0], queries=np.array([0]), heads=np.array([0]))

@@ -1,0 +1,238 @@
+"""Blockwise attention: values and gradients without the weights `[T, S]`, in memory that grows as T + S.
+
+Keys pass in blocks under a running maximum and sum of each query (Rabe and Staats 2021; Dao et al. 2022). The backward
+pass computes the weights of each block again, from the log-sum-exp of the queries' logits. Blocks of which a mask
+allows nothing are not computed.
+
+The work on one block is in `transformer_jax.nn.block_steps`, and the order of the blocks in
+`transformer_jax.nn.block_lists`.
+"""
+
+import dataclasses
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Float, UInt32
+
+from transformer_jax.nn.attention_dropout import AttentionDropout, first_row
+from transformer_jax.nn.attention_masks import AttentionMask
+from transformer_jax.nn.biases import AttentionBias
+from transformer_jax.nn.block_layout import join_blocks, over_rows, rows_at_once, split_blocks
+from transformer_jax.nn.block_lists import BlockLists, list_blocks
+from transformer_jax.nn.block_steps import Gradients, QueryBlock, Row, Running, backward_step, block_at, forward_step
+from transformer_jax.nn.leaves import Skeleton, join, join_gradients, split, split_gradients
+from transformer_jax.nn.score_block import BlockGrid
+
+# Queries and keys of a block, as measured on CPUs: larger ones make faster products, and smaller ones follow a mask.
+BLOCK = 1024, 1024
+MASKED_BLOCK = 512, 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All of a blockwise attention that is known before it runs, besides shapes."""
+
+    mask: Skeleton
+    bias: Skeleton
+    dropout_rate: float
+    num_batch: int  # B of the mask and the bias; the operands may have a multiple of it
+    block_sizes: tuple[int, int]  # queries and keys
+
+
+class Operands(NamedTuple):
+    """What gradients are taken of."""
+
+    q: Float[Array, "N H T d"]
+    k: Float[Array, "N Hkv S d"]
+    v: Float[Array, "N Hkv S d_v"]
+    bias: list[Array]
+
+
+class Constants(NamedTuple):
+    """The other arrays."""
+
+    mask: tuple[list[Array], list[Array]]
+    bias: list[Array]
+    seeds: UInt32[Array, " 2"]  # of the dropout
+    first_weights: UInt32[Array, ""]  # index of the first row of weights among those of all devices
+
+
+Outputs = tuple[Float[Array, "N H T d_v"], Float[Array, "N H T"]]
+
+
+def blockwise_attention(
+    q: Float[Array, "N H T d"],
+    k: Float[Array, "N Hkv S d"],
+    v: Float[Array, "N Hkv S d_v"],
+    mask: AttentionMask | None,
+    bias: AttentionBias | None,
+    dropout: AttentionDropout | None,
+    num_batch: int,
+    block_sizes: tuple[int, int] | None = None,
+) -> Outputs:
+    """Values of attention, and the log-sum-exp of each query's logits, -∞ where it sees nothing.
+
+    Args:
+        q: queries, of one floating-point type with `k` and `v`.
+        k: keys; H is a multiple of their number of heads, and query head h reads head `h // (H / Hkv)`.
+        v: values.
+        mask: of B batch elements.
+        bias: of B batch elements.
+        dropout: of the weights.
+        num_batch: B, a divisor of N; element n has the mask and the bias of element `n % B`.
+        block_sizes: queries and keys of a block; None for those that measured fastest.
+    """
+    of_mask, *mask_arrays = split(mask)
+    of_bias, parameters, others = split(bias)
+    rate, seeds = (0.0, jnp.zeros(2, jnp.uint32)) if dropout is None else (dropout.rate, dropout.seeds())
+    sizes = block_sizes or (MASKED_BLOCK if mask is not None else BLOCK)
+    sizes = min(sizes[0], q.shape[2]), min(sizes[1], k.shape[2])
+    plan = Plan(of_mask, of_bias, float(rate), num_batch, sizes)
+    first = first_row(math.prod(q.shape[:3]))
+    constants = Constants((mask_arrays[0], mask_arrays[1]), others, seeds, first)
+    return _attend_compiled(plan, Operands(q, k, v, parameters), constants)  # type: ignore[no-any-return]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan: Plan, operands: Operands, constants: Constants) -> Outputs:
+    return _forward(plan, operands, constants)
+
+
+_attend_compiled = jax.jit(_attend, static_argnums=0)  # so that it is compiled once where it is called outside of `jit`
+
+
+def _forward(plan: Plan, operands: Operands, constants: Constants) -> Outputs:
+    q, k, v = _in_blocks(plan, operands)
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+
+    def of_row(arguments: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+        index, q, k, v = arguments
+        row, lists = _row(plan, operands, constants, index)
+
+        def of_queries(arguments: tuple[Array, Array]) -> tuple[Array, Array]:
+            i, q = arguments
+
+            def step(j: Array, is_mixed: bool, so_far: Running) -> Running:
+                return forward_step(row, row.block(i, j), is_mixed, so_far, q, block_at(k, j), block_at(v, j))
+
+            shape = q.shape[:-1]
+            start = Running(
+                jnp.zeros((*shape, v.shape[-1]), wide), jnp.full(shape, np.finfo(wide).min), jnp.zeros(shape, wide)
+            )
+            values, maximum, total = lists.visit(i, step, start)
+            is_blind = total == 0
+            values = values / jnp.where(is_blind, 1, total * (1 - plan.dropout_rate))[..., None]
+            log_sum_exp = jnp.where(is_blind, -jnp.inf, maximum * row.scale + jnp.log(jnp.where(is_blind, 1, total)))
+            return values.astype(q.dtype), log_sum_exp
+
+        outputs: tuple[Array, Array] = lax.map(of_queries, (jnp.arange(len(q)), q))
+        return outputs
+
+    values, log_sum_exp = lax.map(of_row, (jnp.arange(len(q)), q, k, v), batch_size=rows_at_once(len(q)))
+    return join_blocks(values, operands.q), join_blocks(log_sum_exp[..., None], operands.q)[..., 0]
+
+
+def _attend_forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Outputs, Any]:
+    outputs = _forward(plan, operands, constants)
+    return outputs, (operands, constants, *outputs)
+
+
+def _attend_backward(plan: Plan, saved: Any, cotangents: Outputs) -> tuple[Operands, None]:
+    operands, constants, values, log_sum_exp = saved
+    of_values, of_log_sum_exp = cotangents
+    delta = jnp.sum(of_values.astype(log_sum_exp.dtype) * values, -1) - of_log_sum_exp
+    seen = jnp.where(jnp.isneginf(log_sum_exp), jnp.inf, log_sum_exp)
+    queries, k, v = _query_blocks(plan, operands, of_values, seen, delta)
+    total = join_gradients(plan.bias, [jnp.zeros_like(x, dtype=_wide(x)) for x in operands.bias])
+
+    def of_row(total: Any, arguments: Any) -> tuple[Any, tuple[Array, Array, Array]]:
+        return _row_gradients(plan, operands, constants, total, *arguments)
+
+    num_rows = len(k)
+    total, (of_q, of_k, of_v) = over_rows(of_row, total, (jnp.arange(num_rows), queries, k, v), rows_at_once(num_rows))
+    factor = 1 / math.sqrt(k.shape[-1])
+    of_k, of_v = (x.swapaxes(-1, -2)[:, :, None] for x in (of_k, of_v))  # [N·Hkv nk 1 k d]
+    results = Operands(
+        (join_blocks(of_q, operands.q) * factor).astype(operands.q.dtype),
+        (join_blocks(of_k, operands.k) * factor).astype(k.dtype),
+        join_blocks(of_v, operands.v).astype(v.dtype),
+        [x.astype(old.dtype) for x, old in zip(split_gradients(plan.bias, total), operands.bias, strict=True)],
+    )
+    return results, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _row_gradients(
+    plan: Plan,
+    operands: Operands,
+    constants: Constants,
+    total: Any,
+    index: Array,
+    queries: QueryBlock,
+    k: Float[Array, "nk k d"],
+    v: Float[Array, "nk k d_v"],
+) -> tuple[Any, tuple[Array, Array, Array]]:
+    """Gradients of one row: of the bias, added to `total`; and of its queries, keys and values in blocks."""
+    row, lists = _row(plan, operands, constants, index)
+    wide = _wide(k)
+
+    def of_queries(sums: tuple[Any, Array, Array], arguments: tuple[Array, QueryBlock]) -> tuple[Any, Array]:
+        i, of = arguments
+
+        def step(j: Array, is_mixed: bool, so_far: Gradients) -> Gradients:
+            return backward_step(row, row.block(i, j), j, is_mixed, so_far, of, block_at(k, j), block_at(v, j))
+
+        total, of_k, of_v = sums
+        result = lists.visit(i, step, Gradients(jnp.zeros(of.q.shape, wide), of_k, of_v, total))
+        return (result.bias, result.k, result.v), result.q
+
+    zeros = (jnp.zeros((len(x), x.shape[2], x.shape[1]), wide) for x in (k, v))
+    numbers = jnp.arange(len(queries.q))
+    (total, *of_keys), of_q = lax.scan(of_queries, (total, *zeros), (numbers, queries))
+    return total, (of_q, *of_keys)
+
+
+def _row(plan: Plan, operands: Operands, constants: Constants, index: Array) -> tuple[Row, BlockLists]:
+    (_, num_heads, num_queries, _), num_groups = operands.q.shape, operands.k.shape[1]
+    group = num_heads // num_groups
+    grid = BlockGrid(index // num_groups % plan.num_batch, num_queries, operands.k.shape[2], *plan.block_sizes)
+    mask = join(plan.mask, *constants.mask)
+    first_weights = constants.first_weights + index.astype(jnp.uint32) * np.uint32(group * num_queries)
+    bias = join(plan.bias, operands.bias, constants.bias)
+    first_head = index % num_groups * group
+    row = Row(
+        grid, mask, bias, first_head, group, operands.q.shape[-1], plan.dropout_rate, constants.seeds, first_weights
+    )
+    return row, list_blocks(mask, grid)
+
+
+def _wide(x: Array) -> Any:
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def _in_blocks(plan: Plan, operands: Operands) -> tuple[Array, Array, Array]:
+    """Queries `[rows, nq, G, q, d]`, keys and values `[rows, nk, k, d]`, with zeros at the end where needed."""
+    group = operands.q.shape[1] // operands.k.shape[1]
+    q = split_blocks(operands.q, group, plan.block_sizes[0])
+    k, v = (split_blocks(x, 1, plan.block_sizes[1])[:, :, 0] for x in (operands.k, operands.v))
+    return q, k, v
+
+
+def _query_blocks(
+    plan: Plan, operands: Operands, of_values: Array, log_sum_exp: Array, delta: Array
+) -> tuple[QueryBlock, Array, Array]:
+    """Everything of the queries, and keys and values, in blocks."""
+    q, k, v = _in_blocks(plan, operands)
+    of_values, *of_queries = (
+        split_blocks(x, q.shape[2], plan.block_sizes[0]) for x in (of_values, log_sum_exp[..., None], delta[..., None])
+    )
+    turned = (x.reshape(*x.shape[:2], -1, x.shape[-1]).swapaxes(-1, -2) for x in (q, of_values))
+    q_turned, of_values_turned = turned
+    return QueryBlock(q, q_turned, of_values, of_values_turned, *(x[..., 0] for x in of_queries)), k, v

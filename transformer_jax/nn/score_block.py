@@ -1,0 +1,146 @@
+"""Blocks of attention logits, and the grid of blocks that the logits of one head are made of.
+
+Masks and biases are values that are evaluated block by block, so that no path needs them as arrays `[T, S]`.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Int, Shaped
+
+Start = int | np.integer | Int[Array, ""]
+Bounds = tuple["Truth", "Truth"]
+Truth = bool | Shaped[np.ndarray | Array, "..."]  # of each block of a grid, or of all of them
+
+BATCH, HEAD, QUERY, KEY = range(4)  # axes of the logits [B H T S]
+
+
+class Range(NamedTuple):
+    """Indices `start` … `start + size - 1` of one axis."""
+
+    start: Start
+    size: int
+
+
+class Indices(NamedTuple):
+    """Index of the batch element, head, query and key of each logit of a block; together they broadcast to it."""
+
+    batch: Int[Array, "b 1 1 1"]
+    head: Int[Array, "1 h 1 1"]
+    query: Int[Array, "1 1 q 1"]
+    key: Int[Array, "1 1 1 k"]
+
+
+class ScoreBlock(NamedTuple):
+    """Block of the logits `[B, H, T, S]`: a range of each axis.
+
+    A range may end beyond its axis where that is no multiple of the block. What is computed there is used nowhere.
+    """
+
+    batch: Range
+    head: Range
+    query: Range
+    key: Range
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.batch.size, self.head.size, self.query.size, self.key.size
+
+    def indices(self) -> Indices:
+        """The indices along the four axes, each an array of rank 4."""
+        arrays = []
+        for axis, (start, size) in enumerate(self):
+            shape = tuple(size if axis == other else 1 for other in range(4))
+            arrays.append((start + jnp.arange(size, dtype=jnp.int32)).reshape(shape))
+        return Indices(*arrays)
+
+    def part(self, array: Shaped[Array | np.ndarray, "#B #H #T #S"]) -> Shaped[Array, "#b #h #q #k"]:
+        """The block of an array, in which an axis of size 1 stands for every index."""
+        part = jnp.asarray(array)
+        for axis, (start, size) in enumerate(self):
+            if array.shape[axis] > 1:
+                part = _cut(part, axis, start, size)
+        return part
+
+    def of_heads(self, array: Shaped[Array | np.ndarray, "H ..."]) -> Shaped[Array, "h ..."]:
+        """The part of an array that belongs to the block's heads."""
+        return _cut(jnp.asarray(array), 0, *self.head)
+
+    def add_part(
+        self, total: Shaped[Array, "#B #H #T #S"], part: Shaped[Array, "#b #h #q #k"]
+    ) -> Shaped[Array, "#B #H #T #S"]:
+        """`total` with `part` added in the place that `part(total)` reads; what lies beyond an axis must be zero."""
+        starts: list[Start] = []
+        for axis, (start, size) in enumerate(self):
+            length = total.shape[axis]
+            first = 0 if length == 1 else start
+            if length > 1 and length % size:
+                first = jnp.minimum(start, length - size)
+                part = jnp.roll(part, start - first, axis)
+            starts.append(first)
+        old = lax.dynamic_slice(total, starts, part.shape)
+        return lax.dynamic_update_slice(total, old + part.astype(total.dtype), starts)
+
+
+def _cut(array: Array, axis: int, start: Start, size: int) -> Array:
+    length = array.shape[axis]
+    if isinstance(start, int) and start == 0 and size == length:
+        return array
+    if length % size == 0:
+        return lax.dynamic_slice_in_dim(array, start, size, axis)
+    # The last block ends beyond the array: cut the last `size` indices, and turn them so that the first is `start`.
+    first = jnp.minimum(start, length - size)
+    return jnp.roll(lax.dynamic_slice_in_dim(array, first, size, axis), first - start, axis)
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockGrid:
+    """Blocks of the logits of one batch element, for all heads: `nq` ranges of queries times `nk` of keys."""
+
+    batch: Start  # the element
+    num_queries: int  # T
+    num_keys: int  # S
+    query_size: int  # of a block
+    key_size: int
+
+    @property
+    def num_query_blocks(self) -> int:
+        return -(-self.num_queries // self.query_size)
+
+    @property
+    def num_key_blocks(self) -> int:
+        return -(-self.num_keys // self.key_size)
+
+    def queries(self) -> tuple[Int[np.ndarray, "nq 1"], Int[np.ndarray, "nq 1"]]:
+        """First and last query of each block."""
+        first = np.arange(self.num_query_blocks)[:, None] * self.query_size
+        return first, np.minimum(first + self.query_size, self.num_queries) - 1
+
+    def keys(self) -> tuple[Int[np.ndarray, "1 nk"], Int[np.ndarray, "1 nk"]]:
+        """First and last key of each block."""
+        first = np.arange(self.num_key_blocks)[None] * self.key_size
+        return first, np.minimum(first + self.key_size, self.num_keys) - 1
+
+    def of_queries(self, array: Shaped[Array, "#B T"]) -> Shaped[Array, "nq q"]:
+        """The values at each block's queries in this batch element; the last one is repeated to fill a block."""
+        return self._blocks(array, self.num_query_blocks, self.query_size)
+
+    def of_keys(self, array: Shaped[Array, "#B S"]) -> Shaped[Array, "nk k"]:
+        """The values at each block's keys in this batch element; the last one is repeated to fill a block."""
+        return self._blocks(array, self.num_key_blocks, self.key_size)
+
+    def _blocks(self, array: Array, count: int, size: int) -> Array:
+        index = self.batch if len(array) > 1 else 0
+        row = jax.lax.dynamic_index_in_dim(jnp.asarray(array), index, keepdims=False)
+        return jnp.pad(row, (0, count * size - len(row)), mode="edge").reshape(count, size)
+
+
+def opposite(truth: Truth) -> Truth:
+    """The negation, as a NumPy array where it is known before the program runs."""
+    if isinstance(truth, bool):
+        return not truth
+    return jnp.logical_not(truth) if isinstance(truth, Array) else np.logical_not(truth)
