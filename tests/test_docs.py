@@ -23,7 +23,7 @@ from repository import REPOSITORY
 from reverse_run import reverse_run
 
 import transformer_jax
-from transformer_jax import BlockSettings, load_run
+from transformer_jax import ALiBiPositions, AttentionSettings, BlockSettings, GatedFeedForward, RMSNorm, load_run
 from transformer_jax.data.loader import make_loader
 from transformer_jax.runs.__main__ import main as list_runs
 from transformer_jax.tasks.experiment import TaskData
@@ -233,11 +233,17 @@ def test_the_new_task_learns_and_comes_back(new_task):
 @pytest.mark.slow
 def test_each_setting_of_the_new_tasks_model_is_used(new_task):
     settings = {"model_dim": 15, "num_heads": 5, "num_layers": 3, "dropout_prob": 0.25}
-    of_blocks = {"remat": "all", "scan_layers": True}
-    model = new_task["SortTrainer"](new_task["SortConfig"](**settings, **of_blocks)).model
+    of_blocks = {"remat": "all", "scan_layers": True, "norm_first": True}
+    of_parts = {"positions": "alibi", "norm": "rms", "feed_forward": "geglu"}
+    of_attention = {"num_kv_heads": 1, "qk_norm": True, "attention_dropout": 0.5}
+    parts = of_parts | of_attention
+    model = new_task["SortTrainer"](new_task["SortConfig"](**settings, **of_blocks, **parts)).model
     assert {name: getattr(model, name) for name in settings} == settings
     assert {name: getattr(model.settings, name) for name in of_blocks} == of_blocks
-    assert settings.keys() | of_blocks.keys() == new_task["SortConfig"].model_fields()
+    assert type(model.settings.positions) is ALiBiPositions
+    assert (model.settings.norm, model.settings.feed_forward) == (RMSNorm, GatedFeedForward)
+    assert model.settings.attention == AttentionSettings(num_kv_heads=1, qk_norm=RMSNorm, dropout_prob=0.5)
+    assert settings.keys() | of_blocks.keys() | parts.keys() == new_task["SortConfig"].model_fields()
 
 
 def train_shortly(directory: Path, new_task: dict, trainer_class: str, **settings) -> tuple:

@@ -98,6 +98,18 @@ class TrainingConfig:
     num_heads: int = setting(1, of_model=True)  # attention heads, a divisor of the width
     num_layers: int = setting(1, of_model=True)  # blocks in each stack
     dropout_prob: float = setting(0.0, of_model=True)  # dropout probability inside the blocks and the output network
+    # how the model knows the order: positions added to the embeddings (sinusoidal, learned), in the self-attention
+    # (rotary, alibi, relative), or none
+    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"] = setting(
+        "sinusoidal", of_model=True
+    )
+    norm: Literal["layer", "rms"] = setting("layer", of_model=True)  # norm of the residual connections
+    norm_first: bool = setting(False, of_model=True)  # norms before the sub-layers, not after them as in the paper
+    # feed-forward network of the blocks: two layers with relu or gelu between, or three with a gate
+    feed_forward: Literal["relu", "gelu", "swiglu", "geglu"] = setting("relu", of_model=True)
+    num_kv_heads: int | None = setting(None, of_model=True)  # heads of keys and values, which query heads share
+    qk_norm: bool = setting(False, of_model=True)  # normalise each head's queries and keys by their root mean square
+    attention_dropout: float = setting(0.0, of_model=True)  # dropout probability of the attention weights
     # activations that the backward pass computes again to save memory: none, all but dots, or all
     remat: Literal["none", "dots", "all"] = setting("none", neutral=True, of_model=True, group="machine")
     # run the blocks as a loop in the program, which then compiles as fast as one block
@@ -168,6 +180,7 @@ class TrainingConfig:
         check_at_most(self, MAX_WORKERS, "num_workers")
         check_positive(self, "lr", "checkpoint_minutes", "connect_timeout")
         check_probability("dropout_prob", self.dropout_prob)
+        check_probability("attention_dropout", self.attention_dropout)
         check_probability("adam_b1", self.adam_b1)
         check_probability("adam_b2", self.adam_b2)
         if self.batch_size % self.accumulate:
@@ -184,9 +197,20 @@ class TrainingConfig:
         self._check_what_may_be_none()
         self._check_processes()
         check_heads(self.model_dim, self.num_heads)
+        self._check_attention()
         # A block has 4 D² weights for attention and more; the optimizer holds each as parameter, gradient and 2 means.
         check_memory(self, "the model", 16 * self.num_layers * 4 * self.model_dim**2, "model_dim", "num_layers")
         check_memory(self, "an activation", 4 * self.batch_size * self.model_dim, "batch_size", "model_dim")
+
+    def _check_attention(self) -> None:
+        groups, head_width = self.num_kv_heads, self.model_dim // self.num_heads
+        if groups is not None and (groups < 1 or self.num_heads % groups):
+            raise InputError(f"num_kv_heads is {groups}; it must be a divisor of num_heads, {self.num_heads}")
+        if self.positions == "rotary" and head_width % 2:
+            raise InputError(
+                f"positions is rotary, which needs heads of an even width; model_dim / num_heads is {self.model_dim} / "
+                f"{self.num_heads} = {head_width}"
+            )
 
     def _check_what_may_be_none(self) -> None:
         if self.gradient_clip is not None:

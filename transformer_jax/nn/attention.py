@@ -1,6 +1,7 @@
 """Multi-head attention as a module (Vaswani et al. 2017)."""
 
-from typing import Literal, NamedTuple, overload
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, overload
 
 import flax.linen as nn
 import jax
@@ -12,11 +13,15 @@ from jaxtyping import Float, Int
 from transformer_jax.errors import InputError, check_heads, check_number, check_probability, check_sizes
 from transformer_jax.nn.attention_dropout import AttentionDropout
 from transformer_jax.nn.attention_masks import Masks
-from transformer_jax.nn.biases import Biases
+from transformer_jax.nn.biases import AttentionBias, Biases
 from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dot_product import Implementation, dot_product_attention
+from transformer_jax.nn.layer_keys import dropout_key
 from transformer_jax.nn.plain import scaled_dot_product as scaled_dot_product
+from transformer_jax.nn.position_kinds import NoPositions, Positions
+from transformer_jax.nn.position_masks import Causal
+from transformer_jax.nn.score_block import Start
 
 
 def head_width(embed_dim: int, num_heads: int) -> int:
@@ -30,11 +35,19 @@ def head_width(embed_dim: int, num_heads: int) -> int:
     return embed_dim // num_heads
 
 
+def check_kv_heads(num_kv_heads: int | None, num_heads: int) -> None:
+    """Raise an `InputError` if the heads of keys and values are no divisor of those of the queries."""
+    if num_kv_heads is not None:
+        check_sizes(num_kv_heads=num_kv_heads)
+        if num_heads % num_kv_heads:
+            raise InputError(f"num_kv_heads is {num_kv_heads}; it must divide num_heads, {num_heads}")
+
+
 class KeyValue(NamedTuple):
     """Projected keys and values of every head, computed once for a memory and kept while decoding."""
 
-    key: Float[Array, "B H S d"]
-    value: Float[Array, "B H S d"]
+    key: Float[Array, "B Hkv S d"]
+    value: Float[Array, "B Hkv S d"]
 
     def grow(self, length: int) -> "KeyValue":
         """Copy with room for `length` positions.
@@ -53,29 +66,46 @@ class MultiheadAttention(nn.Module):
     Queries are computed from `x`; keys and values from `memory`, or from `x` if there is none (self-attention).
     Kernels start Xavier-uniform, biases at zero. Source: Vaswani et al. 2017, section 3.2.2.
 
+    With fewer heads of keys and values, the H / Hkv query heads of a group share one (Ainslie et al. 2023).
+
     Raises:
-        InputError: at construction, if `num_heads` does not divide `embed_dim`, or `dropout_prob` is outside [0, 1).
+        InputError: at construction, if `num_heads` does not divide `embed_dim`, `num_kv_heads` does not divide
+            `num_heads`, `dropout_prob` is outside [0, 1), or the positions do not work with the width of a head.
     """
 
     embed_dim: int  # D, the width of the output and of the H heads together
     num_heads: int  # H
     dropout_prob: float = 0.0  # of the attention weights
     implementation: Implementation = "auto"  # of `dot_product_attention`
+    num_kv_heads: int | None = None  # Hkv, heads of keys and values; None: H
+    qk_norm: Callable[..., nn.Module] | None = None  # of each head's queries and keys, as RMSNorm
+    positions: Positions = NoPositions()  # of self-attention; those added to embeddings do nothing here
+    looks_ahead: bool = True  # whether queries may see later keys: without, a learned bias has no buckets for them
 
     def __post_init__(self) -> None:
-        head_width(self.embed_dim, self.num_heads)
+        width = head_width(self.embed_dim, self.num_heads)
+        check_kv_heads(self.num_kv_heads, self.num_heads)
+        self.positions.check(width)
         check_number("dropout_prob", self.dropout_prob)
         check_probability("dropout_prob", self.dropout_prob)
         super().__post_init__()
 
     def setup(self) -> None:
-        self.query_proj = self._dense()
-        self.key_proj = self._dense()
-        self.value_proj = self._dense()
-        self.output_proj = self._dense()
+        kv_width = self._kv_heads() * head_width(self.embed_dim, self.num_heads)
+        self.query_proj = self._dense(self.embed_dim)
+        self.key_proj = self._dense(kv_width)
+        self.value_proj = self._dense(kv_width)
+        self.output_proj = self._dense(self.embed_dim)
+        if self.qk_norm is not None:
+            self.query_norm = self.qk_norm()
+            self.key_norm = self.qk_norm()
+        self.attention_positions = self.positions.in_attention(self.num_heads, self.looks_ahead)
 
-    def _dense(self) -> Dense:
-        return Dense(self.embed_dim, kernel_init=nn.initializers.xavier_uniform())
+    def _dense(self, features: int) -> Dense:
+        return Dense(features, kernel_init=nn.initializers.xavier_uniform())
+
+    def _kv_heads(self) -> int:
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @overload
     def __call__(
@@ -144,6 +174,11 @@ class MultiheadAttention(nn.Module):
         check_sequence("x", x)
         if memory is not None:
             check_sequence("memory", memory)
+            if self.positions.is_in_attention:
+                raise InputError(
+                    f"memory is given, but positions is {self.positions}: it is for self-attention alone, since x and "
+                    "memory have no common positions"
+                )
             if jnp.shape(memory)[0] != jnp.shape(x)[0]:
                 raise InputError(
                     f"memory has {jnp.shape(memory)[0]} rows and x has {jnp.shape(x)[0]}; they must be equal"
@@ -151,9 +186,20 @@ class MultiheadAttention(nn.Module):
         projected = self.project(x if memory is None else memory)
         return self.attend(x, projected, mask, bias=bias, train=train, return_attention=return_attention)
 
-    def project(self, memory: Float[ArrayLike, "B S D_memory"]) -> KeyValue:
-        """Project a memory to the keys and values of every head."""
-        return KeyValue(self._split_heads(self.key_proj(memory)), self._split_heads(self.value_proj(memory)))
+    def project(
+        self, memory: Float[ArrayLike, "B S D_memory"], first: Start = 0, length: int | None = None
+    ) -> KeyValue:
+        """Project a memory to the keys and values of every head.
+
+        Args:
+            memory: `[B, S, D_memory]`.
+            first: position of its first element, which may be traced.
+            length: number of positions that there can be; None: S.
+        """
+        key = self._split_heads(self.key_proj(memory))
+        if self.qk_norm is not None:
+            key = self.key_norm(key)
+        return KeyValue(self._turned(key, first, length), self._split_heads(self.value_proj(memory)))
 
     def attend(
         self,
@@ -164,17 +210,26 @@ class MultiheadAttention(nn.Module):
         bias: Biases | None = None,
         train: bool = False,
         return_attention: bool = False,
+        first: Start = 0,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
-        """Attend from `x` to projected keys and values; returns the output, and weights if asked for."""
+        """Attend from `x`, whose positions begin at `first`, to projected keys and values.
+
+        Returns:
+            The output, and the weights if asked for.
+        """
         dropout = None
         if train and self.dropout_prob > 0:
-            dropout = AttentionDropout(self.dropout_prob, self.make_rng("dropout"))
+            dropout = AttentionDropout(self.dropout_prob, dropout_key(self))
+        query = self._split_heads(self.query_proj(x))  # [B H T d]
+        if self.qk_norm is not None:
+            query = self.query_norm(query)
+        length = memory.key.shape[2] if self.positions.is_in_attention else None
         result = dot_product_attention(
-            self._split_heads(self.query_proj(x)),  # [B H T d]
+            self._turned(query, first, length),
             memory.key,
             memory.value,
             mask,
-            bias,
+            self._biased(bias, first),
             dropout=dropout,
             implementation=self.implementation,
             return_attention=return_attention,
@@ -183,26 +238,47 @@ class MultiheadAttention(nn.Module):
         return self.output_proj(self._join_heads(values)), attention
 
     def extend(
-        self, x: Float[ArrayLike, "B 1 D"], cache: KeyValue, position: Int[ArrayLike, ""]
-    ) -> tuple[Float[Array, "B 1 D"], KeyValue]:
-        """Compute causal self-attention for one more position, and add its key and value to the cache.
+        self, x: Float[ArrayLike, "B T D"], cache: KeyValue, position: Int[ArrayLike, ""]
+    ) -> tuple[Float[Array, "B T D"], KeyValue]:
+        """Compute causal self-attention for T more positions, and add their keys and values to the cache.
 
         Args:
-            x: the new position.
+            x: the new positions.
             cache: keys and values of S positions, of which those before `position` are filled.
-            position: index of the new position.
+            position: index of the first new position.
 
         Returns:
-            The output at the new position, and the cache with its key and value.
+            The output at the new positions, and the cache with their keys and values.
         """
-        pairs = zip(cache, self.project(x), strict=True)
-        cache = KeyValue(*(jax.lax.dynamic_update_slice_in_dim(old, new, position, 2) for old, new in pairs))
-        filled = jnp.arange(cache.key.shape[2]) <= position  # [S]
-        return self.attend(x, cache, filled[None])[0], cache
+        first: Start = position if isinstance(position, int) else jnp.asarray(position)
+        pairs = zip(cache, self.project(x, first, cache.key.shape[2]), strict=True)
+        cache = KeyValue(*(jax.lax.dynamic_update_slice_in_dim(old, new, first, 2) for old, new in pairs))
+        return self.attend(x, cache, Causal(first), first=first)[0], cache
 
-    def _split_heads(self, x: Float[Array, "B T D"]) -> Float[Array, "B H T d"]:
+    def empty_cache(self, batch_size: int, length: int, dtype: Any) -> KeyValue:
+        """Keys and values of `length` positions of which none is filled."""
         d = head_width(self.embed_dim, self.num_heads)
-        return x.reshape(*x.shape[:-1], self.num_heads, d).swapaxes(-3, -2)
+        empty = jnp.zeros((batch_size, self._kv_heads(), length, d), dtype)
+        return KeyValue(empty, empty)
+
+    def _turned(self, x: Float[Array, "B heads T d"], first: Start, length: int | None) -> Float[Array, "B heads T d"]:
+        """Queries or keys as the positions inside attention turn them."""
+        if self.attention_positions is None:
+            return x
+        turned: Array = self.attention_positions.turned(x, first, x.shape[2] if length is None else length)
+        return turned
+
+    def _biased(self, bias: Biases | None, first: Start) -> Biases | None:
+        """The bias of the positions, then the one that was given."""
+        own: AttentionBias | None = None if self.attention_positions is None else self.attention_positions.bias()
+        if own is None:
+            return bias
+        own = own.shifted(first)
+        return own if bias is None else own + bias
+
+    def _split_heads(self, x: Float[Array, "B T width"]) -> Float[Array, "B heads T d"]:
+        d = head_width(self.embed_dim, self.num_heads)
+        return x.reshape(*x.shape[:-1], x.shape[-1] // d, d).swapaxes(-3, -2)
 
     def _join_heads(self, x: Float[Array, "B H T d"]) -> Float[Array, "B T D"]:
         x = x.swapaxes(-3, -2)  # [B T H d]

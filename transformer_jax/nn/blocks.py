@@ -1,14 +1,13 @@
-"""Parts that encoder and decoder share: settings of a block, residual connection, block, stack of blocks.
+"""Parts that encoder and decoder share: residual connection, block, stack of blocks.
 
 A Transformer block is two or three sub-layers (attention, feed-forward), each inside a residual connection.
 """
 
 import dataclasses
 import functools
-import math
 import operator
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, TypeVarTuple, get_args, overload
+from typing import Any, TypeVar, TypeVarTuple, overload
 
 import flax.linen as nn
 import jax
@@ -17,49 +16,17 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
-from transformer_jax.nn.attention import head_width
+from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.nn.attention import MultiheadAttention, head_width
+from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
+from transformer_jax.nn.block_settings import Remat as Remat
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.feed_forward import Activation, FeedForward
 from transformer_jax.nn.layer_keys import DropoutKeys, drawing_from
 from transformer_jax.nn.layer_scan import LAYERS, record_scanned_stack, scan_layers, stack
-from transformer_jax.nn.norms import LayerNorm
 
-Remat = Literal["none", "dots", "all"]
 REMAT_POLICIES = {"dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims, "all": None}
 More = TypeVarTuple("More")
 Model = TypeVar("Model", bound=nn.Module)
-
-
-@dataclasses.dataclass(frozen=True)
-class BlockSettings:
-    """Settings that every block of a model has in common.
-
-    Raises:
-        InputError: `dropout_prob` is outside [0, 1), `layer_norm_epsilon` is no finite number above 0, `activation`
-            cannot be called, or `remat` is another word.
-    """
-
-    dropout_prob: float = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
-    norm_first: bool = False  # pre-norm (Xiong et al. 2020) instead of the original paper's post-norm
-    activation: Activation = nn.relu  # of the feed-forward
-    layer_norm_epsilon: float = 1e-6  # added to the variance; PyTorch's default is 1e-5
-    # Activations of a block that its backward pass computes again, to save memory (Chen et al. 2016): none, all but the
-    # products with parameters (`dots`), or all.
-    remat: Remat = "none"
-    # Run the blocks as a loop in the program, which then compiles as fast as one block.
-    scan_layers: bool = False
-
-    def __post_init__(self) -> None:
-        check_number("dropout_prob", self.dropout_prob)
-        check_number("layer_norm_epsilon", self.layer_norm_epsilon)
-        check_probability("dropout_prob", self.dropout_prob)
-        if not 0 < self.layer_norm_epsilon < math.inf:
-            raise InputError(f"layer_norm_epsilon is {self.layer_norm_epsilon}; it must be a finite number above 0")
-        if self.remat not in get_args(Remat):
-            raise InputError(f"remat is {self.remat!r}; it must be one of {', '.join(get_args(Remat))}")
-        if not callable(self.activation):
-            raise InputError(f"activation is {self.activation!r}; it must be a function such as flax.linen.gelu")
 
 
 class SettingsModule(nn.Module):
@@ -98,16 +65,16 @@ class SettingsModule(nn.Module):
 
 
 class Residual(nn.Module):
-    """Residual connection around a sub-layer f, with its dropout and its LayerNorm.
+    """Residual connection around a sub-layer f, with its dropout and its norm.
 
-    Post-norm (Vaswani et al. 2017): `LayerNorm(x + Dropout(f(x)))`.
-    Pre-norm (Xiong et al. 2020): `x + Dropout(f(LayerNorm(x)))`.
+    Post-norm (Vaswani et al. 2017): `Norm(x + Dropout(f(x)))`.
+    Pre-norm (Xiong et al. 2020): `x + Dropout(f(Norm(x)))`.
     """
 
     settings: BlockSettings
 
     def setup(self) -> None:
-        self.norm = LayerNorm(epsilon=self.settings.layer_norm_epsilon)
+        self.norm = self.settings.make_norm()
         self.dropout = Dropout(self.settings.dropout_prob)
 
     @overload
@@ -161,6 +128,7 @@ class Block(SettingsModule):
         check_sizes(input_dim=self.input_dim, dim_feedforward=self.dim_feedforward)
         head_width(self.input_dim, self.num_heads)
         super().__post_init__()
+        self.settings.check_heads(self.input_dim, self.num_heads)
 
     @nn.nowrap  # so that the module belongs to the caller's `setup`, which names it
     def residual(self) -> Residual:
@@ -168,13 +136,43 @@ class Block(SettingsModule):
         return Residual(self.settings)
 
     @nn.nowrap
-    def position_wise(self) -> FeedForward:
+    def position_wise(self) -> Callable[..., Array]:
         """Feed-forward network with this block's settings, to be assigned in `setup`."""
-        return FeedForward(self.dim_feedforward, self.settings.dropout_prob, self.settings.activation)
+        module: Callable[..., Array] = self.settings.feed_forward(
+            self.dim_feedforward, self.settings.dropout_prob, self.settings.activation
+        )
+        return module
+
+    @nn.nowrap
+    def self_attention(self, *, looks_ahead: bool = True) -> MultiheadAttention:
+        """Self-attention with this block's settings and positions, to be assigned in `setup`.
+
+        Args:
+            looks_ahead: whether its mask lets queries see later keys.
+        """
+        return self._attention(positions=self.settings.positions, looks_ahead=looks_ahead)
+
+    @nn.nowrap
+    def cross_attention(self) -> MultiheadAttention:
+        """Cross-attention with this block's settings, to be assigned in `setup`: without positions inside."""
+        return self._attention()
+
+    @nn.nowrap
+    def _attention(self, **more: Any) -> MultiheadAttention:
+        settings = self.settings.attention
+        return MultiheadAttention(
+            self.input_dim,
+            self.num_heads,
+            settings.dropout_prob,
+            settings.implementation,
+            settings.num_kv_heads,
+            settings.qk_norm,
+            **more,
+        )
 
 
 class Stack(SettingsModule):
-    """Blocks of one class, `layers`, and an optional LayerNorm after the last, `norm`.
+    """Blocks of one class, `layers`, and an optional norm after the last, `norm`.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `input_dim`, `num_layers` is negative, another size
@@ -188,7 +186,7 @@ class Stack(SettingsModule):
     dim_feedforward: int  # F
     dropout_prob: float | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings()
-    final_norm: bool | None = None  # LayerNorm after the last block; None: with pre-norm alone, which needs it
+    final_norm: bool | None = None  # norm after the last block; None: with pre-norm alone, which needs it
     block: type[Block] = Block  # class of the blocks, constructed and called as the default one
 
     def __post_init__(self) -> None:
@@ -196,11 +194,12 @@ class Stack(SettingsModule):
         head_width(self.input_dim, self.num_heads)
         check_sizes(0, num_layers=self.num_layers)
         super().__post_init__()
+        self.settings.check_heads(self.input_dim, self.num_heads)
 
     def setup(self) -> None:
         sizes = self.input_dim, self.num_heads, self.dim_feedforward
         self.layers = [self.block(*sizes, settings=self.settings) for _ in range(self.num_layers)]
-        self.norm = LayerNorm(epsilon=self.settings.layer_norm_epsilon)  # has parameters only where it is called
+        self.norm = self.settings.make_norm()  # has parameters only where it is called
 
     def run(self, x: ArrayLike, *arrays: Any, train: bool, return_attention: bool = True) -> tuple[Array, list[Any]]:
         """Run the blocks one after another.
@@ -259,6 +258,6 @@ class Stack(SettingsModule):
         return output, [jax.tree.map(operator.itemgetter(layer), maps) for layer in range(self.num_layers)]
 
     def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
-        """Apply the LayerNorm after the last block, where there is one."""
+        """Apply the norm after the last block, where there is one."""
         wanted = self.settings.norm_first if self.final_norm is None else self.final_norm
         return self.norm(x) if wanted else jnp.asarray(x)

@@ -89,3 +89,10 @@ def broadcasts(shape: tuple[int, ...], needed: tuple[int, ...]) -> bool:
     """Whether an array of a shape broadcasts to another shape."""
     sizes = zip(reversed(shape), reversed(needed), strict=False)
     return len(shape) <= len(needed) and all(size in (1, need) for size, need in sizes)
+
+
+def check_position(position: object, length: int) -> None:
+    """Raise an `InputError` if a position is outside 0 … length - 1; a traced one is not checked."""
+    known = known_values(as_array("position", position))
+    if known is not None and not 0 <= known < length:
+        raise InputError(f"position is {known}; it must be at least 0 and below length, which is {length}")

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeVar, overload
 
-import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.nn.attention import KeyValue, MultiheadAttention, head_width
+from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.checks import check_sequence
@@ -44,9 +43,9 @@ class DecoderBlock(Block):
     """
 
     def setup(self) -> None:
-        self.self_attn = MultiheadAttention(self.input_dim, self.num_heads)
+        self.self_attn = self.self_attention(looks_ahead=False)
         self.self_attn_residual = self.residual()
-        self.cross_attn = MultiheadAttention(self.input_dim, self.num_heads)
+        self.cross_attn = self.cross_attention()
         self.cross_attn_residual = self.residual()
         self.feed_forward = self.position_wise()
         self.feed_forward_residual = self.residual()
@@ -86,12 +85,12 @@ class DecoderBlock(Block):
 
     def step(
         self,
-        x: Float[ArrayLike, "B 1 D"],
+        x: Float[ArrayLike, "B T D"],
         cache: BlockCache,
         position: Int[ArrayLike, ""],
         memory_mask: Masks | None = None,
-    ) -> tuple[Float[Array, "B 1 D"], BlockCache]:
-        """Run one block for one more position, given the keys and values of the earlier ones."""
+    ) -> tuple[Float[Array, "B T D"], BlockCache]:
+        """Run one block for T more positions from `position` on, given the keys and values of the earlier ones."""
         x, target, _ = self.sublayers(
             x,
             lambda h: self.self_attn.extend(h, cache.target, position),
@@ -103,9 +102,8 @@ class DecoderBlock(Block):
     def empty_cache(self, memory: Float[ArrayLike, "B S D"], length: int) -> BlockCache:
         """Cache before the first of at most `length` positions."""
         projected = self.cross_attn.project(memory)
-        d = head_width(self.input_dim, self.num_heads)
-        empty = jnp.zeros((len(projected.key), self.num_heads, length, d), projected.key.dtype)
-        return BlockCache(KeyValue(empty, empty), projected)
+        batch_size, dtype = len(projected.key), projected.key.dtype
+        return BlockCache(self.self_attn.empty_cache(batch_size, length, dtype), projected)
 
     def sublayers(
         self,
@@ -173,12 +171,12 @@ class TransformerDecoder(Stack):
 
     def step(
         self,
-        x: Float[ArrayLike, "B 1 D"],
+        x: Float[ArrayLike, "B T D"],
         caches: list[BlockCache],
         position: Int[ArrayLike, ""],
         memory_mask: Masks | None = None,
-    ) -> tuple[Float[Array, "B 1 D"], list[BlockCache]]:
-        """Run every block for one more position: the result of `__call__` there, at the cost of one position."""
+    ) -> tuple[Float[Array, "B T D"], list[BlockCache]]:
+        """Run every block for T more positions: the result of `__call__` there, at the cost of these positions."""
         updated = []
         for layer, cache in zip(self.layers, caches, strict=True):
             x, cache = layer.step(x, cache, position, memory_mask)

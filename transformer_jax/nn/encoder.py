@@ -6,7 +6,6 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.checks import check_sequence
@@ -30,7 +29,7 @@ class EncoderBlock(Block):
     """
 
     def setup(self) -> None:
-        self.self_attn = MultiheadAttention(self.input_dim, self.num_heads)
+        self.self_attn = self.self_attention()
         self.self_attn_residual = self.residual()
         self.feed_forward = self.position_wise()
         self.feed_forward_residual = self.residual()

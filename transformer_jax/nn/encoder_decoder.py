@@ -13,13 +13,12 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
-from transformer_jax.nn.checks import as_array, check_sequence, check_token_ids
+from transformer_jax.nn.checks import as_array, check_position, check_sequence, check_token_ids
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.plain import fitted
-from transformer_jax.nn.positions import PositionalEncoding
 
 # Token ids, or features of the model's width, which no embedding changes.
 Source = Int[ArrayLike, "B S"] | Float[ArrayLike, "B S D"]
@@ -48,8 +47,9 @@ class DecodingCache(NamedTuple):
 class Transformer(SettingsModule):
     """Encoder and decoder, with embeddings and a projection to logits where there are vocabularies.
 
-    Tokens are embedded, scaled by √D, and get positions and dropout; features go into the stacks unchanged. The
-    defaults are the paper's base model. Dropout, 0.1 by default, also applies to the embeddings.
+    Tokens are embedded, scaled by √D, and get positions and dropout; features go into the stacks unchanged. Learned
+    positions are the same for source and target; those inside attention are in self-attention alone. The defaults are
+    the paper's base model. Dropout, 0.1 by default, also applies to the embeddings.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, a setting is
@@ -81,13 +81,14 @@ class Transformer(SettingsModule):
         vocabularies = zip(("source_vocabulary_size", "target_vocabulary_size"), sizes, strict=True)
         check_sizes(**{name: size for name, size in vocabularies if size is not None})
         super().__post_init__()
+        self.settings.check_heads(self.model_dim, self.num_heads)
 
     def setup(self) -> None:
         sizes = self.model_dim, self.num_heads, self.dim_feedforward
         more = None, self.settings, self.final_norm
         self.encoder = TransformerEncoder(self.num_encoder_layers, *sizes, *more, self.encoder_block)
         self.decoder = TransformerDecoder(self.num_decoder_layers, *sizes, *more, self.decoder_block)
-        self.positional_encoding = PositionalEncoding(self.model_dim, self.max_len)
+        self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)  # of both sequences
         self.embedding_dropout = Dropout(self.settings.dropout_prob)
         if self.source_vocabulary_size is not None:
             self.source_embedding = self._embedding(self.source_vocabulary_size)
@@ -188,8 +189,22 @@ class Transformer(SettingsModule):
         )
         return output if maps is None else (output, maps)
 
-    def start_decoding(self, source: Source, source_mask: Masks | None = None, length: int = 0) -> DecodingCache:
+    def start_decoding(
+        self,
+        source: Source,
+        source_mask: Masks | None = None,
+        length: int = 0,
+        *,
+        prefix: Int[ArrayLike, "B P"] | None = None,
+    ) -> DecodingCache:
         """Encode the source, and allocate a cache of `length` target positions; `DecodingCache.grow` extends it.
+
+        Args:
+            source: as in `__call__`.
+            source_mask: as in `__call__`.
+            length: target positions that the cache has room for; at least those of the prefix.
+            prefix: tokens of the target's positions 0 … P - 1, which are run in one pass. The next `decode_step` is
+                the one at position P.
 
         Raises:
             InputError: as `__call__`; or `length` is negative.
@@ -199,7 +214,15 @@ class Transformer(SettingsModule):
         shape = memory.shape[0], 1, 1, memory.shape[1]
         mask = jnp.ones(shape, bool) if source_mask is None else fitted(source_mask, shape)
         mask = jnp.broadcast_to(mask, shape)
-        return DecodingCache(self.decoder.empty_caches(memory, length), mask)
+        if prefix is None:
+            return DecodingCache(self.decoder.empty_caches(memory, length), mask)
+        self._check_tokens("target", prefix, "[B, P]")
+        rows, num_given = jnp.shape(prefix)
+        if rows != len(memory):
+            raise InputError(f"prefix has {rows} rows and source has {len(memory)}; they must be equal")
+        x = self._embed(prefix, "target", train=False)
+        caches = self.decoder.empty_caches(memory, max(length, num_given))
+        return DecodingCache(self.decoder.step(x, caches, 0, mask)[1], mask)
 
     def decode_step(
         self, tokens: Int[ArrayLike, " B"], position: Int[ArrayLike, ""], cache: DecodingCache
@@ -214,7 +237,10 @@ class Transformer(SettingsModule):
         """
         self._check_tokens("target", tokens, "[B]")
         x = self._embedding_of("target_embedding")(jnp.asarray(tokens)[:, None]) * math.sqrt(self.model_dim)  # [B 1 D]
-        x = self.positional_encoding.at(x, position, length=cache.blocks[0].target.key.shape[2])
+        length = cache.blocks[0].target.key.shape[2]
+        check_position(position, length)
+        if self.positional_encoding is not None:
+            x = self.positional_encoding.at(x, position, length=length)
         x, blocks = self.decoder.step(x, cache.blocks, position, cache.source_mask)
         return self._project(x)[:, 0], DecodingCache(blocks, cache.source_mask)
 
@@ -259,7 +285,9 @@ class Transformer(SettingsModule):
             return jnp.asarray(sequence)
         self._check_tokens(name, sequence, "[B, T]")
         x = self._embedding_of(f"{name}_embedding")(jnp.asarray(sequence)) * math.sqrt(self.model_dim)
-        return self.embedding_dropout(self.positional_encoding(x), train=train)
+        if self.positional_encoding is not None:
+            x = self.positional_encoding(x)
+        return self.embedding_dropout(x, train=train)
 
     def _check_tokens(self, name: str, tokens: ArrayLike, shape: str) -> None:
         size: int | None = getattr(self, f"{name}_vocabulary_size")

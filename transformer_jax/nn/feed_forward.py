@@ -1,4 +1,4 @@
-"""Position-wise feed-forward network of a Transformer block."""
+"""Position-wise feed-forward networks of a Transformer block."""
 
 from collections.abc import Callable
 
@@ -37,5 +37,28 @@ class FeedForward(nn.Module):
         check_sequence("x", x)
         x = jnp.asarray(x)
         hidden = self.activation(Dense(self.dim_feedforward, name="expand")(x))  # [B T F]
+        hidden = Dropout(self.dropout_prob)(hidden, train=train)
+        return Dense(x.shape[-1], name="contract")(hidden)  # [B T D]
+
+
+class GatedFeedForward(FeedForward):
+    """`W_2 Dropout(activation(x W + b) ⊗ (x V + c)) + b_2`: a gated linear unit (Shazeer 2020, equation 6).
+
+    With `flax.linen.silu` it is SwiGLU, with `gelu` GEGLU, with `sigmoid` the GLU of Dauphin et al. 2017. Shazeer
+    leaves out the biases. It has three matrices: 2/3 of F gives it as many parameters as `FeedForward` has.
+
+    Raises:
+        InputError: at construction, if `dim_feedforward` is below 1.
+    """
+
+    activation: Activation = nn.silu  # of the gate
+
+    @nn.compact
+    def __call__(self, x: Float[ArrayLike, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
+        """Transform each position of `[B, T, D]` by itself."""
+        check_sequence("x", x)
+        x = jnp.asarray(x)
+        gate = self.activation(Dense(self.dim_feedforward, name="gate")(x))  # [B T F]
+        hidden = gate * Dense(self.dim_feedforward, name="expand")(x)
         hidden = Dropout(self.dropout_prob)(hidden, train=train)
         return Dense(x.shape[-1], name="contract")(hidden)  # [B T D]

@@ -1,4 +1,4 @@
-"""Layer normalization (Ba et al. 2016)."""
+"""Norms: of a layer (Ba et al. 2016), and by the root mean square alone (Zhang and Sennrich 2019)."""
 
 import flax.linen as nn
 
@@ -11,3 +11,10 @@ class LayerNorm(nn.LayerNorm):
     """
 
     use_fast_variance: bool = False
+
+
+class RMSNorm(nn.RMSNorm):
+    """`x / √(mean(x²) + ε) · scale` over the last axis (Zhang and Sennrich 2019, equation 4): no mean, and no bias.
+
+    The mean square is computed in float32 or wider.
+    """

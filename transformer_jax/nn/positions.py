@@ -1,4 +1,6 @@
-"""Sinusoidal positional encoding (Vaswani et al. 2017, section 3.5)."""
+"""Positions that are added to embeddings: sinusoidal (Vaswani et al. 2017), and learned (Gehring et al. 2017)."""
+
+import math
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.checks import as_array, check_sequence, known_values
+from transformer_jax.nn.checks import check_position, check_sequence
 
 
 def sinusoidal_table(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
@@ -29,10 +31,8 @@ def sinusoidal_table(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
     return table
 
 
-class PositionalEncoding(nn.Module):
-    """Add sinusoidal positions to a sequence.
-
-    The table is a constant of the compiled program, as long as the sequence; no checkpoint contains it.
+class AddedPositions(nn.Module):
+    """Add a vector to each element of a sequence, by its position. A subclass has `table`.
 
     Raises:
         InputError: at construction, if `d_model` or `max_len` is below 1.
@@ -46,7 +46,7 @@ class PositionalEncoding(nn.Module):
         super().__post_init__()
 
     def __call__(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
-        """Return `x + PE[:T]`, in the type of `x`.
+        """Return `x` with the positions 0 … T - 1 added, in the type of `x`.
 
         Raises:
             InputError: `x` is of no floating-point type, not `[B, T, D]`, or longer than `max_len`.
@@ -54,10 +54,10 @@ class PositionalEncoding(nn.Module):
         check_sequence("x", x)
         x = jnp.asarray(x)
         self._check(*x.shape[-2:])
-        return x + sinusoidal_table(x.shape[-2], self.d_model).astype(x.dtype)
+        return x + self.table(x.shape[-2]).astype(x.dtype)
 
     def at(self, x: Float[ArrayLike, "B 1 D"], position: Int[ArrayLike, ""], length: int) -> Float[Array, "B 1 D"]:
-        """Return `x + PE[position]`, where `position` may be traced and is below `length`.
+        """Return `x` with one position added, where `position` may be traced and is below `length`.
 
         Raises:
             InputError: `length` is above `max_len`, `x` is of no floating-point type or not `[B, 1, D]`, or `position`
@@ -67,10 +67,12 @@ class PositionalEncoding(nn.Module):
         check_sequence("x", x)
         x = jnp.asarray(x)
         self._check(length, x.shape[-1])
-        known = known_values(as_array("position", position))
-        if known is not None and not 0 <= known < length:
-            raise InputError(f"position is {known}; it must be at least 0 and below length, which is {length}")
-        return x + jnp.asarray(sinusoidal_table(length, self.d_model).astype(x.dtype))[position]
+        check_position(position, length)
+        return x + jnp.asarray(self.table(length).astype(x.dtype))[position]
+
+    def table(self, length: int) -> Float[Array | np.ndarray, "T D"]:
+        """The vectors of the positions 0 … length - 1."""
+        raise NotImplementedError
 
     def _check(self, length: int, width: int) -> None:
         if length > self.max_len:
@@ -79,3 +81,34 @@ class PositionalEncoding(nn.Module):
             )
         if width != self.d_model:
             raise InputError(f"the input is {width} wide; d_model is {self.d_model}, and the two must be equal")
+
+
+class PositionalEncoding(AddedPositions):
+    """Add sinusoidal positions to a sequence.
+
+    The table is a constant of the compiled program, as long as the sequence; no checkpoint contains it.
+
+    Raises:
+        InputError: at construction, if `d_model` or `max_len` is below 1.
+    """
+
+    def table(self, length: int) -> Float[np.ndarray, "T D"]:
+        return sinusoidal_table(length, self.d_model)
+
+
+class LearnedEncoding(AddedPositions):
+    """Add a learned vector for each position (Gehring et al. 2017, section 3.1).
+
+    They start as large as the sinusoidal ones, with a mean square of 1/2.
+
+    Raises:
+        InputError: at construction, if `d_model` or `max_len` is below 1.
+    """
+
+    def setup(self) -> None:
+        init = nn.initializers.normal(math.sqrt(0.5))
+        self.embedding = self.param("embedding", init, (self.max_len, self.d_model))
+
+    def table(self, length: int) -> Float[Array, "T D"]:
+        table: Array = self.embedding[:length]
+        return table

@@ -7,7 +7,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.errors import check_number, check_probability, check_sizes
+from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
 from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
@@ -15,14 +15,12 @@ from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.norms import LayerNorm
-from transformer_jax.nn.positions import PositionalEncoding
 
 
 class TransformerPredictor(SettingsModule):
     """Encoder between an input layer and an output network that predicts for every element of a sequence or set.
 
-    Features → dropout → Dense(D) → (+ positions) → encoder with F = 2 D → Dense(D) → LayerNorm → relu → dropout
+    Features → dropout → Dense(D) → (+ positions) → encoder with F = 2 D → Dense(D) → norm → relu → dropout
     → Dense(C).
 
     Raises:
@@ -36,7 +34,7 @@ class TransformerPredictor(SettingsModule):
     num_layers: int  # L
     dropout_prob: float | None = None  # shorthand for settings.dropout_prob
     input_dropout_prob: float = 0.0  # of the input features
-    settings: BlockSettings = BlockSettings()  # of the blocks; its dropout and epsilon are the output network's too
+    settings: BlockSettings = BlockSettings()  # of the blocks; its dropout and norm are the output network's too
     max_len: int = 5000  # longest sequence to which positions can be added
     block: type[Block] = EncoderBlock  # class of the encoder's blocks
 
@@ -47,11 +45,12 @@ class TransformerPredictor(SettingsModule):
         check_number("input_dropout_prob", self.input_dropout_prob)
         check_probability("input_dropout_prob", self.input_dropout_prob)
         super().__post_init__()
+        self.settings.check_heads(self.model_dim, self.num_heads)
 
     def setup(self) -> None:
         self.input_dropout = Dropout(self.input_dropout_prob)
         self.input_layer = Dense(self.model_dim)
-        self.positional_encoding = PositionalEncoding(self.model_dim, self.max_len)
+        self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)
         self.encoder = TransformerEncoder(
             self.num_layers,
             self.model_dim,
@@ -61,7 +60,7 @@ class TransformerPredictor(SettingsModule):
             block=self.block,
         )
         self.output_hidden = Dense(self.model_dim)
-        self.output_norm = LayerNorm(epsilon=self.settings.layer_norm_epsilon)
+        self.output_norm = self.settings.make_norm()
         self.output_dropout = Dropout(self.settings.dropout_prob)
         self.output_layer = Dense(self.num_classes)
 
@@ -100,7 +99,8 @@ class TransformerPredictor(SettingsModule):
         Args:
             x: features `[B, T, features]`.
             mask: which keys a query may see, as in `dot_product_attention`.
-            add_positional_encoding: False makes the model permutation-equivariant.
+            add_positional_encoding: False makes the model permutation-equivariant; it leaves out the positions that
+                are added to the input, and those inside attention it cannot leave out.
             train: apply dropout; needs the random key `dropout` where a probability is not zero.
             return_attention: also return the weights that this pass used.
 
@@ -109,11 +109,17 @@ class TransformerPredictor(SettingsModule):
 
         Raises:
             InputError: `x` is of no floating-point type or not `[B, T, features]`, the sequence is longer than
-                `max_len`, or the mask does not broadcast.
+                `max_len`, the mask does not broadcast, or `add_positional_encoding` is False with positions inside
+                attention.
         """
         check_sequence("x", x)
+        if self.settings.positions.is_in_attention and not add_positional_encoding:
+            raise InputError(
+                f"add_positional_encoding is False, but {self.settings.positions} act inside of attention; for a model "
+                "without positions give settings.positions=NoPositions()"
+            )
         x = self.input_layer(self.input_dropout(x, train=train))  # [B T D]
-        if add_positional_encoding:
+        if add_positional_encoding and self.positional_encoding is not None:
             x = self.positional_encoding(x)
         attention_maps = None
         if return_attention:

@@ -16,11 +16,11 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import make_loader
 from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.errors import InputError, check_probability, check_sizes
-from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.checks import as_array, check_token_ids
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.tasks.attention_maps import LabelledMaps
+from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
@@ -119,7 +119,7 @@ class ReverseTrainer(TrainerModule):
             num_classes=config.num_categories,
             num_heads=config.num_heads,
             num_layers=config.num_layers,
-            settings=BlockSettings(config.dropout_prob, remat=config.remat, scan_layers=config.scan_layers),
+            settings=block_settings(config, config.seq_len),
             input_dropout_prob=config.input_dropout_prob,
         )
 

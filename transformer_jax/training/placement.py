@@ -15,7 +15,7 @@ MIN_SIZE = 2**10  # elements; smaller arrays stay whole
 RULES: Mapping[str, Sequence[str | None]] = {
     r"(query|key|value)_proj/kernel": (FSDP, TENSOR),
     r"output_proj/kernel": (TENSOR, FSDP),
-    r"feed_forward/expand/kernel": (FSDP, TENSOR),
+    r"feed_forward/(expand|gate)/kernel": (FSDP, TENSOR),
     r"feed_forward/contract/kernel": (TENSOR, FSDP),
 }
 

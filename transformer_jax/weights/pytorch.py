@@ -27,6 +27,7 @@ from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.trees import Params, Variables
+from transformer_jax.weights.counterparts import check_attention, check_blocks
 from transformer_jax.weights.files import array_of, read_weights
 from transformer_jax.weights.layouts import STACKED, Layout, check_arrays
 
@@ -65,7 +66,8 @@ def params_from_torch(model: Model, weights: Mapping[str, Any] | str | Path) -> 
         First argument of `model.apply`: `{"params": ...}`, NumPy arrays in the floating-point type of the weights.
 
     Raises:
-        InputError: the file cannot be read, or the weights are not those of this model; the message names the first
+        InputError: the model has a part without a counterpart in PyTorch; the file cannot be read, or the weights are
+            not those of this model; the message names the first
             array that is missing, has no counterpart in the model, has another shape, or is not finite.
     """
     if isinstance(weights, str | Path):
@@ -85,7 +87,8 @@ def params_to_torch(model: Model, params: Variables) -> dict[str, torch.Tensor]:
         params: its parameters, `{"params": ...}`.
 
     Raises:
-        InputError: the parameters are not those of this model, or not finite.
+        InputError: the model has a part without a counterpart in PyTorch; or the parameters are not those of this
+            model, or not finite.
     """
     if set(params) != {"params"}:
         raise InputError(
@@ -106,10 +109,13 @@ def _abstract_params(model: Model) -> Params:
                     "model has a vocabulary, and torch.nn.Transformer no embeddings; it must be one on features, with "
                     "vocabulary sizes of None"
                 )
+            check_blocks(model.settings, model.num_heads)
             inputs = (jnp.zeros((1, 1, model.model_dim)),) * 2
         case EncoderBlock() | TransformerEncoder():
+            check_blocks(model.settings, model.num_heads)
             inputs = (jnp.zeros((1, 1, model.input_dim)),)
         case MultiheadAttention():
+            check_attention(model)
             inputs = (jnp.zeros((1, 1, model.embed_dim)),)
         case _:
             raise InputError(f"model is a {type(model).__name__}; it must be one of {Model}")

@@ -20,6 +20,7 @@ from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
+from transformer_jax.weights.counterparts import check_exported
 from transformer_jax.weights.layouts import STACKED, Arrays, Layout, check_arrays
 from transformer_jax.weights.torch_source import ENCODER_DECODER, FIRST_LINE, PREDICTOR, TorchModel, source_of
 
@@ -61,8 +62,8 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
         The path of `model.py`.
 
     Raises:
-        InputError: the model is of another class or has blocks or an activation of your own; the parameters are not
-            those of this model, or not finite; or the directory cannot be written, or has another `model.py`.
+        InputError: the model is of another class or has blocks, parts or an activation without a counterpart; the
+            parameters are not those of this model, or not finite; or the directory cannot be written, or has another `model.py`.
     """
     check_path("directory", directory, "the path of a directory")
     source, weights = source_of(_torch_model(model, params)), io.BytesIO()
@@ -147,6 +148,7 @@ def _check_block(name: str, block: type, exported: type) -> None:
 
 def _block_settings(settings: BlockSettings, model_dim: int, num_heads: int, dim_feedforward: int) -> dict[str, str]:
     """Arguments of the exported `BlockSettings`, as source."""
+    check_exported(settings, num_heads)
     sizes = _literals(model_dim=model_dim, num_heads=num_heads, dim_feedforward=dim_feedforward)
     numbers = _literals(
         dropout_prob=settings.dropout_prob,

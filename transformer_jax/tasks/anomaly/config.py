@@ -39,6 +39,8 @@ class AnomalyConfig(TrainingConfig):
     num_layers: int = setting(2, of_model=True)  # encoder blocks
     dropout_prob: float = setting(0.1, of_model=True)  # dropout probability in the encoder and the output network
     input_dropout_prob: float = setting(0.1, of_model=True)  # dropout probability of the image features
+    # positions in the set, which has none: any other word than none makes the model depend on the order
+    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"] = setting("none", of_model=True)
     data_dir: Path = setting(Path("data"), machine=True)  # directory of CIFAR-100 and its features
     # where the table of features lies: on the device, on the host, which sends each batch's rows, or auto: host if
     # it is larger than 1 GiB

@@ -1,6 +1,7 @@
 """Task: find the odd one out in a set of images.
 
-The model is permutation-equivariant, without positions, and the softmax is over the set, not over classes.
+Without positions, the default here, the model is permutation-equivariant. The softmax is over the set, not over
+classes.
 """
 
 import dataclasses
@@ -20,7 +21,6 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import Loader, make_loader
 from transformer_jax.errors import InputError
-from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.checks import as_array, check_sequence
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
@@ -33,6 +33,7 @@ from transformer_jax.tasks.anomaly.report import permutation_error, predict_sets
 from transformer_jax.tasks.anomaly.sets import AnomalySets, SetsOfRows
 from transformer_jax.tasks.anomaly.tables import FeatureTable
 from transformer_jax.tasks.attention_maps import LabelledMaps
+from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
@@ -72,7 +73,7 @@ class AnomalyTrainer(TrainerModule):
             num_classes=1,
             num_heads=config.num_heads,
             num_layers=config.num_layers,
-            settings=BlockSettings(config.dropout_prob, remat=config.remat, scan_layers=config.scan_layers),
+            settings=block_settings(config, config.set_size),
             input_dropout_prob=config.input_dropout_prob,
         )
 
@@ -82,7 +83,7 @@ class AnomalyTrainer(TrainerModule):
         return jnp.asarray(inputs) if constants is None else jnp.asarray(constants)[inputs]
 
     def model_inputs(self, inputs: Float[ArrayLike, "B S F"]) -> tuple[Float[ArrayLike, "B S F"], None, bool]:
-        return inputs, None, False  # no mask, no positions
+        return inputs, None, self.config.positions != "none"  # no mask; a set has no positions
 
     def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
         logits = self.apply(params, batch.inputs, key, train=train).squeeze(-1)  # [B S]

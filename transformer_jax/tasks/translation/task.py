@@ -20,10 +20,10 @@ from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Cache, Decoded, greedy_decode
 from transformer_jax.errors import InputError
-from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.nn.masks import padding_mask
 from transformer_jax.tasks.attention_maps import LabelledMaps
+from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
@@ -65,7 +65,7 @@ class TranslationTrainer(TrainerModule):
             num_encoder_layers=config.num_layers,
             num_decoder_layers=config.num_layers,
             dim_feedforward=config.dim_feedforward,
-            settings=BlockSettings(config.dropout_prob, remat=config.remat, scan_layers=config.scan_layers),
+            settings=block_settings(config, _padded_length(config.max_bytes + 2)),
             tie_embeddings=True,
         )
 

@@ -1,0 +1,64 @@
+"""The settings of a model's blocks, made from those of a run."""
+
+from collections.abc import Callable, Mapping
+
+import flax.linen as nn
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings, FeedForwardFactory, NormFactory
+from transformer_jax.nn.feed_forward import Activation, FeedForward, GatedFeedForward
+from transformer_jax.nn.norms import LayerNorm, RMSNorm
+from transformer_jax.nn.position_kinds import (
+    ALiBiPositions,
+    LearnedPositions,
+    NoPositions,
+    Positions,
+    RelativePositions,
+    RotaryPositions,
+    SinusoidalPositions,
+)
+
+# By the words of the flags.
+POSITIONS: Mapping[str, Callable[[], Positions]] = {
+    "sinusoidal": SinusoidalPositions,
+    "learned": LearnedPositions,
+    "rotary": RotaryPositions,
+    "alibi": ALiBiPositions,
+    "relative": RelativePositions,
+    "none": NoPositions,
+}
+NORMS: Mapping[str, NormFactory] = {"layer": LayerNorm, "rms": RMSNorm}
+FEED_FORWARDS: Mapping[str, tuple[FeedForwardFactory, Activation]] = {
+    "relu": (FeedForward, nn.relu),
+    "gelu": (FeedForward, nn.gelu),
+    "swiglu": (GatedFeedForward, nn.silu),
+    "geglu": (GatedFeedForward, nn.gelu),
+}
+
+
+def block_settings(config: TrainingConfig, max_len: int | None = None) -> BlockSettings:
+    """All that a config says of a model's blocks, for `create_model`.
+
+    Args:
+        config: the run's settings.
+        max_len: positions that are learned with `positions="learned"`: the longest sequence of the task. None for as
+            many as the model accepts.
+    """
+    positions = LearnedPositions(max_len) if config.positions == "learned" else POSITIONS[config.positions]()
+    feed_forward, activation = FEED_FORWARDS[config.feed_forward]
+    attention = AttentionSettings(
+        num_kv_heads=config.num_kv_heads,
+        qk_norm=RMSNorm if config.qk_norm else None,
+        dropout_prob=config.attention_dropout,
+    )
+    return BlockSettings(
+        dropout_prob=config.dropout_prob,
+        norm_first=config.norm_first,
+        activation=activation,
+        remat=config.remat,
+        scan_layers=config.scan_layers,
+        positions=positions,
+        norm=NORMS[config.norm],
+        feed_forward=feed_forward,
+        attention=attention,
+    )
