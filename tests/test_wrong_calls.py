@@ -12,6 +12,7 @@ import pytest
 
 from transformer_jax import (
     AnomalyTrainer,
+    AttentionSettings,
     BlockSettings,
     DecoderBlock,
     DigitsConfig,
@@ -185,6 +186,12 @@ PARTS = [
     (lambda: BlockSettings(layer_norm_epsilon=0.0), "layer_norm_epsilon is 0.0"),
     (lambda: BlockSettings(layer_norm_epsilon=NAN), "layer_norm_epsilon is nan"),
     (lambda: BlockSettings(activation="relu"), "activation is 'relu'"),
+    (lambda: AttentionSettings(qk_norm="rms"), "qk_norm is 'rms'; it must be a class such as RMSNorm"),
+    (lambda: AttentionSettings(implementation="flash"), "implementation is 'flash'; it must be one of auto"),
+    (lambda: BlockSettings(positions="rotary"), "positions is 'rotary'; it must be a Positions such as Rotary"),
+    (lambda: BlockSettings(norm="rms"), "norm is 'rms'; it must be a class such as RMSNorm"),
+    (lambda: BlockSettings(feed_forward="swiglu"), "feed_forward is 'swiglu'; it must be a class such as Gated"),
+    (lambda: BlockSettings(attention={}), "attention is {}; it must be an AttentionSettings"),
     (lambda: EncoderBlock(0, 1, F), "input_dim is 0"),
     (lambda: EncoderBlock(D, D + 1, F), "num_heads is 7"),
     (lambda: EncoderBlock(D, H, 0), "dim_feedforward is 0"),
@@ -259,6 +266,11 @@ TRANSFORMER_CALLS = [
     (lambda: TRANSFORMER(TOKENS, MASK, method="decode"), "memory has type bool"),
     (lambda: TRANSFORMER(TOKENS + V, method="encode"), "source holds the token id 7"),
     (lambda: TRANSFORMER(TOKENS, None, -1, method="start_decoding"), "length is -1"),
+    (
+        lambda: TRANSFORMER(TOKENS, prefix=TOKENS[:1], method="start_decoding"),
+        "prefix has 1 rows and source has 2; they must be equal",
+    ),
+    (lambda: TRANSFORMER(TOKENS, prefix=TOKENS[0], method="start_decoding"), "prefix has shape (3,)"),
     (lambda: TRANSFORMER(TOKENS, np.ones((T, T), bool), 4, method="start_decoding"), "mask of shape (3, 3)"),
     (lambda: FEATURES(TOKENS, X), "source holds integers; without source_vocabulary_size"),
     (lambda: FEATURES(X, TOKENS), "target holds integers; without target_vocabulary_size"),

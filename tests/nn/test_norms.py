@@ -1,11 +1,12 @@
-"""LayerNorm: PyTorch's numbers, also where the mean is large, and Flax's names of the parameters."""
+"""Norms: PyTorch's numbers, also where the mean is large, the papers' formulas, and Flax's names of the parameters."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
-from transformer_jax.nn.norms import LayerNorm
+from transformer_jax.nn.norms import LayerNorm, RMSNorm
 
 B, T, D = 3, 5, 17
 
@@ -23,3 +24,25 @@ def test_values_agree_with_pytorch_at_any_mean(mean):
 def test_the_parameters_are_scale_and_bias():
     params = LayerNorm().init(jax.random.key(0), np.zeros((B, D), np.float32))["params"]
     assert {name: np.unique(leaf).tolist() for name, leaf in params.items()} == {"scale": [1], "bias": [0]}
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 0.25])
+def test_rms_norm_divides_by_the_root_mean_square_and_keeps_the_mean(epsilon):
+    x = (3 + np.random.default_rng(0).normal(size=(B, T, D))).astype(np.float32)
+    scale = np.random.default_rng(1).normal(size=D).astype(np.float32)
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + epsilon) * scale  # equation 4
+    output = RMSNorm(epsilon=epsilon).apply({"params": {"scale": scale}}, x)
+    np.testing.assert_allclose(output, expected, rtol=1e-5)  # a sum of 17 squares, in float32
+    assert np.abs(np.asarray(RMSNorm().apply({"params": {"scale": np.ones(D)}}, x)).mean()) > 0.5
+
+
+def test_the_root_mean_square_of_large_half_precision_numbers_does_not_overflow():
+    x = jnp.full((B, D), 1000, jnp.float16)  # whose squares float16 lacks
+    params = {"params": {"scale": jnp.ones(D, jnp.float16)}}
+    np.testing.assert_allclose(RMSNorm().apply(params, x), 1, rtol=1e-3)
+
+
+def test_the_parameter_of_rms_norm_is_the_scale():
+    params = RMSNorm().init(jax.random.key(0), np.zeros((B, D), np.float32))["params"]
+    assert {name: np.unique(leaf).tolist() for name, leaf in params.items()} == {"scale": [1]}

@@ -216,7 +216,7 @@ class Transformer(SettingsModule):
         mask = jnp.broadcast_to(mask, shape)
         if prefix is None:
             return DecodingCache(self.decoder.empty_caches(memory, length), mask)
-        self._check_tokens("target", prefix, "[B, P]")
+        self._check_tokens("target", prefix, "[B, P]", "prefix")
         rows, num_given = jnp.shape(prefix)
         if rows != len(memory):
             raise InputError(f"prefix has {rows} rows and source has {len(memory)}; they must be equal")
@@ -289,10 +289,11 @@ class Transformer(SettingsModule):
             x = self.positional_encoding(x)
         return self.embedding_dropout(x, train=train)
 
-    def _check_tokens(self, name: str, tokens: ArrayLike, shape: str) -> None:
-        size: int | None = getattr(self, f"{name}_vocabulary_size")
+    def _check_tokens(self, side: str, tokens: ArrayLike, shape: str, name: str | None = None) -> None:
+        size: int | None = getattr(self, f"{side}_vocabulary_size")
+        name = name or side
         if size is None:
-            raise InputError(f"{name} holds integers; without {name}_vocabulary_size it must hold features [B, T, D]")
+            raise InputError(f"{name} holds integers; without {side}_vocabulary_size it must hold features [B, T, D]")
         check_token_ids(name, tokens, size, shape)
 
     def _embedding_of(self, name: str) -> nn.Embed:

@@ -110,5 +110,4 @@ class LearnedEncoding(AddedPositions):
         self.embedding = self.param("embedding", init, (self.max_len, self.d_model))
 
     def table(self, length: int) -> Float[Array, "T D"]:
-        table: Array = self.embedding[:length]
-        return table
+        return jnp.asarray(self.embedding)[:length]

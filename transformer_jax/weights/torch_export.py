@@ -63,7 +63,8 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
 
     Raises:
         InputError: the model is of another class or has blocks, parts or an activation without a counterpart; the
-            parameters are not those of this model, or not finite; or the directory cannot be written, or has another `model.py`.
+            parameters are not those of this model, or not finite; or the directory cannot be written, or has another
+            `model.py`.
     """
     check_path("directory", directory, "the path of a directory")
     source, weights = source_of(_torch_model(model, params)), io.BytesIO()

@@ -1,0 +1,455 @@
+"""Parts that can be swapped, inside attention and models: what each computes, and that decoding computes the same."""
+
+import dataclasses
+import functools
+import itertools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled_models import compiled, drawn, quick_jit
+
+from transformer_jax import (
+    ALiBi,
+    ALiBiPositions,
+    AttentionPositions,
+    AttentionSettings,
+    BlockSettings,
+    Causal,
+    DecoderBlock,
+    DecodingCache,
+    EncoderBlock,
+    GatedFeedForward,
+    InputError,
+    LayerNorm,
+    LearnedPositions,
+    MultiheadAttention,
+    NoPositions,
+    Positions,
+    RelativeBias,
+    RelativePositions,
+    RMSNorm,
+    RotaryPositions,
+    SinusoidalPositions,
+    Transformer,
+    TransformerEncoder,
+    TransformerPredictor,
+    greedy_decode,
+    padding_mask,
+)
+from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.rotary import rotate
+
+B, S, T, D, H, F, V = 2, 7, 5, 24, 4, 13, 11
+WIDTH = D // H
+DRAWS = np.random.default_rng(0)
+X = DRAWS.normal(size=(B, T, D)).astype(np.float32)
+SOURCE, TARGET = DRAWS.integers(V, size=(B, S)), DRAWS.integers(V, size=(B, T))
+SOURCE_MASK = padding_mask(np.arange(S) < np.array([[7], [4]]))
+
+CHOICES = {
+    "positions": [
+        SinusoidalPositions(),
+        LearnedPositions(T + 3),
+        RotaryPositions(),
+        ALiBiPositions(),
+        RelativePositions(num_buckets=4, max_distance=5),
+        NoPositions(),
+    ],
+    "feed_forward": [(network, a) for network in (FeedForward, GatedFeedForward) for a in (nn.silu, nn.gelu)],
+    "num_kv_heads": [None, 1, 2],
+    "qk_norm": [None, RMSNorm],
+    "norm": [LayerNorm, RMSNorm],
+    "norm_first": [False, True],
+}  # fmt: skip
+Row = tuple[int, ...]  # number of the choice for each part
+
+
+def pairs_of(row: Row) -> set:
+    return set(itertools.combinations(enumerate(row), 2))
+
+
+def pairwise() -> list[Row]:
+    """Combinations in which each two choices meet: again and again the one that has most new pairs."""
+    every = list(itertools.product(*(range(len(choices)) for choices in CHOICES.values())))
+    missing, rows = set().union(*map(pairs_of, every)), []
+    while missing:
+        rows.append(max(every, key=lambda row: len(pairs_of(row) & missing)))
+        missing -= pairs_of(rows[-1])
+    return rows
+
+
+def settings_of(row: Row) -> BlockSettings:
+    chosen = {name: CHOICES[name][number] for name, number in zip(CHOICES, row, strict=True)}
+    feed_forward, activation = chosen.pop("feed_forward")
+    attention = AttentionSettings(chosen.pop("num_kv_heads"), chosen.pop("qk_norm"))
+    return BlockSettings(**chosen, feed_forward=feed_forward, activation=activation, attention=attention)
+
+
+def of_heads(x: np.ndarray, projection: dict, norm: dict | None = None) -> np.ndarray:
+    """`[B, heads, T, d]`, of a layer's parameters, in float64."""
+    heads = (x.astype(np.float64) @ projection["kernel"] + projection["bias"]).reshape(B, x.shape[1], -1, WIDTH)
+    heads = heads.swapaxes(1, 2)
+    if norm is not None:
+        heads = heads / np.sqrt((heads**2).mean(-1, keepdims=True) + 1e-6) * norm["scale"]
+    return heads
+
+
+def transformer(settings: BlockSettings, num_layers: int = 2) -> Transformer:
+    return Transformer(V, V, D, H, 1, num_layers, F, settings=settings, tie_embeddings=True, max_len=T + 3)
+
+
+# Attention.
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2])
+def test_fewer_heads_of_keys_and_values_equal_repeated_ones(num_kv_heads):
+    few = MultiheadAttention(D, H, num_kv_heads=num_kv_heads)
+    variables = drawn(few, X)
+    assert variables["params"]["key_proj"]["kernel"].shape == (D, num_kv_heads * WIDTH)
+
+    def repeated(leaf: np.ndarray) -> np.ndarray:
+        heads = np.asarray(leaf).reshape(*leaf.shape[:-1], num_kv_heads, WIDTH)
+        return np.repeat(heads, H // num_kv_heads, axis=-2).reshape(*leaf.shape[:-1], D)
+
+    params = dict(variables["params"])
+    for name in ("key_proj", "value_proj"):
+        params[name] = jax.tree.map(repeated, params[name])
+    output, weights = few.apply(variables, X, return_attention=True)
+    expected, of_all = MultiheadAttention(D, H).apply({"params": params}, X, return_attention=True)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(weights, of_all, atol=1e-6)
+    assert weights.shape == (B, H, T, T)
+
+
+def test_queries_and_keys_are_normalised_in_each_head():
+    module = MultiheadAttention(D, H, num_kv_heads=2, qk_norm=RMSNorm)
+    variables = drawn(module, X)
+    params = variables["params"]
+    q = of_heads(X, params["query_proj"], params["query_norm"])
+    k = of_heads(X, params["key_proj"], params["key_norm"])
+    expected = jax.nn.softmax(np.einsum("bhtd,bhsd->bhts", q, np.repeat(k, 2, axis=1)) / np.sqrt(WIDTH))
+    _, weights = module.apply(variables, X, return_attention=True)
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    scaled = jax.tree.map(lambda leaf: leaf, params)
+    scaled["query_proj"] = jax.tree.map(lambda leaf: 100 * leaf, params["query_proj"])
+    _, same = module.apply({"params": scaled}, X, return_attention=True)
+    np.testing.assert_allclose(same, weights, atol=1e-4)  # but for the epsilon, the length of a query is gone
+
+
+def test_rotary_attention_is_the_softmax_of_turned_queries_and_keys():
+    module = MultiheadAttention(D, H, positions=RotaryPositions(base=13.0))
+    variables = drawn(module, X)
+    params = variables["params"]
+    q, k = (jnp.asarray(of_heads(X, params[name]), jnp.float32) for name in ("query_proj", "key_proj"))
+    expected = jax.nn.softmax(rotate(q, base=13.0) @ rotate(k, base=13.0).swapaxes(-1, -2) / np.sqrt(WIDTH))
+    _, weights = module.apply(variables, X, return_attention=True)
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    _, without = MultiheadAttention(D, H).apply(variables, X, return_attention=True)
+    assert np.abs(weights - without).max() > 1e-2
+
+
+@pytest.mark.parametrize("looks_ahead", [True, False])
+def test_relative_positions_and_alibi_are_the_biases_of_their_papers(looks_ahead):
+    learned = MultiheadAttention(D, H, positions=RelativePositions(4, 5), looks_ahead=looks_ahead)
+    variables = drawn(learned, X)
+    params = dict(variables["params"])
+    table = params.pop("attention_positions")["embedding"]
+    assert table.shape == (4, H)
+    plain = functools.partial(MultiheadAttention(D, H).apply, {"params": params}, X)
+    expected = plain(bias=RelativeBias(table, bidirectional=looks_ahead, max_distance=5))
+    np.testing.assert_allclose(learned.apply(variables, X), expected, atol=1e-6)
+    alibi = MultiheadAttention(D, H, positions=ALiBiPositions())
+    np.testing.assert_allclose(alibi.apply({"params": params}, X), plain(bias=ALiBi(H)), atol=1e-6)
+    assert np.abs(plain(bias=ALiBi(H)) - plain()).max() > 1e-3
+
+
+def test_a_bias_that_is_given_comes_after_that_of_the_positions():
+    bias = DRAWS.normal(size=(T, T)).astype(np.float32)
+    module = MultiheadAttention(D, H, positions=ALiBiPositions())
+    variables = drawn(module, X)
+    expected = MultiheadAttention(D, H).apply(variables, X, bias=ALiBi(H) + bias)
+    np.testing.assert_allclose(module.apply(variables, X, bias=bias), expected, atol=1e-6)
+
+
+def test_learned_parameters_of_attention_begin_as_no_positions_and_unit_norms():
+    module = MultiheadAttention(D, H, qk_norm=RMSNorm, positions=RelativePositions())
+    params = module.init(jax.random.key(0), X)["params"]
+    assert not params["attention_positions"]["embedding"].any()
+    assert (params["query_norm"]["scale"] == 1).all()
+    assert params["query_norm"]["scale"].shape == (WIDTH,)  # the heads share it
+
+
+def test_weights_are_dropped_in_training_alone():
+    settings = BlockSettings(attention=AttentionSettings(dropout_prob=0.25))
+    block = EncoderBlock(D, H, F, settings=settings)
+    params = drawn(block, X)
+    _, weights = block.apply(params, X, return_attention=True)
+    rngs = {"dropout": jax.random.key(0)}
+    _, dropped = block.apply(params, X, train=True, return_attention=True, rngs=rngs)
+    is_dropped = np.asarray(dropped) == 0
+    assert 20 < is_dropped.sum() < 82  # of 200; 5 standard deviations around 50
+    np.testing.assert_allclose(dropped, np.where(is_dropped, 0, weights / 0.75), atol=1e-6)
+
+
+def test_a_loop_over_the_layers_drops_the_same_weights():
+    settings = BlockSettings(0.5, attention=AttentionSettings(dropout_prob=0.5))
+    stack = TransformerEncoder(2, D, H, F, settings=settings)
+    params = drawn(stack, X)
+    looped = stack.clone(settings=dataclasses.replace(settings, scan_layers=True))
+    rngs = {"dropout": jax.random.key(3)}
+    expected = stack.apply(params, X, train=True, rngs=rngs)
+    np.testing.assert_allclose(looped.apply(params, X, train=True, rngs=rngs), expected, atol=1e-5)
+
+
+# Models.
+
+
+@pytest.mark.parametrize("positions", CHOICES["positions"], ids=lambda positions: type(positions).__name__)
+def test_only_a_model_without_positions_is_permutation_equivariant(positions):
+    model = TransformerPredictor(D, 3, H, 1, settings=BlockSettings(positions=positions), max_len=S)
+    params = drawn(model, X)
+    order = np.array([2, 0, 4, 1, 3])
+    difference = np.abs(compiled(model)(params, X[:, order]) - compiled(model)(params, X)[:, order]).max()
+    assert difference < 1e-5 if type(positions) is NoPositions else difference > 1e-3
+
+
+def test_learned_positions_are_added_and_shared_by_source_and_target():
+    model = transformer(BlockSettings(positions=LearnedPositions()))
+    params = drawn(model, SOURCE, TARGET)
+    table = params["params"]["positional_encoding"]["embedding"]
+    assert table.shape == (T + 3, D)
+    bound = model.bind(params)
+    np.testing.assert_allclose(bound.positional_encoding(X), X + table[:T], atol=1e-6)
+    changed = jax.tree.map(np.copy, params)
+    changed["params"]["positional_encoding"]["embedding"][S - 1] += 1  # a position that the source alone has
+    run = compiled(model)
+    assert np.abs(run(params, SOURCE, TARGET) - run(changed, SOURCE, TARGET)).max() > 1e-3
+    with pytest.raises(InputError, match=f"{T + 4} positions; max_len.* {T + 3}"):
+        bound.positional_encoding(np.ones((1, T + 4, D), np.float32))
+
+
+def test_learned_positions_begin_as_large_as_sinusoidal_ones():
+    model = TransformerPredictor(D, 3, H, 1, settings=BlockSettings(positions=LearnedPositions(1009)))
+    table = model.init(jax.random.key(0), X)["params"]["positional_encoding"]["embedding"]
+    assert float((table**2).mean()) == pytest.approx(0.5, rel=0.05)  # 24 216 draws: 5 standard deviations
+
+
+def test_norms_and_feed_forwards_of_all_parts_of_a_model_are_those_of_the_settings():
+    settings = BlockSettings(norm=RMSNorm, norm_first=True, feed_forward=GatedFeedForward, activation=nn.silu)
+    params = TransformerPredictor(D, 3, H, 1, settings=settings).init(jax.random.key(0), X)["params"]
+    layer = params["encoder"]["layers_0"]
+    for norm in (params["output_norm"], params["encoder"]["norm"], layer["self_attn_residual"]["norm"]):
+        assert norm.keys() == {"scale"}
+    assert layer["feed_forward"].keys() == {"gate", "expand", "contract"}
+
+
+class Scaled(nn.Module):
+    """A norm of one's own."""
+
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, x):
+        return x * self.param("factor", nn.initializers.constant(0.5), ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Reversed(Positions):
+    """Positions of one's own: position 0 gets the last angle."""
+
+    def in_attention(self, num_heads, looks_ahead):
+        return ReversedInAttention()
+
+
+class ReversedInAttention(AttentionPositions):
+    def turned(self, x, first, length):
+        return rotate(x[..., ::-1, :], first, length)[..., ::-1, :]
+
+
+def test_parts_of_ones_own_go_through_the_same_door():
+    class OwnFeedForward(nn.Module):
+        width: int
+
+        @nn.compact
+        def __call__(self, x, *, train):
+            hidden = jnp.sin(nn.Dense(self.width)(x))
+            return nn.Dense(x.shape[-1])(hidden)
+
+    settings = BlockSettings(
+        norm=Scaled,
+        feed_forward=lambda width, dropout_prob, activation: OwnFeedForward(width),
+        positions=Reversed(),
+        attention=AttentionSettings(qk_norm=Scaled),
+    )
+    block = EncoderBlock(D, H, F, settings=settings)
+    params = block.init(jax.random.key(0), X)
+    layer = params["params"]
+    assert layer["feed_forward"]["Dense_0"]["kernel"].shape == (D, F)
+    assert layer["self_attn"]["key_norm"].keys() == {"factor"}
+    bound = block.bind(params)
+    expected = 0.5 * (X + bound.self_attn(X))
+    expected = 0.5 * (expected + bound.feed_forward(expected, train=False))
+    np.testing.assert_allclose(block.apply(params, X), expected, atol=1e-5)
+
+
+# Decoding.
+
+FAST = (0, 1, 2)  # numbers of rows that are tested in the fast tests
+
+
+def test_each_two_choices_meet_in_some_combination():
+    rows = pairwise()
+    assert len(rows) < 40
+    every = itertools.product(*(range(len(choices)) for choices in CHOICES.values()))
+    assert set().union(*map(pairs_of, rows)) == set().union(*map(pairs_of, every))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=[] if i in FAST else pytest.mark.slow) for i, row in enumerate(pairwise())],
+)
+def test_cached_decoding_equals_the_full_pass_for_every_pair_of_parts(row):
+    model = transformer(settings_of(row))
+    params = drawn(model, SOURCE, TARGET)
+    full = compiled(model)(params, SOURCE, TARGET, SOURCE_MASK)
+    assert np.abs(full).max() > 0.1
+    start = quick_jit(functools.partial(model.apply, params, length=T + 2, method="start_decoding"))
+    step = quick_jit(functools.partial(model.apply, params, method="decode_step"))
+    cache = start(SOURCE, SOURCE_MASK)
+    for position in range(T):
+        logits, cache = step(TARGET[:, position], position, cache)
+        np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
+    cache = start(SOURCE, SOURCE_MASK, prefix=TARGET[:, :3])
+    for position in range(3, T):
+        logits, cache = step(TARGET[:, position], position, cache)
+        np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
+
+
+def test_a_prefix_makes_room_for_itself_and_the_cache_grows():
+    model = transformer(BlockSettings(positions=RotaryPositions()), num_layers=1)
+    params = drawn(model, SOURCE, TARGET)
+    cache = model.apply(params, SOURCE, prefix=TARGET[:, :3], method="start_decoding")
+    assert cache.blocks[0].target.key.shape == (B, H, 3, WIDTH)
+    full = compiled(model)(params, SOURCE, TARGET)
+    logits, _ = model.apply(params, TARGET[:, 3], 3, cache.grow(T), method="decode_step")
+    np.testing.assert_allclose(logits, full[:, 3], atol=1e-5)
+
+
+def test_decoding_goes_on_after_a_prefix():
+    """What greedy decoding gives after a prefix of its own tokens is the rest of what it gives without."""
+    model = transformer(BlockSettings(positions=ALiBiPositions()), num_layers=1)
+    params = drawn(model, SOURCE, TARGET)
+    ends = {"end_token": V - 1, "pad_token": 0}
+
+    def decode(given: int, start_token: int, prefix: np.ndarray | None) -> np.ndarray:
+        def step(tokens, position, cache):
+            return model.apply(params, tokens, position + given, cache, method="decode_step")
+
+        cache = model.apply(params, SOURCE[:1], None, T, prefix=prefix, method="start_decoding")
+        return greedy_decode(step, cache, 1, start_token=start_token, max_length=T - given, **ends).tokens
+
+    whole = np.asarray(decode(0, 1, None))[0]
+    before = np.array([[1, *whole[:2]]])
+    np.testing.assert_array_equal(decode(2, int(before[0, -1]), before[:, :-1])[0], whole[2:])
+
+
+@pytest.mark.parametrize("positions", [NoPositions(), RotaryPositions(), SinusoidalPositions()])
+def test_a_step_beyond_the_cache_is_an_error_with_any_positions(positions):
+    model = transformer(BlockSettings(positions=positions), num_layers=1)
+    params = drawn(model, SOURCE, TARGET)
+    cache = model.apply(params, SOURCE, length=3, method="start_decoding")
+    assert isinstance(cache, DecodingCache)
+    with pytest.raises(InputError, match="position is 3; .* below length, which is 3"):
+        model.apply(params, TARGET[:, 0], 3, cache, method="decode_step")
+
+
+def test_several_positions_at_once_see_those_before_them_and_not_the_later_ones():
+    block = DecoderBlock(D, H, F, settings=BlockSettings(positions=RelativePositions(4, 5)))
+    memory = DRAWS.normal(size=(B, S, D)).astype(np.float32)
+    params = drawn(block, X, memory)
+    expected = block.apply(params, X, memory, Causal())
+    cache = block.apply(params, memory, T, method="empty_cache")
+    first, cache = block.apply(params, X[:, :2], cache, 0, method="step")
+    rest, _ = block.apply(params, X[:, 2:], cache, 2, method="step")
+    np.testing.assert_allclose(np.concatenate([first, rest], axis=1), expected, atol=1e-5)
+
+
+# Combinations that make no sense.
+
+WRONG = [
+    (lambda: MultiheadAttention(D, H, num_kv_heads=3), "num_kv_heads is 3; it must divide num_heads, 4"),
+    (lambda: MultiheadAttention(D, H, num_kv_heads=0), "num_kv_heads is 0; it must be at least 1"),
+    (lambda: MultiheadAttention(20, 4, positions=RotaryPositions()), "a head is 5 wide"),
+    (lambda: AttentionSettings(num_kv_heads=0), "num_kv_heads is 0"),
+    (lambda: AttentionSettings(dropout_prob=1.0), "dropout_prob of the attention is 1.0"),
+    (lambda: RotaryPositions(0.0), "base is 0.0"),
+    (lambda: RelativePositions(5), "num_buckets is 5; it must be even"),
+    (lambda: RelativePositions(2), "num_buckets is 2; it must be at least 4"),
+    (lambda: RelativePositions(32, 16), "max_distance is 16; it must be at least 17"),
+    (lambda: LearnedPositions(0), "max_len is 0"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG)
+def test_a_part_that_cannot_work_is_an_error(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+MAKERS = {
+    "block": lambda heads, settings: EncoderBlock(20, heads, F, settings=settings),
+    "stack": lambda heads, settings: TransformerEncoder(0, 20, heads, F, settings=settings),
+    "predictor": lambda heads, settings: TransformerPredictor(20, 3, heads, 0, settings=settings),
+    "transformer": lambda heads, settings: Transformer(V, V, 20, heads, 0, 0, F, settings=settings),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_parts_that_do_not_fit_the_heads_are_an_error_at_construction(make):
+    make(2, BlockSettings(positions=RotaryPositions(), attention=AttentionSettings(num_kv_heads=2)))
+    with pytest.raises(InputError, match="a head is 5 wide"):
+        make(4, BlockSettings(positions=RotaryPositions()))
+    with pytest.raises(InputError, match="num_kv_heads is 3; it must divide num_heads, 4"):
+        make(4, BlockSettings(attention=AttentionSettings(num_kv_heads=3)))
+
+
+@pytest.mark.parametrize("positions", [RotaryPositions(), ALiBiPositions(), RelativePositions()])
+def test_positions_inside_attention_are_no_part_of_cross_attention(positions):
+    module = MultiheadAttention(D, H, positions=positions)
+    with pytest.raises(InputError, match="memory is given, but positions is .* self-attention alone"):
+        module.init(jax.random.key(0), X, X)
+    block = DecoderBlock(D, H, F, settings=BlockSettings(positions=positions))
+    params = drawn(block, X, X)
+    assert "attention_positions" not in params["params"]["cross_attn"]
+    memory_order = np.array([3, 1, 0, 4, 2])  # which cross-attention does not see
+    np.testing.assert_allclose(
+        block.apply(params, X, X[:, memory_order]), block.apply(params, X, X), atol=1e-5
+    )  # fmt: skip
+
+
+def test_positions_inside_attention_cannot_be_left_out_of_a_call():
+    model = TransformerPredictor(D, 3, H, 1, settings=BlockSettings(positions=RotaryPositions()))
+    params = drawn(model, X)
+    with pytest.raises(InputError, match="add_positional_encoding is False, but RotaryPositions"):
+        model.apply(params, X, None, False)
+
+
+def test_a_prefix_with_an_unknown_token_is_an_error():
+    model = transformer(BlockSettings(), num_layers=1)
+    params = drawn(model, SOURCE, TARGET)
+    start = functools.partial(model.apply, params, SOURCE, method="start_decoding")
+    with pytest.raises(InputError, match=f"prefix holds the token id {V}"):
+        start(prefix=np.full((B, 2), V))
+
+
+def test_the_implementation_of_the_settings_runs():
+    """The program of blockwise attention has a loop."""
+    for implementation, has_loop in (("plain", False), ("blockwise", True)):
+        block = EncoderBlock(
+            D, H, F, settings=BlockSettings(attention=AttentionSettings(implementation=implementation))
+        )
+        program = str(jax.make_jaxpr(functools.partial(block.apply, drawn(block, X)))(X))
+        assert ("while" in program or "scan" in program) == has_loop

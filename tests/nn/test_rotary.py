@@ -1,0 +1,69 @@
+"""Rotary positions: the paper's angles, and products that depend on differences of positions alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import InputError
+from transformer_jax.nn.rotary import rotate
+
+T, WIDTH = 7, 6
+DRAWS = np.random.default_rng(0)
+X = DRAWS.normal(size=(2, 3, T, WIDTH)).astype(np.float32)
+
+
+def by_formula(x: np.ndarray, first: int, base: float) -> np.ndarray:
+    """Su et al. 2021, equation 34, in float64: the matrix R_m times x_m."""
+    result = np.empty(x.shape)
+    for m in range(x.shape[-2]):
+        for i in range(WIDTH // 2):
+            angle = (first + m) * base ** (-2 * i / WIDTH)
+            pair = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+            result[..., m, 2 * i : 2 * i + 2] = x[..., m, 2 * i : 2 * i + 2].astype(np.float64) @ pair.T
+    return result
+
+
+@pytest.mark.parametrize("base", [10_000.0, 13.0])
+@pytest.mark.parametrize("first", [0, 5, 4000])
+def test_each_pair_is_turned_by_the_papers_angle(first, base):
+    turned = rotate(jnp.asarray(X), first, first + T, base)
+    # Two products and a sum of numbers below 4, each rounded to float32.
+    np.testing.assert_allclose(turned, by_formula(X, first, base), rtol=0, atol=2e-6)
+
+
+def test_the_first_position_is_not_turned():
+    np.testing.assert_array_equal(rotate(jnp.asarray(X))[..., 0, :], X[..., 0, :])
+
+
+def test_products_depend_on_the_difference_of_positions_alone():
+    q, k = (jnp.asarray(DRAWS.normal(size=(1, WIDTH)), jnp.float32) for _ in range(2))
+
+    def product(query: int, key: int) -> float:
+        return float((rotate(q, query, 1000) @ rotate(k, key, 1000).T)[0, 0])
+
+    expected = product(3, 0)
+    for shift in (1, 17, 500, 990):
+        assert product(3 + shift, shift) == pytest.approx(expected, abs=5e-6)  # six rounded products of about 1
+    assert abs(product(4, 0) - expected) > 1e-2
+
+
+def test_a_traced_first_position_gives_the_same_bits():
+    whole = rotate(jnp.asarray(X))
+    traced = jax.jit(lambda x, first: rotate(x, first, T))
+    for t in range(T):
+        np.testing.assert_allclose(traced(X[..., t : t + 1, :], t), whole[..., t : t + 1, :], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_is_turned_in_float32_and_rounded_once(dtype):
+    x = jnp.asarray(X, dtype)
+    turned = rotate(x, 4000, 4000 + T)
+    assert turned.dtype == dtype
+    expected = by_formula(np.asarray(x, np.float64), 4000, 10_000.0)
+    np.testing.assert_allclose(turned.astype(np.float32), expected, rtol=float(jnp.finfo(dtype).eps), atol=1e-5)
+
+
+def test_an_odd_width_is_an_error():
+    with pytest.raises(InputError, match="a head is 5 wide.* must be even"):
+        rotate(jnp.ones((T, 5)))
