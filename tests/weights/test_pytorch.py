@@ -11,7 +11,18 @@ import torch
 from compiled_models import compiled
 from compiled_models import drawn as drawn_params
 
-from transformer_jax import MultiheadAttention, TransformerEncoder, padding_mask, params_from_torch, params_to_torch
+from transformer_jax import (
+    ALiBiPositions,
+    AttentionSettings,
+    GatedFeedForward,
+    MultiheadAttention,
+    RelativePositions,
+    RMSNorm,
+    TransformerEncoder,
+    padding_mask,
+    params_from_torch,
+    params_to_torch,
+)
 from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.encoder import EncoderBlock
@@ -243,3 +254,36 @@ def test_a_model_without_a_counterpart_is_an_error():
     # The types that the tests check at run time would refuse it first.
     with pytest.raises(Exception, match="TransformerPredictor"):
         params_from_torch(TransformerPredictor(D, 5, H, L), {})
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            MultiheadAttention(12, 4, num_kv_heads=2),
+            "num_kv_heads is 2; it must be None, the only one with",
+        ),
+        (MultiheadAttention(12, 4, qk_norm=RMSNorm), "qk_norm is RMSNorm"),
+        (MultiheadAttention(12, 4, positions=ALiBiPositions()), r"positions is ALiBiPositions\(\)"),
+        (EncoderBlock(12, 4, 13, settings=BlockSettings(norm=RMSNorm)), "settings.norm is RMSNorm"),
+        (
+            TransformerEncoder(1, 12, 4, 13, settings=BlockSettings(feed_forward=GatedFeedForward)),
+            "settings.feed_forward is GatedFeedForward",
+        ),
+        (
+            Transformer(None, None, 12, 4, 1, 1, 13, settings=BlockSettings(positions=RelativePositions())),
+            "settings.positions is RelativePositions.* that are not inside attention",
+        ),
+    ],
+)
+def test_parts_without_a_counterpart_are_errors_in_both_directions(model, message):
+    with pytest.raises(InputError, match=message):
+        params_from_torch(model, {})
+    with pytest.raises(InputError, match=message):
+        params_to_torch(model, {"params": {}})
+
+
+def test_settings_that_change_no_prediction_do_not_hinder():
+    settings = BlockSettings(attention=AttentionSettings(num_kv_heads=4, dropout_prob=0.5, implementation="blockwise"))
+    block = EncoderBlock(12, 4, 13, settings=settings)
+    assert params_to_torch(block, block.init(jax.random.key(0), np.zeros((1, 1, 12), np.float32)))

@@ -19,7 +19,19 @@ import torch
 from compiled_models import compiled, drawn, quick_jit
 from repository import REPOSITORY
 
-from transformer_jax import BlockSettings, Transformer, TransformerPredictor, export_torch, load_run
+from transformer_jax import (
+    ALiBiPositions,
+    AttentionSettings,
+    BlockSettings,
+    GatedFeedForward,
+    LearnedPositions,
+    NoPositions,
+    RMSNorm,
+    Transformer,
+    TransformerPredictor,
+    export_torch,
+    load_run,
+)
 from transformer_jax.errors import InputError
 from transformer_jax.nn.decoder import DecoderBlock
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
@@ -389,6 +401,16 @@ class OwnDecoderBlock(DecoderBlock):
         (transformer(decoder_block=OwnDecoderBlock), "decoder_block is OwnDecoderBlock; it must be DecoderBlock"),
         (Transformer(), "source_vocabulary_size is None; it must be a size"),
         (Transformer(V), "target_vocabulary_size is None"),
+        (predictor(BlockSettings(positions=ALiBiPositions())), r"settings.positions is ALiBiPositions\(.*it must be"),
+        (predictor(BlockSettings(positions=NoPositions())), r"positions is NoPositions\(\); it must be Sinusoidal"),
+        (transformer(BlockSettings(positions=LearnedPositions())), "positions is LearnedPositions.* be Sinusoidal"),
+        (transformer(BlockSettings(norm=RMSNorm)), "settings.norm is RMSNorm; it must be LayerNorm, the only one"),
+        (predictor(BlockSettings(feed_forward=GatedFeedForward)), "settings.feed_forward is GatedFeedForward"),
+        (
+            predictor(BlockSettings(attention=AttentionSettings(qk_norm=RMSNorm))),
+            "settings.attention.qk_norm is RMSNorm; it must be None",
+        ),
+        (transformer(BlockSettings(attention=AttentionSettings(1))), "settings.attention.num_kv_heads is 1"),
         (
             predictor(BlockSettings(activation=jnp.sin)),
             "settings.activation is .*sin.*; it must be one of .*relu, gelu",

@@ -1,0 +1,170 @@
+"""The settings of a model's blocks reach it by flag, in every task."""
+
+import dataclasses
+from pathlib import Path
+from typing import get_args
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax import (
+    ALiBiPositions,
+    AnomalyTrainer,
+    AttentionSettings,
+    BlockSettings,
+    DigitsConfig,
+    GatedFeedForward,
+    InputError,
+    LayerNorm,
+    LearnedPositions,
+    NoPositions,
+    RelativePositions,
+    ReverseConfig,
+    ReverseTrainer,
+    RMSNorm,
+    RotaryPositions,
+    SinusoidalPositions,
+    TrainingConfig,
+    TranslationConfig,
+    TranslationTrainer,
+    block_settings,
+    load_run,
+    parse,
+    train_reverse,
+)
+from transformer_jax.field_types import type_hints
+from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.tasks.block_settings import FEED_FORWARDS, NORMS, POSITIONS
+
+TASKS = {
+    "reverse": (ReverseTrainer, ReverseConfig),
+    "anomaly": (AnomalyTrainer, DigitsConfig),
+    "translation": (TranslationTrainer, TranslationConfig),
+}
+every_task = pytest.mark.parametrize(("trainer_class", "config_class"), TASKS.values(), ids=TASKS)
+FLAGS = "--positions rotary --norm rms --norm-first --feed-forward swiglu --num-kv-heads 2 --qk-norm"
+SIZES = "--model-dim 24 --num-heads 4 --attention-dropout 0.25 --dropout-prob 0.125 --remat dots --scan-layers"
+
+
+@every_task
+def test_flags_reach_the_model(trainer_class, config_class):
+    config = parse(config_class, [*FLAGS.split(), *SIZES.split()])
+    assert trainer_class(config).model.settings == BlockSettings(
+        0.125,
+        norm_first=True,
+        activation=nn.silu,
+        remat="dots",
+        scan_layers=True,
+        positions=RotaryPositions(),
+        norm=RMSNorm,
+        feed_forward=GatedFeedForward,
+        attention=AttentionSettings(num_kv_heads=2, qk_norm=RMSNorm, dropout_prob=0.25),
+    )
+
+
+@every_task
+def test_the_defaults_are_those_of_the_paper_and_of_sets(trainer_class, config_class):
+    settings = trainer_class(config_class()).model.settings
+    positions = NoPositions() if trainer_class is AnomalyTrainer else SinusoidalPositions()
+    assert settings == BlockSettings(settings.dropout_prob, positions=positions)
+
+
+def test_each_word_has_its_part():
+    assert {word: type(block_settings(TrainingConfig(positions=word)).positions) for word in POSITIONS} == {
+        "sinusoidal": SinusoidalPositions,
+        "learned": LearnedPositions,
+        "rotary": RotaryPositions,
+        "alibi": ALiBiPositions,
+        "relative": RelativePositions,
+        "none": NoPositions,
+    }
+    assert {word: block_settings(TrainingConfig(norm=word)).norm for word in NORMS} == {
+        "layer": LayerNorm,
+        "rms": RMSNorm,
+    }
+    found = {word: block_settings(TrainingConfig(feed_forward=word)) for word in FEED_FORWARDS}
+    assert {word: (settings.feed_forward, settings.activation) for word, settings in found.items()} == {
+        "relu": (FeedForward, nn.relu),
+        "gelu": (FeedForward, nn.gelu),
+        "swiglu": (GatedFeedForward, nn.silu),
+        "geglu": (GatedFeedForward, nn.gelu),
+    }
+
+
+@pytest.mark.parametrize("config_class", [TrainingConfig, DigitsConfig])
+def test_the_flags_have_a_word_for_each_part(config_class):
+    hints = type_hints(config_class)
+    tables = {"positions": POSITIONS, "norm": NORMS, "feed_forward": FEED_FORWARDS}
+    for name, table in tables.items():
+        assert get_args(hints[name]) == tuple(table)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "length"),
+    [
+        (ReverseTrainer(ReverseConfig(positions="learned", seq_len=7)), 7),
+        (AnomalyTrainer(DigitsConfig(positions="learned", set_size=5)), 5),
+        (TranslationTrainer(TranslationConfig(positions="learned", max_bytes=29)), 32),  # with START and END, padded
+    ],
+)
+def test_as_many_positions_are_learned_as_the_task_has(trainer, length):
+    assert trainer.model.settings.positions == LearnedPositions(length)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads is 3; it must be a divisor of num_heads, 4"),
+        ({"num_kv_heads": 0}, "num_kv_heads is 0"),
+        ({"num_kv_heads": 10**12}, "num_kv_heads is 1000000000000"),
+        ({"model_dim": 15, "num_heads": 3, "positions": "rotary"}, r"even width; model_dim / num_heads is 15 / 3 = 5"),
+        ({"attention_dropout": 1.0}, "attention_dropout is 1.0"),
+        ({"positions": "rotating"}, "positions is 'rotating'.* sinusoidal"),
+        ({"norm": "batch"}, "norm is 'batch'"),
+        ({"feed_forward": "tanh"}, "feed_forward is 'tanh'"),
+    ],
+)
+@every_task
+def test_a_setting_that_cannot_work_is_an_error(trainer_class, config_class, settings, message):
+    sizes = {"model_dim": 24, "num_heads": 4}
+    with pytest.raises(InputError, match=message):
+        config_class.from_json(sizes | settings)
+
+
+def test_a_setting_of_the_blocks_that_create_model_does_not_read_is_an_error():
+    class Plain(ReverseTrainer):
+        def create_model(self):
+            return nn.Dense(self.config.model_dim)
+
+    for setting in ({"positions": "alibi"}, {"norm_first": True}, {"attention_dropout": 0.5}):
+        with pytest.raises(InputError, match=f"{next(iter(setting))} is .*Plain.create_model does not read it"):
+            Plain(dataclasses.replace(ReverseConfig(), **setting))
+
+
+def test_sets_have_positions_only_where_they_are_asked_for():
+    sets = np.random.default_rng(0).normal(size=(2, 5, 64)).astype(np.float32)
+    order = np.array([3, 1, 0, 4, 2])
+    sizes = {"model_dim": 24, "num_layers": 1, "set_size": 5}
+    for positions, depends in (("none", False), ("sinusoidal", True), ("rotary", True)):
+        trainer = AnomalyTrainer(DigitsConfig(**sizes, positions=positions))
+        model, inputs = trainer.model, trainer.model_inputs(sets)
+        params = model.init(jax.random.key(0), *inputs)
+        permuted = model.apply(params, *trainer.model_inputs(sets[:, order]))
+        difference = np.abs(permuted - np.asarray(model.apply(params, *inputs))[:, order]).max()
+        assert (difference > 1e-3) == depends
+        assert difference < 1e-5 or depends
+
+
+@pytest.mark.slow
+def test_a_run_of_other_parts_is_opened_with_them(tmp_path: Path):
+    settings = {"positions": "relative", "norm": "rms", "feed_forward": "geglu", "num_kv_heads": 1, "qk_norm": True}
+    sizes = {"model_dim": 12, "num_heads": 2, "train_size": 256, "val_size": 32, "test_size": 32, "seq_len": 5}
+    more = {"attention_dropout": 0.1, "max_epochs": 1, "warmup": 1, "checkpoint_dir": tmp_path, "quiet": True}
+    trainer, _ = train_reverse(**settings, **sizes, **more)
+    run = load_run(trainer.run.path)
+    assert run.model == trainer.model
+    assert {name: getattr(run.config, name) for name in settings} == settings
+    numbers = np.array([[3, 1, 4, 1, 5]])
+    np.testing.assert_array_equal(run.predict(numbers), trainer.predict(numbers))
