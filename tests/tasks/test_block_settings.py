@@ -168,3 +168,19 @@ def test_a_run_of_other_parts_is_opened_with_them(tmp_path: Path):
     assert {name: getattr(run.config, name) for name in settings} == settings
     numbers = np.array([[3, 1, 4, 1, 5]])
     np.testing.assert_array_equal(run.predict(numbers), trainer.predict(numbers))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("positions", "num_layers", "max_epochs"),
+    [("sinusoidal", 2, 3), ("learned", 2, 3), ("rotary", 3, 10), ("relative", 3, 10), ("none", 3, 10)],
+)
+def test_sequences_are_reversed_with_positions_and_not_without(tmp_path, positions, num_layers, max_epochs):
+    """Positions that are differences alone need more layers: how far both ends are says where a number stands."""
+    sizes = {"seq_len": 5, "num_layers": num_layers, "num_heads": 2, "train_size": 20_000, "val_size": 500}
+    training = {"max_epochs": max_epochs, "eval_every": max_epochs, "lr": 2e-3, "quiet": True}
+    _, results = train_reverse(positions=positions, **sizes, **training, test_size=2000, checkpoint_dir=tmp_path)
+    if positions == "none":  # equal numbers get equal outputs, wherever they stand
+        assert 0.2 < results["test_acc"] < 0.45
+    else:
+        assert results["test_acc"] > 0.998
