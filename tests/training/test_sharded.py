@@ -64,6 +64,17 @@ def test_a_run_that_moves_from_mesh_to_mesh_follows_the_losses_of_one_device_and
 
 
 @pytest.mark.slow
+def test_blocks_of_other_parts_follow_the_losses_of_one_device(tmp_path):
+    """With one head of keys for four of queries, fewer than the devices that share heads, and weights that drop."""
+    parts = {"positions": "relative", "norm": "rms", "feed_forward": "swiglu", "num_kv_heads": 1, "qk_norm": True}
+    settings = parts | {"num_heads": 4, "attention_dropout": 0.25, "norm_first": True, "max_epochs": 1}
+    alone = {"name": "alone", "num_devices": 1}
+    shared = {"name": "shared", "mesh": "data=2,fsdp=2,tensor=2", "scan_layers": True}
+    one, all_axes = runs("reverse", tmp_path, settings | alone, settings | shared)
+    np.testing.assert_allclose(all_axes["losses"], one["losses"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_the_devices_exchange_what_their_strategy_needs_and_nothing_of_the_optimizers_state():
     meshes = "data=8", "fsdp=8", "data=2,fsdp=2,tensor=2", "data=8,fsdp=4,tensor=2"
     programs = in_a_process("mesh_programs.py", *meshes, flags=FLAGS.replace("count=8", "count=64"))
