@@ -377,6 +377,17 @@ def test_several_positions_at_once_see_those_before_them_and_not_the_later_ones(
     np.testing.assert_allclose(np.concatenate([first, rest], axis=1), expected, atol=1e-5)
 
 
+def test_all_buckets_of_a_decoder_are_for_earlier_keys_and_half_of_an_encoders():
+    settings = BlockSettings(positions=RelativePositions(4, 5))
+    for block, inputs, mask in ((DecoderBlock, (X, X), Causal()), (EncoderBlock, (X,), Causal())):
+        block = block(D, H, F, settings=settings)
+        params = drawn(block, *inputs)
+        changed = jax.tree.map(np.copy, params)
+        changed["params"]["self_attn"]["attention_positions"]["embedding"][2:] += 1
+        difference = np.abs(block.apply(params, *inputs, mask) - block.apply(changed, *inputs, mask)).max()
+        assert (difference > 1e-3) == isinstance(block, DecoderBlock)
+
+
 # Combinations that make no sense.
 
 WRONG = [

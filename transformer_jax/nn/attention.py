@@ -1,7 +1,7 @@
 """Multi-head attention as a module (Vaswani et al. 2017)."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 import flax.linen as nn
 import jax
@@ -10,54 +10,21 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.errors import InputError, check_heads, check_number, check_probability, check_sizes
+from transformer_jax.errors import InputError, check_number, check_probability
 from transformer_jax.nn.attention_dropout import AttentionDropout
 from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.biases import AttentionBias, Biases
 from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dot_product import Implementation, dot_product_attention
+from transformer_jax.nn.heads import KeyValue as KeyValue
+from transformer_jax.nn.heads import check_kv_heads
+from transformer_jax.nn.heads import head_width as head_width
 from transformer_jax.nn.layer_keys import dropout_key
 from transformer_jax.nn.plain import scaled_dot_product as scaled_dot_product
 from transformer_jax.nn.position_kinds import NoPositions, Positions
 from transformer_jax.nn.position_masks import Causal
 from transformer_jax.nn.score_block import Start
-
-
-def head_width(embed_dim: int, num_heads: int) -> int:
-    """Width d = D / H of one head.
-
-    Raises:
-        InputError: one of them is no whole number of at least 1, or `num_heads` does not divide `embed_dim`.
-    """
-    check_sizes(embed_dim=embed_dim, num_heads=num_heads)
-    check_heads(embed_dim, num_heads)
-    return embed_dim // num_heads
-
-
-def check_kv_heads(num_kv_heads: int | None, num_heads: int) -> None:
-    """Raise an `InputError` if the heads of keys and values are no divisor of those of the queries."""
-    if num_kv_heads is not None:
-        check_sizes(num_kv_heads=num_kv_heads)
-        if num_heads % num_kv_heads:
-            raise InputError(f"num_kv_heads is {num_kv_heads}; it must divide num_heads, {num_heads}")
-
-
-class KeyValue(NamedTuple):
-    """Projected keys and values of every head, computed once for a memory and kept while decoding."""
-
-    key: Float[Array, "B Hkv S d"]
-    value: Float[Array, "B Hkv S d"]
-
-    def grow(self, length: int) -> "KeyValue":
-        """Copy with room for `length` positions.
-
-        Raises:
-            InputError: there already is room for more.
-        """
-        check_sizes(self.key.shape[2], length=length)
-        padding = (0, 0), (0, 0), (0, length - self.key.shape[2]), (0, 0)
-        return KeyValue(jnp.pad(self.key, padding), jnp.pad(self.value, padding))
 
 
 class MultiheadAttention(nn.Module):
