@@ -65,10 +65,9 @@ def test_flags_reach_the_model(trainer_class, config_class):
 
 
 @every_task
-def test_the_defaults_are_those_of_the_paper_and_of_sets(trainer_class, config_class):
+def test_the_defaults_are_those_of_the_paper(trainer_class, config_class):
     settings = trainer_class(config_class()).model.settings
-    positions = NoPositions() if trainer_class is AnomalyTrainer else SinusoidalPositions()
-    assert settings == BlockSettings(settings.dropout_prob, positions=positions)
+    assert settings == BlockSettings(settings.dropout_prob)
 
 
 def test_each_word_has_its_part():

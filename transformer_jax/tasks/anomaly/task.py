@@ -22,6 +22,7 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import Loader, make_loader
 from transformer_jax.errors import InputError
 from transformer_jax.nn.checks import as_array, check_sequence
+from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
 from transformer_jax.tasks.anomaly.config import Cifar100Config as Cifar100Config
@@ -68,12 +69,15 @@ class AnomalyTrainer(TrainerModule):
 
     def create_model(self) -> TransformerPredictor:
         config = self.config
+        settings = block_settings(config, config.set_size)
+        if config.positions == "none":  # `model_inputs` leaves them out, as the exported model's caller does
+            settings = dataclasses.replace(settings, positions=SinusoidalPositions())
         return TransformerPredictor(
             model_dim=config.model_dim,
             num_classes=1,
             num_heads=config.num_heads,
             num_layers=config.num_layers,
-            settings=block_settings(config, config.set_size),
+            settings=settings,
             input_dropout_prob=config.input_dropout_prob,
         )
 
