@@ -11,9 +11,10 @@ import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 from repository import REPOSITORY
 
-from transformer_jax import InputError, ReverseConfig, ReverseTrainer
+from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, make_loader
 from transformer_jax.training.parallel import create_strategy
 from transformer_jax.training.placement import spec_of
+from transformer_jax.training.programs import create_programs
 from transformer_jax.training.replicated import Replicated
 from transformer_jax.training.sharded import Sharded
 
@@ -209,6 +210,21 @@ def test_the_strategy_follows_from_the_mesh_unless_it_is_forced():
     assert chosen(mesh="data=3", strategy="sharded") is Sharded
     assert chosen(mesh="fsdp=2") is Sharded
     assert chosen(strategy="sharded") is Sharded
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_the_backward_pass_of_split_parameters_computes_again_what_remat_says(scan_layers, tmp_path):
+    def products(remat):
+        config = dataclasses.replace(CONFIG, mesh="fsdp=2", scan_layers=scan_layers, remat=remat, num_layers=2)
+        trainer = ReverseTrainer(config)
+        loader = make_loader(ReverseDataset(10, 16, 12), config.batch_size)
+        traced = create_programs(trainer, loader, 80).runner.trace(loader.example())
+        return traced.lower().as_text().count("dot_general")
+
+    layers = 1 if scan_layers else 2  # in the program
+    # Again: the logits and the values of attention, 2 products; or all but the last, of 8.
+    assert products("dots") - products("none") == 2 * layers
+    assert products("all") - products("none") > 4 * layers
 
 
 def test_the_trainer_says_what_each_device_holds(tmp_path):

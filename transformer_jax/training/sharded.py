@@ -18,7 +18,6 @@ from transformer_jax.nn.layer_scan import (
     LAYERS,
     LayerAccess,
     Path,
-    has_stacked_layers,
     layer_name,
     layers_taken_by,
 )
@@ -186,8 +185,7 @@ class ShardedLayout:
                 with layers_taken_by(LayerAccess(self._gather_layer, _is_kept)):
                     return loss_function(_map_with_path(self._gather, params), *arguments, train=train)
 
-            policy = self._kept_of_blocks() if has_stacked_layers(params) else _is_kept
-            elements: Elements = jax.checkpoint(of_split, policy=policy)(params, *arguments)
+            elements: Elements = jax.checkpoint(of_split, policy=self._kept_of_blocks())(params, *arguments)
             return elements
 
         return loss
