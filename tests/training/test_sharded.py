@@ -212,6 +212,7 @@ def test_the_strategy_follows_from_the_mesh_unless_it_is_forced():
     assert chosen(strategy="sharded") is Sharded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_the_backward_pass_of_split_parameters_computes_again_what_remat_says(scan_layers, tmp_path):
     def products(remat):
