@@ -30,6 +30,7 @@ from transformer_jax import (
 )
 from transformer_jax.nn import blockwise
 from transformer_jax.nn.blockwise import blockwise_attention
+from transformer_jax.nn.mesh_axis import divided_by_compiler
 from transformer_jax.nn.plain import plain_attention
 
 B, H, T, S, D = 2, 3, 11, 13, 5
@@ -307,3 +308,14 @@ def test_what_cannot_be_is_an_error_that_names_it(options, message):
     for implementation in ("plain", "blockwise"):
         with pytest.raises(InputError, match=message):
             dot_product_attention(q, k, v, **{"implementation": implementation} | options)
+
+
+def test_where_the_compiler_divides_the_program_auto_takes_what_it_can_divide():
+    q = jax.ShapeDtypeStruct((2, 4, 512, 8), jnp.float32)
+    assert explain(q, q, q).implementation == "blockwise"
+    with divided_by_compiler():
+        chosen = explain(q, q, q)
+        on_tpu = explain(*3 * [jax.ShapeDtypeStruct((2, 4, 512, 128), jnp.bfloat16)], backend="tpu")
+    assert chosen.implementation == on_tpu.implementation == "plain"
+    assert "the compiler divides it over devices" in str(chosen)
+    assert "the compiler can't divide the kernel over devices" in str(on_tpu)

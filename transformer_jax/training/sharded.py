@@ -21,6 +21,7 @@ from transformer_jax.nn.layer_scan import (
     layer_name,
     layers_taken_by,
 )
+from transformer_jax.nn.mesh_axis import divided_by_compiler
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.placement import AXES, DATA, FSDP, RULES, path_name, spec_of
 from transformer_jax.training.placing import place, place_rows, rows_of_process
@@ -119,7 +120,8 @@ class Sharded:
 
         @functools.wraps(step)
         def shared(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
-            return step(state, jax.lax.with_sharding_constraint(batch, self._rows(rows_axis)), *more)
+            with divided_by_compiler():
+                return step(state, jax.lax.with_sharding_constraint(batch, self._rows(rows_axis)), *more)
 
         return shared  # type: ignore[return-value]  # of the same signature as `step`
 
