@@ -3,6 +3,7 @@
 Each SETTINGS is a JSON object; `stop_after` in it ends the training after that epoch. It prints a JSON list: for each
 of them the losses of all steps, the last metrics, the share of the parameters and of the optimizer's state that the
 fullest device of this process holds, at the start and at the end, and the rows of training batches that it loaded.
+With JAX_ENABLE_X64=1 in the environment they are trained in float64.
 """
 
 import json
@@ -20,6 +21,7 @@ from transformer_jax.tasks.translation.task import TranslationTrainer, translati
 from transformer_jax.training.callbacks import Callback, Step
 from transformer_jax.training.compilation import prepare_jax
 from transformer_jax.training.processes import whole
+from transformer_jax.trees import Params
 
 SMALL = {"max_epochs": 1, "eval_every": 1, "warmup": 5, "log_every": 10}
 TASKS = {
@@ -82,6 +84,10 @@ def train(task: str, directory: Path, settings: dict[str, Any]) -> dict[str, Any
     class Trainer(trainer_class):  # type: ignore[misc, valid-type]
         def create_callbacks(self, loggers: Any) -> list[Callback]:
             return [Losses()]
+
+        def initial_params(self, *arguments: Any) -> Params:
+            params = super().initial_params(*arguments)  # drawn in float32, so that both types begin with the same
+            return jax.tree.map(lambda array: array.astype(float), params)  # JAX's widest
 
     Trainer.__name__ = trainer_class.__name__
     stop_after = settings.pop("stop_after", None)

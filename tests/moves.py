@@ -58,12 +58,13 @@ MOVES = [
 ]
 
 
-def train(way: Way, task: str, directory: Path, **settings: Any) -> list[dict[str, Any]]:
-    """What `mesh_runs.py` prints in each process."""
+def train(way: Way, task: str, directory: Path, precision: int = 32, **settings: Any) -> list[dict[str, Any]]:
+    """What `mesh_runs.py` prints in each process, with numbers of 32 or 64 bits."""
     flags = re.sub(r"\S*host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", ""))
     environment = os.environ | {
         "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={way.devices}",
         "JAX_PLATFORMS": "cpu",
+        "JAX_ENABLE_X64": str(int(precision == 64)),
         "PYTHONPATH": str(REPOSITORY),
     }
     with socket.socket() as free:

@@ -150,6 +150,7 @@ def test_blocks_that_a_mask_empties_are_not_visited(mask, num_visited, num_mixed
     assert (found.sum(), mixed.sum()) == (num_visited, num_mixed)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_a_block_is_left_out_or_computed_without_the_mask_only_where_that_is_right(data):

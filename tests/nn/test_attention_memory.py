@@ -72,6 +72,7 @@ def translation(params, ids, valid, key):
     return TRANSFORMER.apply(params, ids, ids, mask, mask, train=True, rngs={"dropout": key}).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "inputs", "loss"),
     [(PREDICTOR, (X,), classifier), (PREDICTOR, (X,), anomaly), (TRANSFORMER, (IDS, IDS), translation)],

@@ -24,6 +24,7 @@ def operands(*leading: int, queries: int = T, keys: int = S, groups: int = H) ->
     return jnp.asarray(q), jnp.asarray(rng.normal(size=(*leading, groups, keys, D)).astype(np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [1, 2, H])
 @pytest.mark.parametrize("leading", [(B,), (3, B)])
 def test_rows_are_those_of_all_weights(groups, leading):

@@ -43,6 +43,7 @@ def test_the_buckets_are_those_of_t5():
     np.testing.assert_array_equal(relative_buckets(ahead, 32, bidirectional=False), backward)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_the_relative_bias_adds_the_number_of_the_bucket_and_its_gradient_counts_them(bidirectional):
     table = jnp.asarray(np.random.default_rng(1).normal(size=(8, H)), jnp.float32)

@@ -21,7 +21,8 @@ from transformer_jax.config import Criterion
 from transformer_jax.runs.checkpoints import Checkpoints
 
 PATIENCE = 120  # seconds that a process may take to end
-TWO_BY_TWO, SETTINGS = Way(2, 2), {"max_epochs": 2}
+TWO_BY_TWO, SETTINGS = Way(2, 2), {"max_epochs": 2, "precision": 64}
+CLOSE = {"rtol": 0, "atol": 1e-12}  # sums in another order; in float32 rounding would turn a ReLU, and runs would part
 
 
 @pytest.mark.slow
@@ -30,9 +31,8 @@ def test_two_processes_follow_one_and_each_loads_its_rows(tmp_path):
     (alone,) = train(Way(1, 4), "reverse", tmp_path / "one", **SETTINGS)
     assert len(first["losses"]) == 100
     assert second["losses"] == []  # the first one alone logs
-    # Sums in another order: 1e-7 a step, which grows as any rounding does.
-    np.testing.assert_allclose(first["losses"], alone["losses"], rtol=0, atol=1e-5)
-    assert first["metrics"] == second["metrics"] == pytest.approx(alone["metrics"], abs=1e-5)
+    np.testing.assert_allclose(first["losses"], alone["losses"], **CLOSE)
+    assert first["metrics"] == second["metrics"] == pytest.approx(alone["metrics"], abs=1e-12)
     assert first["params"] == second["params"]
     assert alone["rows"] == 2 * 6400
     assert first["rows"] == second["rows"] == 6400
@@ -47,15 +47,15 @@ def test_a_run_goes_on_bitwise_with_as_many_devices_and_closely_with_fewer(tmp_p
         begun = train(TWO_BY_TWO, "reverse", directory, **SETTINGS, stop_after=1)[0]["losses"]
         losses[name] = begun + train(way, "reverse", directory, **SETTINGS)[0]["losses"]
     assert losses["4 x 1"] == losses["2 x 2"] == uninterrupted["losses"]
-    np.testing.assert_allclose(losses["1 x 2"], uninterrupted["losses"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(losses["1 x 2"], uninterrupted["losses"], **CLOSE)
 
 
 @pytest.mark.slow
 def test_a_mesh_that_spans_processes_trains_dates_whose_batches_differ_in_shape(tmp_path):
-    first, _ = train(Way(2, 2, {"mesh": "fsdp=2,tensor=2"}), "dates", tmp_path / "two")
-    (alone,) = train(Way(1, 1), "dates", tmp_path / "one")
+    first, _ = train(Way(2, 2, {"mesh": "fsdp=2,tensor=2"}), "dates", tmp_path / "two", precision=64)
+    (alone,) = train(Way(1, 1), "dates", tmp_path / "one", precision=64)
     assert len(first["losses"]) == 50
-    np.testing.assert_allclose(first["losses"], alone["losses"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(first["losses"], alone["losses"], **CLOSE)
     # Each device has half of the kernels' rows and half of their columns.
     assert max(first["shares"]) < 0.5
 

@@ -78,6 +78,7 @@ def test_layers_of_other_shapes_stay_apart(layers):
     assert not LayerStacks(params, {("other",): layers})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "is_stacked"),
     [
@@ -111,6 +112,7 @@ def test_an_optimizer_updates_stacked_layers_as_it_updates_layers_apart(optimize
     assert jax.tree.structure(states.unstack(found)) == jax.tree.structure(expected)
 
 
+@pytest.mark.slow
 def test_norms_of_stacked_layers_are_those_of_the_layers_and_their_places_take_no_memory():
     stacks, gradients, layers = LayerStacks(PARAMS, SCANNED), numbered(PARAMS), layers_of(PARAMS)
     places = stacks.stack(layers.places)
@@ -135,6 +137,7 @@ def test_stacked_layers_are_split_as_each_would_be(path, shape, spec):
     assert tuple(strategy.spec(path, shape)) == spec
 
 
+@pytest.mark.slow
 def test_results_that_are_computed_alike_are_drawn_in_a_loop_bit_for_bit():
     def draw(key):
         kernels = [nn.initializers.xavier_uniform()(jax.random.fold_in(key, 7 * i), (3, 5)) for i in range(4)]

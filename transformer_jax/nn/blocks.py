@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
@@ -22,7 +23,7 @@ from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
 from transformer_jax.nn.block_settings import Remat as Remat
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.layer_keys import DropoutKeys, drawing_from
-from transformer_jax.nn.layer_scan import LAYERS, record_scanned_stack, scan_layers, stack
+from transformer_jax.nn.layer_scan import LAYER_INPUT, LAYERS, record_scanned_stack, scan_layers, stack
 
 REMAT_POLICIES = {"dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims, "all": None}
 More = TypeVarTuple("More")
@@ -221,10 +222,13 @@ class Stack(SettingsModule):
             result = layer(x, *arrays, train=train, return_attention=return_attention)
             return result if return_attention else (result, None)
 
-        if train and self.settings.remat != "none":
+        is_remat = train and self.settings.remat != "none"
+        if is_remat:
             run_block = nn.remat(run_block, policy=REMAT_POLICIES[self.settings.remat])
         attention_maps = []
         for layer in self.layers:
+            if is_remat:
+                x = checkpoint_name(x, LAYER_INPUT)
             x, attention = run_block(layer, x, *arrays)
             attention_maps.append(attention)
         if self.settings.scan_layers and self.is_initializing():

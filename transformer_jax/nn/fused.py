@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from transformer_jax.nn.attention_masks import AttentionMask, Both, Dense
 from transformer_jax.nn.attention_request import AttentionRequest
+from transformer_jax.nn.mesh_axis import is_divided_by_compiler
 from transformer_jax.nn.plain import fitted
 from transformer_jax.nn.position_masks import Causal, Window
 
@@ -37,6 +38,8 @@ def fused_refusal(request: AttentionRequest) -> str | None:
         return "it drops other weights than the other implementations"
     if request.backend in GPU_BACKENDS:
         return _gpu_refusal(request)
+    if request.backend == "tpu" and is_divided_by_compiler():
+        return "the compiler can't divide the kernel over devices"
     if request.backend == "tpu":
         return _tpu_refusal(request)
     return f"there is no kernel for the backend {request.backend}"

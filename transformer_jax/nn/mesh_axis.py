@@ -47,6 +47,25 @@ def part_of_rows(number: Array | int, num_parts: int) -> Iterator[None]:
         _part.reset(token)
 
 
+# Whether the compiler divides the step that is traced over devices.
+_is_divided: ContextVar[bool] = ContextVar("_is_divided", default=False)
+
+
+def is_divided_by_compiler() -> bool:
+    """Whether the program that is traced is written for the whole batch, and divided over devices by the compiler."""
+    return _is_divided.get()
+
+
+@contextlib.contextmanager
+def divided_by_compiler() -> Iterator[None]:
+    """A block that traces a program which the compiler divides over devices."""
+    token = _is_divided.set(True)
+    try:
+        yield
+    finally:
+        _is_divided.reset(token)
+
+
 def all_rows(tree: Arrays) -> Arrays:
     """Gather the rows of the whole batch inside a step whose batch is split over devices; elsewhere return `tree`.
 

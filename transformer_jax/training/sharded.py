@@ -18,10 +18,10 @@ from transformer_jax.nn.layer_scan import (
     LAYERS,
     LayerAccess,
     Path,
-    has_stacked_layers,
     layer_name,
     layers_taken_by,
 )
+from transformer_jax.nn.mesh_axis import divided_by_compiler
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.placement import AXES, DATA, FSDP, RULES, path_name, spec_of
 from transformer_jax.training.placing import place, place_rows, rows_of_process
@@ -120,7 +120,8 @@ class Sharded:
 
         @functools.wraps(step)
         def shared(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
-            return step(state, jax.lax.with_sharding_constraint(batch, self._rows(rows_axis)), *more)
+            with divided_by_compiler():
+                return step(state, jax.lax.with_sharding_constraint(batch, self._rows(rows_axis)), *more)
 
         return shared  # type: ignore[return-value]  # of the same signature as `step`
 
@@ -186,8 +187,7 @@ class ShardedLayout:
                 with layers_taken_by(LayerAccess(self._gather_layer, _is_kept)):
                     return loss_function(_map_with_path(self._gather, params), *arguments, train=train)
 
-            policy = self._kept_of_blocks() if has_stacked_layers(params) else _is_kept
-            elements: Elements = jax.checkpoint(of_split, policy=policy)(params, *arguments)
+            elements: Elements = jax.checkpoint(of_split, policy=self._kept_of_blocks())(params, *arguments)
             return elements
 
         return loss

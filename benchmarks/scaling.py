@@ -1,0 +1,228 @@
+"""Memory, exchanges and step time of language models on 8, 64 and 256 devices; prints the tables of docs/scaling.md.
+
+`python benchmarks/scaling.py` takes two minutes on two CPU cores, and 1 GiB of memory.
+
+*Compiled*: for each model and mesh a process of its own (`scaling_step.py`) lets XLA compile the project's own training
+step for that many CPU devices, from shapes alone. Memory is what the compiler has planned for each device. Products and
+exchanged arrays are counted in the program that XLA's partitioner gives each device (`collectives.py`), before the CPU
+backend turns bfloat16 into float32, and a `reduce-scatter` into an `all-reduce`. Each exchange is taken to go round a
+ring, which says how much of an array a device sends.
+
+*Arithmetic*: closed formulas beside the compiled numbers, and the times, from data sheets (`H100`) and from one
+assumption (`UTILISATION`). Nothing is measured.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.cli import parse, run
+from transformer_jax.errors import InputError
+from transformer_jax.training.throughput import PEAK_FLOPS
+
+
+class Machine(NamedTuple):
+    """A device and its links, from the vendor's data sheets."""
+
+    flops: float  # a second, of dense products in bfloat16
+    memory: float  # bytes
+    in_host: float  # bytes a second that a device sends to those of its host
+    between_hosts: float  # bytes a second that a device sends through its network port
+
+
+# Data sheets of the NVIDIA H100 SXM (80 GB; NVLink 900 GB/s in both directions together) and of the DGX H100 (eight of
+# them, each with a port of 400 Gb/s).
+H100 = Machine(PEAK_FLOPS["NVIDIA H100"], memory=80e9, in_host=450e9, between_hosts=50e9)
+UTILISATION = 0.5  # assumed: the share of the peak that the products reach
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Size of a language model, and of the rows that it is trained on."""
+
+    model_dim: int  # D
+    num_heads: int
+    num_layers: int  # L
+    seq_len: int = 2048  # T
+    vocab_size: int = 16384  # V
+    rows_per_device: int = 4
+
+
+SIZES = {
+    "tiny": Size(64, num_heads=4, num_layers=3, seq_len=32, vocab_size=256, rows_per_device=1),  # for the tests
+    "100 M": Size(768, num_heads=12, num_layers=12),
+    "1 B": Size(2048, num_heads=16, num_layers=19),
+    "10 B": Size(4096, num_heads=32, num_layers=48),
+}
+# Parameters are split over the devices of a host, which have the fast links; hosts share the rows.
+MESHES = {8: {"data": 1, "fsdp": 8}, 64: {"data": 8, "fsdp": 8}, 256: {"data": 32, "fsdp": 8}}
+# For comparison, where a device should hold less.
+WIDER = {("10 B", 64): {"data": 1, "fsdp": 64}, ("10 B", 256): {"data": 4, "fsdp": 64}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Compile training steps for many devices, and print what they take."""
+
+    models: tuple[str, ...] = ("100 M", "1 B", "10 B")  # of SIZES
+    devices: tuple[int, ...] = (8, 64, 256)  # of MESHES
+    json: Path | None = None  # file for the numbers
+
+    def __post_init__(self) -> None:
+        for name, chosen, known in (("models", self.models, SIZES), ("devices", self.devices, MESHES)):
+            if not set(chosen) <= set(known):
+                raise InputError(f"{name} is {chosen}; each must be one of {', '.join(map(str, known))}")
+
+
+class Case(NamedTuple):
+    """A model on a mesh, and what its compiled step has (see `compiled` of `scaling_step.py`)."""
+
+    model: str
+    data: int
+    fsdp: int
+    compiled: dict[str, Any]
+
+    @property
+    def parameters(self) -> int:
+        count: int = self.compiled["parameters"]
+        return count
+
+    @property
+    def tokens(self) -> int:
+        """Of a step, on each device."""
+        size = SIZES[self.model]
+        return size.rows_per_device * size.seq_len
+
+    def sent(self, kind: str, key: str = "sent", where: str = "") -> float:
+        """Sum over the collective operations of a kind."""
+        return sum(one[key] for one in self.compiled["collectives"] if kind in one["kind"] and where in one["where"])
+
+    @property
+    def arithmetic(self) -> dict[str, float]:
+        """What closed formulas say of a device and a step: bytes, and FLOPs.
+
+        State: parameters and Adam's two means in float32. Exchanges in bfloat16: parameters are gathered in the forward
+        and in the backward pass, gradients summed and scattered, their parts summed over `data`. FLOPs: the forward
+        pass twice and the backward pass, 8 for each token and parameter but the embedding's; attention has 4 T D of
+        them in a forward pass for each token and layer, the positions that the mask takes away included.
+        """
+        size, count = SIZES[self.model], self.parameters
+        parts, copies = (self.fsdp - 1) / self.fsdp, (self.data - 1) / self.data
+        multiplied = count - size.vocab_size * size.model_dim
+        attention = 16 * size.num_layers * size.seq_len * size.model_dim
+        return {
+            "state": 12 * count / self.fsdp,
+            "all-gather": 2 * 2 * count * parts,
+            "reduce-scatter": 2 * count * parts,
+            "all-reduce": 2 * 2 * count / self.fsdp * copies,
+            "flops": (8 * multiplied + attention) * self.tokens,
+        }
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Of computing, and of sending on the two kinds of links, each alone."""
+        return {
+            "compute": self.compiled["flops"] / (H100.flops * UTILISATION),
+            "in host": self.sent("", where="in a host") / H100.in_host,
+            "between hosts": self.sent("", "through_port", "between hosts") / H100.between_hosts,
+        }
+
+
+def compile_case(model: str, mesh: dict[str, int]) -> Case:
+    """Compile a step in a process of its own, which has as many devices as the mesh."""
+    size, devices = SIZES[model], mesh["data"] * mesh["fsdp"]
+    settings = {name: value for name, value in dataclasses.asdict(size).items() if name != "rows_per_device"}
+    settings |= {"batch_size": size.rows_per_device * devices, "mesh": f"data={mesh['data']},fsdp={mesh['fsdp']}"}
+    with tempfile.TemporaryDirectory() as directory:
+        flags = (
+            f"--xla_force_host_platform_device_count={devices} --xla_dump_to={directory} --xla_dump_hlo_as_text "
+            "--xla_dump_hlo_module_re=run_stacked --xla_dump_hlo_pass_re=spmd-partitioning"
+        )
+        command = [sys.executable, str(Path(__file__).with_name("scaling_step.py")), json.dumps(settings)]
+        environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    return Case(model, mesh["data"], mesh["fsdp"], json.loads(printed.splitlines()[-1]))
+
+
+def row(*cells: object) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def table(header: str, cases: list[Case], cells: Any) -> list[str]:
+    """A table in Markdown, with the case in front of each line."""
+    titles = ["model", "devices", "mesh", *header.split(" | ")]
+    lines = [row(*titles), row(*["---"] * 3, *["---:"] * (len(titles) - 3))]
+    for case in cases:
+        mesh = ",".join(f"{axis}={size}" for axis, size in (("data", case.data), ("fsdp", case.fsdp)) if size > 1)
+        lines.append(row(case.model, case.data * case.fsdp, f"`{mesh}`", *cells(case)))
+    return lines
+
+
+def number(value: float) -> str:
+    """Three digits, or all that stand in front of the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-3 else "0"
+
+
+def memory(case: Case) -> list[str]:
+    """Cells of the table of memory."""
+    held, temporary = case.compiled["held"], case.compiled["temporary"]
+    sizes = (number(size / 1e9) for size in (held, case.arithmetic["state"], temporary, held + temporary))
+    return [f"{number(case.parameters / 1e6)} M", *sizes]
+
+
+def exchanges(case: Case) -> list[str]:
+    """Cells of the table of exchanges."""
+    cells = []
+    for kind in ("all-gather", "reduce-scatter", "all-reduce"):
+        cells += [case.sent(kind, "times"), case.sent(kind) / 1e9, case.arithmetic[kind] / 1e9]
+    return [*map(number, cells), number(case.sent("", "through_port", "between hosts") / 1e9)]
+
+
+def times(case: Case) -> list[str]:
+    """Cells of the table of times."""
+    seconds = case.seconds
+    sending = seconds["in host"] + seconds["between hosts"]
+    steps = max(seconds["compute"], sending), seconds["compute"] + sending
+    flops = case.compiled["flops"] / 1e12, case.arithmetic["flops"] / 1e12
+    tokens = case.tokens * case.data * case.fsdp
+    rates = " to ".join(number(tokens / step / 1e6) for step in reversed(steps))
+    return [*map(number, (*flops, *(1000 * part for part in (*seconds.values(), *steps)))), rates]
+
+
+def main(settings: Settings) -> None:
+    """Compile each case, and print the tables."""
+    chosen = [(model, MESHES[devices]) for model in settings.models for devices in settings.devices]
+    chosen += [(model, mesh) for (model, devices), mesh in WIDER.items() if (model, MESHES[devices]) in chosen]
+    cases = []
+    for model, mesh in chosen:
+        cases.append(compile_case(model, mesh))
+        print(f"{model}, {mesh}: {cases[-1].compiled['seconds']:.0f} s", file=sys.stderr, flush=True)
+    if settings.json:
+        results = [case._asdict() | {"arithmetic": case.arithmetic, "seconds": case.seconds} for case in cases]
+        settings.json.write_text(json.dumps(results, indent=1))
+    show(cases)
+
+
+def show(cases: list[Case]) -> None:
+    """Print the tables."""
+    c, a = "*compiled*", "*arithmetic*"
+    print(f"GB of memory on each device, which has {H100.memory / 1e9:.0f}:\n")
+    header = f"parameters | state {c} | 12 N / fsdp {a} | temporaries {c} | together {c}"
+    print(*table(header, cases, memory), "", sep="\n")
+    print("GB that each device sends in a step:\n")
+    kinds = (f"{name} {c} | GB {c} | GB {a}" for name in ("gathers", "scattered sums", "whole sums"))
+    print(*table(f"{' | '.join(kinds)} | GB through its port {c}", cases, exchanges), "", sep="\n")
+    print(f"Milliseconds of a step, {a}, {UTILISATION:.0%} of the peak assumed:\n")
+    header = f"TFLOP {c} | TFLOP {a} | computing | NVLink | network | step, overlapped | step, one after another"
+    print(*table(f"{header} | million tokens a second", cases, times), sep="\n")
+
+
+if __name__ == "__main__":
+    run(partial(parse, Settings), main)

@@ -1,0 +1,144 @@
+"""Compiles the training step of a language model for a mesh of CPU devices, for `scaling.py`; nothing is run.
+
+`python benchmarks/scaling_step.py '{"model_dim": 64, …}'`, with the flags for XLA that `scaling.py` sets, prints a JSON
+object: see `compiled`. The step is the one that a trainer runs: its loss, strategy, layout and optimizer. Of the state
+there are only shapes; the batch is one of zeros.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+from jax import Array
+from jaxtyping import Int, PRNGKeyArray
+
+from collectives import Program
+from transformer_jax import BlockSettings, TrainerModule, TrainingConfig, make_loader, setting
+from transformer_jax.data.batch import Batch
+from transformer_jax.nn.dense import Dense
+from transformer_jax.nn.encoder import TransformerEncoder
+from transformer_jax.nn.masks import causal_mask
+from transformer_jax.nn.positions import PositionalEncoding
+from transformer_jax.training.memory import Memory
+from transformer_jax.training.metrics import Elements
+from transformer_jax.training.programs import create_programs
+from transformer_jax.trees import Params
+
+DEVICES_PER_HOST = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageConfig(TrainingConfig):
+    """Settings of a language model and its training."""
+
+    seq_len: int = 2048  # T, tokens of a row
+    vocab_size: int = setting(16384, of_model=True)  # V, kinds of tokens
+    schedule: str = "noam"  # needs no number of steps
+
+
+class LanguageModel(nn.Module):
+    """Tokens → embedding (+ positions) → pre-norm blocks with F = 4 D that see no later token → logits."""
+
+    vocab_size: int
+    model_dim: int
+    num_heads: int
+    num_layers: int
+    settings: BlockSettings
+
+    @nn.compact
+    def __call__(self, tokens: Int[Array, "B T"], *, train: bool = False) -> Array:
+        x = nn.Embed(self.vocab_size, self.model_dim, name="embedding")(tokens)  # [B T D]
+        x = PositionalEncoding(self.model_dim)(x)
+        sizes = self.num_layers, self.model_dim, self.num_heads, 4 * self.model_dim
+        encoder = TransformerEncoder(*sizes, settings=self.settings, name="encoder")
+        x = encoder(x, causal_mask(tokens.shape[1]), train=train)
+        return Dense(self.vocab_size, name="output_layer")(x)  # [B T V]
+
+
+class Tokens:
+    """A data set of zeros: the step is compiled for their shape."""
+
+    def __init__(self, size: int, seq_len: int) -> None:
+        self._size, self._row = size, np.zeros(seq_len, np.int32)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " T"]]:
+        return self._row, self._row  # inputs, targets
+
+
+class LanguageTrainer(TrainerModule):
+    """Trains a language model."""
+
+    name = "LanguageTask"
+    config_class = LanguageConfig
+    config: LanguageConfig
+
+    def create_model(self) -> LanguageModel:
+        config = self.config
+        settings = BlockSettings(
+            config.dropout_prob, norm_first=True, activation=nn.gelu, remat=config.remat, scan_layers=config.scan_layers
+        )
+        return LanguageModel(config.vocab_size, config.model_dim, config.num_heads, config.num_layers, settings)
+
+    def model_inputs(self, inputs: Array) -> tuple[Array]:
+        return (inputs,)
+
+    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+        logits = self.apply(params, batch.inputs, key, train=train)  # [B T V]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B T]
+        return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
+
+    def predict(self, inputs: Any) -> Any:
+        return self.forward(inputs).argmax(-1)
+
+
+def compiled(settings: dict[str, Any]) -> dict[str, Any]:
+    """What the compiler says of a step: see `scaling.py`.
+
+    XLA's flags must make it write the program behind the partitioner into a directory, as `scaling.py` sets them.
+    """
+    begin = time.perf_counter()
+    config = LanguageConfig(**settings, steps_per_call=1, dtype="bfloat16", remat="all", scan_layers=True)
+    loader = make_loader(Tokens(config.batch_size, config.seq_len), config.batch_size)
+    programs = create_programs(LanguageTrainer(config), loader, num_steps=1000)
+    executable = programs.runner.trace(loader.example()).lower().compile()
+    directory = re.search(r"--xla_dump_to=(\S+)", os.environ["XLA_FLAGS"])[1]
+    (path,) = Path(directory).rglob("*run_stacked*.after_spmd-partitioning.*.txt")
+    partitioned, last = Program(path.read_text()), Program(executable.as_text())
+    return {
+        **Memory.of(executable)._asdict(),
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(programs.shapes.params)),
+        "flops": partitioned.flops(),
+        "trip_counts": partitioned.trip_counts(),
+        "collectives": totals(partitioned),
+        "collectives_on_cpu": totals(last),
+        "seconds": time.perf_counter() - begin,
+    }
+
+
+def totals(program: Program) -> list[dict[str, Any]]:
+    """The collective operations, by kind and by whether they stay in a host."""
+    total: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in program.collectives():
+        where = "between hosts" if one.hosts(DEVICES_PER_HOST) > 1 else "in a host"
+        entry = total.setdefault((one.kind, where), {"times": 0, "elements": 0, "sent": 0.0, "through_port": 0.0})
+        entry["times"] += one.times
+        entry["elements"] += one.times * one.elements
+        entry["sent"] += one.sent
+        entry["through_port"] += one.through_port(DEVICES_PER_HOST)
+    return [{"kind": kind, "where": where, **entry} for (kind, where), entry in total.items()]
+
+
+if __name__ == "__main__":
+    print(json.dumps(compiled(json.loads(sys.argv[1]))))

@@ -1,0 +1,116 @@
+"""The benchmark of scaling: what it reads from compiled programs, and the numbers of a tiny model on eight devices."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from repository import REPOSITORY
+
+from collectives import Program, groups_in
+
+LOOPS = """HloModule two_loops
+
+%condition (p: (s32[], bf16[6,4])) -> pred[] {
+  %p = (s32[], bf16[6,4]{1,0}) parameter(0)
+  %counter = s32[] get-tuple-element(%p), index=0
+  %limit = s32[] constant(5)
+  ROOT %less = pred[] compare(%counter, %limit), direction=LT
+}
+
+%layer (q: (s32[], bf16[6,4])) -> (s32[], bf16[6,4]) {
+  %q = (s32[], bf16[6,4]{1,0}) parameter(0)
+  %part = bf16[3,4]{1,0} slice(%q), slice={[0:3], [0:4]}
+  %gathered = bf16[6,4]{1,0} all-gather(%part), replica_groups=[2,2]<=[4], dimensions={0}
+  %product = f32[6,6]{1,0} dot(%gathered, %gathered), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  %summed = f32[6,6]{1,0} all-reduce(%product), replica_groups={{0,1},{2,3}}, to_apply=%add
+  %taken = f32[3,6]{1,0} dynamic-slice(%summed, %zero, %zero), dynamic_slice_sizes={3,6}
+  ROOT %r = (s32[], bf16[6,4]{1,0}) tuple(%zero, %gathered)
+}
+
+ENTRY %main (a: bf16[6,4]) -> f32[7] {
+  %loop = (s32[], bf16[6,4]{1,0}) while(%t), condition=%condition, body=%layer
+  %noted = (s32[], bf16[6,4]{1,0}) while(%t), condition=%c, body=%layer, backend_config={"known_trip_count":{"n":"2"}}
+  ROOT %total = f32[7]{0} all-reduce(%x), replica_groups=mesh['a'=2,'b'=2] {'a'}, to_apply=%add
+}
+"""
+
+
+def test_loops_count_as_often_as_they_run():
+    program = Program(LOOPS)
+    assert program.trip_counts() == [5, 2]
+    assert program.flops() == (5 + 2) * 2 * 6 * 6 * 4
+    found = [(one.kind, one.times, one.elements, one.num_bytes, one.sent) for one in program.collectives()]
+    assert found == [
+        ("all-reduce", 1, 7, 28, 28.0),  # of two devices: each sends half twice
+        ("all-gather", 5, 24, 48, 5 * 24.0),
+        ("reduce-scatter", 5, 36, 144, 5 * 72.0),  # a sum of which a half is taken
+        ("all-gather", 2, 24, 48, 2 * 24.0),
+        ("reduce-scatter", 2, 36, 144, 2 * 72.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "groups"),
+    [
+        ("replica_groups={{0,1},{2,3}}, x", [[0, 1], [2, 3]]),
+        ("replica_groups=[2,3]<=[6], x", [[0, 1, 2], [3, 4, 5]]),
+        ("replica_groups=[3,2]<=[2,3]T(1,0), x", [[0, 3], [1, 4], [2, 5]]),
+        ("replica_groups=mesh['a'=2,'b'=3] {'b'}, x", [[0, 1, 2], [3, 4, 5]]),
+        ("replica_groups=mesh['a'=2,'b'=3] {'a'}, x", [[0, 3], [1, 4], [2, 5]]),
+        # Devices in the order 0 3 1 4 2 5, as a mesh of 3 × 2.
+        ("replica_groups=mesh['a'=3,'b'=2], device_ids=([2,3]T(1,0)) {'a'}, x", [[0, 1, 2], [3, 4, 5]]),
+        ("replica_groups=mesh['a'=2,'b'=3] {'a','b'}, x", [[0, 1, 2, 3, 4, 5]]),
+    ],
+)
+def test_groups_of_devices_are_read_in_each_form(attributes, groups):
+    np.testing.assert_array_equal(groups_in(attributes), groups)
+
+
+def test_groups_in_another_form_are_an_error():
+    with pytest.raises(ValueError, match="no groups of devices"):
+        groups_in("replica_groups=unknown")
+
+
+def test_where_a_group_has_several_devices_of_a_host_each_port_carries_a_part():
+    (one,) = Program(
+        "ENTRY %m (a: f32[]) -> f32[] {\n  %x = f32[9]{0} all-gather(%a), replica_groups=[1,6]<=[6]\n}"
+    ).collectives()
+    assert one.sent == 36 * 5 / 6
+    assert (one.hosts(3), one.through_port(3)) == (2, one.sent / 3)
+    assert (one.hosts(1), one.through_port(1)) == (6, one.sent)
+    assert (one.hosts(6), one.through_port(6)) == (1, 0)
+
+
+@pytest.mark.slow
+def test_a_tiny_model_on_eight_devices_has_the_numbers_of_the_formulas(tmp_path):
+    path = tmp_path / "scaling.json"
+    script = [sys.executable, REPOSITORY / "benchmarks/scaling.py", "--models", "tiny", "--devices", "8"]
+    printed = subprocess.run([*script, "--json", path], check=True, capture_output=True, text=True).stdout
+    assert printed.count("| tiny | 8 | `fsdp=8` |") == 3
+    (case,) = json.loads(path.read_text())
+    compiled, arithmetic = case["compiled"], case["arithmetic"]
+    # Three layers have six kernels each; two more are outside. Vectors are small, and stay whole.
+    in_layers, outside = 3 * (4 * 64 * 64 + 2 * 64 * 256), 2 * 256 * 64
+    whole = 3 * (9 * 64 + 256) + 2 * 64 + 256
+    assert compiled["parameters"] == in_layers + outside + whole
+    state = 3 * 4 * ((in_layers + outside) / 8 + whole)  # with Adam's two means
+    assert compiled["held"] == pytest.approx(state, abs=512)  # and the batch, the key, the number of the step
+    assert compiled["trip_counts"] == [3, 3]
+    on_devices, on_cpu = (
+        {one["kind"]: one for one in compiled[name]} for name in ("collectives", "collectives_on_cpu")
+    )
+    # Layers are gathered twice, in bfloat16; CPUs gather the others once for both passes, in float32.
+    gathered = on_devices["all-gather"]
+    assert gathered["elements"] == 2 * in_layers + outside
+    assert gathered["sent"] == (2 * 2 * in_layers + 4 * outside) * 7 / 8
+    assert gathered["sent"] == pytest.approx(arithmetic["all-gather"], rel=0.05)
+    assert on_devices["reduce-scatter"]["elements"] == in_layers + outside
+    assert on_devices["reduce-scatter"]["sent"] == pytest.approx(arithmetic["reduce-scatter"], rel=0.05)
+    # The CPU's program exchanges the same arrays, in another type; the gradients by sums without scattering.
+    assert on_cpu["all-gather"]["elements"] == gathered["elements"]
+    assert on_cpu["all-reduce"]["elements"] == pytest.approx(in_layers + outside + whole, abs=100)  # and norms
+    # A block's last product is not computed again.
+    last = 3 * 2 * 64 * 256 * 32
+    assert compiled["flops"] == arithmetic["flops"] - last - 8 * (whole * 32)
