@@ -267,7 +267,9 @@ def test_help_fits_the_terminal_and_says_the_same_in_each(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     text = help_text(OwnConfig)
     assert text.split() == usual
-    assert max(map(len, text.splitlines())) <= max(columns, 61)
+    # A flag with its choices has no place where it could break.
+    lines = [line for line in text.splitlines() if not re.fullmatch(r"  --\S+ \{\S+\}", line)]
+    assert max(map(len, lines)) <= max(columns, 60)
     assert "  --folder PATH|none" in text
     assert "directory of the data (default: none)" in " ".join(text.split())
 
