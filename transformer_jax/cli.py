@@ -48,7 +48,7 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
     except (InputError, FloatingPointError, OSError, Interrupted, Stopped) as error:
         _exit(error)
     except JaxRuntimeError as error:
-        if not jax.distributed.is_initialized():
+        if not jax.distributed.is_initialized() or "RESOURCE_EXHAUSTED" in str(error):  # out of memory, here
             raise
         _exit_without(error)
     finally:

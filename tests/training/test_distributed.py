@@ -181,3 +181,12 @@ def test_a_batch_that_the_devices_of_all_processes_do_not_divide_is_an_error_in_
 def test_settings_of_processes_that_cannot_work_are_errors(settings, message):
     with pytest.raises(InputError, match=message):
         ReverseConfig(**settings)
+
+
+def test_a_process_alone_is_the_first_and_says_so_before_jax_has_begun():
+    code = (
+        "import jax; from jax._src import xla_bridge; from transformer_jax.training.processes import is_first; "
+        "print(is_first(), xla_bridge.backends_are_initialized())"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY)
+    assert process.stdout == "True False\n"

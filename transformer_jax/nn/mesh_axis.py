@@ -47,7 +47,7 @@ def part_of_rows(number: Array | int, num_parts: int) -> Iterator[None]:
         _part.reset(token)
 
 
-# Whether the compiler divides the step that is traced over devices.
+# True while a step is traced that the compiler divides over devices.
 _is_divided: ContextVar[bool] = ContextVar("_is_divided", default=False)
 
 

@@ -335,8 +335,10 @@ def _is_typed_key(leaf: object) -> bool:
 
 
 def without_typed_keys(tree: PyTree) -> PyTree:
+    """The arrays of a state, with integers `[..., 2]` in the place of random keys, which have no NumPy type."""
     return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_typed_key(leaf) else leaf, tree)
 
 
 def with_typed_keys(tree: PyTree, like: PyTree) -> PyTree:
+    """The inverse of `without_typed_keys`; `like` says which arrays are random keys."""
     return jax.tree.map(lambda a, b: jax.random.wrap_key_data(a) if _is_typed_key(b) else a, tree, like)

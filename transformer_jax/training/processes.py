@@ -21,7 +21,8 @@ Value = TypeVar("Value")
 
 def is_first() -> bool:
     """Whether this process is the first, or the only one; it alone prints, logs, draws and writes."""
-    return jax.process_index() == 0
+    # Alone, JAX is not asked: it would begin to compute, and no longer take settings such as its number of CPU devices.
+    return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def largest(number: float) -> float:
