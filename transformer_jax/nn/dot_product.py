@@ -24,7 +24,7 @@ from transformer_jax.nn.plain import check_operands, plain_attention
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
 # Logits of one head from which blockwise attention is faster on CPUs (benchmarks/attention.py).
-MIN_BLOCKWISE_LOGITS = 256 * 256
+MIN_BLOCKWISE_LOGITS = 320 * 320
 MIN_FUSED_LOGITS = 128 * 128  # fewer stay in one program with what is around them
 
 
@@ -92,7 +92,7 @@ def dot_product_attention(
       mask empties are not computed.
     - `fused` runs the kernels of cuDNN on GPUs and of JAX on TPUs, for some types, widths and masks.
 
-    `auto` takes `plain` where weights are asked for, else `fused` where it can, else `blockwise` from 256 × 256 logits
+    `auto` takes `plain` where weights are asked for, else `fused` where it can, else `blockwise` from 320 × 320 logits
     on. The softmax is in float32 or wider for any type. A query that may see nothing gets zeros and zero gradients.
 
     Args:
