@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import torch
 from attention_cases import Case, cases, normal
 from compiled_models import quick_jit
 from hypothesis import HealthCheck, given, seed, settings
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax import (
     ALiBi,
@@ -29,7 +31,7 @@ from transformer_jax import (
     explain,
     scaled_dot_product,
 )
-from transformer_jax.nn import blockwise
+from transformer_jax.nn import block_layout
 from transformer_jax.nn.blockwise import blockwise_attention
 from transformer_jax.nn.mesh_axis import divided_by_compiler
 from transformer_jax.nn.plain import plain_attention
@@ -94,7 +96,7 @@ def test_blockwise_and_plain_agree_in_random_cases(number):
 
 @pytest.mark.slow
 def test_rows_computed_at_once_as_on_accelerators_give_the_same(monkeypatch):
-    monkeypatch.setattr(blockwise, "rows_at_once", lambda num_rows: 3)
+    monkeypatch.setattr(block_layout, "rows_at_once", lambda num_rows: 3)
     rng = np.random.default_rng(0)
     q, k, v, cotangent = (normal(rng, B, H, length, 4) for length in (17, 19, 19, 17))
     valid = np.arange(19) < np.array([[4], [19]])
@@ -313,12 +315,40 @@ def test_what_cannot_be_is_an_error_that_names_it(options, message):
             dot_product_attention(q, k, v, **{"implementation": implementation} | options)
 
 
-def test_where_the_compiler_divides_the_program_auto_takes_what_it_can_divide():
-    q = jax.ShapeDtypeStruct((2, 4, 512, 8), jnp.float32)
-    assert explain(q, q, q).implementation == "blockwise"
+def test_where_the_compiler_divides_the_program_blockwise_needs_no_communication():
+    """On a mesh that splits the batch or the heads, every device computes its own part."""
+    q, k, v, cotangent = operands(3, 3, queries=320, keys=320)
+    mesh = Mesh(np.array(jax.devices()[:3]), ("devices",))
+
+    def gradients(q, k, v, cotangent, implementation="auto"):
+        dropout = AttentionDropout(0.3, jax.random.key(5))
+
+        def attend(q, k, v):
+            return dot_product_attention(
+                q, k, v, Causal(), ALiBi(3), dropout=dropout, implementation=implementation
+            )  # fmt: skip
+
+        values, pullback = jax.vjp(attend, q, k, v)
+        return values, *pullback(cotangent)
+
+    def divided(q, k, v, cotangent):
+        with divided_by_compiler():
+            assert explain(q, k, v, Causal()).implementation == "blockwise"
+            return gradients(q, k, v, cotangent)
+
+    expected = jax.jit(functools.partial(gradients, implementation="plain"))(q, k, v, cotangent)
+    for spec in (PartitionSpec("devices"), PartitionSpec(None, "devices")):
+        split = NamedSharding(mesh, spec)
+        arguments = [jax.device_put(x, split) for x in (q, k, v, cotangent)]
+        program = jax.jit(divided, out_shardings=split).lower(*arguments).compile()
+        collectives = re.findall(r"\b(all-\w+|reduce-scatter|collective-\w+)(?:-start)?\(", program.as_text())
+        assert collectives == []
+        for actual, whole in zip(program(*arguments), expected, strict=True):
+            np.testing.assert_allclose(actual, whole, atol=1e-5)  # float32 sums of 320 terms in another order
+
+
+def test_a_kernel_that_the_compiler_cannot_divide_is_not_taken():
     with divided_by_compiler():
-        chosen = explain(q, q, q)
         on_tpu = explain(*3 * [jax.ShapeDtypeStruct((2, 4, 512, 128), jnp.bfloat16)], backend="tpu")
-    assert chosen.implementation == on_tpu.implementation == "plain"
-    assert "the compiler divides it over devices" in str(chosen)
+    assert on_tpu.implementation == "blockwise"
     assert "the compiler can't divide the kernel over devices" in str(on_tpu)

@@ -19,7 +19,6 @@ from transformer_jax.nn.attention_request import AttentionRequest
 from transformer_jax.nn.biases import Biases, as_attention_bias
 from transformer_jax.nn.blockwise import blockwise_attention
 from transformer_jax.nn.fused import fused_attention, fused_refusal
-from transformer_jax.nn.mesh_axis import is_divided_by_compiler
 from transformer_jax.nn.plain import check_operands, plain_attention
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
@@ -214,9 +213,6 @@ def _choose(request: AttentionRequest, implementation: str) -> Explanation:
         return _explained("plain", "the weights are asked for", refusals, "it has no weights")
     if not refusals["fused"] and num_logits >= MIN_FUSED_LOGITS:
         return _explained("fused", "the kernel takes this mask, type and width", refusals, "fused is faster")
-    if is_divided_by_compiler():
-        # Its loop over batch elements and heads makes the partitioner gather them on every device.
-        return _explained("plain", "the compiler divides it over devices", refusals, "its loops can't be divided")
     size = f"{request.logits_shape[-2]} × {request.logits_shape[-1]} logits"
     if num_logits >= MIN_BLOCKWISE_LOGITS:
         return _explained("blockwise", f"{size} in memory that grows as T + S", refusals, f"{size} at once are slower")
