@@ -47,7 +47,7 @@ class Plan:
 
 
 class Operands(NamedTuple):
-    """What gradients are taken of."""
+    """Arrays that are differentiated."""
 
     q: Float[Array, "N H T d"]
     k: Float[Array, "N Hkv S d"]
@@ -127,9 +127,11 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> Outputs:
                 jnp.zeros((*shape, v.shape[-1]), wide), jnp.full(shape, np.finfo(wide).min), jnp.zeros(shape, wide)
             )
             values, maximum, total = lists.visit(i, step, start)
-            is_blind = total == 0
-            values = values / jnp.where(is_blind, 1, total * (1 - plan.dropout_rate))[..., None]
-            log_sum_exp = jnp.where(is_blind, -jnp.inf, maximum * row.scale + jnp.log(jnp.where(is_blind, 1, total)))
+            sees_nothing = total == 0
+            values = values / jnp.where(sees_nothing, 1, total * (1 - plan.dropout_rate))[..., None]
+            log_sum_exp = jnp.where(
+                sees_nothing, -jnp.inf, maximum * row.scale + jnp.log(jnp.where(sees_nothing, 1, total))
+            )
             return values.astype(q.dtype), log_sum_exp
 
         return total, lax.map(of_queries, (jnp.arange(len(q)), q))
@@ -235,9 +237,12 @@ def _query_blocks(
 ) -> tuple[QueryBlock, Array, Array]:
     """Everything of the queries, and keys and values, in blocks."""
     q, k, v = _in_blocks(plan, operands)
+    # Queries beyond T, which fill the last block, get weights of 0 whatever a bias is there.
+    beyond = -log_sum_exp.shape[2] % plan.block_sizes[0]
+    log_sum_exp = jnp.pad(log_sum_exp, ((0, 0), (0, 0), (0, beyond)), constant_values=jnp.inf)
     of_values, *of_queries = (
         split_blocks(x, q.shape[3], plan.block_sizes[0]) for x in (of_values, log_sum_exp[..., None], delta[..., None])
     )
-    turned = (x.reshape(*x.shape[:3], -1, x.shape[-1]).swapaxes(-1, -2) for x in (q, of_values))
-    q_turned, of_values_turned = turned
-    return QueryBlock(q, q_turned, of_values, of_values_turned, *(x[..., 0] for x in of_queries)), k, v
+    transposed = (x.reshape(*x.shape[:3], -1, x.shape[-1]).swapaxes(-1, -2) for x in (q, of_values))
+    q_transposed, of_values_transposed = transposed
+    return QueryBlock(q, q_transposed, of_values, of_values_transposed, *(x[..., 0] for x in of_queries)), k, v
