@@ -315,7 +315,7 @@ def _without_type_checks():
         ),
         ({"implementation": "blockwise", "return_attention": True}, "'blockwise', which cannot run: it has no weights"),
         ({"mask": np.ones((T, T), bool)}, "mask of shape .* does not broadcast"),
-        ({"mask": Padding(np.ones((5, S), bool))}, "mask of shape .* does not broadcast"),
+        ({"mask": Padding(np.ones((5, S), bool))}, r"Padding\(bool\[5, 13\]\) does not broadcast"),
         ({"mask": MaskFunction(lambda b, h, q, k: q - k)}, "mask function <lambda> gave int32; it must give booleans"),
         (
             {"mask": MaskFunction(lambda b, h, q, k: None)},

@@ -114,7 +114,7 @@ class Prefix(AttentionMask):
         return first < n, last < n
 
     def check(self, shape: tuple[int, ...]) -> None:
-        fit_mask(jnp.broadcast_to(True, (np.size(self.n), 1, 1, 1)), shape)
+        fit_mask(jnp.broadcast_to(True, (np.size(self.n), 1, 1, 1)), shape, repr(self))
 
     def __repr__(self) -> str:
         return f"Prefix({shown(self.n)})"
