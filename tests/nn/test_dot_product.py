@@ -266,8 +266,8 @@ def test_explain_says_which_runs_and_why_the_others_do_not():
     assert explain(*many, Causal()).implementation == "blockwise"
     assert explain(*many, return_attention=True).implementation == "plain"
     assert str(explain(*many, return_attention=True)) == (
-        "plain attention: the weights are asked for; not blockwise: it has no weights; attention_rows gives those of "
-        "chosen queries; not fused: it has no weights"
+        "plain attention of 512 × 512 logits: the weights are asked for; not blockwise: it has no weights; "
+        "attention_rows gives those of chosen queries; not fused: it has no weights"
     )
     assert "no kernel for the backend cpu" in explain(*many, backend="cpu").others["fused"]
 
