@@ -86,8 +86,15 @@ def call(model, *args, **options):
 
 
 def test_the_check_of_the_type_checks_is_off_and_a_right_call_passes():
-    call(TransformerPredictor(D, C, H, 1), X, MASK)
-    call(Transformer(V, V, D, H, 1, 1, F), TOKENS, TOKENS)
+    def num_parameters(*arguments):
+        return sum(leaf.size for leaf in jax.tree.leaves(call(*arguments)))
+
+    attention, norm = 4 * (D * D + D), 2 * D
+    network = lambda width: 2 * D * width + width + D  # noqa: E731
+    layers = 2 * (D * D + D) + norm + D * C + C  # the predictor's own
+    assert num_parameters(TransformerPredictor(D, C, H, 1), X, MASK) == layers + attention + network(2 * D) + 2 * norm
+    blocks = 3 * attention + 2 * network(F) + 5 * norm
+    assert num_parameters(Transformer(V, V, D, H, 1, 1, F), TOKENS, TOKENS) == 2 * V * D + D * V + V + blocks
 
 
 # A name is that of the test; each call must raise an InputError with the fragment that stands beside it.

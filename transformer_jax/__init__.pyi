@@ -19,6 +19,7 @@ from .nn.attention_dropout import AttentionDropout as AttentionDropout
 from .nn.attention_masks import AttentionMask as AttentionMask
 from .nn.attention_masks import Dense as Dense
 from .nn.attention_masks import MaskFunction as MaskFunction
+from .nn.attention_rows import AttentionRows as AttentionRows
 from .nn.attention_rows import attention_rows as attention_rows
 from .nn.biases import AttentionBias as AttentionBias
 from .nn.biases import BiasFunction as BiasFunction

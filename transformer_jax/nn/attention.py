@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from transformer_jax.errors import InputError, check_number, check_probability
 from transformer_jax.nn.attention_dropout import AttentionDropout
 from transformer_jax.nn.attention_masks import Masks
+from transformer_jax.nn.attention_rows import AttentionRows, ReturnAttention, Weights
 from transformer_jax.nn.biases import AttentionBias, Biases
 from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
@@ -92,7 +93,7 @@ class MultiheadAttention(nn.Module):
         memory: ArrayLike | None = None,
         mask: Masks | None = None,
         *,
-        return_attention: Literal[True],
+        return_attention: Literal[True] | AttentionRows,
         bias: Biases | None = None,
         train: bool = False,
     ) -> tuple[Array, Array]: ...
@@ -102,23 +103,25 @@ class MultiheadAttention(nn.Module):
         x: Float[ArrayLike, "B T D_x"],
         memory: Float[ArrayLike, "B S D_memory"] | None = None,
         mask: Masks | None = None,
-        return_attention: bool = False,
+        return_attention: ReturnAttention = False,
         *,
         bias: Biases | None = None,
         train: bool = False,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Weights]:
         """Attend from `x` to `memory` (or to itself).
 
         Args:
             x: `[B, T, D_x]`; its width may differ from `embed_dim`.
             memory: `[B, S, D_memory]`, or None for self-attention (S = T).
             mask: which keys a query may see, as in `dot_product_attention`.
-            return_attention: also return the weights that this pass used. All of them at once need memory of T × S.
+            return_attention: also return the weights that this pass used, which need memory of T × S; or, without it,
+                those of an `AttentionRows(queries, heads)`.
             bias: of the logits, as in `dot_product_attention`.
             train: apply dropout to the weights; needs the random key `dropout` where its probability is not zero.
 
         Returns:
-            `[B, T, D]`, with `return_attention` a pair of it and the weights `[B, H, T, S]`.
+            `[B, T, D]`, with `return_attention` a pair of it and the weights `[B, H, T, S]`, of those heads and queries
+            that were chosen.
 
         Raises:
             InputError: `x` or `memory` is of no floating-point type or of another rank, they differ in B, or the mask
@@ -133,10 +136,10 @@ class MultiheadAttention(nn.Module):
         memory: Float[ArrayLike, "B S D_memory"] | None = None,
         mask: Masks | None = None,
         *,
-        return_attention: bool,
+        return_attention: ReturnAttention,
         bias: Biases | None = None,
         train: bool = False,
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
+    ) -> tuple[Float[Array, "B T D"], Weights | None]:
         """`__call__` that always gives a pair, with None in the place of weights that were not asked for."""
         check_sequence("x", x)
         if memory is not None:
@@ -176,9 +179,9 @@ class MultiheadAttention(nn.Module):
         *,
         bias: Biases | None = None,
         train: bool = False,
-        return_attention: bool = False,
+        return_attention: ReturnAttention = False,
         first: Start = 0,
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
+    ) -> tuple[Float[Array, "B T D"], Weights | None]:
         """Attend from `x`, whose positions begin at `first`, to projected keys and values.
 
         Returns:
@@ -187,21 +190,26 @@ class MultiheadAttention(nn.Module):
         dropout = None
         if train and self.dropout_prob > 0:
             dropout = AttentionDropout(self.dropout_prob, dropout_key(self))
+        elif return_attention is True and self.implementation in ("blockwise", "fused"):
+            return_attention = AttentionRows()  # which are those of its pass, although it holds none
         query = self._split_heads(self.query_proj(x))  # [B H T d]
         if self.qk_norm is not None:
             query = self.query_norm(query)
         length = memory.key.shape[2] if self.positions.is_in_attention else None
+        query, bias = self._turned(query, first, length), self._biased(bias, first)
         result = dot_product_attention(
-            self._turned(query, first, length),
+            query,
             memory.key,
             memory.value,
             mask,
-            self._biased(bias, first),
+            bias,
             dropout=dropout,
             implementation=self.implementation,
-            return_attention=return_attention,
+            return_attention=return_attention is True,
         )
-        values, attention = result if return_attention else (result, None)
+        values, attention = result if return_attention is True else (result, None)
+        if isinstance(return_attention, AttentionRows):
+            attention = return_attention.of(query, memory.key, mask, bias)
         return self.output_proj(self._join_heads(values)), attention
 
     def extend(

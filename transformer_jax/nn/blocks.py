@@ -19,6 +19,7 @@ from jaxtyping import Float
 
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import MultiheadAttention, head_width
+from transformer_jax.nn.attention_rows import ReturnAttention, checked_weights
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
 from transformer_jax.nn.block_settings import Remat as Remat
 from transformer_jax.nn.dropout import Dropout
@@ -202,14 +203,16 @@ class Stack(SettingsModule):
         self.layers = [self.block(*sizes, settings=self.settings) for _ in range(self.num_layers)]
         self.norm = self.settings.make_norm()  # has parameters only where it is called
 
-    def run(self, x: ArrayLike, *arrays: Any, train: bool, return_attention: bool = True) -> tuple[Array, list[Any]]:
+    def run(
+        self, x: ArrayLike, *arrays: Any, train: bool, return_attention: ReturnAttention = True
+    ) -> tuple[Array, list[Any]]:
         """Run the blocks one after another.
 
         Args:
             x: `[B, T, D]`, for the first block.
             *arrays: the blocks' other arguments, the same for all.
             train: apply dropout.
-            return_attention: ask each block for its attention weights.
+            return_attention: ask each block for its attention weights, or for some of them.
 
         Returns:
             The last block's output, and the attention weights of each, as the block gives them; None where they were
@@ -233,9 +236,11 @@ class Stack(SettingsModule):
             attention_maps.append(attention)
         if self.settings.scan_layers and self.is_initializing():
             record_scanned_stack(self.path, [layer.variables["params"] for layer in self.layers])
-        return jnp.asarray(x), attention_maps
+        return jnp.asarray(x), checked_weights(attention_maps, return_attention)
 
-    def _scan(self, x: ArrayLike, *arrays: Any, train: bool, return_attention: bool) -> tuple[Array, list[Any]]:
+    def _scan(
+        self, x: ArrayLike, *arrays: Any, train: bool, return_attention: ReturnAttention
+    ) -> tuple[Array, list[Any]]:
         """`run` as a loop in the program; layers whose parameters are not stacked yet are stacked for it."""
         block = self.block(self.input_dim, self.num_heads, self.dim_feedforward, settings=self.settings, parent=None)
         params = self.variables["params"]
@@ -259,7 +264,8 @@ class Stack(SettingsModule):
         output, maps = scan_layers(
             run_block, jnp.asarray(x), stacked, (jnp.arange(self.num_layers), inner_keys), self.path, remat=remat
         )
-        return output, [jax.tree.map(operator.itemgetter(layer), maps) for layer in range(self.num_layers)]
+        of_layers = [jax.tree.map(operator.itemgetter(layer), maps) for layer in range(self.num_layers)]
+        return output, checked_weights(of_layers, return_attention)
 
     def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
         """Apply the norm after the last block, where there is one."""

@@ -7,6 +7,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.nn.attention_masks import Masks
+from transformer_jax.nn.attention_rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.checks import check_sequence
 
@@ -40,15 +41,16 @@ class EncoderBlock(Block):
         mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: bool = False,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B H T T"]]:
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Weights]:
         """Run one block.
 
         Args:
             x: `[B, T, D]`.
             mask: which keys a query may see, as in `dot_product_attention`.
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
-            return_attention: also return the weights `[B, H, T, T]` that this pass used.
+            return_attention: also return the weights `[B, H, T, T]` that this pass used, or those of an
+                `AttentionRows(queries, heads)`.
         """
         check_sequence("x", x, self.input_dim)
         x, attention = self.self_attn_residual(
@@ -71,7 +73,12 @@ class TransformerEncoder(Stack):
     ) -> Array: ...
     @overload
     def __call__(
-        self, x: ArrayLike, mask: Masks | None = None, *, train: bool = False, return_attention: Literal[True]
+        self,
+        x: ArrayLike,
+        mask: Masks | None = None,
+        *,
+        train: bool = False,
+        return_attention: Literal[True] | AttentionRows,
     ) -> tuple[Array, list[Array]]: ...
 
     def __call__(
@@ -80,8 +87,8 @@ class TransformerEncoder(Stack):
         mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: bool = False,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], list[Float[Array, "B H T T"]]]:
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], list[Weights]]:
         """Run every block; the arguments are those of `EncoderBlock`.
 
         Returns:
@@ -93,7 +100,25 @@ class TransformerEncoder(Stack):
         return (x, attention_maps) if return_attention else x
 
     def get_attention_maps(
-        self, x: Float[ArrayLike, "B T D"], mask: Masks | None = None
-    ) -> list[Float[Array, "B H T T"]]:
-        """Attention weights of every layer, as the forward pass without dropout uses them."""
-        return self(x, mask, return_attention=True)[1]
+        self,
+        x: Float[ArrayLike, "B T D"],
+        mask: Masks | None = None,
+        *,
+        queries: Indices | None = None,
+        heads: Indices | None = None,
+    ) -> list[Weights]:
+        """Attention weights of every layer, as the forward pass without dropout uses them.
+
+        Args:
+            x: as in `__call__`.
+            mask: as in `__call__`.
+            queries: indices of the queries whose weights are wanted; None for all. With it, nothing needs memory of T².
+            heads: indices of the heads; None for all.
+
+        Returns:
+            For each layer `[B, heads, queries, T]`; with neither, `[B, H, T, T]`.
+
+        Raises:
+            InputError: as `__call__`; or a query or a head is not there.
+        """
+        return self(x, mask, return_attention=AttentionRows.chosen(queries, heads))[1]

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.attention_masks import Masks
+from transformer_jax.nn.attention_rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.checks import as_array, check_position, check_sequence, check_token_ids
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
@@ -26,11 +27,16 @@ Target = Int[ArrayLike, "B T"] | Float[ArrayLike, "B T D"]
 
 
 class AttentionMaps(NamedTuple):
-    """Attention weights of every layer, as one forward pass used them."""
+    """Attention weights of every layer, as one forward pass used them: all, or those of an `AttentionRows`."""
 
-    encoder: list[Float[Array, "B H S S"]]
-    decoder: list[Float[Array, "B H T T"]]
-    cross: list[Float[Array, "B H T S"]]
+    encoder: list[Weights]  # [B H S S]
+    decoder: list[Weights]  # [B H T T]
+    cross: list[Weights]  # [B H T S]
+
+    @classmethod
+    def of(cls, encoder: list[Weights], decoder: list[BlockAttention]) -> "AttentionMaps":
+        """The weights of the encoder's layers and the decoder's blocks."""
+        return cls(encoder, [block.target for block in decoder], [block.memory for block in decoder])
 
 
 class DecodingCache(NamedTuple):
@@ -120,7 +126,7 @@ class Transformer(SettingsModule):
         target_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: Literal[True],
+        return_attention: Literal[True] | AttentionRows,
     ) -> tuple[Array, AttentionMaps]: ...
 
     def __call__(
@@ -131,7 +137,7 @@ class Transformer(SettingsModule):
         target_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: bool = False,
+        return_attention: ReturnAttention = False,
     ) -> Float[Array, "B T V_or_D"] | tuple[Float[Array, "B T V_or_D"], AttentionMaps]:
         """Predict the token after each target position, all in one pass (teacher forcing).
 
@@ -144,7 +150,8 @@ class Transformer(SettingsModule):
             source_mask: `padding_mask` of the source's real tokens, for the encoder and the cross-attention.
             target_mask: of the decoder's self-attention, combined with the causal mask.
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
-            return_attention: also return the weights that this pass used.
+            return_attention: also return the weights that this pass used, or those of an `AttentionRows(queries,
+                heads)` of each kind: its queries are positions of the source in the encoder, of the target elsewhere.
 
         Returns:
             Logits `[B, T, V]`, or `[B, T, D]` without a target vocabulary.
@@ -159,7 +166,7 @@ class Transformer(SettingsModule):
         )
         if encoder_maps is None or maps is None:
             return output
-        return output, AttentionMaps(encoder_maps, [block.target for block in maps], [block.memory for block in maps])
+        return output, AttentionMaps.of(encoder_maps, maps)
 
     def encode(
         self,
@@ -167,8 +174,8 @@ class Transformer(SettingsModule):
         source_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: bool = False,
-    ) -> Float[Array, "B S D"] | tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"]]]:
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "B S D"] | tuple[Float[Array, "B S D"], list[Weights]]:
         """Output of the encoder: the memory `[B, S, D]` that `decode` attends to; with `return_attention` a pair."""
         memory, maps = self._encode(source, source_mask, train=train, return_attention=return_attention)
         return memory if maps is None else (memory, maps)
@@ -181,7 +188,7 @@ class Transformer(SettingsModule):
         source_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: bool = False,
+        return_attention: ReturnAttention = False,
     ) -> Float[Array, "B T V_or_D"] | tuple[Float[Array, "B T V_or_D"], list[BlockAttention]]:
         """Logits `[B, T, V]` of the token after each position, given the memory; with `return_attention` a pair."""
         output, maps = self._decode(
@@ -250,16 +257,41 @@ class Transformer(SettingsModule):
         target: Target,
         source_mask: Masks | None = None,
         target_mask: Masks | None = None,
+        *,
+        queries: Indices | None = None,
+        heads: Indices | None = None,
+        source_queries: Indices | None = None,
     ) -> AttentionMaps:
-        """Attention weights of every layer, as the forward pass without dropout uses them."""
-        return self(source, target, source_mask, target_mask, return_attention=True)[1]
+        """Attention weights of every layer, as the forward pass without dropout uses them.
+
+        Args:
+            source: as in `__call__`.
+            target: as in `__call__`.
+            source_mask: as in `__call__`.
+            target_mask: as in `__call__`.
+            queries: positions whose weights are wanted; None for all. The decoder and the cross-attention ask from the
+                target's, the encoder from the source's.
+            heads: indices of the heads, in every kind; None for all.
+            source_queries: positions of the source for the encoder, where they are others than `queries`.
+
+        Returns:
+            For each kind and layer `[B, heads, queries, keys]`.
+
+        Raises:
+            InputError: as `__call__`; or a query or a head is not there, as in the shorter of source and target.
+        """
+        of_target = AttentionRows.chosen(queries, heads)
+        of_source = AttentionRows.chosen(queries if source_queries is None else source_queries, heads)
+        memory, encoder = self._encode(source, source_mask, train=False, return_attention=of_source)
+        _, maps = self._decode(target, memory, target_mask, source_mask, train=False, return_attention=of_target)
+        return AttentionMaps.of(encoder or [], maps or [])
 
     def _encode(
-        self, source: Source, mask: Masks | None, *, train: bool, return_attention: bool
-    ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"]] | None]:
+        self, source: Source, mask: Masks | None, *, train: bool, return_attention: ReturnAttention
+    ) -> tuple[Float[Array, "B S D"], list[Weights] | None]:
         x = self._embed(source, "source", train=train)
         if return_attention:
-            return self.encoder(x, mask, train=train, return_attention=True)
+            return self.encoder(x, mask, train=train, return_attention=return_attention)
         return self.encoder(x, mask, train=train), None
 
     def _decode(
@@ -270,12 +302,12 @@ class Transformer(SettingsModule):
         source_mask: Masks | None,
         *,
         train: bool,
-        return_attention: bool,
+        return_attention: ReturnAttention,
     ) -> tuple[Float[Array, "B T V_or_D"], list[BlockAttention] | None]:
         x = self._embed(target, "target", train=train)
         masks = target_mask, source_mask
         if return_attention:
-            x, maps = self.decoder(x, memory, *masks, train=train, return_attention=True)
+            x, maps = self.decoder(x, memory, *masks, train=train, return_attention=return_attention)
             return self._project(x), maps
         return self._project(self.decoder(x, memory, *masks, train=train)), None
 
