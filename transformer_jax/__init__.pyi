@@ -14,6 +14,9 @@ from .decoding.token_by_token import Decoded as Decoded
 from .decoding.token_by_token import greedy_decode as greedy_decode
 from .decoding.token_by_token import sample as sample
 from .errors import InputError as InputError
+from .inspection.activations import activation_names as activation_names
+from .inspection.activations import capture as capture
+from .inspection.activations import patch as patch
 from .nn.attention import MultiheadAttention as MultiheadAttention
 from .nn.attention_dropout import AttentionDropout as AttentionDropout
 from .nn.attention_masks import AttentionMask as AttentionMask

@@ -28,6 +28,7 @@ from transformer_jax import (
     TransformerPredictor,
     Window,
     padding_mask,
+    patch,
 )
 
 B, S, T, D, H, V = 2, 11, 7, 24, 4, 13
@@ -162,3 +163,17 @@ def test_a_block_that_gives_all_weights_in_their_place_is_an_error():
     for chosen in ({"queries": QUERIES}, {"heads": HEADS}):
         with pytest.raises(InputError, match=rf"shape \({B}, {H}, {S}, {S}\).* hand its return_attention on"):
             shapes_of(model, (X,), **chosen)
+
+
+def test_an_inspected_pass_returns_the_chosen_rows_of_the_weights_that_it_used():
+    model = TransformerEncoder(1, D, H, 2 * D)
+    variables = drawn(model, X)
+    weights = np.random.default_rng(1).dirichlet(np.ones(S), (B, H, S)).astype(np.float32)
+    _, (rows,) = patch(
+        model,
+        variables,
+        X,
+        patches={"layers.0.attention.weights": weights},
+        return_attention=AttentionRows(QUERIES, HEADS),
+    )
+    np.testing.assert_array_equal(rows, weights[:, HEADS][:, :, QUERIES])

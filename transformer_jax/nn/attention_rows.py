@@ -55,6 +55,13 @@ class AttentionRows:
         queries = np.arange(q.shape[-2]) if self.queries is None else self.queries
         return attention_rows(q, k, mask, bias, queries=queries, heads=self.heads)
 
+    def cut(self, attention: Float[Array, "B H T S"]) -> Weights:
+        """The same weights `[B, heads, queries, S]` out of all of them."""
+        for axis, name, indices in ((2, "queries", self.queries), (1, "heads", self.heads)):
+            if indices is not None:
+                attention = jnp.take(attention, _indices(name, indices, attention.shape[axis]), axis)
+        return attention
+
 
 ReturnAttention: TypeAlias = bool | AttentionRows
 
