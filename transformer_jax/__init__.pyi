@@ -26,6 +26,7 @@ from .nn.biases import DenseBias as DenseBias
 from .nn.biases import SoftCap as SoftCap
 from .nn.block_settings import AttentionSettings as AttentionSettings
 from .nn.block_settings import BlockSettings as BlockSettings
+from .nn.causal import CausalBlock as CausalBlock
 from .nn.decoder import DecoderBlock as DecoderBlock
 from .nn.decoder import TransformerDecoder as TransformerDecoder
 from .nn.dot_product import dot_product_attention as dot_product_attention
@@ -36,6 +37,8 @@ from .nn.encoder_decoder import DecodingCache as DecodingCache
 from .nn.encoder_decoder import Transformer as Transformer
 from .nn.feed_forward import FeedForward as FeedForward
 from .nn.feed_forward import GatedFeedForward as GatedFeedForward
+from .nn.language_model import CausalCache as CausalCache
+from .nn.language_model import TransformerLM as TransformerLM
 from .nn.masks import causal_mask as causal_mask
 from .nn.masks import combine_masks as combine_masks
 from .nn.masks import expand_mask as expand_mask
