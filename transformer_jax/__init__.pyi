@@ -85,6 +85,9 @@ from .tasks.anomaly.task import train_anomaly as train_anomaly
 from .tasks.block_settings import block_settings as block_settings
 from .tasks.experiment import TaskData as TaskData
 from .tasks.experiment import train_and_test as train_and_test
+from .tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
+from .tasks.language_model.task import LanguageModelTrainer as LanguageModelTrainer
+from .tasks.language_model.task import train_language_model as train_language_model
 from .tasks.reverse import ReverseConfig as ReverseConfig
 from .tasks.reverse import ReverseDataset as ReverseDataset
 from .tasks.reverse import ReverseTrainer as ReverseTrainer
