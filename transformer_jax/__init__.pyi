@@ -10,6 +10,8 @@ from .data.loader import make_loader as make_loader
 from .data.stacked_samples import StackedSamples as StackedSamples
 from .data.stacked_samples import numpy_collate as numpy_collate
 from .decoding.beam_search import beam_search as beam_search
+from .decoding.prefixes import AfterPrefix as AfterPrefix
+from .decoding.prefixes import after_prefix as after_prefix
 from .decoding.token_by_token import Decoded as Decoded
 from .decoding.token_by_token import greedy_decode as greedy_decode
 from .decoding.token_by_token import sample as sample
@@ -27,6 +29,7 @@ from .nn.biases import SoftCap as SoftCap
 from .nn.block_settings import AttentionSettings as AttentionSettings
 from .nn.block_settings import BlockSettings as BlockSettings
 from .nn.causal import CausalBlock as CausalBlock
+from .nn.causal import CausalStack as CausalStack
 from .nn.decoder import DecoderBlock as DecoderBlock
 from .nn.decoder import TransformerDecoder as TransformerDecoder
 from .nn.dot_product import dot_product_attention as dot_product_attention

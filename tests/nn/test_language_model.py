@@ -12,23 +12,24 @@ from compiled_models import compiled, drawn, quick_jit
 from part_choices import MAX_LEN, pairwise, settings_of
 
 from transformer_jax import (
+    AfterPrefix,
     AttentionSettings,
     BlockSettings,
     CausalBlock,
     CausalCache,
+    CausalStack,
     InputError,
     LearnedPositions,
     RelativePositions,
     RotaryPositions,
     Segments,
     TransformerLM,
+    after_prefix,
     beam_search,
     greedy_decode,
     params_from_torch,
     sample,
 )
-from transformer_jax.decoding.prefixes import AfterPrefix, after_prefix
-from transformer_jax.nn.causal import CausalStack
 from transformer_jax.nn.positions import sinusoidal_table
 
 B, T, D, H, F, L, V = 3, 5, 24, 4, 13, 2, 11

@@ -14,7 +14,7 @@ ORDER = 5  # bytes of context of the n-gram model
 MAX_LEARNED = 2**24  # bytes at the end of the training text that n-grams and compressors learn from
 NUM_SAMPLES = 3
 PROMPT_BYTES = 40  # of the test text
-PICTURED_BYTES = 48
+PICTURED_BYTES = 32
 SAMPLES = "samples.txt"
 
 
