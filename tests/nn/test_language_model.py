@@ -139,20 +139,23 @@ def test_every_search_runs_on_the_model_and_goes_on_after_a_prefix(params, searc
     np.testing.assert_array_equal(np.asarray(rest.tokens).reshape(-1), tokens[2:])
 
 
-def test_rows_with_other_prefixes_go_on_each_after_its_own(params):
-    ends = {"start_token": 0, "end_token": V - 1, "pad_token": V, "max_length": 3}
-
-    def follow(prompts):
-        cache = MODEL.apply(params, length=MAX_LEN, prefix=prompts[:, :-1], method="start_decoding")
-        step = after_prefix(decoder_of(MODEL, params), prompts.shape[1] - 1)
-        return beam_search(step, AfterPrefix(cache, prompts[:, -1]), len(prompts), **ends)
-
-    together = follow(TOKENS[:, :3])
-    for row in range(B):
-        alone = follow(TOKENS[row : row + 1, :3])
-        np.testing.assert_array_equal(alone.tokens[0], together.tokens[row])
-        np.testing.assert_allclose(alone.scores[0], together.scores[row], atol=1e-5)
-    assert np.ptp(together.scores[:, 0]) > 1e-2
+@pytest.mark.parametrize("search", [greedy_decode, beam_search])
+def test_rows_with_other_prefixes_go_on_each_after_its_own(params, search):
+    """The score of a row's result is its log-probability in the full pass, after all of its prefix."""
+    prompts, after = TOKENS[:, :3], 3
+    ends = {"start_token": 0, "end_token": V - 1, "pad_token": 0, "max_length": after}
+    cache = MODEL.apply(params, length=MAX_LEN, prefix=prompts[:, :-1], method="start_decoding")
+    step = after_prefix(decoder_of(MODEL, params), prompts.shape[1] - 1)
+    more = {"n_best": 1, "length_penalty": 0.0} if search is beam_search else {}
+    found = search(step, AfterPrefix(cache, prompts[:, -1]), B, **ends, **more)
+    tokens, lengths = np.reshape(found.tokens, (B, after)), np.reshape(found.lengths, B)
+    whole = np.concatenate([prompts, tokens], axis=1)
+    log_probs = jax.nn.log_softmax(compiled(MODEL)(params, whole))[:, 2:-1]  # [B 3 V]
+    of_tokens = np.take_along_axis(log_probs, tokens[:, :, None], axis=2)[:, :, 0]
+    expected = [row[:length].sum() for row, length in zip(of_tokens, lengths, strict=True)]
+    np.testing.assert_allclose(np.reshape(found.scores, B), expected, atol=1e-5)
+    others = jax.nn.log_softmax(compiled(MODEL)(params, np.concatenate([prompts[:, :-1], 0 * prompts[:, :1]], axis=1)))
+    assert np.abs(others[:, 2] - log_probs[:, 0]).max() > 1e-2  # the last token of a prefix makes a difference
 
 
 def test_a_cache_makes_room_for_its_prefix_and_grows(params):
