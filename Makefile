@@ -5,7 +5,7 @@ EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: reverse anomaly translate check test lint types fast-tests faults bench docs tensorboard screenshots clean
+.PHONY: reverse anomaly translate language-model check test lint types fast-tests faults bench docs tensorboard screenshots clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -15,6 +15,9 @@ anomaly: $(READY)
 
 translate: $(READY)
 	$(BIN)/python experiments/translate.py $(ARGS)
+
+language-model: $(READY)
+	$(BIN)/python experiments/language_model.py $(ARGS)
 
 # Everything but the slow tests, in under a minute.
 check: $(READY)

@@ -200,6 +200,8 @@ def test_the_code_on_models_runs(root):
     assert names["dates"].predict(["March 3, 2004", "3. Januar 2017"]) == ["2004-03-03", "2017-01-03"]
     assert names["seen"].maps["cross"][-1].shape == (4, 11, 14)  # start and 10 characters, 14 characters
     assert names["tokens"].shape == (2, 9)
+    assert names["next_bytes"].shape == (2, 8, 256)
+    assert names["continued"].shape == (2, 24)
     for name in ("maps.png", "cross.png"):
         assert (root / name).read_bytes().startswith(b"\x89PNG")
 

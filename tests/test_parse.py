@@ -302,7 +302,7 @@ def test_help_wins_over_a_mistake_beside_it(capsys):
     assert "numbers in a sequence" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("script", ["reverse.py", "anomaly.py", "translate.py"])
+@pytest.mark.parametrize("script", ["reverse.py", "anomaly.py", "translate.py", "language_model.py"])
 def test_the_help_of_each_experiment_lists_its_flags_without_residue(script):
     text = call(script, "--help").stdout
     assert "InputError" not in text

@@ -6,7 +6,7 @@ A Transformer block is two or three sub-layers (attention, feed-forward), each i
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, TypeVarTuple, overload
 
 import flax.linen as nn
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import MultiheadAttention, head_width
@@ -30,6 +30,7 @@ from transformer_jax.nn.taps import Tapped
 REMAT_POLICIES = {"dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims, "all": None}
 More = TypeVarTuple("More")
 Model = TypeVar("Model", bound=nn.Module)
+Cache = TypeVar("Cache")
 
 
 class SettingsModule(Tapped):
@@ -269,6 +270,26 @@ class Stack(SettingsModule):
         )
         of_layers = [jax.tree.map(operator.itemgetter(layer), maps) for layer in range(self.num_layers)]
         return output, checked_weights(of_layers, return_attention)
+
+    def run_steps(
+        self, x: ArrayLike, caches: Sequence[Cache], position: Int[ArrayLike, ""], *arrays: Any
+    ) -> tuple[Array, list[Cache]]:
+        """Run each block's `step` with its cache, then the norm: for positions of which the earlier ones are cached.
+
+        Args:
+            x: `[B, T, D]`, the new positions.
+            caches: of the blocks.
+            position: index of the first new one.
+            *arrays: further arguments, the same for all blocks.
+
+        Returns:
+            `[B, T, D]` as after the norm, and the caches with the new positions.
+        """
+        updated = []
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x, cache = layer.step(x, cache, position, *arrays)
+            updated.append(cache)
+        return self.normalize(x), updated
 
     def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
         """Apply the norm after the last block, where there is one."""

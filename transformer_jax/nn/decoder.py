@@ -12,7 +12,7 @@ from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.attention_rows import AttentionRows, ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.checks import check_sequence
-from transformer_jax.nn.position_masks import Causal
+from transformer_jax.nn.position_masks import causal_and
 
 OfTarget = TypeVar("OfTarget")
 OfMemory = TypeVar("OfMemory")
@@ -166,8 +166,8 @@ class TransformerDecoder(Stack):
             `[B, T, D]`, with `return_attention` a pair of it and the list of the L blocks' weights.
         """
         check_sequence("x", x, self.input_dim)
-        causal = Causal() if mask is None else Causal() & mask
-        x, attention_maps = self.run(x, memory, causal, memory_mask, train=train, return_attention=return_attention)
+        masks = causal_and(mask), memory_mask
+        x, attention_maps = self.run(x, memory, *masks, train=train, return_attention=return_attention)
         x = self.normalize(x)
         return (x, attention_maps) if return_attention else x
 
@@ -179,11 +179,7 @@ class TransformerDecoder(Stack):
         memory_mask: Masks | None = None,
     ) -> tuple[Float[Array, "B T D"], list[BlockCache]]:
         """Run every block for T more positions: the result of `__call__` there, at the cost of these positions."""
-        updated = []
-        for layer, cache in zip(self.layers, caches, strict=True):
-            x, cache = layer.step(x, cache, position, memory_mask)
-            updated.append(cache)
-        return self.normalize(x), updated
+        return self.run_steps(x, caches, position, memory_mask)
 
     def empty_caches(self, memory: Float[ArrayLike, "B S D"], length: int) -> list[BlockCache]:
         """Cache of each block before the first of at most `length` positions."""

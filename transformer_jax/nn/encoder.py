@@ -1,7 +1,9 @@
 """Transformer encoder: blocks of self-attention and feed-forward, stacked."""
 
-from typing import Literal, overload
+from collections.abc import Callable
+from typing import ClassVar, Literal, TypeVar, overload
 
+import flax.linen as nn
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
@@ -10,6 +12,8 @@ from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.attention_rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.checks import check_sequence
+
+OfKeys = TypeVar("OfKeys")
 
 
 class EncoderBlock(Block):
@@ -29,8 +33,10 @@ class EncoderBlock(Block):
         model = TransformerPredictor(32, num_classes=10, num_heads=4, num_layers=2, block=ParallelBlock)
     """
 
+    looks_ahead: ClassVar[bool] = True  # whether a position may see later ones
+
     def setup(self) -> None:
-        self.self_attn = self.self_attention()
+        self.self_attn = self.self_attention(looks_ahead=self.looks_ahead)
         self.self_attn_residual = self.residual()
         self.feed_forward = self.position_wise()
         self.feed_forward_residual = self.residual()
@@ -53,13 +59,19 @@ class EncoderBlock(Block):
                 `AttentionRows(queries, heads)`.
         """
         check_sequence("x", x, self.input_dim)
-        x, attention = self.self_attn_residual(
+        x, attention = self.sublayers(
             x,
             lambda h: self.self_attn.attend_from(h, mask=mask, train=train, return_attention=return_attention),
             train=train,
         )
-        x = self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train)
         return x if attention is None else (x, attention)
+
+    def sublayers(
+        self, x: Float[ArrayLike, "B T D"], attend: Callable[[Array], tuple[Array, OfKeys]], *, train: bool
+    ) -> tuple[Float[Array, "B T D"], OfKeys]:
+        """Run the two sub-layers; returns the output and the second result of the attention."""
+        x, of_keys = self.self_attn_residual(x, attend, train=train)
+        return self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train), of_keys
 
 
 class TransformerEncoder(Stack):
@@ -95,9 +107,14 @@ class TransformerEncoder(Stack):
             `[B, T, D]`, with `return_attention` a pair of it and the list of the L layers' weights `[B, H, T, T]`.
         """
         check_sequence("x", x, self.input_dim)
-        x, attention_maps = self.run(x, mask, train=train, return_attention=return_attention)
+        x, attention_maps = self.run(x, self.visible(mask), train=train, return_attention=return_attention)
         x = self.normalize(x)
         return (x, attention_maps) if return_attention else x
+
+    @nn.nowrap
+    def visible(self, mask: Masks | None) -> Masks | None:
+        """The mask with which the blocks are run, made of the one that was given."""
+        return mask
 
     def get_attention_maps(
         self,

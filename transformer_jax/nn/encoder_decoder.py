@@ -1,6 +1,5 @@
 """Encoder-decoder Transformer of "Attention Is All You Need" (Vaswani et al. 2017)."""
 
-import math
 from typing import Literal, NamedTuple, overload
 
 import flax.linen as nn
@@ -18,6 +17,7 @@ from transformer_jax.nn.checks import as_array, check_position, check_sequence, 
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.embedding import embedded, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.plain import fitted
 
@@ -97,14 +97,10 @@ class Transformer(SettingsModule):
         self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)  # of both sequences
         self.embedding_dropout = Dropout(self.settings.dropout_prob)
         if self.source_vocabulary_size is not None:
-            self.source_embedding = self._embedding(self.source_vocabulary_size)
+            self.source_embedding = token_embedding(self.source_vocabulary_size, self.model_dim)
         if self.target_vocabulary_size is not None and not self.tie_embeddings:
-            self.target_embedding = self._embedding(self.target_vocabulary_size)
+            self.target_embedding = token_embedding(self.target_vocabulary_size, self.model_dim)
             self.output_layer = Dense(self.target_vocabulary_size)
-
-    def _embedding(self, size: int) -> nn.Embed:
-        # `_embed` multiplies by √D, so that tokens start as large as the positions that are added to them.
-        return nn.Embed(size, self.model_dim, embedding_init=nn.initializers.normal(1 / math.sqrt(self.model_dim)))
 
     @overload
     def __call__(
@@ -243,7 +239,7 @@ class Transformer(SettingsModule):
                 traced values are not checked.
         """
         self._check_tokens("target", tokens, "[B]")
-        x = self._embedding_of("target_embedding")(jnp.asarray(tokens)[:, None]) * math.sqrt(self.model_dim)  # [B 1 D]
+        x = embedded(self._embedding_of("target_embedding"), jnp.asarray(tokens)[:, None])  # [B 1 D]
         length = cache.blocks[0].target.key.shape[2]
         check_position(position, length)
         if self.positional_encoding is not None:
@@ -317,7 +313,7 @@ class Transformer(SettingsModule):
             check_sequence(name, sequence, self.model_dim)
             return self.tap(f"{name}_embeddings", jnp.asarray(sequence), "B T D")
         self._check_tokens(name, sequence, "[B, T]")
-        x = self._embedding_of(f"{name}_embedding")(jnp.asarray(sequence)) * math.sqrt(self.model_dim)
+        x = embedded(self._embedding_of(f"{name}_embedding"), jnp.asarray(sequence))
         if self.positional_encoding is not None:
             x = self.positional_encoding(x)
         return self.tap(f"{name}_embeddings", self.embedding_dropout(x, train=train), "B T D")
