@@ -1,0 +1,1 @@
+"""Activations of models: seen, changed and explained."""
