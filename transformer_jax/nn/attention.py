@@ -22,12 +22,14 @@ from transformer_jax.nn.heads import check_kv_heads
 from transformer_jax.nn.heads import head_width as head_width
 from transformer_jax.nn.layer_keys import dropout_key
 from transformer_jax.nn.plain import scaled_dot_product as scaled_dot_product
+from transformer_jax.nn.plain import tapped_attention
 from transformer_jax.nn.position_kinds import NoPositions, Positions
 from transformer_jax.nn.position_masks import Causal
 from transformer_jax.nn.score_block import Start
+from transformer_jax.nn.taps import Tapped
 
 
-class MultiheadAttention(nn.Module):
+class MultiheadAttention(Tapped):
     """Multi-head attention: `Concat(head_1 … head_H) W_O`, `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`.
 
     Queries are computed from `x`; keys and values from `memory`, or from `x` if there is none (self-attention).
@@ -191,18 +193,42 @@ class MultiheadAttention(nn.Module):
         if self.qk_norm is not None:
             query = self.query_norm(query)
         length = memory.key.shape[2] if self.positions.is_in_attention else None
-        result = dot_product_attention(
-            self._turned(query, first, length),
-            memory.key,
-            memory.value,
+        query = self.tap("queries", self._turned(query, first, length), "B H T d")
+        key = self.tap("keys", memory.key, "B Hkv S d")
+        value = self.tap("values", memory.value, "B Hkv S d")
+        operands = query, key, value, mask, self._biased(bias, first)
+        values, attention = self._values(*operands, dropout, return_attention)
+        output = self.output_proj(self._join_heads(self.tap("head_outputs", values, "B H T d")))
+        return self.tap("output", output, "B T D"), attention
+
+    @nn.nowrap  # so that profiles name its operations as those of `attend`
+    def _values(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Masks | None,
+        bias: Biases | None,
+        dropout: AttentionDropout | None,
+        return_attention: bool,
+    ) -> tuple[Float[Array, "B H T d"], Float[Array, "B H T S"] | None]:
+        """Each head's output, and the weights if asked for; plain attention where an inspected pass needs them."""
+        attention: Array | None
+        if self.is_asked("logits", "weights"):
+            values, attention = tapped_attention(query, key, value, mask, bias, dropout, self.tap)
+            return values, attention if return_attention else None
+        result: Any = dot_product_attention(
+            query,
+            key,
+            value,
             mask,
-            self._biased(bias, first),
+            bias,
             dropout=dropout,
             implementation=self.implementation,
             return_attention=return_attention,
         )
         values, attention = result if return_attention else (result, None)
-        return self.output_proj(self._join_heads(values)), attention
+        return values, attention
 
     def extend(
         self, x: Float[ArrayLike, "B T D"], cache: KeyValue, position: Int[ArrayLike, ""]

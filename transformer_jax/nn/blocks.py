@@ -24,13 +24,14 @@ from transformer_jax.nn.block_settings import Remat as Remat
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.layer_keys import DropoutKeys, drawing_from
 from transformer_jax.nn.layer_scan import LAYER_INPUT, LAYERS, record_scanned_stack, scan_layers, stack
+from transformer_jax.nn.taps import Tapped
 
 REMAT_POLICIES = {"dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims, "all": None}
 More = TypeVarTuple("More")
 Model = TypeVar("Model", bound=nn.Module)
 
 
-class SettingsModule(nn.Module):
+class SettingsModule(Tapped):
     """Module with the fields `settings: BlockSettings` and `dropout_prob`, a shorthand for `settings.dropout_prob`.
 
     After construction the two agree. Where both are given, `settings` may leave its `dropout_prob` at 0.
@@ -65,7 +66,7 @@ class SettingsModule(nn.Module):
         return super().clone(**updates)
 
 
-class Residual(nn.Module):
+class Residual(Tapped):
     """Residual connection around a sub-layer f, with its dropout and its norm.
 
     Post-norm (Vaswani et al. 2017): `Norm(x + Dropout(f(x)))`.
@@ -108,6 +109,7 @@ class Residual(nn.Module):
         y = jnp.asarray(x) + self.dropout(output, train=train)
         if not self.settings.norm_first:
             y = self.norm(y)
+        y = self.tap("after", y, "B T D")
         return (y, *more) if isinstance(result, tuple) else y
 
 
@@ -215,14 +217,15 @@ class Stack(SettingsModule):
             The last block's output, and the attention weights of each, as the block gives them; None where they were
             not asked for.
         """
-        if self.settings.scan_layers and self.num_layers > 0 and not self.is_initializing():
+        is_inspected = self.is_asked()  # activations of each layer cannot come out of a loop in the program
+        if self.settings.scan_layers and self.num_layers > 0 and not self.is_initializing() and not is_inspected:
             return self._scan(x, *arrays, train=train, return_attention=return_attention)
 
         def run_block(layer: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, Any]:  # flags are no arrays
             result = layer(x, *arrays, train=train, return_attention=return_attention)
             return result if return_attention else (result, None)
 
-        is_remat = train and self.settings.remat != "none"
+        is_remat = train and self.settings.remat != "none" and not is_inspected
         if is_remat:
             run_block = nn.remat(run_block, policy=REMAT_POLICIES[self.settings.remat])
         attention_maps = []
@@ -264,4 +267,4 @@ class Stack(SettingsModule):
     def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
         """Apply the norm after the last block, where there is one."""
         wanted = self.settings.norm_first if self.final_norm is None else self.final_norm
-        return self.norm(x) if wanted else jnp.asarray(x)
+        return self.tap("output", self.norm(x) if wanted else jnp.asarray(x), "B T D")

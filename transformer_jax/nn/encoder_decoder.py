@@ -241,6 +241,7 @@ class Transformer(SettingsModule):
         check_position(position, length)
         if self.positional_encoding is not None:
             x = self.positional_encoding.at(x, position, length=length)
+        x = self.tap("target_embeddings", x, "B T D")
         x, blocks = self.decoder.step(x, cache.blocks, position, cache.source_mask)
         return self._project(x)[:, 0], DecodingCache(blocks, cache.source_mask)
 
@@ -282,12 +283,12 @@ class Transformer(SettingsModule):
     def _embed(self, sequence: Target, name: str, *, train: bool) -> Float[Array, "B T D"]:
         if not jnp.issubdtype(as_array(name, sequence).dtype, jnp.integer):
             check_sequence(name, sequence, self.model_dim)
-            return jnp.asarray(sequence)
+            return self.tap(f"{name}_embeddings", jnp.asarray(sequence), "B T D")
         self._check_tokens(name, sequence, "[B, T]")
         x = self._embedding_of(f"{name}_embedding")(jnp.asarray(sequence)) * math.sqrt(self.model_dim)
         if self.positional_encoding is not None:
             x = self.positional_encoding(x)
-        return self.embedding_dropout(x, train=train)
+        return self.tap(f"{name}_embeddings", self.embedding_dropout(x, train=train), "B T D")
 
     def _check_tokens(self, side: str, tokens: ArrayLike, shape: str, name: str | None = None) -> None:
         size: int | None = getattr(self, f"{side}_vocabulary_size")
@@ -302,4 +303,5 @@ class Transformer(SettingsModule):
     def _project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V_or_D"]:
         if self.target_vocabulary_size is None:
             return x
-        return self.source_embedding.attend(x) if self.tie_embeddings else self.output_layer(x)
+        logits = self.source_embedding.attend(x) if self.tie_embeddings else self.output_layer(x)
+        return self.tap("logits", logits, "B T V")

@@ -12,11 +12,12 @@ from transformer_jax.errors import check_sizes
 from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.taps import Tapped
 
 Activation = Callable[[Array], Array]
 
 
-class FeedForward(nn.Module):
+class FeedForward(Tapped):
     """`W_2 Dropout(activation(x W_1 + b_1)) + b_2` (Vaswani et al. 2017, equation 2).
 
     Raises:
@@ -36,9 +37,9 @@ class FeedForward(nn.Module):
         """Transform each position of `[B, T, D]` by itself."""
         check_sequence("x", x)
         x = jnp.asarray(x)
-        hidden = self.activation(Dense(self.dim_feedforward, name="expand")(x))  # [B T F]
+        hidden = self.tap("hidden", self.activation(Dense(self.dim_feedforward, name="expand")(x)), "B T F")
         hidden = Dropout(self.dropout_prob)(hidden, train=train)
-        return Dense(x.shape[-1], name="contract")(hidden)  # [B T D]
+        return self.tap("output", Dense(x.shape[-1], name="contract")(hidden), "B T D")
 
 
 class GatedFeedForward(FeedForward):
@@ -59,6 +60,6 @@ class GatedFeedForward(FeedForward):
         check_sequence("x", x)
         x = jnp.asarray(x)
         gate = self.activation(Dense(self.dim_feedforward, name="gate")(x))  # [B T F]
-        hidden = gate * Dense(self.dim_feedforward, name="expand")(x)
+        hidden = self.tap("hidden", gate * Dense(self.dim_feedforward, name="expand")(x), "B T F")
         hidden = Dropout(self.dropout_prob)(hidden, train=train)
-        return Dense(x.shape[-1], name="contract")(hidden)  # [B T D]
+        return self.tap("output", Dense(x.shape[-1], name="contract")(hidden), "B T D")

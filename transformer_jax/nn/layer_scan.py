@@ -1,6 +1,7 @@
 """A stack's layers as a loop in the program, over parameters that are stacked along a leading axis."""
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeAlias
@@ -123,3 +124,15 @@ def stack(layers: Sequence[Params]) -> Params:
     """The parameters of layers as one tree, each array with a leading axis of the layers."""
     stacked: Params = jax.tree.map(lambda *of_layers: jnp.stack(of_layers), *layers)
     return stacked
+
+
+def unstack(params: Params) -> Params:
+    """Parameters of a model in which no layers are stacked; those that are go apart under their names."""
+    unstacked: dict[str, Any] = {}
+    for name, part in params.items():
+        if name == LAYERS:
+            for layer in range(len(jax.tree.leaves(part)[0])):
+                unstacked[layer_name(layer)] = jax.tree.map(operator.itemgetter(layer), part)
+        else:
+            unstacked[name] = unstack(part) if isinstance(part, Mapping) else part
+    return unstacked

@@ -1,6 +1,7 @@
 """Plain attention: all weights `[..., T, S]` at once, which it returns too."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -15,12 +16,13 @@ from jaxtyping import Bool, Float, Shaped
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention_dropout import AttentionDropout, first_row, kept
 from transformer_jax.nn.attention_masks import AttentionMask, Masks
-from transformer_jax.nn.biases import AttentionBias
+from transformer_jax.nn.biases import AttentionBias, Biases, as_attention_bias
 from transformer_jax.nn.checks import as_array
 from transformer_jax.nn.masks import fit_mask
 from transformer_jax.nn.score_block import Range, ScoreBlock
 
 Logits = Float[Array, "... T S"]
+Tap = Callable[[str, Array, str], Array]  # `tap` of a module: name, activation, letters
 
 
 class PlainAttention(NamedTuple):
@@ -72,8 +74,12 @@ def plain_attention(
     dropout: AttentionDropout | None = None,
     *,
     with_log_sum_exp: bool = False,
+    tap: Tap | None = None,
 ) -> PlainAttention:
     """Attention of operands of one floating-point type; those of rank 4 and more may have fewer heads in `k` and `v`.
+
+    `tap` is that of a module: it is given the logits, after the bias and before the mask, and the weights. A pair
+    whose logit it makes -∞ is hidden as by a mask.
 
     Raises:
         InputError: a mask or a bias does not fit.
@@ -83,7 +89,10 @@ def plain_attention(
     seen = None if mask is None else fitted(mask, logits.shape)
     if bias is not None:
         logits = _biased(logits, bias)
-        finite = logits != -jnp.inf  # a bias may hide a key too
+    if tap is not None:
+        logits = tap("logits", logits, "B H T S")
+    if bias is not None or tap is not None:
+        finite = logits != -jnp.inf  # a bias may hide a key too, and so may a patch
         seen = finite if seen is None else seen & finite
     if seen is not None:
         # Finite, so that a row without any allowed key gives NaN neither here nor in the gradient.
@@ -94,8 +103,29 @@ def plain_attention(
     if dropout is not None and dropout.rate > 0:
         attention = jnp.where(_kept(dropout, logits.shape), attention / (1 - dropout.rate), 0)
     attention = attention.astype(v.dtype)
+    if tap is not None:
+        attention = tap("weights", attention, "B H T S")
     log_sum_exp = _log_sum_exp(logits, seen) if with_log_sum_exp else None
     return PlainAttention(_weighted(attention, v), attention, log_sum_exp)
+
+
+def tapped_attention(
+    q: Float[Array, "B H T d"],
+    k: Float[Array, "B Hkv S d"],
+    v: Float[Array, "B Hkv S d_v"],
+    mask: Masks | None,
+    bias: Biases | None,
+    dropout: AttentionDropout | None,
+    tap: Tap,
+) -> tuple[Float[Array, "B H T d_v"], Float[Array, "B H T S"]]:
+    """Values and weights of `dot_product_attention(…, implementation="plain")`, its logits and weights given to `tap`.
+
+    Raises:
+        InputError: a mask or a bias does not fit.
+    """
+    q, k, v = (jnp.asarray(x) for x in promote_dtype(q, k, v, dtype=None))  # to one floating type
+    result = plain_attention(q, k, v, mask, None if bias is None else as_attention_bias(bias), dropout, tap=tap)
+    return result.values, result.attention
 
 
 def _logits(q: Array, k: Array) -> Logits:

@@ -121,13 +121,14 @@ class TransformerPredictor(SettingsModule):
         x = self.input_layer(self.input_dropout(x, train=train))  # [B T D]
         if add_positional_encoding and self.positional_encoding is not None:
             x = self.positional_encoding(x)
+        x = self.tap("embeddings", x, "B T D")
         attention_maps = None
         if return_attention:
             x, attention_maps = self.encoder(x, mask, train=train, return_attention=True)
         else:
             x = self.encoder(x, mask, train=train)
         x = nn.relu(self.output_norm(self.output_hidden(x)))
-        logits = self.output_layer(self.output_dropout(x, train=train))  # [B T C]
+        logits = self.tap("logits", self.output_layer(self.output_dropout(x, train=train)), "B T C")
         return logits if attention_maps is None else (logits, attention_maps)
 
     def get_attention_maps(

@@ -1,0 +1,129 @@
+"""Activations of a pass by their names: listed, captured, patched."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+import flax.linen as nn
+import jax
+from jax import Array
+
+from transformer_jax.errors import InputError
+from transformer_jax.inspection.example_inputs import example_inputs
+from transformer_jax.inspection.inspected_pass import InspectedPass
+from transformer_jax.inspection.names import check_names
+from transformer_jax.inspection.patches import Change
+from transformer_jax.nn.layer_scan import unstack
+from transformer_jax.trees import Variables
+
+Captured = dict[str, Array]  # by name, in the order of the pass
+
+
+def capture(
+    model: nn.Module, variables: Variables, *inputs: Any, names: Sequence[str], **kwargs: Any
+) -> tuple[Any, Captured]:
+    """Run a model, and return its output with the activations of that very pass that have these names.
+
+    It is a pure function, for `jax.jit`, `jax.vmap` and `jax.grad`. What is not asked for is not computed: logits and
+    weights of an attention are made where one of them is asked for, and that attention then runs plain.
+
+    Args:
+        model: any Flax module; those of this package have the names that `activation_names` lists.
+        variables: as for the model's `apply`: `{"params": params}`.
+        *inputs: of the model.
+        names: names, or patterns of `fnmatch` such as `encoder.layers.*.attention.weights`.
+        **kwargs: of the model's call (`mask=…`), or of `apply`: `method="decode_step"` runs another method, `rngs=…`
+            has random keys.
+
+    Returns:
+        The output, and the activations by name, in the order of the pass.
+
+    Raises:
+        InputError: a name is unknown or there twice, or a pattern matches nothing.
+    """
+    return _run(model, variables, inputs, InspectedPass(check_names(names), {}), kwargs)
+
+
+@overload
+def patch(
+    model: nn.Module,
+    variables: Variables,
+    *inputs: Any,
+    patches: Mapping[str, Change],
+    names: None = None,
+    **kwargs: Any,
+) -> Any: ...
+@overload
+def patch(
+    model: nn.Module,
+    variables: Variables,
+    *inputs: Any,
+    patches: Mapping[str, Change],
+    names: Sequence[str],
+    **kwargs: Any,
+) -> tuple[Any, Captured]: ...
+
+
+def patch(
+    model: nn.Module,
+    variables: Variables,
+    *inputs: Any,
+    patches: Mapping[str, Change],
+    names: Sequence[str] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Run a model with some activations changed, and return its output.
+
+    Args:
+        model: as in `capture`.
+        variables: likewise.
+        *inputs: likewise.
+        patches: by name or pattern what the pass goes on with: a value of the activation's shape, a function of the
+            activation, a patch of `transformer_jax.inspection` such as `zero(heads=3)`, or a list of the latter two,
+            one after another. Where several names and patterns fit, they act in their order.
+        names: activations of the patched pass that are captured too.
+        **kwargs: as in `capture`.
+
+    Returns:
+        The output; with `names` a pair of it and the activations by name.
+
+    Raises:
+        InputError: as in `capture`; or a patch has another shape, or a head or a position is not there.
+    """
+    if not isinstance(patches, Mapping):
+        raise InputError(f"patches is {patches!r}; it must be a dictionary from names or patterns to changes")
+    output, captured = _run(model, variables, inputs, InspectedPass(check_names(names or ()), patches), kwargs)
+    return output if names is None else (output, captured)
+
+
+def activation_names(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, str]:
+    """Names of all activations of a pass, in its order, with the letters of their axes: "B H T S".
+
+    Axes of modules that are not of this package have their sizes. Nothing is computed.
+
+    Args:
+        model: as in `capture`.
+        *inputs: of the model, or their shapes and types; models of this package need none.
+        **kwargs: as in `capture`.
+
+    Raises:
+        InputError: inputs are needed, as the model is of another package.
+    """
+    inspected = InspectedPass(("*",), {})
+
+    def run(*inputs: Any) -> None:
+        keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+        variables = model.init(keys, *inputs, **kwargs)
+        with nn.intercept_methods(inspected.intercept):
+            model.apply(variables, *inputs, rngs={"dropout": keys["dropout"]}, **kwargs)
+
+    jax.eval_shape(run, *(inputs or example_inputs(model)))
+    return inspected.letters
+
+
+def _run(
+    model: nn.Module, variables: Variables, inputs: tuple[Any, ...], inspected: InspectedPass, kwargs: dict[str, Any]
+) -> tuple[Any, Captured]:
+    with nn.intercept_methods(inspected.intercept):
+        output = model.apply(unstack(variables), *inputs, **kwargs)
+    inspected.check()
+    return output, inspected.captured

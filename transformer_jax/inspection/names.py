@@ -1,0 +1,93 @@
+"""Names of activations: made of a module's path and of the name that the module gives; chosen by patterns."""
+
+import difflib
+import fnmatch
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from transformer_jax.errors import InputError
+
+# Names of modules that are longer in an activation's name.
+ALIASES = {"self_attn": "attention", "cross_attn": "cross_attention"}
+RESIDUAL = "_residual"  # end of the name of a residual connection
+
+
+def activation_name(path: Iterable[str], name: str) -> str:
+    """Name of an activation that the module at a path of Flax's calls `name`.
+
+    `encoder/layers_0/self_attn` and `weights` make `encoder.layers.0.attention.weights`. What belongs to a residual
+    connection is named after its sub-layer: `encoder/layers_0/self_attn_residual` and `after` make
+    `encoder.layers.0.after_attention`; its norm's `scale` is `encoder.layers.0.attention_norm.scale`.
+    """
+    parts: list[str] = []
+    sublayer = ""  # whose residual connection the part before this one is
+    for part in (*path, name):
+        if sublayer:
+            parts.append({"after": f"after_{sublayer}", "norm": f"{sublayer}_norm"}.get(part, part))
+            sublayer = ""
+        elif part.endswith(RESIDUAL) and part != RESIDUAL:
+            sublayer = part.removesuffix(RESIDUAL)
+            sublayer = ALIASES.get(sublayer, sublayer)
+        else:
+            parts.append(part.replace("_", ".") if is_layer(part) else ALIASES.get(part, part))
+    return ".".join(parts)
+
+
+def is_layer(part: str) -> bool:
+    """Whether this part of a path is that of a layer, `layers_3`."""
+    return re.fullmatch(r"layers_\d+", part) is not None
+
+
+class Numbered:
+    """Names of one pass: the second activation of the same name, as of a module that is called twice, ends in `.2`."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def next(self, name: str) -> str:
+        """The name of the next activation that would be called `name`."""
+        count = self._counts[name]
+        return f"{name}.{count + 1}" if count else name
+
+    def count(self, name: str) -> None:
+        """Go on to the one after it."""
+        self._counts[name] += 1
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a name is this one, or fits this pattern of `fnmatch`, in which `*` stands for dots too."""
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+
+
+def check_found(pattern: str, names: Collection[str]) -> None:
+    """Raise an `InputError` if no name fits a name or pattern; it has the nearest ones.
+
+    Args:
+        pattern: a name, or a pattern.
+        names: all names of the pass.
+    """
+    if any(matches(name, pattern) for name in names):
+        return
+    what = "matches no activation" if set(pattern) & set("*?[") else "is no activation"
+    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5) or list(names)[:3]
+    raise InputError(
+        f"{pattern!r} {what} of this pass; the nearest are {', '.join(near)}; activation_names(model) lists all"
+    )
+
+
+def check_names(names: object) -> tuple[str, ...]:
+    """The names or patterns that a caller asked for.
+
+    Raises:
+        InputError: they are no list of strings, or one is there twice.
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputError(f"names is {names!r}; it must be a list of names or patterns")
+    names = tuple(names)
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"names holds {name!r}; it must hold names or patterns")
+        if names.count(name) > 1:
+            raise InputError(f"names holds {name!r} twice")
+    return names
