@@ -246,8 +246,13 @@ def test_the_code_on_attention_prints_what_the_page_shows(root, capsys):
     assert [of_layer.shape for of_layer in names["maps"]] == 2 * [(1, 1, 3, 600)]
 
 
+def test_the_code_on_circuits_prints_what_it_says(tmp_path, capsys):
+    run_page("docs/circuits.md", tmp_path)
+    assert capsys.readouterr().out == "1.0 1.0\n"
+
+
 def test_other_pages_have_no_code_of_python():
-    pages = "attention", "models", "inspection", "new_task", "fine_tuning", "pytorch_export"
+    pages = "attention", "models", "inspection", "new_task", "fine_tuning", "pytorch_export", "circuits"
     run = {"README.md", *(f"docs/{name}.md" for name in pages)}
     assert {page for page in PAGES if blocks_of(page, "python")} == run
 

@@ -19,6 +19,14 @@ from .errors import InputError as InputError
 from .inspection.activations import activation_names as activation_names
 from .inspection.activations import capture as capture
 from .inspection.activations import patch as patch
+from .inspection.circuits.circuit import Circuit as Circuit
+from .inspection.circuits.dyck import dyck_circuit as dyck_circuit
+from .inspection.circuits.histogram import histogram_circuit as histogram_circuit
+from .inspection.circuits.induction import induction_circuit as induction_circuit
+from .inspection.circuits.reverse import reverse_circuit as reverse_circuit
+from .inspection.circuits.scores import HeadScore as HeadScore
+from .inspection.circuits.scores import score_heads as score_heads
+from .inspection.circuits.sort import sort_circuit as sort_circuit
 from .nn.attention import MultiheadAttention as MultiheadAttention
 from .nn.attention_dropout import AttentionDropout as AttentionDropout
 from .nn.attention_masks import AttentionMask as AttentionMask
