@@ -14,6 +14,11 @@ from .decoding.token_by_token import Decoded as Decoded
 from .decoding.token_by_token import greedy_decode as greedy_decode
 from .decoding.token_by_token import sample as sample
 from .errors import InputError as InputError
+from .inspection.ablation import Ablation as Ablation
+from .inspection.ablation import ablate_heads as ablate_heads
+from .inspection.ablation import ablation_table as ablation_table
+from .inspection.ablation import mean_head_outputs as mean_head_outputs
+from .inspection.activation_patching import patch_activations as patch_activations
 from .inspection.activations import activation_names as activation_names
 from .inspection.activations import capture as capture
 from .inspection.activations import patch as patch
@@ -25,6 +30,8 @@ from .inspection.circuits.reverse import reverse_circuit as reverse_circuit
 from .inspection.circuits.scores import HeadScore as HeadScore
 from .inspection.circuits.scores import score_heads as score_heads
 from .inspection.circuits.sort import sort_circuit as sort_circuit
+from .inspection.logit_attribution import attribute_logits as attribute_logits
+from .inspection.logit_lens import logit_lens as logit_lens
 from .nn.attention import MultiheadAttention as MultiheadAttention
 from .nn.attention_dropout import AttentionDropout as AttentionDropout
 from .nn.attention_masks import AttentionMask as AttentionMask

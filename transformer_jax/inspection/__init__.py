@@ -3,9 +3,16 @@
 Imports `trained` and the wings below it.
 """
 
+from transformer_jax.inspection.ablation import Ablation as Ablation
+from transformer_jax.inspection.ablation import ablate_heads as ablate_heads
+from transformer_jax.inspection.ablation import ablation_table as ablation_table
+from transformer_jax.inspection.ablation import mean_head_outputs as mean_head_outputs
+from transformer_jax.inspection.activation_patching import patch_activations as patch_activations
 from transformer_jax.inspection.activations import activation_names as activation_names
 from transformer_jax.inspection.activations import capture as capture
 from transformer_jax.inspection.activations import patch as patch
+from transformer_jax.inspection.logit_attribution import attribute_logits as attribute_logits
+from transformer_jax.inspection.logit_lens import logit_lens as logit_lens
 from transformer_jax.inspection.patches import Patch as Patch
 from transformer_jax.inspection.patches import add as add
 from transformer_jax.inspection.patches import knock_out as knock_out
