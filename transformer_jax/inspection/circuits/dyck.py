@@ -27,8 +27,8 @@ PARTNER: Place = (1, 2)  # with two kinds of brackets
 def dyck_circuit(max_length: int = 8, kinds: int = 1, *, seed: int | None = None) -> Circuit:
     """Write a causal model that says of each prefix of brackets whether it is balanced, open or broken.
 
-    The words of one kind are the language Dyck-1, those of two kinds Dyck-2, in which `([)]` is broken (Weiss et al.
-    2021, section 5, count the kinds independently of each other; here they nest).
+    The words of one kind are the language Dyck-1, those of two kinds Dyck-2, in which `([)]` is broken. To give each
+    prefix one of three classes is the task Dyck-PTF of Weiss et al. 2021.
 
     Layer 0, head 1, the counter: attends to all brackets so far with the same weight, whatever their number; opening
     ones count +1 and closing ones -1. The feed-forward looks up the depth, and whether it is below 0, a mistake.

@@ -10,7 +10,7 @@ from transformer_jax.inspection.circuits.sampling import draw_after_begin
 
 
 def histogram_circuit(max_length: int = 8, num_tokens: int = 5, *, seed: int | None = None) -> Circuit:
-    """Write a model that counts, for each token, how often it stands in the sequence (Weiss et al. 2021, section 3).
+    """Write a model that counts, for each token, how often it stands in the sequence (Weiss et al. 2021).
 
     Layer 0, head 1: a token attends to all that are equal to it and to `BOS`, whose part is then 1 / (count + 1). The
     feed-forward of the layer looks the count up. `BOS` itself counts 0. The rest is idle.

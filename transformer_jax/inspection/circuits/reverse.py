@@ -10,7 +10,7 @@ from transformer_jax.inspection.circuits.sampling import draw_uniformly
 
 
 def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = None) -> Circuit:
-    """Write a model that gives a sequence backwards (Weiss et al. 2021, section 3).
+    """Write a model that gives a sequence backwards (Weiss et al. 2021).
 
     Layer 1, head 2: position i attends to position T - 1 - i and copies its token. The rest is idle.
 

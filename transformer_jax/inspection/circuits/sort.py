@@ -10,7 +10,7 @@ from transformer_jax.inspection.circuits.sampling import draw_after_begin
 
 
 def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None = None) -> Circuit:
-    """Write a model that sorts the numbers behind `BOS` (Weiss et al. 2021, section 3).
+    """Write a model that sorts the numbers behind `BOS` (Weiss et al. 2021).
 
     Layer 0, head 2: a number attends to all smaller ones and to `BOS`, whose part is then 1 / (rank + 1); the
     feed-forward of the layer looks the rank up. Layer 1, head 0: position i attends to the numbers with the greatest
