@@ -22,6 +22,8 @@ from .inspection.activation_patching import patch_activations as patch_activatio
 from .inspection.activations import activation_names as activation_names
 from .inspection.activations import capture as capture
 from .inspection.activations import patch as patch
+from .inspection.attention_flow import attention_flow as attention_flow
+from .inspection.attention_rollout import attention_rollout as attention_rollout
 from .inspection.circuits.circuit import Circuit as Circuit
 from .inspection.circuits.dyck import dyck_circuit as dyck_circuit
 from .inspection.circuits.histogram import histogram_circuit as histogram_circuit
@@ -30,8 +32,16 @@ from .inspection.circuits.reverse import reverse_circuit as reverse_circuit
 from .inspection.circuits.scores import HeadScore as HeadScore
 from .inspection.circuits.scores import score_heads as score_heads
 from .inspection.circuits.sort import sort_circuit as sort_circuit
+from .inspection.gradient_attention import gradient_attention as gradient_attention
+from .inspection.head_scores import induction_scores as induction_scores
+from .inspection.head_scores import previous_token_scores as previous_token_scores
+from .inspection.linear_probe import Probe as Probe
+from .inspection.linear_probe import linear_probe as linear_probe
 from .inspection.logit_attribution import attribute_logits as attribute_logits
 from .inspection.logit_lens import logit_lens as logit_lens
+from .inspection.path_patching import patch_path as patch_path
+from .inspection.representation_similarity import cka_table as cka_table
+from .inspection.representation_similarity import linear_cka as linear_cka
 from .nn.attention import MultiheadAttention as MultiheadAttention
 from .nn.attention_dropout import AttentionDropout as AttentionDropout
 from .nn.attention_masks import AttentionMask as AttentionMask

@@ -41,7 +41,7 @@ def ablate_heads(
 ) -> HeadTable:
     """A metric of the output with each head ablated, one at a time (Michel et al. 2019, section 3.2).
 
-    Its mask ξ_h in their section 2.3 is 0. A pure function, for `jax.jit`.
+    A pure function, for `jax.jit`.
 
     Args:
         model: as in `transformer_jax.capture`.

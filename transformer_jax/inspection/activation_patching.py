@@ -29,7 +29,7 @@ def patch_activations(
     """How much of a metric each clean activation restores in a corrupted pass, one place at a time.
 
     Restored is `(m(patched) - m(corrupted)) / (m(clean) - m(corrupted))`: 0 where the activation changes nothing, 1
-    where it alone brings the clean answer back (Wang et al. 2023, section 3.1, "activation patching"). With an input of
+    where it alone brings the clean answer back (Wang et al. 2023). With an input of
     noisy embeddings as the corrupted one it is the causal tracing of Meng et al. 2022, section 2.1: give the same
     inputs twice, and `corruption={"embeddings": add(noise)}`.
 

@@ -60,14 +60,19 @@ def activations(call: Callable[[], Any], pattern: str = "*") -> list[Activation]
     Raises:
         InputError: the pattern fits none.
     """
-    of_pass = InspectedPass((pattern,), {})
+    letters: dict[str, str] = {}
 
     def captured() -> dict[str, Array]:
+        of_pass = InspectedPass((pattern,), {})
         with nn.intercept_methods(of_pass.intercept):
             call()
         of_pass.check()
+        letters.update(of_pass.letters)
         return of_pass.captured
 
     shapes = jax.eval_shape(captured)
-    of_asked = [(name, letters) for name, letters in of_pass.letters.items() if matches(name, pattern)]
-    return [Activation(name, tuple(letters.split()), shapes[name].shape) for name, letters in of_asked]
+    return [
+        Activation(name, tuple(of_name.split()), shapes[name].shape)
+        for name, of_name in letters.items()
+        if matches(name, pattern)
+    ]
