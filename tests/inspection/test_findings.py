@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from inside import accuracy_without, date_pairs, digit_sets, edges_between, mirrored, swap_rate
 
+from inside import accuracy_without, date_pairs, digit_sets, edges_between, mirrored, swap_rate
 from transformer_jax import ablation_table, load_run
 from transformer_jax.data.loader import make_loader
 from transformer_jax.tasks.reverse import ReverseDataset

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 from jaxtyping import Bool, Float
 
 from transformer_jax.errors import InputError
@@ -107,7 +108,7 @@ def _kept(value: Array, axis: int | None, is_there: Bool[Array, " heads"]) -> Ar
 def _biases(params: Params) -> Params:
     """Parameters of which only the biases are left, and the others are zero."""
 
-    def bias(path: tuple[Any, ...], leaf: Array) -> Array:
+    def bias(path: tuple[Any, ...], leaf: ArrayLike) -> Array:
         return jnp.asarray(leaf) if path[-1].key == "bias" else jnp.zeros_like(leaf)
 
     biases: Params = jax.tree_util.tree_map_with_path(bias, params)
