@@ -5,7 +5,7 @@ EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: reverse anomaly translate check test lint types fast-tests faults bench docs tensorboard screenshots inside clean
+.PHONY: reverse anomaly translate language-model check test lint types fast-tests faults bench docs tutorial tensorboard screenshots inside clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -15,6 +15,9 @@ anomaly: $(READY)
 
 translate: $(READY)
 	$(BIN)/python experiments/translate.py $(ARGS)
+
+language-model: $(READY)
+	$(BIN)/python experiments/language_model.py $(ARGS)
 
 # Everything but the slow tests, in under a minute.
 check: $(READY)
@@ -43,8 +46,12 @@ bench: $(READY)
 
 # The site of docs/, in site/; a broken link is an error.
 docs: $(READY)
-	test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -c "import mkdocs_jupyter" 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/mkdocs build --strict $(ARGS)
+
+# Runs docs/tutorial.ipynb and stores what its cells put out, which the site shows.
+tutorial: $(READY)
+	PYTHONPATH=tests $(BIN)/python docs/make_tutorial.py
 
 tensorboard: $(READY)
 	$(BIN)/tensorboard --logdir checkpoints

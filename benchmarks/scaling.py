@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
+from transformer_jax.nn.blockwise import MASKED_BLOCK
+from transformer_jax.nn.dot_product import MIN_BLOCKWISE_LOGITS
 from transformer_jax.training.throughput import PEAK_FLOPS
 
 
@@ -109,13 +111,12 @@ class Case(NamedTuple):
 
         State: parameters and Adam's two means in float32. Exchanges in bfloat16: parameters are gathered in the forward
         and in the backward pass, gradients summed and scattered, their parts summed over `data`. FLOPs: the forward
-        pass twice and the backward pass, 8 for each token and parameter but the embedding's; attention has 4 T D of
-        them in a forward pass for each token and layer, the positions that the mask takes away included.
+        pass twice and the backward pass, 8 for each token and parameter but the embedding's, and `attention_flops`.
         """
         size, count = SIZES[self.model], self.parameters
         parts, copies = (self.fsdp - 1) / self.fsdp, (self.data - 1) / self.data
         multiplied = count - size.vocab_size * size.model_dim
-        attention = 16 * size.num_layers * size.seq_len * size.model_dim
+        attention = attention_flops(size.seq_len) * size.num_layers * size.model_dim
         return {
             "state": 12 * count / self.fsdp,
             "all-gather": 2 * 2 * count * parts,
@@ -128,10 +129,22 @@ class Case(NamedTuple):
     def seconds(self) -> dict[str, float]:
         """Of computing, and of sending on the two kinds of links, each alone."""
         return {
-            "compute": self.compiled["flops"] / (H100.flops * UTILISATION),
+            "compute": self.arithmetic["flops"] / (H100.flops * UTILISATION),
             "in host": self.sent("", where="in a host") / H100.in_host,
             "between hosts": self.sent("", "through_port", "between hosts") / H100.between_hosts,
         }
+
+
+def attention_flops(length: int) -> float:
+    """FLOPs of causal attention for each token, layer and unit of the width, forward twice and backward once.
+
+    A product of all queries and keys has 2 T. Plain attention has two in a forward and four in a backward pass,
+    blockwise attention, which computes logits again, five; of its blocks it leaves out those above the diagonal.
+    """
+    if length**2 < MIN_BLOCKWISE_LOGITS:
+        return (2 * 2 + 4) * 2 * length
+    num_blocks = -(-length // MASKED_BLOCK[0])
+    return (2 * 2 + 5) * 2 * length * (num_blocks + 1) / (2 * num_blocks)
 
 
 def compile_case(model: str, mesh: dict[str, int]) -> Case:

@@ -22,12 +22,8 @@ from jax import Array
 from jaxtyping import Int, PRNGKeyArray
 
 from collectives import Program
-from transformer_jax import BlockSettings, TrainerModule, TrainingConfig, make_loader, setting
+from transformer_jax import BlockSettings, TrainerModule, TrainingConfig, TransformerLM, make_loader, setting
 from transformer_jax.data.batch import Batch
-from transformer_jax.nn.dense import Dense
-from transformer_jax.nn.encoder import TransformerEncoder
-from transformer_jax.nn.masks import causal_mask
-from transformer_jax.nn.positions import PositionalEncoding
 from transformer_jax.training.memory import Memory
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.programs import create_programs
@@ -43,25 +39,6 @@ class LanguageConfig(TrainingConfig):
     seq_len: int = 2048  # T, tokens of a row
     vocab_size: int = setting(16384, of_model=True)  # V, kinds of tokens
     schedule: str = "noam"  # needs no number of steps
-
-
-class LanguageModel(nn.Module):
-    """Tokens → embedding (+ positions) → pre-norm blocks with F = 4 D that see no later token → logits."""
-
-    vocab_size: int
-    model_dim: int
-    num_heads: int
-    num_layers: int
-    settings: BlockSettings
-
-    @nn.compact
-    def __call__(self, tokens: Int[Array, "B T"], *, train: bool = False) -> Array:
-        x = nn.Embed(self.vocab_size, self.model_dim, name="embedding")(tokens)  # [B T D]
-        x = PositionalEncoding(self.model_dim)(x)
-        sizes = self.num_layers, self.model_dim, self.num_heads, 4 * self.model_dim
-        encoder = TransformerEncoder(*sizes, settings=self.settings, name="encoder")
-        x = encoder(x, causal_mask(tokens.shape[1]), train=train)
-        return Dense(self.vocab_size, name="output_layer")(x)  # [B T V]
 
 
 class Tokens:
@@ -84,12 +61,13 @@ class LanguageTrainer(TrainerModule):
     config_class = LanguageConfig
     config: LanguageConfig
 
-    def create_model(self) -> LanguageModel:
+    def create_model(self) -> TransformerLM:
         config = self.config
         settings = BlockSettings(
             config.dropout_prob, norm_first=True, activation=nn.gelu, remat=config.remat, scan_layers=config.scan_layers
         )
-        return LanguageModel(config.vocab_size, config.model_dim, config.num_heads, config.num_layers, settings)
+        sizes = config.vocab_size, config.model_dim, config.num_heads, config.num_layers, 4 * config.model_dim
+        return TransformerLM(*sizes, settings=settings, tie_embeddings=False)
 
     def model_inputs(self, inputs: Array) -> tuple[Array]:
         return (inputs,)

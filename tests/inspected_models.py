@@ -10,6 +10,7 @@ import numpy as np
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.feed_forward import GatedFeedForward
+from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.masks import padding_mask
 from transformer_jax.nn.norms import RMSNorm
 from transformer_jax.nn.position_kinds import ALiBiPositions, LearnedPositions, RotaryPositions
@@ -54,6 +55,13 @@ def encoder_decoder(settings: BlockSettings = SETTINGS["post_norm"], *, tied: bo
     source, target = rng.integers(13, size=(2, 7)), rng.integers(13, size=(2, 5))
     inputs = source, target, padding_mask(np.arange(7) < np.array([[7], [5]]))
     return Case(model, drawn(model, *inputs), inputs)
+
+
+def language_model(settings: BlockSettings = SETTINGS["post_norm"], *, tied: bool = True) -> Case:
+    """2 layers of 3 heads of width 4, 13 tokens; 2 rows of 7."""
+    model = TransformerLM(13, 12, 3, 2, 23, settings=settings, max_len=7, tie_embeddings=tied)
+    tokens = np.random.default_rng(1).integers(13, size=(2, 7))
+    return Case(model, drawn(model, tokens), (tokens,))
 
 
 def drawn(model: nn.Module, *inputs: Any, seed: int = 0) -> Variables:

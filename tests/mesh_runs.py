@@ -14,8 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax import DigitsConfig, ReverseConfig, TranslationConfig
+from transformer_jax import DigitsConfig, LanguageModelConfig, ReverseConfig, TranslationConfig
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer, anomaly_data
+from transformer_jax.tasks.language_model.task import LanguageModelTrainer, language_model_data
 from transformer_jax.tasks.reverse import ReverseTrainer, reverse_data
 from transformer_jax.tasks.translation.task import TranslationTrainer, translation_data
 from transformer_jax.training.callbacks import Callback, Step
@@ -39,6 +40,14 @@ TASKS = {
         SMALL
         | {"train_size": 1600, "val_size": 64, "test_size": 64, "batch_size": 32, "model_dim": 32}
         | {"dim_feedforward": 64, "num_layers": 1, "num_heads": 2},
+    ),
+    "text": (
+        LanguageModelTrainer,
+        LanguageModelConfig,
+        language_model_data,
+        SMALL
+        | {"train_size": 640, "batch_size": 32, "model_dim": 32, "dim_feedforward": 64, "num_layers": 1, "num_heads": 2}
+        | {"seq_len": 32, "dropout_prob": 0.1},
     ),
 }
 

@@ -58,7 +58,7 @@ def handlers_come_back() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["reverse.py", "anomaly.py", "translate.py"])
+@pytest.mark.parametrize("script", ["reverse.py", "anomaly.py", "translate.py", "language_model.py"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_imports_ends_a_command_in_silence(script, number, tmp_path):
     with started(command(script, tmp_path)) as process:

@@ -23,7 +23,15 @@ from repository import REPOSITORY
 from reverse_run import reverse_run
 
 import transformer_jax
-from transformer_jax import ALiBiPositions, AttentionSettings, BlockSettings, GatedFeedForward, RMSNorm, load_run
+from transformer_jax import (
+    ALiBiPositions,
+    AttentionSettings,
+    BlockSettings,
+    GatedFeedForward,
+    InputError,
+    RMSNorm,
+    load_run,
+)
 from transformer_jax.data.loader import make_loader
 from transformer_jax.runs.__main__ import main as list_runs
 from transformer_jax.tasks.experiment import TaskData
@@ -78,13 +86,15 @@ def test_the_reference_has_each_public_name_once():
 
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path):
-    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocs_jupyter")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     outcome = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert outcome.returncode == 0, outcome.stderr
     page = (tmp_path / "site/api/tasks.html").read_text()
     assert "numbers in a sequence" in page  # the comment behind a field
     assert not list((tmp_path / "site").rglob("*.py"))
+    notebook = (tmp_path / "site/tutorial.html").read_text()
+    assert re.findall(r"<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]+>", notebook) == []
 
 
 @pytest.fixture(scope="module")
@@ -132,42 +142,47 @@ def read_alone(read: Callable[[list[str]], object], train: object) -> None:
     read(sys.argv[1:])
 
 
-def is_read(command: str) -> None:
-    """Raise an error if a command would not begin: an unknown script, flag, setting or target."""
+def refusal_of(command: str) -> str | None:
+    """Why a command would not begin: an unknown script, flag, setting or target; None if it would."""
     words = shlex.split(command, comments=True)
     if words[0] == "make":
         makefile = text_of("Makefile")
         recipe = re.search(rf"^{words[1]}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
-        assert recipe, command
+        if recipe is None:
+            return f"no target {words[1]}"
         given = [word.removeprefix("ARGS=") for word in words[2:]]
         script = re.search(r"(?:experiments|benchmarks)/\w+\.py", recipe[1])
-        if script:
-            is_read(f"python {script[0]} {' '.join(given)}")
-    elif words[1:3] == ["-m", "transformer_jax.runs"]:
+        return refusal_of(f"python {script[0]} {' '.join(given)}") if script else None
+    if words[1:3] == ["-m", "transformer_jax.runs"]:
         list_runs(words[3:])
     elif words[1] != "-m":
         with (
             mock.patch("transformer_jax.cli.run", read_alone),
             mock.patch.dict(vars(transformer_jax), run=read_alone),  # the package keeps what was once imported from it
         ):
-            outcome = call(str(Path.cwd() / words[1]), *words[2:])
-        assert outcome.status == 0, outcome.stderr
+            try:
+                outcome = call(str(Path.cwd() / words[1]), *words[2:])
+            except InputError as error:
+                return str(error)
+        return f"status {outcome.status}: {outcome.stderr}" if outcome.status else None
+    return None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])
 def test_commands_are_read(root, page):
     with inside(root):
-        for command in commands_of(page):
-            is_read(command)
+        refusals = {command: refusal_of(command) for command in commands_of(page)}
+    assert refusals == dict.fromkeys(commands_of(page))
 
 
 @pytest.mark.slow
 def test_a_command_that_is_not_right_is_noticed(root):
     with inside(root):
-        for command in ("make reverse ARGS='--seq-length 3'", "python experiments/reverse.py --lr 0", "make revers"):
-            with pytest.raises((AssertionError, ValueError)):
-                is_read(command)
+        assert "--seq-length" in str(refusal_of("make reverse ARGS='--seq-length 3'"))
+        assert "lr is 0.0" in str(refusal_of("python experiments/reverse.py --lr 0"))
+        assert refusal_of("make revers") == "no target revers"
+        assert refusal_of("make reverse ARGS='--seq-len 3'") is None
 
 
 @pytest.mark.slow
@@ -187,6 +202,8 @@ def test_the_code_on_models_runs(root):
     assert names["dates"].predict(["March 3, 2004", "3. Januar 2017"]) == ["2004-03-03", "2017-01-03"]
     assert names["seen"].maps["cross"][-1].shape == (4, 11, 14)  # start and 10 characters, 14 characters
     assert names["tokens"].shape == (2, 9)
+    assert names["next_bytes"].shape == (2, 8, 256)
+    assert names["continued"].shape == (2, 24)
     for name in ("maps.png", "cross.png"):
         assert (root / name).read_bytes().startswith(b"\x89PNG")
 
@@ -224,13 +241,23 @@ def test_the_code_on_pytorch_prints_what_it_says(root, capsys):
     assert capsys.readouterr().out == "2017-01-03\n"
 
 
+@pytest.mark.slow
+def test_the_code_on_attention_prints_what_the_page_shows(root, capsys):
+    names = run_page("docs/attention.md", root)
+    assert capsys.readouterr().out == "".join(blocks_of("docs/attention.md", "text"))
+    assert names["gradient"].shape == (4,)
+    assert abs(names["gradient"]).min() > 0
+    assert names["rows"].shape == (2, 1, 2, 600)
+    assert [of_layer.shape for of_layer in names["maps"]] == 2 * [(1, 1, 3, 600)]
+
+
 def test_the_code_on_circuits_prints_what_it_says(tmp_path, capsys):
     run_page("docs/circuits.md", tmp_path)
     assert capsys.readouterr().out == "1.0 1.0\n"
 
 
 def test_other_pages_have_no_code_of_python():
-    pages = ("models", "inspection", "new_task", "fine_tuning", "pytorch_export", "circuits")
+    pages = "attention", "models", "inspection", "new_task", "fine_tuning", "pytorch_export", "circuits"
     run = {"README.md", *(f"docs/{name}.md" for name in pages)}
     assert {page for page in PAGES if blocks_of(page, "python")} == run
 
@@ -257,14 +284,14 @@ def test_each_setting_of_the_new_tasks_model_is_used(new_task):
     settings = {"model_dim": 15, "num_heads": 5, "num_layers": 3, "dropout_prob": 0.25}
     of_blocks = {"remat": "all", "scan_layers": True, "norm_first": True}
     of_parts = {"positions": "alibi", "norm": "rms", "feed_forward": "geglu"}
-    of_attention = {"num_kv_heads": 1, "qk_norm": True, "attention_dropout": 0.5}
+    of_attention = {"num_kv_heads": 1, "qk_norm": True, "attention_dropout": 0.5, "attention": "plain"}
     parts = of_parts | of_attention
     model = new_task["SortTrainer"](new_task["SortConfig"](**settings, **of_blocks, **parts)).model
     assert {name: getattr(model, name) for name in settings} == settings
     assert {name: getattr(model.settings, name) for name in of_blocks} == of_blocks
     assert type(model.settings.positions) is ALiBiPositions
     assert (model.settings.norm, model.settings.feed_forward) == (RMSNorm, GatedFeedForward)
-    assert model.settings.attention == AttentionSettings(num_kv_heads=1, qk_norm=RMSNorm, dropout_prob=0.5)
+    assert model.settings.attention == AttentionSettings(1, RMSNorm, 0.5, "plain")
     assert settings.keys() | of_blocks.keys() | parts.keys() == new_task["SortConfig"].model_fields()
 
 
@@ -315,8 +342,9 @@ def test_the_changed_block_computes_attention_and_feed_forward_side_by_side(new_
 
 
 @pytest.mark.slow
-def test_the_plain_flax_model_trains_and_predicts(tmp_path, new_task):
+def test_the_plain_flax_model_trains_and_predicts(tmp_path, new_task, capsys):
     trainer, _ = train_shortly(tmp_path, new_task, "RecurrentTrainer")
+    assert "Attention:" not in capsys.readouterr().out  # it has none
     assert "Dense_0" in trainer.params
     assert "encoder" not in trainer.params
     assert trainer.predict(np.array([[3, 1, 2, 0]])).shape == (1, 4)

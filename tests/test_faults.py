@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from faults import audit, report
 from faults.call_table import CALLS, Call
-from faults.calls import _judge
+from faults.calls import _is_nan, _judge
 from faults.campaign import Settings, describe, run_campaign
 from faults.cases import FAILURES, Outcome, Verdict
 from faults.command_lines import generate
@@ -137,7 +137,9 @@ def test_a_call_counts_as_refused_only_where_the_package_raises_and_names_the_ar
 @pytest.mark.slow
 @pytest.mark.parametrize("call", GOOD, ids=lambda call: call.name)
 def test_the_calls_that_are_made_wrong_are_good_before(call):
-    call.function(**call.good())
+    value = call.function(**call.good())
+    assert value is not None
+    assert not _is_nan(value)
 
 
 def test_the_audit_notes_what_is_executed_and_written_outside(tmp_path, monkeypatch):

@@ -248,7 +248,16 @@ def test_help_is_one_sentence_then_the_flags_in_groups_then_the_rules():
     flags = {title: re.findall(r"^  (?:-h, )?--([\w-]+)", body, re.M) for title, body in groups.items()}
     assert list(flags) == ["task", "model", "training", "run", "machine", "options"]
     assert flags["task"] == ["length", "beams", "folder", "mix", "order", "shuffled", "kind"]
-    parts = {"positions", "norm", "norm-first", "feed-forward", "num-kv-heads", "qk-norm", "attention-dropout"}
+    parts = {
+        "positions",
+        "norm",
+        "norm-first",
+        "feed-forward",
+        "num-kv-heads",
+        "qk-norm",
+        "attention-dropout",
+        "attention",
+    }
     assert {"model-dim", "num-heads", "num-layers", "dropout-prob", "width"} | parts == set(flags["model"])
     assert set(flags["training"]) >= {"lr", "max-epochs", "seed", "best-by"}
     assert set(flags["run"]) >= {"name", "checkpoint-dir", "resume", "pretrained", "log-every"}
@@ -293,7 +302,7 @@ def test_help_wins_over_a_mistake_beside_it(capsys):
     assert "numbers in a sequence" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("script", ["reverse.py", "anomaly.py", "translate.py"])
+@pytest.mark.parametrize("script", ["reverse.py", "anomaly.py", "translate.py", "language_model.py"])
 def test_the_help_of_each_experiment_lists_its_flags_without_residue(script):
     text = call(script, "--help").stdout
     assert "InputError" not in text

@@ -92,6 +92,7 @@ def test_an_editor_completes_the_names():
         "Transformer",
         "TransformerDecoder",
         "TransformerEncoder",
+        "TransformerLM",
         "TransformerPredictor",
         "TranslationConfig",
         "TranslationTrainer",

@@ -27,6 +27,7 @@ from transformer_jax import (
     Transformer,
     TransformerDecoder,
     TransformerEncoder,
+    TransformerLM,
     TransformerPredictor,
     TranslationConfig,
     TranslationTrainer,
@@ -86,8 +87,15 @@ def call(model, *args, **options):
 
 
 def test_the_check_of_the_type_checks_is_off_and_a_right_call_passes():
-    call(TransformerPredictor(D, C, H, 1), X, MASK)
-    call(Transformer(V, V, D, H, 1, 1, F), TOKENS, TOKENS)
+    def num_parameters(*arguments):
+        return sum(leaf.size for leaf in jax.tree.leaves(call(*arguments)))
+
+    attention, norm = 4 * (D * D + D), 2 * D
+    network = lambda width: 2 * D * width + width + D  # noqa: E731
+    layers = 2 * (D * D + D) + norm + D * C + C  # the predictor's own
+    assert num_parameters(TransformerPredictor(D, C, H, 1), X, MASK) == layers + attention + network(2 * D) + 2 * norm
+    blocks = 3 * attention + 2 * network(F) + 5 * norm
+    assert num_parameters(Transformer(V, V, D, H, 1, 1, F), TOKENS, TOKENS) == 2 * V * D + D * V + V + blocks
 
 
 # A name is that of the test; each call must raise an InputError with the fragment that stands beside it.
@@ -233,6 +241,16 @@ MODELS = [
     (lambda: call(TransformerPredictor(D, C, H, 1), X, np.ones((B, T), bool)), "mask of shape (2, 3)"),
     (lambda: call(TransformerPredictor(D, C, H, 1), X, zeros(T, T)), "mask has type float32"),
     (lambda: call(TransformerPredictor(D, C, H, 1, max_len=2), X), "max_len is 2"),
+    (lambda: TransformerLM(0, D, H), "vocabulary_size is 0"),
+    (lambda: TransformerLM(V, D, H, 1.5), "num_layers is 1.5"),
+    (lambda: TransformerLM(V, D, H, 1, 0), "dim_feedforward is 0"),
+    (lambda: TransformerLM(V, D, H, 1, F, settings="pre-norm"), "settings is 'pre-norm'"),
+    (lambda: call(TransformerLM(V, D, H, 1, F), X), "tokens has type float32; it must be token ids [B, T]"),
+    (lambda: call(TransformerLM(V, D, H, 1, F), TOKENS[0]), "tokens has shape (3,)"),
+    (lambda: call(TransformerLM(V, D, H, 1, F), zeros(B, 0, dtype=int)), "tokens has shape (2, 0)"),
+    (lambda: call(TransformerLM(V, D, H, 1, F), TOKENS + V), "tokens holds the token id 7; ids may be 0 … 6"),
+    (lambda: call(TransformerLM(V, D, H, 1, F), TOKENS, np.ones((S, S), bool)), "mask of shape (5, 5)"),
+    (lambda: call(TransformerLM(V, D, H, 1, F, max_len=2), TOKENS), "max_len is 2"),
     (lambda: Transformer(V, V, 0, 1), "model_dim is 0"),
     (lambda: Transformer(V, V, D, D + 1), "num_heads is 7"),
     (lambda: Transformer(0, V, D, H), "source_vocabulary_size is 0"),

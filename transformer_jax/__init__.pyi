@@ -10,6 +10,8 @@ from .data.loader import make_loader as make_loader
 from .data.stacked_samples import StackedSamples as StackedSamples
 from .data.stacked_samples import numpy_collate as numpy_collate
 from .decoding.beam_search import beam_search as beam_search
+from .decoding.prefixes import AfterPrefix as AfterPrefix
+from .decoding.prefixes import after_prefix as after_prefix
 from .decoding.token_by_token import Decoded as Decoded
 from .decoding.token_by_token import greedy_decode as greedy_decode
 from .decoding.token_by_token import sample as sample
@@ -47,6 +49,7 @@ from .nn.attention_dropout import AttentionDropout as AttentionDropout
 from .nn.attention_masks import AttentionMask as AttentionMask
 from .nn.attention_masks import Dense as Dense
 from .nn.attention_masks import MaskFunction as MaskFunction
+from .nn.attention_rows import AttentionRows as AttentionRows
 from .nn.attention_rows import attention_rows as attention_rows
 from .nn.biases import AttentionBias as AttentionBias
 from .nn.biases import BiasFunction as BiasFunction
@@ -54,6 +57,8 @@ from .nn.biases import DenseBias as DenseBias
 from .nn.biases import SoftCap as SoftCap
 from .nn.block_settings import AttentionSettings as AttentionSettings
 from .nn.block_settings import BlockSettings as BlockSettings
+from .nn.causal import CausalBlock as CausalBlock
+from .nn.causal import CausalStack as CausalStack
 from .nn.decoder import DecoderBlock as DecoderBlock
 from .nn.decoder import TransformerDecoder as TransformerDecoder
 from .nn.dot_product import dot_product_attention as dot_product_attention
@@ -64,6 +69,8 @@ from .nn.encoder_decoder import DecodingCache as DecodingCache
 from .nn.encoder_decoder import Transformer as Transformer
 from .nn.feed_forward import FeedForward as FeedForward
 from .nn.feed_forward import GatedFeedForward as GatedFeedForward
+from .nn.language_model import CausalCache as CausalCache
+from .nn.language_model import TransformerLM as TransformerLM
 from .nn.masks import causal_mask as causal_mask
 from .nn.masks import combine_masks as combine_masks
 from .nn.masks import expand_mask as expand_mask
@@ -110,6 +117,9 @@ from .tasks.anomaly.task import train_anomaly as train_anomaly
 from .tasks.block_settings import block_settings as block_settings
 from .tasks.experiment import TaskData as TaskData
 from .tasks.experiment import train_and_test as train_and_test
+from .tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
+from .tasks.language_model.task import LanguageModelTrainer as LanguageModelTrainer
+from .tasks.language_model.task import train_language_model as train_language_model
 from .tasks.reverse import ReverseConfig as ReverseConfig
 from .tasks.reverse import ReverseDataset as ReverseDataset
 from .tasks.reverse import ReverseTrainer as ReverseTrainer

@@ -22,8 +22,8 @@ Rules for a run's directory, in this order:
 
 4. A run of other settings is left alone: an error names them. Settings that do not change the trained parameters may
 differ: those of logging, loading and saving, the number of steps per call, and, except for rounding, how the work is
-divided (num_devices, mesh, strategy, accumulate, remat). A run is extended by more epochs where its schedule does not
-depend on their number, as noam.
+computed (num_devices, mesh, strategy, accumulate, remat, attention). A run is extended by more epochs where its
+schedule does not depend on their number, as noam.
 
 5. With --pretrained nothing is trained; the results go to a directory of their own, which is always begun anew."""
 
@@ -110,6 +110,8 @@ class TrainingConfig:
     num_kv_heads: int | None = setting(None, of_model=True)  # heads of keys and values, which query heads share
     qk_norm: bool = setting(False, of_model=True)  # normalise each head's queries and keys by their root mean square
     attention_dropout: float = setting(0.0, of_model=True)  # dropout probability of the attention weights
+    # how attention is computed: plain holds all weights, blockwise none, fused runs a kernel; auto takes what suits
+    attention: Literal["auto", "plain", "blockwise", "fused"] = setting("auto", machine=True, of_model=True)
     # activations that the backward pass computes again to save memory: none, all but dots, or all
     remat: Literal["none", "dots", "all"] = setting("none", neutral=True, of_model=True, group="machine")
     # run the blocks as a loop in the program, which then compiles as fast as one block

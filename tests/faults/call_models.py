@@ -43,6 +43,9 @@ TRANSLATOR = tj.Transformer(
 )
 
 
+LANGUAGE_MODEL = tj.TransformerLM(11, model_dim=8, num_heads=2, num_layers=1, dim_feedforward=8)
+
+
 def _predictor(x: Any, mask: Any = None) -> Any:
     return PREDICTOR.apply(_variables(PREDICTOR, ((2, 3, 5), "float32")), x, mask)
 
@@ -54,6 +57,15 @@ def _attention(x: Any, memory: Any = None, mask: Any = None) -> Any:
 def _transformer(source: Any, target: Any, source_mask: Any = None) -> Any:
     shapes = ((2, 4), "int32"), ((2, 4), "int32")
     return TRANSLATOR.apply(_variables(TRANSLATOR, *shapes), source, target, source_mask)
+
+
+def _language_model(tokens: Any, mask: Any = None) -> Any:
+    return LANGUAGE_MODEL.apply(_variables(LANGUAGE_MODEL, ((2, 4), "int32")), tokens, mask)
+
+
+def _start_decoding(batch_size: Any, length: Any, prefix: Any) -> Any:
+    variables = _variables(LANGUAGE_MODEL, ((2, 4), "int32"))
+    return LANGUAGE_MODEL.apply(variables, batch_size, length, prefix=prefix, method="start_decoding")
 
 
 def _positions(x: Any, d_model: Any = 4) -> Any:
@@ -103,6 +115,39 @@ MODEL_CALLS: list[Row] = [
         lambda: {"source": SOURCE, "target": SOURCE},
         {"source": IDS, "target": IDS, "source_mask": MASKS},
         {"source": ("tokens?",), "target": ("tokens?",), "source_mask": ("mask",)},
+    ),
+    (
+        "TransformerLM()",
+        _language_model,
+        lambda: {"tokens": SOURCE},
+        {"tokens": IDS, "mask": MASKS},
+        {"tokens": ("token",)},
+    ),
+    (
+        "TransformerLM.start_decoding",
+        _start_decoding,
+        lambda: {"batch_size": 2, "length": 5, "prefix": SOURCE},
+        {"batch_size": (0, -1, 3, 1.5, "x"), "length": (-1, 1.5, NAN, "x", None), "prefix": IDS[:-3]},
+        {"prefix": ("token",)},
+    ),
+    (
+        "TransformerLM",
+        _built(
+            tj.TransformerLM,
+            {"vocabulary_size": 11, "model_dim": 8, "num_heads": 2, "num_layers": 1, "dim_feedforward": 8},
+            (SOURCE,),
+        ),
+        lambda: {},
+        {
+            "vocabulary_size": COUNTS,
+            "model_dim": COUNTS,
+            "num_heads": COUNTS,
+            "num_layers": (0, -1, 1.5, "x", None),
+            "dim_feedforward": COUNTS,
+            "dropout_prob": (1.0, -0.1, NAN, "x"),
+            "max_len": (0, -1, "x", None),
+        },
+        NO_NAMES,
     ),
     (
         "PositionalEncoding()",

@@ -12,6 +12,7 @@ from faults.in_process import command
 from faults.watch import watch
 from transformer_jax.config import TrainingConfig
 from transformer_jax.tasks.anomaly.task import Cifar100Config, DigitsConfig
+from transformer_jax.tasks.language_model.config import LanguageModelConfig
 from transformer_jax.tasks.reverse import ReverseConfig
 from transformer_jax.tasks.translation.task import TranslationConfig
 
@@ -19,6 +20,7 @@ CONFIGS: dict[str, tuple[type[TrainingConfig], ...]] = {
     "reverse.py": (ReverseConfig,),
     "anomaly.py": (DigitsConfig, Cifar100Config),
     "translate.py": (TranslationConfig,),
+    "language_model.py": (LanguageModelConfig,),
 }
 # First on each line, so that what is accepted is trained quickly; a flag that follows wins.
 SMALL = {
@@ -26,6 +28,8 @@ SMALL = {
     "anomaly.py": ("--dataset=digits", "--batch-size=7", "--num-heads=1", "--num-layers=1"),
     "translate.py": ("--train-size=71", "--val-size=7", "--test-size=7", "--batch-size=7", "--num-heads=1",
                      "--num-layers=1", "--dim-feedforward=7", "--max-bytes=100"),
+    "language_model.py": ("--train-size=71", "--batch-size=7", "--model-dim=8", "--num-heads=1", "--num-layers=1",
+                          "--dim-feedforward=7", "--seq-len=256", "--stride=256"),
 }  # fmt: skip
 ODD_VALUES = (
     "0", "-1", "1", "2", "3", "7", "1.5", "-0.5", "0.0", "1e12", "1000000000000", "3000000000", "100000", "9" * 40,

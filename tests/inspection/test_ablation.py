@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
-from inspected_models import SETTINGS, encoder_decoder, predictor
+from inspected_models import SETTINGS, encoder_decoder, language_model, predictor
 
 from transformer_jax import MultiheadAttention, ablate_heads, ablation_table, load_run, mean_head_outputs, patch
 from transformer_jax.data.loader import make_loader
@@ -44,6 +44,13 @@ def test_all_kinds_of_attention_have_a_table():
     for kind, path in (("encoder", "encoder/layers_1/self_attn"), ("cross", "decoder/layers_1/cross_attn")):
         expected = without_head(case, path, 1)
         np.testing.assert_allclose(table[kind][1, 1], expected, atol=1e-5)
+
+
+def test_the_heads_of_a_language_model_are_its_decoders():
+    case = language_model()
+    table = jax.jit(lambda v: ablate_heads(case.model, v, *case.inputs, metric=lambda out: out))(case.variables)
+    assert {kind: rows.shape for kind, rows in table.items()} == {"decoder": (2, 3, 2, 7, 13)}
+    np.testing.assert_allclose(table["decoder"][1, 1], without_head(case, "decoder/layers_1/self_attn", 1), atol=1e-5)
 
 
 def test_mean_ablation_leaves_the_mean_output():

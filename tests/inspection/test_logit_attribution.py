@@ -2,13 +2,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from inspected_models import SETTINGS, Case, encoder_decoder, in_float64, predictor
+from inspected_models import SETTINGS, Case, encoder_decoder, in_float64, language_model, predictor
 
 from transformer_jax import MultiheadAttention, attribute_logits, capture
 from transformer_jax.errors import InputError
 
 CASES = {
     **{f"predictor_{name}": (predictor, settings) for name, settings in SETTINGS.items()},
+    **{f"language_model_{name}": (language_model, settings) for name, settings in SETTINGS.items()},
     **{f"translator_{name}": (encoder_decoder, settings) for name, settings in SETTINGS.items()},
 }
 
@@ -56,6 +57,12 @@ def test_components_are_those_of_the_last_stack():
     of_layer += ["layers.0.input", "layers.0.feed_forward.output", "layers.1.feed_forward.output"]
     assert set(parts) == {"biases", *(f"decoder.{name}" for name in of_layer)}
     assert parts["decoder.layers.1.cross_attention.head_outputs"].shape == (3, 2, 5, 13)
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, language_model])
+def test_an_output_layer_of_its_own_is_attributed_through(make):
+    logits, parts = logits_and_parts(make(SETTINGS["pre_norm"], tied=False))
+    assert float(jnp.abs(total(parts) - logits).max()) < 1e-5 * float(jnp.abs(logits).max())
 
 
 def test_a_head_of_a_pre_norm_translator_is_what_the_formula_says():

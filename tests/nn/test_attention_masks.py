@@ -189,6 +189,8 @@ def test_the_block_of_everything_covers_logits_of_any_rank():
         (lambda: Causal() & np.ones((B, S, S, S, S), bool), "mask has shape"),
         (lambda: MaskFunction("causal"), "fn is 'causal'; it must be a function of"),
         (lambda: Causal().show(0, 3), "num_queries is 0; it must be at least 1"),
+        (lambda: Padding(VALID).show(3, S + 1), f"there are {S} keys in an array of shape .*, not {S + 1}"),
+        (lambda: Padding(VALID).show(1, S, batch=9), "there are 2 batch elements in an array of shape .*, not 10"),
     ],
 )
 def test_what_is_no_mask_is_an_error_that_names_it(make, message):

@@ -1,10 +1,12 @@
 """Memory of attention, from the compiler's own analysis: it grows as the length, and no model holds `[T, S]`."""
 
+import functools
 import itertools
 import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from compiled_models import quick_jit
 
@@ -14,6 +16,7 @@ from transformer_jax import (
     Padding,
     RelativeBias,
     Transformer,
+    TransformerEncoder,
     TransformerPredictor,
     Window,
     dot_product_attention,
@@ -82,6 +85,31 @@ def test_a_training_step_that_nobody_asks_for_weights_holds_no_weights(model, in
     text = quick_jit(jax.grad(loss)).lower(params, inputs[0], VALID, KEY).compile().as_text()
     assert re.findall(rf"\w+\[(?:\d+,)*{T},{T}[\d,]*\]", text) == []
     assert f"{T},{WIDTH}]" in text  # the pattern would have found them
+
+
+QUERIES, HEADS = np.array([0, 2047, T - 1]), np.array([1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "inputs", "mask"),
+    [
+        (PREDICTOR.clone(num_layers=2), (X,), Causal()),
+        (TransformerEncoder(2, WIDTH, 2, WIDTH), (X,), Causal()),
+        (TRANSFORMER, (IDS, IDS), None),
+    ],
+    ids=["predictor", "encoder", "encoder-decoder"],
+)
+@pytest.mark.parametrize("heads", [None, HEADS], ids=["all heads", "one head"])
+def test_maps_of_chosen_queries_are_all_that_is_held_of_the_weights(model, inputs, mask, heads):
+    params = jax.eval_shape(model.init, KEY, *inputs)
+    maps = functools.partial(model.apply, mutable=False, queries=QUERIES, heads=heads)
+    run = quick_jit(lambda params, *inputs: maps(params, *inputs, mask, method=model.get_attention_maps))
+    lowered = run.lower(params, *inputs)
+    text = lowered.compile().as_text()
+    assert re.findall(rf"\w+\[(?:\d+,)*{T},{T}[\d,]*\]", text) == []
+    assert {leaf.shape for leaf in jax.tree.leaves(lowered.out_info)} == {(1, 2 if heads is None else 1, 3, T)}
+    assert f",3,{T}]" in text
 
 
 def test_asked_for_they_are_there():

@@ -290,10 +290,11 @@ def test_explain_says_which_runs_and_why_the_others_do_not():
     assert explain(*many, Causal()).implementation == "blockwise"
     assert explain(*many, return_attention=True).implementation == "plain"
     assert str(explain(*many, return_attention=True)) == (
-        "plain attention: the weights are asked for; not blockwise: it has no weights; attention_rows gives those of "
-        "chosen queries; not fused: it has no weights"
+        "plain attention of 320 × 320 logits: the weights are asked for; not blockwise: it has no weights; "
+        "attention_rows gives those of chosen queries; not fused: it has no weights"
     )
     assert "no kernel for the backend cpu" in explain(*many, backend="cpu").others["fused"]
+    assert explain(*shapes(2, 3, 320, 16, dtype=jnp.int32)).implementation == "blockwise"  # in float32
 
 
 @pytest.fixture
@@ -315,7 +316,7 @@ def _without_type_checks():
         ),
         ({"implementation": "blockwise", "return_attention": True}, "'blockwise', which cannot run: it has no weights"),
         ({"mask": np.ones((T, T), bool)}, "mask of shape .* does not broadcast"),
-        ({"mask": Padding(np.ones((5, S), bool))}, "mask of shape .* does not broadcast"),
+        ({"mask": Padding(np.ones((5, S), bool))}, r"Padding\(bool\[5, 13\]\) does not broadcast"),
         ({"mask": MaskFunction(lambda b, h, q, k: q - k)}, "mask function <lambda> gave int32; it must give booleans"),
         (
             {"mask": MaskFunction(lambda b, h, q, k: None)},
@@ -325,6 +326,7 @@ def _without_type_checks():
             {"mask": MaskFunction(lambda b, h, q, k: jnp.ones(4, bool))},
             r"mask function <lambda> gave shape \(4,\) for indices that broadcast to",
         ),
+        ({"q": np.zeros((B, H, T, D), complex)}, "q has type complex128; it must hold real numbers"),
         ({"bias": ALiBi(4)}, "num_heads of the bias is 4; it must be that of the attention, 3"),
         ({"bias": np.zeros((T, T), np.float32)}, "bias of shape .* does not broadcast"),
         ({"bias": np.zeros((T, S), bool)}, "bias has type bool; it must be of a floating-point type"),
@@ -334,7 +336,7 @@ def test_what_cannot_be_is_an_error_that_names_it(options, message):
     q, k, v, _ = operands(B, H)
     for implementation in ("plain", "blockwise"):
         with pytest.raises(InputError, match=message):
-            dot_product_attention(q, k, v, **{"implementation": implementation} | options)
+            dot_product_attention(**{"q": q, "k": k, "v": v, "implementation": implementation} | options)
 
 
 def test_where_the_compiler_divides_the_program_blockwise_needs_no_communication():

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled_models import compiled, drawn, quick_jit
+from part_choices import CHOICES, MAX_LEN, pairs_of, pairwise, settings_of
 
 from transformer_jax import (
     ALiBi,
@@ -23,7 +24,6 @@ from transformer_jax import (
     EncoderBlock,
     GatedFeedForward,
     InputError,
-    LayerNorm,
     LearnedPositions,
     MultiheadAttention,
     NoPositions,
@@ -35,11 +35,11 @@ from transformer_jax import (
     SinusoidalPositions,
     Transformer,
     TransformerEncoder,
+    TransformerLM,
     TransformerPredictor,
     greedy_decode,
     padding_mask,
 )
-from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.rotary import rotate
 
 B, S, T, D, H, F, V = 2, 7, 5, 24, 4, 13, 11
@@ -48,44 +48,6 @@ DRAWS = np.random.default_rng(0)
 X = DRAWS.normal(size=(B, T, D)).astype(np.float32)
 SOURCE, TARGET = DRAWS.integers(V, size=(B, S)), DRAWS.integers(V, size=(B, T))
 SOURCE_MASK = padding_mask(np.arange(S) < np.array([[7], [4]]))
-
-CHOICES = {
-    "positions": [
-        SinusoidalPositions(),
-        LearnedPositions(T + 3),
-        RotaryPositions(),
-        ALiBiPositions(),
-        RelativePositions(num_buckets=4, max_distance=5),
-        NoPositions(),
-    ],
-    "feed_forward": [(network, a) for network in (FeedForward, GatedFeedForward) for a in (nn.silu, nn.gelu)],
-    "num_kv_heads": [None, 1, 2],
-    "qk_norm": [None, RMSNorm],
-    "norm": [LayerNorm, RMSNorm],
-    "norm_first": [False, True],
-}  # fmt: skip
-Row = tuple[int, ...]  # number of the choice for each part
-
-
-def pairs_of(row: Row) -> set:
-    return set(itertools.combinations(enumerate(row), 2))
-
-
-def pairwise() -> list[Row]:
-    """Combinations in which each two choices meet: again and again the one that has most new pairs."""
-    every = list(itertools.product(*(range(len(choices)) for choices in CHOICES.values())))
-    missing, rows = set().union(*map(pairs_of, every)), []
-    while missing:
-        rows.append(max(every, key=lambda row: len(pairs_of(row) & missing)))
-        missing -= pairs_of(rows[-1])
-    return rows
-
-
-def settings_of(row: Row) -> BlockSettings:
-    chosen = {name: CHOICES[name][number] for name, number in zip(CHOICES, row, strict=True)}
-    feed_forward, activation = chosen.pop("feed_forward")
-    attention = AttentionSettings(chosen.pop("num_kv_heads"), chosen.pop("qk_norm"))
-    return BlockSettings(**chosen, feed_forward=feed_forward, activation=activation, attention=attention)
 
 
 def of_heads(x: np.ndarray, projection: dict, norm: dict | None = None) -> np.ndarray:
@@ -98,7 +60,7 @@ def of_heads(x: np.ndarray, projection: dict, norm: dict | None = None) -> np.nd
 
 
 def transformer(settings: BlockSettings, num_layers: int = 2) -> Transformer:
-    return Transformer(V, V, D, H, 1, num_layers, F, settings=settings, tie_embeddings=True, max_len=T + 3)
+    return Transformer(V, V, D, H, 1, num_layers, F, settings=settings, tie_embeddings=True, max_len=MAX_LEN)
 
 
 # Attention.
@@ -220,15 +182,15 @@ def test_learned_positions_are_added_and_shared_by_source_and_target():
     model = transformer(BlockSettings(positions=LearnedPositions()))
     params = drawn(model, SOURCE, TARGET)
     table = params["params"]["positional_encoding"]["embedding"]
-    assert table.shape == (T + 3, D)
+    assert table.shape == (MAX_LEN, D)
     bound = model.bind(params)
     np.testing.assert_allclose(bound.positional_encoding(X), X + table[:T], atol=1e-6)
     changed = jax.tree.map(np.copy, params)
     changed["params"]["positional_encoding"]["embedding"][S - 1] += 1  # a position that the source alone has
     run = compiled(model)
     assert np.abs(run(params, SOURCE, TARGET) - run(changed, SOURCE, TARGET)).max() > 1e-3
-    with pytest.raises(InputError, match=f"{T + 4} positions; max_len.* {T + 3}"):
-        bound.positional_encoding(np.ones((1, T + 4, D), np.float32))
+    with pytest.raises(InputError, match=f"{MAX_LEN + 1} positions; max_len.* {MAX_LEN}"):
+        bound.positional_encoding(np.ones((1, MAX_LEN + 1, D), np.float32))
 
 
 def test_learned_positions_begin_as_large_as_sinusoidal_ones():
@@ -415,6 +377,7 @@ MAKERS = {
     "stack": lambda heads, settings: TransformerEncoder(0, 20, heads, F, settings=settings),
     "predictor": lambda heads, settings: TransformerPredictor(20, 3, heads, 0, settings=settings),
     "transformer": lambda heads, settings: Transformer(V, V, 20, heads, 0, 0, F, settings=settings),
+    "language model": lambda heads, settings: TransformerLM(V, 20, heads, 1, F, settings=settings),
 }
 
 

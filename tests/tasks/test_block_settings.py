@@ -17,6 +17,8 @@ from transformer_jax import (
     DigitsConfig,
     GatedFeedForward,
     InputError,
+    LanguageModelConfig,
+    LanguageModelTrainer,
     LayerNorm,
     LearnedPositions,
     NoPositions,
@@ -35,6 +37,7 @@ from transformer_jax import (
     train_reverse,
 )
 from transformer_jax.field_types import type_hints
+from transformer_jax.nn.dot_product import Implementation
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.tasks.block_settings import FEED_FORWARDS, NORMS, POSITIONS
 
@@ -42,9 +45,10 @@ TASKS = {
     "reverse": (ReverseTrainer, ReverseConfig),
     "anomaly": (AnomalyTrainer, DigitsConfig),
     "translation": (TranslationTrainer, TranslationConfig),
+    "language model": (LanguageModelTrainer, LanguageModelConfig),
 }
 every_task = pytest.mark.parametrize(("trainer_class", "config_class"), TASKS.values(), ids=TASKS)
-FLAGS = "--positions rotary --norm rms --norm-first --feed-forward swiglu --num-kv-heads 2 --qk-norm"
+FLAGS = "--positions rotary --norm rms --norm-first --feed-forward swiglu --num-kv-heads 2 --qk-norm --attention plain"
 SIZES = "--model-dim 24 --num-heads 4 --attention-dropout 0.25 --dropout-prob 0.125 --remat dots --scan-layers"
 
 
@@ -60,11 +64,11 @@ def test_flags_reach_the_model(trainer_class, config_class):
         positions=RotaryPositions(),
         norm=RMSNorm,
         feed_forward=GatedFeedForward,
-        attention=AttentionSettings(num_kv_heads=2, qk_norm=RMSNorm, dropout_prob=0.25),
+        attention=AttentionSettings(num_kv_heads=2, qk_norm=RMSNorm, dropout_prob=0.25, implementation="plain"),
     )
 
 
-@every_task
+@pytest.mark.parametrize(("trainer_class", "config_class"), list(TASKS.values())[:3], ids=list(TASKS)[:3])
 def test_the_defaults_are_those_of_the_paper(trainer_class, config_class):
     settings = trainer_class(config_class()).model.settings
     assert settings == BlockSettings(settings.dropout_prob)
@@ -98,6 +102,7 @@ def test_the_flags_have_a_word_for_each_part(config_class):
     tables = {"positions": POSITIONS, "norm": NORMS, "feed_forward": FEED_FORWARDS}
     for name, table in tables.items():
         assert get_args(hints[name]) == tuple(table)
+    assert get_args(hints["attention"]) == get_args(Implementation)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +137,20 @@ def test_a_setting_that_cannot_work_is_an_error(trainer_class, config_class, set
         config_class.from_json(sizes | settings)
 
 
+@every_task
+def test_an_implementation_that_there_is_not_is_an_error(trainer_class, config_class):
+    with pytest.raises(
+        InputError, match="'flash' for argument '--attention'. Expected one of .'auto', 'plain', 'blockwise'"
+    ):
+        parse(config_class, ["--attention", "flash"])
+
+
 def test_a_setting_of_the_blocks_that_create_model_does_not_read_is_an_error():
     class Plain(ReverseTrainer):
         def create_model(self):
             return nn.Dense(self.config.model_dim)
 
-    for setting in ({"positions": "alibi"}, {"norm_first": True}, {"attention_dropout": 0.5}):
+    for setting in ({"positions": "alibi"}, {"norm_first": True}, {"attention_dropout": 0.5}, {"attention": "plain"}):
         with pytest.raises(InputError, match=f"{next(iter(setting))} is .*Plain.create_model does not read it"):
             Plain(dataclasses.replace(ReverseConfig(), **setting))
 
@@ -167,6 +180,40 @@ def test_a_run_of_other_parts_is_opened_with_them(tmp_path: Path):
     assert {name: getattr(run.config, name) for name in settings} == settings
     numbers = np.array([[3, 1, 4, 1, 5]])
     np.testing.assert_array_equal(run.predict(numbers), trainer.predict(numbers))
+
+
+SHORT = {"model_dim": 12, "num_heads": 2, "train_size": 256, "val_size": 32, "test_size": 32, "seq_len": 5}
+ONE_EPOCH = {"max_epochs": 1, "warmup": 1, "attention_dropout": 0.25}
+
+
+@pytest.mark.slow
+def test_another_implementation_trains_the_same_model_opens_anywhere_and_may_be_chosen_anew(tmp_path, capsys):
+    blockwise, results = train_reverse(**SHORT, **ONE_EPOCH, attention="blockwise", checkpoint_dir=tmp_path)
+    assert "Attention: blockwise for 5 × 5 logits: it was asked for; not plain: " in capsys.readouterr().out
+    _, plain = train_reverse(**SHORT, **ONE_EPOCH, attention="plain", checkpoint_dir=tmp_path / "plain")
+    assert plain["test"]["loss"] == pytest.approx(results["test"]["loss"], rel=1e-5)
+    run = load_run(blockwise.run.path)
+    assert run.config.attention == "auto"
+    assert run.model.settings.attention.implementation == "auto"
+    again, same = train_reverse(**SHORT, **ONE_EPOCH, attention="plain", checkpoint_dir=tmp_path)
+    assert again.run.path == blockwise.run.path
+    assert same["test"]["loss"] == pytest.approx(results["test"]["loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_trained_model_is_evaluated_with_the_implementation_that_is_asked_for(tmp_path):
+    sizes = {"val_size": 32, "test_size": 32, "checkpoint_dir": tmp_path, "pretrained": "reverse", "quiet": True}
+    trainer, results = train_reverse(**sizes, attention="blockwise")
+    assert (trainer.config.attention, trainer.model.settings.attention.implementation) == ("blockwise", "blockwise")
+    assert results["test_acc"] == 1
+    maps = trainer.forward(np.array([[3, 1, 4, 1, 5]]), return_attention=True)[1]
+    np.testing.assert_allclose(maps[0].sum(-1), 1, rtol=1e-5)
+
+
+def test_one_that_cannot_run_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(InputError, match="implementation is 'fused', which cannot run: there is no kernel for the"):
+        train_reverse(**SHORT, **(ONE_EPOCH | {"attention_dropout": 0.0}), attention="fused", checkpoint_dir=tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.slow

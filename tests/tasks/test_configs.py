@@ -29,6 +29,7 @@ def test_every_task_has_its_settings():
         "Cifar100Config",
         "FilesConfig",
         "TranslationConfig",
+        "LanguageModelConfig",
     }
 
 
@@ -51,6 +52,7 @@ def test_a_field_with_another_default_keeps_its_marks(name):
         ("Cifar100Config", {"input_dropout_prob"}, {"data_dir", "features_dir", "features_on"}),
         ("FilesConfig", {"input_dropout_prob"}, {"data_dir", "features_on"}),
         ("TranslationConfig", {"dim_feedforward"}, {"beam_width", "length_penalty"}),
+        ("LanguageModelConfig", {"dim_feedforward"}, {"prompt", "max_new", "temperature", "top_k", "top_p"}),
     ],
 )
 def test_the_marks_of_a_tasks_own_fields(name, of_model, neutral):
@@ -86,6 +88,9 @@ def test_every_integer_has_a_bound_and_one_line_says_so(name, exponent):
         ("TranslationConfig", {"dim_feedforward": 10**8}, "dim_feedforward is 100000000, model_dim is 128, num_layers"),
         ("TranslationConfig", {"length_penalty": float("nan")}, "length_penalty is nan; it must be at least 0"),
         ("TranslationConfig", {"length_penalty": float("inf")}, "length_penalty is inf; it may be at most 10"),
+        ("LanguageModelConfig", {"train_size": 10**12}, "train_size is 1000000000000; the windows' places would take"),
+        ("LanguageModelConfig", {"seq_len": 10**9}, "seq_len is 1000000000; the logits would take"),
+        ("LanguageModelConfig", {"temperature": float("nan")}, "temperature is nan; it must be a finite number above"),
         ("DigitsConfig", {"set_size": 10**5}, "num_heads is 4, set_size is 100000; the attention of a layer would"),
         (
             "Cifar100Config",

@@ -76,6 +76,17 @@ def test_blocks_of_other_parts_follow_the_losses_of_one_device(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_language_model_follows_the_losses_of_one_device(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{number} squared is {number**2}.\n" for number in range(999)))
+    settings = {"data": str(text), "norm_first": True, "num_heads": 4, "num_kv_heads": 2}
+    shared = {"name": "shared", "mesh": "data=2,fsdp=2,tensor=2", "scan_layers": True}
+    one, all_axes = runs("text", tmp_path, settings | {"name": "alone", "num_devices": 1}, settings | shared)
+    np.testing.assert_allclose(all_axes["losses"], one["losses"], rtol=0, atol=1e-5)
+    assert one["losses"][-1] < 5 < one["losses"][0]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_digits_follow_the_losses_of_one_device_on_any_mesh_but_for_rounding(scan_layers, tmp_path):
     one, *others = runs(

@@ -8,12 +8,13 @@ import pytest
 from events import read_scalars
 
 from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, make_loader
+from transformer_jax.nn.explanation import AttentionCall, Explanation
 from transformer_jax.training.callbacks import Step
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.memory import Memory
 from transformer_jax.training.profiling import Profile, profiled_steps
 from transformer_jax.training.programs import create_programs
-from transformer_jax.training.throughput import LogThroughput, peak_flops
+from transformer_jax.training.throughput import LogThroughput, ShowAttention, peak_flops
 
 CONFIG = ReverseConfig(max_epochs=2, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=2, log_every=3)
 
@@ -62,6 +63,20 @@ def test_the_flops_of_a_program_are_those_of_its_products_and_its_memory_is_that
 )
 def test_the_line_on_memory_says_whether_it_fits(limit, end):
     assert Memory(3 * 2**20, 512).line(limit).endswith(end)
+
+
+def calls(*implementations: str) -> list[AttentionCall]:
+    return [AttentionCall("", Explanation(name, "why", {}, (2, 3))) for name in implementations]
+
+
+def test_the_line_on_attention_comes_once_and_again_for_shapes_that_run_another():
+    lines, seen = [], []
+    show = ShowAttention(lines.append, lambda: seen)
+    for number, new in enumerate([(), ("plain", "plain"), (), ("plain",), ("blockwise", "plain"), ("plain",)]):
+        seen.extend(calls(*new))
+        show.on_step(Step(number, {}, 1.0))
+    plain, blockwise = (f"{name} for 2 × 3 logits: why" for name in ("plain", "blockwise"))
+    assert lines == [f"Attention: {plain}", f"Attention: {blockwise} | {plain}"]
 
 
 @pytest.mark.parametrize("text", ["", "5", "5:", "7:5", "5:5", "-1:5", "a:b", "1.5:2"])
@@ -123,6 +138,7 @@ def test_a_run_says_its_memory_logs_its_throughput_and_writes_the_trace_that_is_
     trainer.fit(loader(37, drop_last=True), loader(23))
     printed = capsys.readouterr().out
     assert printed.count("Memory of each device: ") == 1
+    assert printed.count("Attention: plain for 5 × 5 logits: they are few; not blockwise: ") == 1
     curves = read_scalars(trainer.run.path)
     for name in ("examples_per_second", "flops_per_second", "seconds_waiting_for_data"):
         assert list(curves[f"throughput/{name}"]) == [3, 6, 9]

@@ -11,6 +11,7 @@ from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.predictor import TransformerPredictor
 
 LENGTH = 1  # as short as a model's `max_len` may be
@@ -28,14 +29,14 @@ def example_inputs(model: nn.Module) -> tuple[Any, ...]:
         case Transformer():
             sizes = model.source_vocabulary_size, model.target_vocabulary_size
             return tuple(_features(model.model_dim) if size is None else _tokens() for size in sizes)
+        case TransformerLM():
+            return (_tokens(),)
         case TransformerDecoder() | DecoderBlock():
             return _features(model.input_dim), _features(model.input_dim)
         case TransformerEncoder() | EncoderBlock():
             return (_features(model.input_dim),)
         case MultiheadAttention():
             return (_features(model.embed_dim),)
-    if isinstance(getattr(model, "vocabulary_size", None), int):  # a language model
-        return (_tokens(),)
     raise InputError(f"{type(model).__name__} needs inputs: activation_names(model, *inputs)")
 
 

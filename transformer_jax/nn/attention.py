@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from transformer_jax.errors import InputError, check_number, check_probability
 from transformer_jax.nn.attention_dropout import AttentionDropout
 from transformer_jax.nn.attention_masks import Masks
+from transformer_jax.nn.attention_rows import AttentionRows, ReturnAttention, Weights
 from transformer_jax.nn.biases import AttentionBias, Biases
 from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
@@ -94,7 +95,7 @@ class MultiheadAttention(Tapped):
         memory: ArrayLike | None = None,
         mask: Masks | None = None,
         *,
-        return_attention: Literal[True],
+        return_attention: Literal[True] | AttentionRows,
         bias: Biases | None = None,
         train: bool = False,
     ) -> tuple[Array, Array]: ...
@@ -104,23 +105,25 @@ class MultiheadAttention(Tapped):
         x: Float[ArrayLike, "B T D_x"],
         memory: Float[ArrayLike, "B S D_memory"] | None = None,
         mask: Masks | None = None,
-        return_attention: bool = False,
+        return_attention: ReturnAttention = False,
         *,
         bias: Biases | None = None,
         train: bool = False,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Weights]:
         """Attend from `x` to `memory` (or to itself).
 
         Args:
             x: `[B, T, D_x]`; its width may differ from `embed_dim`.
             memory: `[B, S, D_memory]`, or None for self-attention (S = T).
             mask: which keys a query may see, as in `dot_product_attention`.
-            return_attention: also return the weights that this pass used. All of them at once need memory of T × S.
+            return_attention: also return the weights that this pass used, which need memory of T × S; or, without it,
+                those of an `AttentionRows(queries, heads)`.
             bias: of the logits, as in `dot_product_attention`.
             train: apply dropout to the weights; needs the random key `dropout` where its probability is not zero.
 
         Returns:
-            `[B, T, D]`, with `return_attention` a pair of it and the weights `[B, H, T, S]`.
+            `[B, T, D]`, with `return_attention` a pair of it and the weights `[B, H, T, S]`, of those heads and queries
+            that were chosen.
 
         Raises:
             InputError: `x` or `memory` is of no floating-point type or of another rank, they differ in B, or the mask
@@ -135,10 +138,10 @@ class MultiheadAttention(Tapped):
         memory: Float[ArrayLike, "B S D_memory"] | None = None,
         mask: Masks | None = None,
         *,
-        return_attention: bool,
+        return_attention: ReturnAttention,
         bias: Biases | None = None,
         train: bool = False,
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
+    ) -> tuple[Float[Array, "B T D"], Weights | None]:
         """`__call__` that always gives a pair, with None in the place of weights that were not asked for."""
         check_sequence("x", x)
         if memory is not None:
@@ -178,9 +181,9 @@ class MultiheadAttention(Tapped):
         *,
         bias: Biases | None = None,
         train: bool = False,
-        return_attention: bool = False,
+        return_attention: ReturnAttention = False,
         first: Start = 0,
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
+    ) -> tuple[Float[Array, "B T D"], Weights | None]:
         """Attend from `x`, whose positions begin at `first`, to projected keys and values.
 
         Returns:
@@ -189,6 +192,8 @@ class MultiheadAttention(Tapped):
         dropout = None
         if train and self.dropout_prob > 0:
             dropout = AttentionDropout(self.dropout_prob, dropout_key(self))
+        elif return_attention is True and self.implementation in ("blockwise", "fused"):
+            return_attention = AttentionRows()  # which are those of its pass, although it holds none
         query = self._split_heads(self.query_proj(x))  # [B H T d]
         if self.qk_norm is not None:
             query = self.query_norm(query)
@@ -210,12 +215,14 @@ class MultiheadAttention(Tapped):
         mask: Masks | None,
         bias: Biases | None,
         dropout: AttentionDropout | None,
-        return_attention: bool,
-    ) -> tuple[Float[Array, "B H T d"], Float[Array, "B H T S"] | None]:
+        return_attention: ReturnAttention,
+    ) -> tuple[Float[Array, "B H T d"], Weights | None]:
         """Each head's output, and the weights if asked for; plain attention where an inspected pass needs them."""
         attention: Array | None
         if self.is_asked("logits", "weights"):
             values, attention = tapped_attention(query, key, value, mask, bias, dropout, self.tap)
+            if isinstance(return_attention, AttentionRows):
+                attention = return_attention.cut(attention)
             return values, attention if return_attention else None
         result: Any = dot_product_attention(
             query,
@@ -225,9 +232,11 @@ class MultiheadAttention(Tapped):
             bias,
             dropout=dropout,
             implementation=self.implementation,
-            return_attention=return_attention,
+            return_attention=return_attention is True,
         )
-        values, attention = result if return_attention else (result, None)
+        values, attention = result if return_attention is True else (result, None)
+        if isinstance(return_attention, AttentionRows):
+            attention = return_attention.of(query, key, mask, bias)
         return values, attention
 
     def extend(

@@ -58,7 +58,7 @@ class AttentionMask(SymbolicMask):
         A long mask is drawn in blocks, with ▒ where some of a block may be seen.
 
         Raises:
-            InputError: a size is below 1.
+            InputError: a size is below 1, or an array in the mask has no such batch element, head, query or key.
         """
         check_sizes(num_queries=num_queries, num_keys=num_keys)
         check_sizes(0, batch=batch, head=head)

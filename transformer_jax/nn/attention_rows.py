@@ -1,7 +1,9 @@
 """Weights of chosen queries and heads, at any length."""
 
+import dataclasses
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,67 @@ from transformer_jax.nn.checks import as_array, known_values
 from transformer_jax.nn.plain import check_operands
 from transformer_jax.nn.score_block import Range, ScoreBlock
 
+Indices: TypeAlias = Int[ArrayLike, " _"] | Sequence[int]  # of a length of their own
+Weights: TypeAlias = Float[Array, "B heads queries S"]  # all of them, or those of an `AttentionRows`
+Maps = TypeVar("Maps")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionRows:
+    """Which attention weights a model returns: `return_attention=AttentionRows(queries, heads)`.
+
+    They are exact, those before dropout, and need memory of their own size alone: with `queries` none of T × S.
+
+    Raises:
+        InputError: at use, if an index is out of range; a traced one is not checked.
+    """
+
+    queries: Indices | None = None  # 0 … T - 1; None: all
+    heads: Indices | None = None  # 0 … H - 1; None: all
+
+    @staticmethod
+    def chosen(queries: Indices | None, heads: Indices | None) -> "Literal[True] | AttentionRows":
+        """`return_attention` for these queries and heads; with neither, True: all weights, as the pass used them."""
+        return True if queries is None and heads is None else AttentionRows(queries, heads)
+
+    def of(
+        self,
+        q: Float[Array, "B H T d"],
+        k: Float[Array, "B Hkv S d"],
+        mask: Masks | None = None,
+        bias: Biases | None = None,
+    ) -> Weights:
+        """The weights `[B, heads, queries, S]`, by `attention_rows`."""
+        queries = np.arange(q.shape[-2]) if self.queries is None else self.queries
+        return attention_rows(q, k, mask, bias, queries=queries, heads=self.heads)
+
+    def cut(self, attention: Float[Array, "B H T S"]) -> Weights:
+        """The same weights `[B, heads, queries, S]` out of all of them."""
+        for axis, name, indices in ((2, "queries", self.queries), (1, "heads", self.heads)):
+            if indices is not None:
+                attention = jnp.take(attention, _indices(name, indices, attention.shape[axis]), axis)
+        return attention
+
+
+ReturnAttention: TypeAlias = bool | AttentionRows
+
+
+def checked_weights(weights: Maps, asked: ReturnAttention) -> Maps:
+    """Weights that a block returned, which must be those that were asked for.
+
+    Raises:
+        InputError: their shape is another, as if the block had not handed `return_attention` on.
+    """
+    if isinstance(asked, AttentionRows):
+        wanted = [None if indices is None else np.shape(indices)[0] for indices in (asked.heads, asked.queries)]
+        for leaf in jax.tree.leaves(weights):
+            if any(size not in (None, found) for size, found in zip(wanted, leaf.shape[-3:-1], strict=True)):
+                raise InputError(
+                    f"a block returned attention weights of shape {leaf.shape}, and {asked} was asked for; it must "
+                    "hand its return_attention on to its attention"
+                )
+    return weights
+
 
 def attention_rows(
     q: Shaped[ArrayLike, "... T d"],
@@ -26,8 +89,8 @@ def attention_rows(
     mask: Masks | None = None,
     bias: Biases | None = None,
     *,
-    queries: Int[ArrayLike, " rows"],
-    heads: Int[ArrayLike, " chosen"] | None = None,
+    queries: Indices,
+    heads: Indices | None = None,
     log_sum_exp: Float[ArrayLike, "... T"] | None = None,
 ) -> Float[Array, "... rows S"]:
     """Exact attention weights of chosen queries and heads, without dropout, in memory that grows as their number × S.

@@ -6,7 +6,7 @@ A Transformer block is two or three sub-layers (attention, feed-forward), each i
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, TypeVarTuple, overload
 
 import flax.linen as nn
@@ -15,10 +15,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import MultiheadAttention, head_width
+from transformer_jax.nn.attention_rows import ReturnAttention, checked_weights
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
 from transformer_jax.nn.block_settings import Remat as Remat
 from transformer_jax.nn.dropout import Dropout
@@ -29,6 +30,7 @@ from transformer_jax.nn.taps import Tapped
 REMAT_POLICIES = {"dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims, "all": None}
 More = TypeVarTuple("More")
 Model = TypeVar("Model", bound=nn.Module)
+Cache = TypeVar("Cache")
 
 
 class SettingsModule(Tapped):
@@ -204,14 +206,16 @@ class Stack(SettingsModule):
         self.layers = [self.block(*sizes, settings=self.settings) for _ in range(self.num_layers)]
         self.norm = self.settings.make_norm()  # has parameters only where it is called
 
-    def run(self, x: ArrayLike, *arrays: Any, train: bool, return_attention: bool = True) -> tuple[Array, list[Any]]:
+    def run(
+        self, x: ArrayLike, *arrays: Any, train: bool, return_attention: ReturnAttention = True
+    ) -> tuple[Array, list[Any]]:
         """Run the blocks one after another.
 
         Args:
             x: `[B, T, D]`, for the first block.
             *arrays: the blocks' other arguments, the same for all.
             train: apply dropout.
-            return_attention: ask each block for its attention weights.
+            return_attention: ask each block for its attention weights, or for some of them.
 
         Returns:
             The last block's output, and the attention weights of each, as the block gives them; None where they were
@@ -236,9 +240,11 @@ class Stack(SettingsModule):
             attention_maps.append(attention)
         if self.settings.scan_layers and self.is_initializing():
             record_scanned_stack(self.path, [layer.variables["params"] for layer in self.layers])
-        return jnp.asarray(x), attention_maps
+        return jnp.asarray(x), checked_weights(attention_maps, return_attention)
 
-    def _scan(self, x: ArrayLike, *arrays: Any, train: bool, return_attention: bool) -> tuple[Array, list[Any]]:
+    def _scan(
+        self, x: ArrayLike, *arrays: Any, train: bool, return_attention: ReturnAttention
+    ) -> tuple[Array, list[Any]]:
         """`run` as a loop in the program; layers whose parameters are not stacked yet are stacked for it."""
         block = self.block(self.input_dim, self.num_heads, self.dim_feedforward, settings=self.settings, parent=None)
         params = self.variables["params"]
@@ -262,7 +268,28 @@ class Stack(SettingsModule):
         output, maps = scan_layers(
             run_block, jnp.asarray(x), stacked, (jnp.arange(self.num_layers), inner_keys), self.path, remat=remat
         )
-        return output, [jax.tree.map(operator.itemgetter(layer), maps) for layer in range(self.num_layers)]
+        of_layers = [jax.tree.map(operator.itemgetter(layer), maps) for layer in range(self.num_layers)]
+        return output, checked_weights(of_layers, return_attention)
+
+    def run_steps(
+        self, x: ArrayLike, caches: Sequence[Cache], position: Int[ArrayLike, ""], *arrays: Any
+    ) -> tuple[Array, list[Cache]]:
+        """Run each block's `step` with its cache, then the norm: for positions of which the earlier ones are cached.
+
+        Args:
+            x: `[B, T, D]`, the new positions.
+            caches: of the blocks.
+            position: index of the first new one.
+            *arrays: further arguments, the same for all blocks.
+
+        Returns:
+            `[B, T, D]` as after the norm, and the caches with the new positions.
+        """
+        updated = []
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x, cache = layer.step(x, cache, position, *arrays)
+            updated.append(cache)
+        return self.normalize(x), updated
 
     def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
         """Apply the norm after the last block, where there is one."""

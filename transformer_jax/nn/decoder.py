@@ -9,9 +9,10 @@ from jaxtyping import Float, Int
 
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.attention_masks import Masks
+from transformer_jax.nn.attention_rows import AttentionRows, ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.checks import check_sequence
-from transformer_jax.nn.position_masks import Causal
+from transformer_jax.nn.position_masks import causal_and
 
 OfTarget = TypeVar("OfTarget")
 OfMemory = TypeVar("OfMemory")
@@ -29,10 +30,10 @@ class BlockCache(NamedTuple):
 
 
 class BlockAttention(NamedTuple):
-    """Attention weights of one decoder block."""
+    """Attention weights of one decoder block: all, or those of an `AttentionRows`."""
 
-    target: Float[Array, "B H T T"]
-    memory: Float[Array, "B H T S"]
+    target: Weights  # [B H T T]
+    memory: Weights  # [B H T S]
 
 
 class DecoderBlock(Block):
@@ -58,7 +59,7 @@ class DecoderBlock(Block):
         memory_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: bool = False,
+        return_attention: ReturnAttention = False,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], BlockAttention]:
         """Run one block.
 
@@ -68,7 +69,8 @@ class DecoderBlock(Block):
             mask: of the self-attention: which keys a query may see, as in `dot_product_attention`.
             memory_mask: of the cross-attention.
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
-            return_attention: also return the weights that this pass used.
+            return_attention: also return the weights that this pass used, or those of an `AttentionRows(queries,
+                heads)` of both attentions.
         """
         check_sequence("x", x, self.input_dim)
         x, of_target, of_memory = self.sublayers(
@@ -145,7 +147,7 @@ class TransformerDecoder(Stack):
         memory_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: Literal[True],
+        return_attention: Literal[True] | AttentionRows,
     ) -> tuple[Array, list[BlockAttention]]: ...
 
     def __call__(
@@ -156,7 +158,7 @@ class TransformerDecoder(Stack):
         memory_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: bool = False,
+        return_attention: ReturnAttention = False,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], list[BlockAttention]]:
         """Run every block; the arguments are those of `DecoderBlock`, and `mask` is combined with the causal mask.
 
@@ -164,8 +166,8 @@ class TransformerDecoder(Stack):
             `[B, T, D]`, with `return_attention` a pair of it and the list of the L blocks' weights.
         """
         check_sequence("x", x, self.input_dim)
-        causal = Causal() if mask is None else Causal() & mask
-        x, attention_maps = self.run(x, memory, causal, memory_mask, train=train, return_attention=return_attention)
+        masks = causal_and(mask), memory_mask
+        x, attention_maps = self.run(x, memory, *masks, train=train, return_attention=return_attention)
         x = self.normalize(x)
         return (x, attention_maps) if return_attention else x
 
@@ -177,11 +179,7 @@ class TransformerDecoder(Stack):
         memory_mask: Masks | None = None,
     ) -> tuple[Float[Array, "B T D"], list[BlockCache]]:
         """Run every block for T more positions: the result of `__call__` there, at the cost of these positions."""
-        updated = []
-        for layer, cache in zip(self.layers, caches, strict=True):
-            x, cache = layer.step(x, cache, position, memory_mask)
-            updated.append(cache)
-        return self.normalize(x), updated
+        return self.run_steps(x, caches, position, memory_mask)
 
     def empty_caches(self, memory: Float[ArrayLike, "B S D"], length: int) -> list[BlockCache]:
         """Cache of each block before the first of at most `length` positions."""

@@ -1,7 +1,7 @@
 """Attention by the implementation that suits: plain, blockwise or fused. `explain` says which, and why."""
 
-import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, Literal, get_args, overload
 
 import jax
@@ -18,6 +18,7 @@ from transformer_jax.nn.attention_masks import Masks, as_attention_mask
 from transformer_jax.nn.attention_request import AttentionRequest
 from transformer_jax.nn.biases import Biases, as_attention_bias
 from transformer_jax.nn.blockwise import blockwise_attention
+from transformer_jax.nn.explanation import Explanation, record_attention
 from transformer_jax.nn.fused import fused_attention, fused_refusal
 from transformer_jax.nn.plain import check_operands, plain_attention
 
@@ -25,21 +26,6 @@ Implementation = Literal["auto", "plain", "blockwise", "fused"]
 # Logits of one head from which blockwise attention is faster on CPUs (benchmarks/attention.py).
 MIN_BLOCKWISE_LOGITS = 320 * 320
 MIN_FUSED_LOGITS = 128 * 128  # fewer stay in one program with what is around them
-
-
-@dataclasses.dataclass(frozen=True)
-class Explanation:
-    """Which implementation runs, and why each of the others does not."""
-
-    implementation: str
-    reason: str  # for it
-    others: dict[str, str]  # reason against each
-
-    def __str__(self) -> str:
-        against = "; ".join(f"not {name}: {reason}" for name, reason in self.others.items())
-        return f"{self.implementation} attention: {self.reason}; {against}"
-
-    __repr__ = __str__
 
 
 @overload
@@ -88,7 +74,8 @@ def dot_product_attention(
 
     - `plain` computes all weights at once, and takes everything. Only it differentiates twice or forward.
     - `blockwise` computes blocks of them, again in the backward pass: its memory grows as T + S, and blocks that the
-      mask empties are not computed.
+      mask empties are not computed. The gradient of a bias that is an array is held once for each batch element and
+      head computed at once: one on CPUs, up to 64 elsewhere, all of a device on a mesh that splits parameters.
     - `fused` runs the kernels of cuDNN on GPUs and of JAX on TPUs, for some types, widths and masks.
 
     `auto` takes `plain` where weights are asked for, else `fused` where it can, else `blockwise` from 320 × 320 logits
@@ -117,7 +104,9 @@ def dot_product_attention(
             something else than truth values or logits; or the implementation cannot do what is asked.
     """
     request = _request(q, k, v, mask, bias, dropout, return_attention, return_log_sum_exp)
-    chosen = _choose(request, implementation).implementation
+    explanation = _choose(request, implementation)
+    record_attention(explanation)
+    chosen = explanation.implementation
     q, k, v = (jnp.asarray(x) for x in promote_dtype(q, k, v, dtype=None))  # to one floating type
     biases = None if bias is None else as_attention_bias(bias)
     if chosen == "plain":
@@ -180,11 +169,12 @@ def _request(
     if dropout is not None and not isinstance(dropout, AttentionDropout):
         raise InputError(f"dropout is {dropout!r}; it must be an AttentionDropout(rate, key), or None")
     check_operands(grouped=True, q=q, k=k, v=v)
+    dtype = jnp.result_type(*(x.dtype if hasattr(x, "dtype") else jnp.asarray(x).dtype for x in (q, k, v)))
     request = AttentionRequest(
         np.shape(q),
         np.shape(k),
         np.shape(v),
-        jnp.result_type(*(x.dtype if hasattr(x, "dtype") else jnp.asarray(x).dtype for x in (q, k, v))),
+        dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.promote_types(dtype, jnp.float32),  # as promote_dtype
         None if mask is None else as_attention_mask(mask),
         None if bias is None else as_attention_bias(bias),
         None if dropout is None or dropout.rate == 0 else dropout,
@@ -207,21 +197,24 @@ def _choose(request: AttentionRequest, implementation: str) -> Explanation:
     if implementation != "auto":
         if reason := refusals[implementation]:
             raise InputError(f"implementation is {implementation!r}, which cannot run: {reason}")
-        return _explained(implementation, "it was asked for", refusals, "another was asked for")
+        chosen, reason, otherwise = implementation, "it was asked for", "another was asked for"
+    else:
+        chosen, reason, otherwise = _suited(request, refusals)
+    others = {name: refusal or otherwise for name, refusal in refusals.items() if name != chosen}
+    num_queries, num_keys = request.logits_shape[-2:]
+    return Explanation(chosen, reason, others, (num_queries, num_keys))
+
+
+def _suited(request: AttentionRequest, refusals: Mapping[str, str | None]) -> tuple[str, str, str]:
+    """What `auto` takes, the reason for it, and that against others that could run too."""
     num_logits = math.prod(request.logits_shape[-2:])
     if request.wants_attention:
-        return _explained("plain", "the weights are asked for", refusals, "it has no weights")
-    if not refusals["fused"] and num_logits >= MIN_FUSED_LOGITS:
-        return _explained("fused", "the kernel takes this mask, type and width", refusals, "fused is faster")
-    size = f"{request.logits_shape[-2]} × {request.logits_shape[-1]} logits"
-    if num_logits >= MIN_BLOCKWISE_LOGITS:
-        return _explained("blockwise", f"{size} in memory that grows as T + S", refusals, f"{size} at once are slower")
-    return _explained("plain", f"{size} are few", refusals, "plain is faster for few")
-
-
-def _explained(chosen: str, reason: str, refusals: dict[str, str | None], otherwise: str) -> Explanation:
-    others = {name: refusal or otherwise for name, refusal in refusals.items() if name != chosen}
-    return Explanation(chosen, reason, others)
+        return "plain", "the weights are asked for", "it has no weights"
+    if refusals["fused"] is None and num_logits >= MIN_FUSED_LOGITS:
+        return "fused", "the kernel takes this mask, type and width", "fused is faster"
+    if refusals["blockwise"] is None and num_logits >= MIN_BLOCKWISE_LOGITS:
+        return "blockwise", "its memory grows as T + S", "so many at once are slower"
+    return "plain", "they are few", "plain is faster for few"
 
 
 def _blockwise_refusal(request: AttentionRequest) -> str | None:

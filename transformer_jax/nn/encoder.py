@@ -1,14 +1,19 @@
 """Transformer encoder: blocks of self-attention and feed-forward, stacked."""
 
-from typing import Literal, overload
+from collections.abc import Callable
+from typing import ClassVar, Literal, TypeVar, overload
 
+import flax.linen as nn
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.nn.attention_masks import Masks
+from transformer_jax.nn.attention_rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.checks import check_sequence
+
+OfKeys = TypeVar("OfKeys")
 
 
 class EncoderBlock(Block):
@@ -28,8 +33,10 @@ class EncoderBlock(Block):
         model = TransformerPredictor(32, num_classes=10, num_heads=4, num_layers=2, block=ParallelBlock)
     """
 
+    looks_ahead: ClassVar[bool] = True  # whether a position may see later ones
+
     def setup(self) -> None:
-        self.self_attn = self.self_attention()
+        self.self_attn = self.self_attention(looks_ahead=self.looks_ahead)
         self.self_attn_residual = self.residual()
         self.feed_forward = self.position_wise()
         self.feed_forward_residual = self.residual()
@@ -40,24 +47,31 @@ class EncoderBlock(Block):
         mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: bool = False,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B H T T"]]:
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Weights]:
         """Run one block.
 
         Args:
             x: `[B, T, D]`.
             mask: which keys a query may see, as in `dot_product_attention`.
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
-            return_attention: also return the weights `[B, H, T, T]` that this pass used.
+            return_attention: also return the weights `[B, H, T, T]` that this pass used, or those of an
+                `AttentionRows(queries, heads)`.
         """
         check_sequence("x", x, self.input_dim)
-        x, attention = self.self_attn_residual(
+        x, attention = self.sublayers(
             x,
             lambda h: self.self_attn.attend_from(h, mask=mask, train=train, return_attention=return_attention),
             train=train,
         )
-        x = self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train)
         return x if attention is None else (x, attention)
+
+    def sublayers(
+        self, x: Float[ArrayLike, "B T D"], attend: Callable[[Array], tuple[Array, OfKeys]], *, train: bool
+    ) -> tuple[Float[Array, "B T D"], OfKeys]:
+        """Run the two sub-layers; returns the output and the second result of the attention."""
+        x, of_keys = self.self_attn_residual(x, attend, train=train)
+        return self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train), of_keys
 
 
 class TransformerEncoder(Stack):
@@ -71,7 +85,12 @@ class TransformerEncoder(Stack):
     ) -> Array: ...
     @overload
     def __call__(
-        self, x: ArrayLike, mask: Masks | None = None, *, train: bool = False, return_attention: Literal[True]
+        self,
+        x: ArrayLike,
+        mask: Masks | None = None,
+        *,
+        train: bool = False,
+        return_attention: Literal[True] | AttentionRows,
     ) -> tuple[Array, list[Array]]: ...
 
     def __call__(
@@ -80,20 +99,43 @@ class TransformerEncoder(Stack):
         mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: bool = False,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], list[Float[Array, "B H T T"]]]:
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], list[Weights]]:
         """Run every block; the arguments are those of `EncoderBlock`.
 
         Returns:
             `[B, T, D]`, with `return_attention` a pair of it and the list of the L layers' weights `[B, H, T, T]`.
         """
         check_sequence("x", x, self.input_dim)
-        x, attention_maps = self.run(x, mask, train=train, return_attention=return_attention)
+        x, attention_maps = self.run(x, self.visible(mask), train=train, return_attention=return_attention)
         x = self.normalize(x)
         return (x, attention_maps) if return_attention else x
 
+    @nn.nowrap
+    def visible(self, mask: Masks | None) -> Masks | None:
+        """The mask with which the blocks are run, made of the one that was given."""
+        return mask
+
     def get_attention_maps(
-        self, x: Float[ArrayLike, "B T D"], mask: Masks | None = None
-    ) -> list[Float[Array, "B H T T"]]:
-        """Attention weights of every layer, as the forward pass without dropout uses them."""
-        return self(x, mask, return_attention=True)[1]
+        self,
+        x: Float[ArrayLike, "B T D"],
+        mask: Masks | None = None,
+        *,
+        queries: Indices | None = None,
+        heads: Indices | None = None,
+    ) -> list[Weights]:
+        """Attention weights of every layer, as the forward pass without dropout uses them.
+
+        Args:
+            x: as in `__call__`.
+            mask: as in `__call__`.
+            queries: indices of the queries whose weights are wanted; None for all. With it, nothing needs memory of T².
+            heads: indices of the heads; None for all.
+
+        Returns:
+            For each layer `[B, heads, queries, T]`; with neither, `[B, H, T, T]`.
+
+        Raises:
+            InputError: as `__call__`; or a query or a head is not there.
+        """
+        return self(x, mask, return_attention=AttentionRows.chosen(queries, heads))[1]

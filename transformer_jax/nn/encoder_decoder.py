@@ -1,6 +1,5 @@
 """Encoder-decoder Transformer of "Attention Is All You Need" (Vaswani et al. 2017)."""
 
-import math
 from typing import Literal, NamedTuple, overload
 
 import flax.linen as nn
@@ -12,11 +11,13 @@ from jaxtyping import Bool, Float, Int
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.attention_masks import Masks
+from transformer_jax.nn.attention_rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.checks import as_array, check_position, check_sequence, check_token_ids
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.embedding import embedded, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.plain import fitted
 
@@ -26,11 +27,16 @@ Target = Int[ArrayLike, "B T"] | Float[ArrayLike, "B T D"]
 
 
 class AttentionMaps(NamedTuple):
-    """Attention weights of every layer, as one forward pass used them."""
+    """Attention weights of every layer, as one forward pass used them: all, or those of an `AttentionRows`."""
 
-    encoder: list[Float[Array, "B H S S"]]
-    decoder: list[Float[Array, "B H T T"]]
-    cross: list[Float[Array, "B H T S"]]
+    encoder: list[Weights]  # [B H S S]
+    decoder: list[Weights]  # [B H T T]
+    cross: list[Weights]  # [B H T S]
+
+    @classmethod
+    def of(cls, encoder: list[Weights], decoder: list[BlockAttention]) -> "AttentionMaps":
+        """The weights of the encoder's layers and the decoder's blocks."""
+        return cls(encoder, [block.target for block in decoder], [block.memory for block in decoder])
 
 
 class DecodingCache(NamedTuple):
@@ -91,14 +97,10 @@ class Transformer(SettingsModule):
         self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)  # of both sequences
         self.embedding_dropout = Dropout(self.settings.dropout_prob)
         if self.source_vocabulary_size is not None:
-            self.source_embedding = self._embedding(self.source_vocabulary_size)
+            self.source_embedding = token_embedding(self.source_vocabulary_size, self.model_dim)
         if self.target_vocabulary_size is not None and not self.tie_embeddings:
-            self.target_embedding = self._embedding(self.target_vocabulary_size)
+            self.target_embedding = token_embedding(self.target_vocabulary_size, self.model_dim)
             self.output_layer = Dense(self.target_vocabulary_size)
-
-    def _embedding(self, size: int) -> nn.Embed:
-        # `_embed` multiplies by √D, so that tokens start as large as the positions that are added to them.
-        return nn.Embed(size, self.model_dim, embedding_init=nn.initializers.normal(1 / math.sqrt(self.model_dim)))
 
     @overload
     def __call__(
@@ -120,7 +122,7 @@ class Transformer(SettingsModule):
         target_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: Literal[True],
+        return_attention: Literal[True] | AttentionRows,
     ) -> tuple[Array, AttentionMaps]: ...
 
     def __call__(
@@ -131,7 +133,7 @@ class Transformer(SettingsModule):
         target_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: bool = False,
+        return_attention: ReturnAttention = False,
     ) -> Float[Array, "B T V_or_D"] | tuple[Float[Array, "B T V_or_D"], AttentionMaps]:
         """Predict the token after each target position, all in one pass (teacher forcing).
 
@@ -144,7 +146,8 @@ class Transformer(SettingsModule):
             source_mask: `padding_mask` of the source's real tokens, for the encoder and the cross-attention.
             target_mask: of the decoder's self-attention, combined with the causal mask.
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
-            return_attention: also return the weights that this pass used.
+            return_attention: also return the weights that this pass used, or those of an `AttentionRows(queries,
+                heads)` of each kind: its queries are positions of the source in the encoder, of the target elsewhere.
 
         Returns:
             Logits `[B, T, V]`, or `[B, T, D]` without a target vocabulary.
@@ -159,7 +162,7 @@ class Transformer(SettingsModule):
         )
         if encoder_maps is None or maps is None:
             return output
-        return output, AttentionMaps(encoder_maps, [block.target for block in maps], [block.memory for block in maps])
+        return output, AttentionMaps.of(encoder_maps, maps)
 
     def encode(
         self,
@@ -167,8 +170,8 @@ class Transformer(SettingsModule):
         source_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: bool = False,
-    ) -> Float[Array, "B S D"] | tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"]]]:
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "B S D"] | tuple[Float[Array, "B S D"], list[Weights]]:
         """Output of the encoder: the memory `[B, S, D]` that `decode` attends to; with `return_attention` a pair."""
         memory, maps = self._encode(source, source_mask, train=train, return_attention=return_attention)
         return memory if maps is None else (memory, maps)
@@ -181,7 +184,7 @@ class Transformer(SettingsModule):
         source_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: bool = False,
+        return_attention: ReturnAttention = False,
     ) -> Float[Array, "B T V_or_D"] | tuple[Float[Array, "B T V_or_D"], list[BlockAttention]]:
         """Logits `[B, T, V]` of the token after each position, given the memory; with `return_attention` a pair."""
         output, maps = self._decode(
@@ -236,7 +239,7 @@ class Transformer(SettingsModule):
                 traced values are not checked.
         """
         self._check_tokens("target", tokens, "[B]")
-        x = self._embedding_of("target_embedding")(jnp.asarray(tokens)[:, None]) * math.sqrt(self.model_dim)  # [B 1 D]
+        x = embedded(self._embedding_of("target_embedding"), jnp.asarray(tokens)[:, None])  # [B 1 D]
         length = cache.blocks[0].target.key.shape[2]
         check_position(position, length)
         if self.positional_encoding is not None:
@@ -251,16 +254,41 @@ class Transformer(SettingsModule):
         target: Target,
         source_mask: Masks | None = None,
         target_mask: Masks | None = None,
+        *,
+        queries: Indices | None = None,
+        heads: Indices | None = None,
+        source_queries: Indices | None = None,
     ) -> AttentionMaps:
-        """Attention weights of every layer, as the forward pass without dropout uses them."""
-        return self(source, target, source_mask, target_mask, return_attention=True)[1]
+        """Attention weights of every layer, as the forward pass without dropout uses them.
+
+        Args:
+            source: as in `__call__`.
+            target: as in `__call__`.
+            source_mask: as in `__call__`.
+            target_mask: as in `__call__`.
+            queries: positions whose weights are wanted; None for all. The decoder and the cross-attention ask from the
+                target's, the encoder from the source's.
+            heads: indices of the heads, in every kind; None for all.
+            source_queries: positions of the source for the encoder, where they are others than `queries`.
+
+        Returns:
+            For each kind and layer `[B, heads, queries, keys]`.
+
+        Raises:
+            InputError: as `__call__`; or a query or a head is not there, as in the shorter of source and target.
+        """
+        of_target = AttentionRows.chosen(queries, heads)
+        of_source = AttentionRows.chosen(queries if source_queries is None else source_queries, heads)
+        memory, encoder = self._encode(source, source_mask, train=False, return_attention=of_source)
+        _, maps = self._decode(target, memory, target_mask, source_mask, train=False, return_attention=of_target)
+        return AttentionMaps.of(encoder or [], maps or [])
 
     def _encode(
-        self, source: Source, mask: Masks | None, *, train: bool, return_attention: bool
-    ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"]] | None]:
+        self, source: Source, mask: Masks | None, *, train: bool, return_attention: ReturnAttention
+    ) -> tuple[Float[Array, "B S D"], list[Weights] | None]:
         x = self._embed(source, "source", train=train)
         if return_attention:
-            return self.encoder(x, mask, train=train, return_attention=True)
+            return self.encoder(x, mask, train=train, return_attention=return_attention)
         return self.encoder(x, mask, train=train), None
 
     def _decode(
@@ -271,12 +299,12 @@ class Transformer(SettingsModule):
         source_mask: Masks | None,
         *,
         train: bool,
-        return_attention: bool,
+        return_attention: ReturnAttention,
     ) -> tuple[Float[Array, "B T V_or_D"], list[BlockAttention] | None]:
         x = self._embed(target, "target", train=train)
         masks = target_mask, source_mask
         if return_attention:
-            x, maps = self.decoder(x, memory, *masks, train=train, return_attention=True)
+            x, maps = self.decoder(x, memory, *masks, train=train, return_attention=return_attention)
             return self._project(x), maps
         return self._project(self.decoder(x, memory, *masks, train=train)), None
 
@@ -285,7 +313,7 @@ class Transformer(SettingsModule):
             check_sequence(name, sequence, self.model_dim)
             return self.tap(f"{name}_embeddings", jnp.asarray(sequence), "B T D")
         self._check_tokens(name, sequence, "[B, T]")
-        x = self._embedding_of(f"{name}_embedding")(jnp.asarray(sequence)) * math.sqrt(self.model_dim)
+        x = embedded(self._embedding_of(f"{name}_embedding"), jnp.asarray(sequence))
         if self.positional_encoding is not None:
             x = self.positional_encoding(x)
         return self.tap(f"{name}_embeddings", self.embedding_dropout(x, train=train), "B T D")

@@ -119,11 +119,16 @@ def combine_masks(*masks: SymbolicMask | Mask | None) -> SymbolicMask | Bool[Arr
     return combined
 
 
-def fit_mask(mask: Mask, logits_shape: tuple[int, ...]) -> Bool[Array, "..."]:
+def fit_mask(mask: Mask, logits_shape: tuple[int, ...], name: str | None = None) -> Bool[Array, "..."]:
     """Bring a mask to a shape that broadcasts against attention logits of shape `[..., T, S]`.
 
     Logits of rank 2 and 3 have no head axis, and those of rank 2 no batch axis either: there the mask may not vary
     along the missing axes.
+
+    Args:
+        mask: an array of the ranks above.
+        logits_shape: as above.
+        name: of the mask in the error; None for its shape.
 
     Raises:
         InputError: a mask that `expand_mask` rejects, or whose sizes do not fit; it names both shapes.
@@ -136,10 +141,9 @@ def fit_mask(mask: Mask, logits_shape: tuple[int, ...]) -> Bool[Array, "..."]:
         sizes = zip(reversed(expanded.shape), reversed(logits_shape), strict=False)
         fits = all(size in (1, needed) for size, needed in sizes)
     if not fits:
-        raise InputError(
-            f"mask of shape {jnp.shape(mask)} does not broadcast against attention logits of shape {logits_shape}; "
-            f"{_USE_PADDING_MASK}"
-        )
+        hint = f"; {_USE_PADDING_MASK}" if name is None else ""
+        what = name or f"mask of shape {jnp.shape(mask)}"
+        raise InputError(f"{what} does not broadcast against attention logits of shape {logits_shape}{hint}")
     return expanded
 
 

@@ -203,8 +203,8 @@ def check_operands(*, grouped: bool = False, **operands: Any) -> None:
         name: x if hasattr(x, "dtype") and hasattr(x, "shape") else as_array(name, x) for name, x in operands.items()
     }
     for name, array in arrays.items():
-        if not jnp.issubdtype(array.dtype, jnp.number):
-            raise InputError(f"{name} has type {array.dtype}; it must hold numbers")
+        if not jnp.issubdtype(array.dtype, jnp.number) or jnp.issubdtype(array.dtype, jnp.complexfloating):
+            raise InputError(f"{name} has type {array.dtype}; it must hold real numbers")
     q, k, v = shapes = [array.shape for array in arrays.values()]
     fits = min(map(len, shapes)) >= 2
     fits = fits and q[-1] == k[-1] and k[-2] == v[-2] and 0 not in (*q, *k, *v)

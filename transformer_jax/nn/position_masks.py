@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Int
 
 from transformer_jax.errors import InputError, check_whole
-from transformer_jax.nn.attention_masks import AttentionMask
+from transformer_jax.nn.attention_masks import AttentionMask, Masks
 from transformer_jax.nn.checks import check_offset
 from transformer_jax.nn.masks import fit_mask
 from transformer_jax.nn.score_block import BlockGrid, Bounds, ScoreBlock, Start, Truth
@@ -38,6 +38,11 @@ class Causal(AttentionMask):
 
     def __repr__(self) -> str:
         return f"Causal({offset_shown(self.offset)})"
+
+
+def causal_and(mask: Masks | None) -> Masks:
+    """`Causal()`, combined with a mask if there is one."""
+    return Causal() if mask is None else Causal() & mask
 
 
 @value
@@ -114,7 +119,7 @@ class Prefix(AttentionMask):
         return first < n, last < n
 
     def check(self, shape: tuple[int, ...]) -> None:
-        fit_mask(jnp.broadcast_to(True, (np.size(self.n), 1, 1, 1)), shape)
+        fit_mask(jnp.broadcast_to(True, (np.size(self.n), 1, 1, 1)), shape, repr(self))
 
     def __repr__(self) -> str:
         return f"Prefix({shown(self.n)})"

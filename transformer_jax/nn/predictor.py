@@ -10,6 +10,7 @@ from jaxtyping import Float
 from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
 from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.attention_masks import Masks
+from transformer_jax.nn.attention_rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
@@ -82,7 +83,7 @@ class TransformerPredictor(SettingsModule):
         add_positional_encoding: bool = True,
         *,
         train: bool = False,
-        return_attention: Literal[True],
+        return_attention: Literal[True] | AttentionRows,
     ) -> tuple[Array, list[Array]]: ...
 
     def __call__(
@@ -92,8 +93,8 @@ class TransformerPredictor(SettingsModule):
         add_positional_encoding: bool = True,
         *,
         train: bool = False,
-        return_attention: bool = False,
-    ) -> Float[Array, "B T C"] | tuple[Float[Array, "B T C"], list[Float[Array, "B H T T"]]]:
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "B T C"] | tuple[Float[Array, "B T C"], list[Weights]]:
         """Predict each element's logits.
 
         Args:
@@ -102,7 +103,8 @@ class TransformerPredictor(SettingsModule):
             add_positional_encoding: False makes the model permutation-equivariant; it leaves out the positions that
                 are added to the input, and those inside attention it cannot leave out.
             train: apply dropout; needs the random key `dropout` where a probability is not zero.
-            return_attention: also return the weights that this pass used.
+            return_attention: also return the weights that this pass used, or those of an `AttentionRows(queries,
+                heads)`.
 
         Returns:
             Logits `[B, T, C]`, with `return_attention` a pair of them and the list of the L layers' weights.
@@ -124,7 +126,7 @@ class TransformerPredictor(SettingsModule):
         x = self.tap("embeddings", x, "B T D")
         attention_maps = None
         if return_attention:
-            x, attention_maps = self.encoder(x, mask, train=train, return_attention=True)
+            x, attention_maps = self.encoder(x, mask, train=train, return_attention=return_attention)
         else:
             x = self.encoder(x, mask, train=train)
         x = nn.relu(self.output_norm(self.output_hidden(x)))
@@ -136,6 +138,10 @@ class TransformerPredictor(SettingsModule):
         x: Float[ArrayLike, "B T features"],
         mask: Masks | None = None,
         add_positional_encoding: bool = True,
-    ) -> list[Float[Array, "B H T T"]]:
-        """Attention weights of every layer, as the forward pass without dropout uses them."""
-        return self(x, mask, add_positional_encoding, return_attention=True)[1]
+        *,
+        queries: Indices | None = None,
+        heads: Indices | None = None,
+    ) -> list[Weights]:
+        """Attention weights of every layer; `queries` and `heads` as in `TransformerEncoder.get_attention_maps`."""
+        asked = AttentionRows.chosen(queries, heads)
+        return self(x, mask, add_positional_encoding, return_attention=asked)[1]

@@ -12,9 +12,14 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Int, Shaped
 
+from transformer_jax.errors import InputError
+
 Start = int | np.integer | Int[Array, ""]
 Bounds = tuple["Truth", "Truth"]
 Truth = bool | Shaped[np.ndarray | Array, "..."]  # of each block of a grid, or of all of them
+
+
+AXES = "batch elements", "heads", "queries", "keys"  # of the logits [B H T S]
 
 
 class Range(NamedTuple):
@@ -57,10 +62,19 @@ class ScoreBlock(NamedTuple):
         return Indices(*arrays)
 
     def part(self, array: Shaped[Array | np.ndarray, "#B #H #T #S"]) -> Shaped[Array, "#b #h #q #k"]:
-        """The block of an array, in which an axis of size 1 stands for every index."""
+        """The block of an array, in which an axis of size 1 stands for every index.
+
+        Raises:
+            InputError: the block begins beyond the array, or is larger.
+        """
         part = jnp.asarray(array)
         for axis, (start, size) in enumerate(self):
-            if array.shape[axis] > 1:
+            length = array.shape[axis]
+            if length > 1 and (size > length or (isinstance(start, int) and start >= length)):
+                raise InputError(
+                    f"there are {length} {AXES[axis]} in an array of shape {array.shape}, not {start + size}"
+                )
+            if length > 1:
                 part = _cut(part, axis, start, size)
         return part
 

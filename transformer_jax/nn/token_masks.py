@@ -35,7 +35,7 @@ class Padding(AttentionMask):
         return valid.any(1)[None], valid.all(1)[None]
 
     def check(self, shape: tuple[int, ...]) -> None:
-        fit_mask(jnp.asarray(self.valid)[:, None, None], shape)
+        fit_mask(jnp.asarray(self.valid)[:, None, None], shape, repr(self))
 
     def __repr__(self) -> str:
         return f"Padding({shown(self.valid)})"
@@ -74,7 +74,7 @@ class Segments(AttentionMask):
     def check(self, shape: tuple[int, ...]) -> None:
         queries, keys = np.shape(self.query_ids), np.shape(self.key_ids)
         for ids_shape in ((queries[0], 1, queries[1], 1), (keys[0], 1, 1, keys[1])):
-            fit_mask(np.broadcast_to(True, ids_shape), shape)
+            fit_mask(np.broadcast_to(True, ids_shape), shape, repr(self))
 
     def __repr__(self) -> str:
         return f"Segments({shown(self.query_ids)}, {shown(self.key_ids)})"

@@ -178,6 +178,15 @@ class RunDirectory:
         with self.held(), self.writing():
             figure.savefig(self.path / name, dpi=150)
 
+    def save_text(self, name: str, text: str) -> None:
+        """Write a text, a file of this name.
+
+        Raises:
+            InputError: it can't be written.
+        """
+        with self.held(), self.writing():
+            (self.path / name).write_text(text, encoding="utf-8")
+
     def close(self) -> None:
         """Finish writing the checkpoints, then let another process have the directory; a second call does nothing.
 

@@ -50,6 +50,7 @@ def block_settings(config: TrainingConfig, max_len: int | None = None) -> BlockS
         num_kv_heads=config.num_kv_heads,
         qk_norm=RMSNorm if config.qk_norm else None,
         dropout_prob=config.attention_dropout,
+        implementation=config.attention,
     )
     return BlockSettings(
         dropout_prob=config.dropout_prob,

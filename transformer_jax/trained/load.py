@@ -27,6 +27,7 @@ TRAINERS = {
     "SetAnomalyTask_cifar100": ("anomaly.task", "AnomalyTrainer"),
     "SetAnomalyTask_files": ("anomaly.task", "AnomalyTrainer"),
     "TranslationTask": ("translation.task", "TranslationTrainer"),
+    "LanguageModelTask": ("language_model.task", "LanguageModelTrainer"),
 }
 
 

@@ -13,6 +13,8 @@ from jaxtyping import PRNGKeyArray
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
+from transformer_jax.nn.blocks import SettingsModule
+from transformer_jax.nn.dot_product import Implementation
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.runs.settings import read_settings
 from transformer_jax.trained.load import load_run
@@ -61,9 +63,19 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
         origin, trained = model, Trained(what, model, variables["params"])
     else:
         raise InputError(f"pretrained is {what}; it must be {kinds_of_models(is_predictor)}")
-    # A predictor lacks the settings of how its blocks are computed, which are the user's.
-    of_model = {name: getattr(origin, name) for name in config.model_fields() if hasattr(origin, name)}
+    # A predictor lacks the settings of how its blocks are computed, which are the user's; so are those of the machine.
+    names = config.model_fields() - config.machine_fields()
+    of_model = {name: getattr(origin, name) for name in names if hasattr(origin, name)}
+    trained = trained._replace(model=with_attention(trained.model, config.attention))
     return dataclasses.replace(config, **of_model), trained
+
+
+def with_attention(model: nn.Module, implementation: Implementation) -> nn.Module:
+    """The same model with another implementation of attention, if it is one of this package's."""
+    if not isinstance(model, SettingsModule):
+        return model
+    attention = dataclasses.replace(model.settings.attention, implementation=implementation)
+    return model.clone(settings=dataclasses.replace(model.settings, attention=attention))
 
 
 def check_fits(trained: Trained, trainer: TrainerModule, example: Samples) -> None:

@@ -31,7 +31,7 @@ from transformer_jax.training.shared_run import SharedRun
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, average_of
 from transformer_jax.training.stopwatch import Stopwatch
-from transformer_jax.training.throughput import LogThroughput, ShowMemory
+from transformer_jax.training.throughput import LogThroughput, ShowAttention, ShowMemory
 from transformer_jax.trees import Params
 
 T = TypeVar("T")
@@ -126,6 +126,7 @@ class TrainingLoop:
             CheckFinite(),
             LogMetrics([self._log], config.log_every, self.steps_per_epoch),
             LogParameterNorms(self._log),
+            ShowAttention(self._bar.write, lambda: self.runner.attention),
             ShowMemory(self._bar.write, lambda: self.runner.memory, jax.local_devices()[0]),
             LogThroughput(self._log, config.log_every, config.batch_size, self._flops_per_step, self.runner.devices),
             EarlyStopping(config.criterion, config.patience),

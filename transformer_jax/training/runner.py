@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.data.local_rows import LocalSamples
+from transformer_jax.nn.explanation import AttentionCall, recording_attention
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.layer_norms import layers_of
 from transformer_jax.training.layer_stacks import StackedLayout, StackedStates
@@ -108,6 +109,7 @@ class StepRunner:
         self._strategy, self._constants, self._state_shapes = strategy, constants, self._layout.shapes(state)
         self._batch_size, self._pace = batch_size, pace
         self._seconds_per_step = 0.0  # of the latest call
+        self.attention: list[AttentionCall] = []  # of the steps, for each shape of batch once it is traced
         self._steps_per_call = pace.max_steps if pace.is_fixed else 1  # then as their duration allows
         self.compiled = CompiledStep(self.run_stacked, strategy, rows_axis=1, donate_state=True, stopwatch=stopwatch)
 
@@ -202,7 +204,9 @@ class StepRunner:
             return self._layout.keep(state), sums.with_step(i, new)
 
         first = jax.tree.map(lambda stacked: stacked[0], batches)
-        one_step = jax.eval_shape(train_step, state, first, constants)[1]
+        with recording_attention() as calls:
+            one_step = jax.eval_shape(train_step, state, first, constants)[1]
+        self.attention.extend(calls)
         sums = SumsOfSteps.zeros(self._pace.max_steps, one_step)
         state, sums = lax.fori_loop(0, count, step, (state, sums))
         return self._layout.keep(state), sums

@@ -73,6 +73,11 @@ class SharedRun:
         if self._run is not None:
             self._run.save_figure(name, figure)
 
+    def save_text(self, name: str, text: str) -> None:
+        """Write a text."""
+        if self._run is not None:
+            self._run.save_text(name, text)
+
     def close(self) -> None:
         """Finish writing the checkpoints, and let another command have the directory."""
         if self._run is not None:

@@ -1,9 +1,10 @@
 """How well a training uses the devices: examples and FLOPs per second, waiting for data, memory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
+from transformer_jax.nn.explanation import AttentionCall, attention_line
 from transformer_jax.training.callbacks import Callback, Log, Step
 from transformer_jax.training.memory import Memory
 
@@ -47,6 +48,33 @@ class ShowMemory(Callback):
         if not self._has_shown and (memory := self._memory()) is not None:
             self._write(memory.line((self._device.memory_stats() or {}).get("bytes_limit")))
         self._has_shown = True
+
+
+class ShowAttention(Callback):
+    """Prints, after the first step, which implementation of attention a step runs, and why; without attention nothing.
+
+    Where batches have several shapes, another line comes with the first one that runs another implementation.
+
+    Args:
+        write: prints a line.
+        calls: of attention in the steps that were compiled.
+    """
+
+    def __init__(self, write: Callable[[str], None], calls: Callable[[], Sequence[AttentionCall]]) -> None:
+        self._write, self._calls = write, calls
+        self._num_seen, self._shown = 0, set[str]()  # calls, and implementations
+
+    def on_step(self, step: Step) -> None:
+        """Print the line, if it is due."""
+        calls = self._calls()
+        if len(calls) == self._num_seen:
+            return
+        new = calls[self._num_seen :]
+        self._num_seen = len(calls)
+        implementations = {call.explanation.implementation for call in new}
+        if not implementations <= self._shown:
+            self._shown |= implementations
+            self._write(attention_line(new))
 
 
 class LogThroughput(Callback):

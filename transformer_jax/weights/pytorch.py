@@ -5,6 +5,7 @@
 | `MultiheadAttention` | `MultiheadAttention` |
 | `EncoderBlock` | `TransformerEncoderLayer` |
 | `TransformerEncoder` | `TransformerEncoder` |
+| `CausalBlock`, `CausalStack` (`decoder` of a `TransformerLM`) | the same two, called with a causal mask |
 | `Transformer` on features | `Transformer` |
 
 The outputs agree if the settings do: `BlockSettings(layer_norm_epsilon=1e-5)` is PyTorch's default, its gelu is the

@@ -1,0 +1,179 @@
+"""Maps of chosen queries and heads: rows of the full maps, in every model, with every part."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from compiled_models import compiled, drawn, quick_jit
+
+from transformer_jax import (
+    ALiBiPositions,
+    AttentionRows,
+    AttentionSettings,
+    BlockSettings,
+    Causal,
+    EncoderBlock,
+    InputError,
+    LearnedPositions,
+    MultiheadAttention,
+    NoPositions,
+    Padding,
+    RelativePositions,
+    RMSNorm,
+    RotaryPositions,
+    SinusoidalPositions,
+    Transformer,
+    TransformerEncoder,
+    TransformerPredictor,
+    Window,
+    padding_mask,
+    patch,
+)
+
+B, S, T, D, H, V = 2, 11, 7, 24, 4, 13
+DRAWS = np.random.default_rng(0)
+X = DRAWS.normal(size=(B, S, D)).astype(np.float32)
+SOURCE, TARGET = DRAWS.integers(V, size=(B, S)), DRAWS.integers(V, size=(B, T))
+VALID = np.arange(S) < np.array([[11], [6]])
+QUERIES, HEADS = [5, 0, 6], [3, 1]  # in another order than they have; in the second sequence, 6 is padding
+POSITIONS = [
+    SinusoidalPositions(),
+    LearnedPositions(),
+    RotaryPositions(),
+    ALiBiPositions(),
+    RelativePositions(num_buckets=4, max_distance=5),
+    NoPositions(),
+]
+MASKS = [None, padding_mask(VALID), Padding(VALID) & Causal() & Window(3, None)]
+every_position = pytest.mark.parametrize("number", range(len(POSITIONS)), ids=[type(p).__name__ for p in POSITIONS])
+
+
+def settings(positions, num_kv_heads=None, **more) -> BlockSettings:
+    return BlockSettings(positions=positions, attention=AttentionSettings(num_kv_heads, RMSNorm), **more)
+
+
+def maps_of(model, variables, *inputs, **chosen):
+    return model.apply(variables, *inputs, method=type(model).get_attention_maps, **chosen)
+
+
+def shapes_of(model, inputs, **chosen):
+    return jax.eval_shape(lambda: maps_of(model, drawn(model, *inputs), *inputs, **chosen))
+
+
+def several_maps_of(model, inputs, *choices):
+    """The maps of each choice of queries and heads, from one program."""
+    run = quick_jit(lambda variables: [maps_of(model, variables, *inputs, **chosen) for chosen in choices])
+    return run(drawn(model, *(x for x in inputs[:2] if isinstance(x, np.ndarray))))
+
+
+def assert_rows(chosen, full, queries, heads) -> None:
+    """The chosen maps of one kind are those rows of the full ones, in all layers."""
+    assert len(chosen) == len(full)
+    for rows, whole in zip(chosen, full, strict=True):
+        np.testing.assert_allclose(rows, np.asarray(whole)[:, heads][:, :, queries], atol=1e-6)
+
+
+@every_position
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", range(len(MASKS)))
+def test_rows_of_a_predictor_are_those_of_its_full_maps(number, mask):
+    num_kv_heads = [None, 1, 2][(number + mask) % 3]
+    model = TransformerPredictor(D, 3, H, 2, settings=settings(POSITIONS[number], num_kv_heads))
+    full, both, of_queries, of_heads = several_maps_of(
+        model, (X, MASKS[mask]), {}, {"queries": QUERIES, "heads": HEADS}, {"queries": QUERIES}, {"heads": HEADS}
+    )
+    assert_rows(both, full, QUERIES, HEADS)
+    assert_rows(of_queries, full, QUERIES, range(H))
+    assert_rows(of_heads, full, range(S), HEADS)
+
+
+@every_position
+@pytest.mark.slow
+def test_each_kind_of_an_encoder_decoder_has_its_own_queries(number):
+    sizes = {"model_dim": D, "num_heads": H, "dim_feedforward": 5, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    model = Transformer(V, V, **sizes, settings=settings(POSITIONS[number], [None, 1, 2][number % 3]))
+    full, chosen, apart = several_maps_of(
+        model,
+        (SOURCE, TARGET, padding_mask(VALID), Window(2, None)),
+        {},
+        {"queries": QUERIES, "heads": HEADS},
+        {"queries": [6], "source_queries": [10, 9]},
+    )
+    for kind in full._fields:
+        assert_rows(getattr(chosen, kind), getattr(full, kind), QUERIES, HEADS)
+    assert_rows(apart.encoder, full.encoder, [10, 9], range(H))
+    assert_rows(apart.cross, full.cross, [6], range(H))
+
+
+@pytest.mark.parametrize("implementation", ["plain", "blockwise"])
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_rows_come_with_the_output_of_a_pass_of_any_implementation(implementation, scan_layers):
+    attention = AttentionSettings(implementation=implementation)
+    model = TransformerEncoder(3, D, H, 5, settings=BlockSettings(attention=attention, scan_layers=scan_layers))
+    variables = drawn(model, X)
+    run = quick_jit(lambda x: model.apply(variables, x, Causal(), return_attention=AttentionRows(QUERIES, HEADS)))
+    output, chosen = run(X)
+    plain = model.clone(settings=BlockSettings())
+    expected, full = compiled(plain, return_attention=True)(variables, X, np.tri(S, dtype=bool))
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    assert_rows(chosen, full, QUERIES, HEADS)
+
+
+def test_they_are_the_weights_before_dropout():
+    model = MultiheadAttention(D, H, dropout_prob=0.5)
+    variables, rngs = drawn(model, X), {"dropout": jax.random.key(0)}
+    run = functools.partial(model.apply, variables, X, train=True, rngs=rngs)
+    asked = AttentionRows(QUERIES), True
+    (_, rows), (_, dropped) = quick_jit(lambda: [run(return_attention=which) for which in asked])()
+    np.testing.assert_allclose(rows.sum(-1), 1, rtol=1e-5)
+    dropped = np.asarray(dropped)[:, :, QUERIES]
+    np.testing.assert_allclose(dropped, 2 * rows * (dropped > 0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"queries": [3, S]}, f"queries holds {S}; indices may be 0 … {S - 1}"),
+        ({"queries": [-1]}, "queries holds -1"),
+        ({"heads": [H]}, f"heads holds {H}; indices may be 0 … {H - 1}"),
+        ({"queries": [0], "heads": []}, "heads has type float64 and shape"),
+    ],
+)
+def test_a_query_or_a_head_that_is_not_there_is_an_error(chosen, message):
+    with pytest.raises(InputError, match=message):
+        shapes_of(TransformerPredictor(D, 3, H, 1), (X,), **chosen)
+
+
+def test_a_query_that_the_target_alone_lacks_is_an_error():
+    model = Transformer(V, V, D, H, 1, 1, 5)
+    with pytest.raises(InputError, match=f"queries holds {T}; indices may be 0 … {T - 1}"):
+        shapes_of(model, (SOURCE, TARGET), queries=[T])
+    assert shapes_of(model, (SOURCE, TARGET), queries=[0], source_queries=[T]).encoder[0].shape == (B, H, 1, S)
+
+
+def test_a_block_that_gives_all_weights_in_their_place_is_an_error():
+    class AllWeights(EncoderBlock):
+        def __call__(self, x, mask=None, *, train=False, return_attention=False):
+            y, attention = self.self_attn(x, mask=mask, return_attention=True)
+            return (y, attention) if return_attention else y
+
+    model = TransformerEncoder(1, D, H, 5, block=AllWeights)
+    assert shapes_of(model, (X,))[0].shape == (B, H, S, S)
+    for chosen in ({"queries": QUERIES}, {"heads": HEADS}):
+        with pytest.raises(InputError, match=rf"shape \({B}, {H}, {S}, {S}\).* hand its return_attention on"):
+            shapes_of(model, (X,), **chosen)
+
+
+def test_an_inspected_pass_returns_the_chosen_rows_of_the_weights_that_it_used():
+    model = TransformerEncoder(1, D, H, 2 * D)
+    variables = drawn(model, X)
+    weights = np.random.default_rng(1).dirichlet(np.ones(S), (B, H, S)).astype(np.float32)
+    _, (rows,) = patch(
+        model,
+        variables,
+        X,
+        patches={"layers.0.attention.weights": weights},
+        return_attention=AttentionRows(QUERIES, HEADS),
+    )
+    np.testing.assert_array_equal(rows, weights[:, HEADS][:, :, QUERIES])

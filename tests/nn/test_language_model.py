@@ -1,0 +1,357 @@
+"""The decoder-only language model: PyTorch's numbers, cached decoding, what a position sees, effect of each option."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from compiled_models import compiled, drawn, quick_jit
+from part_choices import MAX_LEN, pairwise, settings_of
+
+from transformer_jax import (
+    AfterPrefix,
+    AttentionSettings,
+    BlockSettings,
+    CausalBlock,
+    CausalCache,
+    CausalStack,
+    InputError,
+    LearnedPositions,
+    RelativePositions,
+    RotaryPositions,
+    Segments,
+    TransformerLM,
+    activation_names,
+    after_prefix,
+    beam_search,
+    capture,
+    greedy_decode,
+    params_from_torch,
+    sample,
+)
+from transformer_jax.nn.positions import sinusoidal_table
+
+B, T, D, H, F, L, V = 3, 5, 24, 4, 13, 2, 11
+TOKENS = np.random.default_rng(0).integers(V, size=(B, T))
+SIZES = {"model_dim": D, "num_heads": H, "num_layers": L, "dim_feedforward": F, "max_len": MAX_LEN}
+FAST = (0, 1, 2)  # numbers of rows that are tested in the fast tests
+
+
+def model_with(settings: BlockSettings | None = None, **more) -> TransformerLM:
+    return TransformerLM(V, **{**SIZES, **more}, settings=settings or BlockSettings())
+
+
+MODEL = model_with()
+
+
+@pytest.fixture(scope="module")
+def params() -> dict:
+    return drawn(MODEL, TOKENS)
+
+
+def decoder_of(model: TransformerLM, params: dict):
+    """The step function of a model with these parameters."""
+    return functools.partial(model.apply, params, method="decode_step")
+
+
+# Against PyTorch.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("tie_embeddings", [True, False])
+def test_logits_are_those_of_pytorchs_encoder_with_a_causal_mask(norm_first, tie_embeddings):
+    torch.manual_seed(2)
+    layer = torch.nn.TransformerEncoderLayer(D, H, F, dropout=0.0, batch_first=True, norm_first=norm_first)
+    final_norm = torch.nn.LayerNorm(D) if norm_first else None
+    encoder = torch.nn.TransformerEncoder(layer, L, norm=final_norm, enable_nested_tensor=False)
+    for parameter in encoder.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    embedding, output = torch.nn.Embedding(V, D), torch.nn.Linear(D, V)
+    x = embedding(torch.tensor(TOKENS)) * D**0.5 + torch.tensor(sinusoidal_table(T, D))
+    hidden = encoder(x, mask=torch.ones(T, T).triu(1).bool(), is_causal=True)
+    expected = hidden @ embedding.weight.T if tie_embeddings else output(hidden)
+
+    settings = BlockSettings(norm_first=norm_first, layer_norm_epsilon=1e-5)
+    model = model_with(settings, tie_embeddings=tie_embeddings)
+    stack = CausalStack(L, D, H, F, settings=settings)
+    params = {
+        "decoder": params_from_torch(stack, encoder.state_dict())["params"],
+        "embedding": {"embedding": embedding.weight.detach().numpy()},
+    }
+    if not tie_embeddings:
+        weight, bias = output.weight.detach().numpy(), output.bias.detach().numpy()
+        params["output_layer"] = {"kernel": weight.T, "bias": bias}
+    assert jax.tree.structure(params) == jax.tree.structure(dict(drawn(model, TOKENS)["params"]))
+    logits = compiled(model)({"params": params}, TOKENS)
+    assert np.abs(logits).max() > 0.3
+    np.testing.assert_allclose(logits, expected.detach(), atol=1e-5, rtol=1e-5)
+
+
+# Cached decoding.
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=[] if i in FAST else pytest.mark.slow) for i, row in enumerate(pairwise())],
+)
+def test_cached_decoding_equals_the_full_pass_for_every_pair_of_parts(row):
+    model = model_with(settings_of(row))
+    params = drawn(model, TOKENS)
+    full = compiled(model)(params, TOKENS)
+    assert np.abs(full).max() > 0.1
+    step = quick_jit(decoder_of(model, params))
+    cache = model.apply(params, B, T + 2, method="start_decoding")
+    for position in range(T):
+        logits, cache = step(TOKENS[:, position], position, cache)
+        np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
+    cache = model.apply(params, length=T + 2, prefix=TOKENS[:, :3], method="start_decoding")
+    for position in range(3, T):
+        logits, cache = step(TOKENS[:, position], position, cache)
+        np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
+
+
+@pytest.mark.parametrize("search", [greedy_decode, sample, beam_search])
+def test_every_search_runs_on_the_model_and_goes_on_after_a_prefix(params, search):
+    """What follows a prefix of the search's own tokens is the rest of what it gives without a prefix."""
+    ends = {"end_token": V - 1, "pad_token": V}
+    more = {"key": jax.random.key(0), "top_k": 1} if search is sample else {}
+    if search is beam_search:
+        more = {"beam_width": 2, "n_best": 1, "length_penalty": 0.0}
+    step = decoder_of(MODEL, params)
+    cache = MODEL.apply(params, 1, MAX_LEN, method="start_decoding")
+    whole = search(step, cache, 1, start_token=3, max_length=MAX_LEN, **ends, **more)
+    tokens = np.asarray(whole.tokens).reshape(-1)
+    assert whole.lengths.item() > 3
+    prompt = np.array([[3, *tokens[:2]]])
+    given = MODEL.apply(params, None, MAX_LEN, prefix=prompt[:, :-1], method="start_decoding")
+    rest = search(
+        after_prefix(step, 2),
+        AfterPrefix(given, prompt[:, -1]),
+        1,
+        start_token=0,
+        max_length=MAX_LEN - 2,
+        grow=None,
+        **ends,
+        **more,
+    )
+    np.testing.assert_array_equal(np.asarray(rest.tokens).reshape(-1), tokens[2:])
+
+
+@pytest.mark.parametrize("search", [greedy_decode, beam_search])
+def test_rows_with_other_prefixes_go_on_each_after_its_own(params, search):
+    """The score of a row's result is its log-probability in the full pass, after all of its prefix."""
+    prompts, after = TOKENS[:, :3], 3
+    ends = {"start_token": 0, "end_token": V - 1, "pad_token": 0, "max_length": after}
+    cache = MODEL.apply(params, length=MAX_LEN, prefix=prompts[:, :-1], method="start_decoding")
+    step = after_prefix(decoder_of(MODEL, params), prompts.shape[1] - 1)
+    more = {"n_best": 1, "length_penalty": 0.0} if search is beam_search else {}
+    found = search(step, AfterPrefix(cache, prompts[:, -1]), B, **ends, **more)
+    tokens, lengths = np.reshape(found.tokens, (B, after)), np.reshape(found.lengths, B)
+    whole = np.concatenate([prompts, tokens], axis=1)
+    log_probs = jax.nn.log_softmax(compiled(MODEL)(params, whole))[:, 2:-1]  # [B 3 V]
+    of_tokens = np.take_along_axis(log_probs, tokens[:, :, None], axis=2)[:, :, 0]
+    expected = [row[:length].sum() for row, length in zip(of_tokens, lengths, strict=True)]
+    np.testing.assert_allclose(np.reshape(found.scores, B), expected, atol=1e-5)
+    others = jax.nn.log_softmax(compiled(MODEL)(params, np.concatenate([prompts[:, :-1], 0 * prompts[:, :1]], axis=1)))
+    assert np.abs(others[:, 2] - log_probs[:, 0]).max() > 1e-2  # the last token of a prefix makes a difference
+
+
+def test_a_cache_makes_room_for_its_prefix_and_grows(params):
+    cache = MODEL.apply(params, prefix=TOKENS[:, :3], method="start_decoding")
+    assert isinstance(cache, CausalCache)
+    assert [block.key.shape for block in cache.blocks] == [(B, H, 3, D // H)] * L
+    logits, _ = MODEL.apply(params, TOKENS[:, 3], 3, cache.grow(T), method="decode_step")
+    np.testing.assert_allclose(logits, compiled(MODEL)(params, TOKENS)[:, 3], atol=1e-5)
+
+
+def test_what_stands_behind_the_filled_positions_changes_nothing(params):
+    """A prefix may be padded at its end: the tokens that follow overwrite the padding before they could see it."""
+    padded = np.concatenate([TOKENS[:, :3], np.full((B, 2), 7)], axis=1)
+    cache = MODEL.apply(params, prefix=padded, method="start_decoding")
+    logits, _ = MODEL.apply(params, TOKENS[:, 3], 3, cache, method="decode_step")
+    np.testing.assert_allclose(logits, compiled(MODEL)(params, TOKENS)[:, 3], atol=1e-5)
+
+
+# What a position sees.
+
+
+def test_no_position_sees_a_later_one(params):
+    """One token is changed at a time; a position depends on it if its logits change."""
+
+    def changes(position):
+        changed = TOKENS.copy()
+        changed[:, position] = (changed[:, position] + 1) % V
+        difference = compiled(MODEL)(params, changed) - compiled(MODEL)(params, TOKENS)
+        return np.abs(difference[0]).max(-1) > 1e-5  # [T]
+
+    np.testing.assert_array_equal(np.stack([changes(p) for p in range(T)], axis=1), np.tri(T, dtype=bool))
+
+
+def test_a_mask_is_combined_with_the_causal_one():
+    model = model_with(BlockSettings(positions=RotaryPositions()))  # in which only differences of positions count
+    params = drawn(model, TOKENS)
+    ids = np.array([[0, 0, 1, 1, 1]])
+    masked = model.apply(params, TOKENS, Segments(ids, ids))
+    np.testing.assert_allclose(masked[:, 2:], compiled(model)(params, TOKENS[:, 2:]), atol=1e-5)
+    np.testing.assert_allclose(masked[:, :2], compiled(model)(params, TOKENS[:, :2]), atol=1e-5)
+
+
+def test_the_maps_come_out_of_the_forward_pass(params):
+    logits, maps = compiled(MODEL, return_attention=True)(params, TOKENS)
+    np.testing.assert_allclose(logits, compiled(MODEL)(params, TOKENS), atol=1e-6)
+    again = MODEL.apply(params, TOKENS, method="get_attention_maps")
+    assert [layer.shape for layer in maps] == [(B, H, T, T)] * L
+    for layer, same in zip(maps, again, strict=True):
+        np.testing.assert_allclose(layer, same, atol=1e-6)
+        np.testing.assert_allclose(layer.sum(-1), 1, atol=1e-5)
+        assert not np.triu(layer, 1).any()
+
+
+def test_all_buckets_of_relative_positions_are_for_earlier_tokens():
+    model = model_with(BlockSettings(positions=RelativePositions(4, 5)))
+    params = drawn(model, TOKENS)
+    changed = jax.tree.map(np.copy, params)
+    changed["params"]["decoder"]["layers_0"]["self_attn"]["attention_positions"]["embedding"][2:] += 1
+    assert np.abs(compiled(model)(params, TOKENS) - compiled(model)(changed, TOKENS)).max() > 1e-3
+
+
+# Options.
+
+
+def total_and_gradient(settings: BlockSettings):
+    """Of the squared logits in training, with one key."""
+    model = model_with(settings)
+
+    def total(params):
+        logits = model.apply(params, TOKENS, train=True, rngs={"dropout": jax.random.key(3)})
+        return jnp.sum(logits**2)
+
+    return quick_jit(jax.value_and_grad(total))(drawn(model_with(BlockSettings()), TOKENS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["none", "dots", "all"])
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_remat_and_a_loop_over_the_layers_change_no_number(remat, scan_layers):
+    settings = BlockSettings(0.5, attention=AttentionSettings(dropout_prob=0.5))
+    expected, gradient = total_and_gradient(settings)
+    found, same = total_and_gradient(dataclasses.replace(settings, remat=remat, scan_layers=scan_layers))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * largest), same, gradient)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"settings": BlockSettings(norm_first=True)},
+        {"final_norm": True},
+        {"dropout_prob": 0.5},
+        {"settings": BlockSettings(attention=AttentionSettings(dropout_prob=0.5))},
+    ],
+    ids=["norm_first", "final_norm", "dropout_prob", "attention_dropout"],
+)
+def test_each_option_changes_the_output(changed):
+    params = drawn(model_with(final_norm=True), TOKENS)
+    run = {"train": True, "rngs": {"dropout": jax.random.key(1)}}
+    outputs = [model.apply(params, TOKENS, **run) for model in (MODEL, TransformerLM(V, **SIZES | changed))]
+    expected = MODEL.apply(params, TOKENS)
+    np.testing.assert_allclose(TransformerLM(V, **SIZES, dropout_prob=0.0).apply(params, TOKENS, **run), expected)
+    assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
+
+
+def test_a_block_of_ones_own_computes_the_same_in_decoding():
+    class Parallel(CausalBlock):
+        """Attention and feed-forward side by side."""
+
+        def sublayers(self, x, attend, *, train):
+            def both(h):
+                y, of_keys = attend(h)
+                return y + self.feed_forward(h, train=train), of_keys
+
+            return self.self_attn_residual(x, both, train=train)
+
+    model = model_with(block=Parallel)
+    params = drawn(model, TOKENS)
+    assert "feed_forward_residual" not in params["params"]["decoder"]["layers_0"]
+    cache = model.apply(params, prefix=TOKENS[:, :-1], length=T, method="start_decoding")
+    logits, _ = model.apply(params, TOKENS[:, -1], T - 1, cache, method="decode_step")
+    np.testing.assert_allclose(logits, compiled(model)(params, TOKENS)[:, -1], atol=1e-5)
+
+
+def test_the_parameters_are_one_matrix_and_the_blocks():
+    assert drawn(MODEL, TOKENS)["params"].keys() == {"embedding", "decoder"}
+    assert drawn(model_with(tie_embeddings=False), TOKENS)["params"].keys() == {"embedding", "decoder", "output_layer"}
+    model = TransformerLM(50257)
+    attention, norm, feed_forward = 4 * (512 + 1) * 512, 2 * 512, (512 + 1) * 2048 + (2048 + 1) * 512
+    shapes = jax.eval_shape(model.init, jax.random.key(0), TOKENS)
+    expected = 50257 * 512 + 6 * (attention + feed_forward + 2 * norm)
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == expected
+    assert model.dropout_prob == 0.1
+
+
+# Bad input.
+
+
+def test_maps_of_chosen_queries_and_heads_are_rows_of_the_full_ones(params):
+    maps = functools.partial(MODEL.apply, params, TOKENS, method="get_attention_maps")
+    for rows, full in zip(maps(queries=[3, 1], heads=[2]), maps(), strict=True):
+        np.testing.assert_allclose(rows, full[:, [2]][:, :, [3, 1]], atol=1e-6)
+
+
+def test_its_activations_have_names_in_a_pass_and_in_each_step_of_decoding(params):
+    names = list(activation_names(MODEL))
+    assert names[0] == "embeddings"
+    assert names[-1] == "logits"
+    chosen = ["embeddings", "decoder.layers.1.attention.head_outputs", "logits"]
+    _, of_pass = capture(MODEL, params, TOKENS, names=chosen)
+    cache = MODEL.apply(params, B, T, method="start_decoding")
+    for t in range(T):
+        (_, cache), of_step = capture(MODEL, params, TOKENS[:, t], t, cache, names=chosen, method="decode_step")
+        for name in chosen:  # the last axis but one is that of the positions
+            np.testing.assert_allclose(of_step[name][..., 0, :], of_pass[name][..., t, :], atol=1e-5)
+
+
+WRONG = [
+    (lambda: TransformerLM(0), "vocabulary_size is 0; it must be at least 1"),
+    (lambda: TransformerLM(V, num_layers=0), "num_layers is 0; it must be at least 1"),
+    (lambda: TransformerLM(V, 20, 3), "num_heads is 3"),
+    (lambda: TransformerLM(V, max_len=0), "max_len is 0"),
+    (lambda: MODEL.init(jax.random.key(0), TOKENS + 1 + V - TOKENS.max()), f"tokens holds the token id {V}"),
+    (lambda: MODEL.init(jax.random.key(0), np.zeros((1, MAX_LEN + 1), int)), "9 positions; max_len is 8"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG)
+def test_what_cannot_work_is_an_error(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_decoding_from_what_it_cannot_is_an_error(params):
+    start = functools.partial(MODEL.apply, params, method="start_decoding")
+    with pytest.raises(InputError, match="batch_size is None; without a prefix"):
+        start()
+    with pytest.raises(InputError, match="batch_size is 0"):
+        start(0)
+    with pytest.raises(InputError, match="length is -1"):
+        start(B, -1)
+    with pytest.raises(InputError, match="prefix has 3 rows and batch_size is 2"):
+        start(2, prefix=TOKENS)
+    with pytest.raises(InputError, match=f"prefix holds the token id {V}; ids may be 0 … {V - 1}"):
+        start(prefix=np.full((B, 2), V))
+    with pytest.raises(InputError, match=r"prefix has shape \(3, 0\); it must be token ids \[B, P\]"):
+        start(prefix=TOKENS[:, :0])
+    with pytest.raises(InputError, match="9 positions; max_len is 8"):
+        start(prefix=np.zeros((B, MAX_LEN + 1), int))
+    with pytest.raises(InputError, match=r"position is 3; .* below length, which is 3"):
+        MODEL.apply(params, TOKENS[:, 0], 3, start(B, 3), method="decode_step")
+    with pytest.raises(InputError, match="tokens holds the token id -1"):
+        MODEL.apply(params, np.full(B, -1), 0, start(B, 3), method="decode_step")
+    learned = model_with(BlockSettings(positions=LearnedPositions(4)))
+    with pytest.raises(InputError, match="5 positions; max_len is 4"):
+        learned.init(jax.random.key(0), TOKENS)

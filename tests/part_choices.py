@@ -1,0 +1,60 @@
+"""Parts of blocks in combinations: each two choices of different parts meet in some combination."""
+
+import itertools
+
+import flax.linen as nn
+
+from transformer_jax import (
+    ALiBiPositions,
+    AttentionSettings,
+    BlockSettings,
+    GatedFeedForward,
+    LayerNorm,
+    LearnedPositions,
+    NoPositions,
+    RelativePositions,
+    RMSNorm,
+    RotaryPositions,
+    SinusoidalPositions,
+)
+from transformer_jax.nn.feed_forward import FeedForward
+
+MAX_LEN = 8  # positions that are learned
+
+CHOICES = {
+    "positions": [
+        SinusoidalPositions(),
+        LearnedPositions(MAX_LEN),
+        RotaryPositions(),
+        ALiBiPositions(),
+        RelativePositions(num_buckets=4, max_distance=5),
+        NoPositions(),
+    ],
+    "feed_forward": [(network, a) for network in (FeedForward, GatedFeedForward) for a in (nn.silu, nn.gelu)],
+    "num_kv_heads": [None, 1, 2],
+    "qk_norm": [None, RMSNorm],
+    "norm": [LayerNorm, RMSNorm],
+    "norm_first": [False, True],
+}  # fmt: skip
+Row = tuple[int, ...]  # number of the choice for each part
+
+
+def pairs_of(row: Row) -> set:
+    return set(itertools.combinations(enumerate(row), 2))
+
+
+def pairwise() -> list[Row]:
+    """Combinations in which each two choices meet: again and again the one that has most new pairs."""
+    every = list(itertools.product(*(range(len(choices)) for choices in CHOICES.values())))
+    missing, rows = set().union(*map(pairs_of, every)), []
+    while missing:
+        rows.append(max(every, key=lambda row: len(pairs_of(row) & missing)))
+        missing -= pairs_of(rows[-1])
+    return rows
+
+
+def settings_of(row: Row) -> BlockSettings:
+    chosen = {name: CHOICES[name][number] for name, number in zip(CHOICES, row, strict=True)}
+    feed_forward, activation = chosen.pop("feed_forward")
+    attention = AttentionSettings(chosen.pop("num_kv_heads"), chosen.pop("qk_norm"))
+    return BlockSettings(**chosen, feed_forward=feed_forward, activation=activation, attention=attention)

@@ -1,0 +1,270 @@
+"""The task on text: what it learns, how each byte is scored, how texts are continued, and what a run leaves."""
+
+import json
+from pathlib import Path
+
+import jax
+import jaxtyping
+import numpy as np
+import pytest
+from commands import call
+from compiled_models import compiled, drawn
+
+from transformer_jax import InputError, LanguageModelConfig, LanguageModelTrainer, load_run, train_language_model
+from transformer_jax.tasks.language_model.continuation import Continuation, Draws
+from transformer_jax.tasks.language_model.task import language_model_data
+
+SENTENCE = b"The quick brown fox jumps over the lazy dog. "
+TINY = {"model_dim": 16, "num_heads": 2, "num_layers": 1, "dim_feedforward": 32, "seq_len": 16, "batch_size": 16}
+SHORT = {"max_epochs": 2, "train_size": 160, "warmup": 3, "eval_every": 1, "lr": 1e-2, "max_new": 23, "quiet": True}
+WINDOW, NEW = 16, 4
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    """A file in which 45 bytes repeat."""
+    path = tmp_path_factory.mktemp("text") / "fox.txt"
+    path.write_bytes(SENTENCE * 40)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trainer() -> LanguageModelTrainer:
+    """Not trained: drawn parameters, which no byte is alike to."""
+    trainer = LanguageModelTrainer(LanguageModelConfig(**TINY))
+    trainer.params = drawn(trainer.model, np.zeros((1, WINDOW), int), scale=1.0)["params"]
+    return trainer
+
+
+@pytest.fixture
+def without_type_checks():
+    """Users call without the type checks of the tests, which would come first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def log_probs(trainer: LanguageModelTrainer, given: bytes) -> np.ndarray:
+    """Log₂ of the probability of each byte after `given`."""
+    ids = np.frombuffer(given, np.uint8)[None].astype(np.int32)
+    logits = np.asarray(compiled(trainer.model)({"params": trainer.params}, ids))[0, -1].astype(float)
+    return (logits - np.logaddexp.reduce(logits)) / np.log(2)
+
+
+def test_bits_per_byte_are_those_of_each_byte_after_its_context(trainer, text):
+    """A window of 16 bytes scores 5: a byte has the 12 to 16 bytes before it as context, at the beginning fewer."""
+    trainer = LanguageModelTrainer(LanguageModelConfig(**TINY, stride=5, data=text, num_devices=1))
+    trainer.params = drawn(trainer.model, np.zeros((1, WINDOW), int), scale=1.0)["params"]
+    data = language_model_data(trainer.config)
+    test = b"\n" + data.text.test[:]
+    bits = []
+    for number in range(1, len(test)):
+        window = max(0, -((WINDOW - number) // 5))  # which scores this byte
+        start = min(5 * window, len(test) - 1 - WINDOW)
+        bits.append(-log_probs(trainer, test[start:number])[test[number]])
+    metrics = trainer.evaluate(data.test_loader)
+    assert len(bits) == len(data.text.test) == 90
+    assert metrics["bits_per_byte"] == pytest.approx(np.mean(bits), rel=1e-5)
+    assert metrics["loss"] == pytest.approx(np.mean(bits) * np.log(2), rel=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 11, 12, 13, 40])
+def test_a_text_is_continued_as_the_full_pass_would(trainer, length):
+    """A quarter of a window is drawn at a time, after the last three quarters of the text so far."""
+    whole = text = (SENTENCE * 2)[:length]
+    for _ in range(3):
+        given = whole[-(WINDOW - NEW) :]
+        for _ in range(NEW):
+            byte = bytes([int(log_probs(trainer, given).argmax())])
+            given, whole = given + byte, whole + byte
+    assert trainer.predict(text, max_new=10, top_k=1) == whole[length : length + 10]
+
+
+def test_draws_are_a_function_of_seed_and_place(trainer):
+    texts = ["The", "The"]
+    first, second = trainer.predict(texts, max_new=23, temperature=3.0)
+    assert first != second
+    assert trainer.predict("The", max_new=23, temperature=3.0) == first
+    assert trainer.predict("The", max_new=23, temperature=3.0, seed=1) != first
+    assert trainer.predict(b"The", max_new=23, temperature=3.0).decode(errors="replace") == first
+
+
+def test_draws_are_distributed_as_the_model_says(trainer):
+    """χ² of 600 first bytes against the probabilities of the full pass; the rarest bytes are counted together."""
+    expected = 2 ** log_probs(trainer, b"fox")
+    continuation = Continuation(trainer.model, WINDOW)
+    drawn_bytes = [continuation(trainer.params, b"fox", 1, jax.random.key(seed), Draws())[0] for seed in range(600)]
+    counts = np.bincount(drawn_bytes, minlength=256)
+    common = expected > 1 / 60
+    observed = np.append(counts[common], counts[~common].sum())
+    wanted = 600 * np.append(expected[common], expected[~common].sum())
+    degrees = len(observed) - 1
+    assert degrees > 3
+    assert ((observed - wanted) ** 2 / wanted).sum() < degrees + 5 * np.sqrt(2 * degrees)
+
+
+def test_maps_are_labelled_with_the_texts_characters(trainer):
+    maps = trainer.attention("a é")
+    assert maps.query_labels == maps.key_labels == {"decoder": ["a", " ", "é", "·"]}
+    (layer,) = maps.maps["decoder"]
+    assert layer.shape == (2, 4, 4)
+    assert not np.triu(layer, 1).any()
+    np.testing.assert_allclose(layer.sum(-1), 1, atol=1e-5)
+    many = trainer.attention(["a é", b"\xff"])
+    np.testing.assert_allclose(many[0].maps["decoder"][0], layer, atol=1e-6)
+    assert many[1].key_labels == {"decoder": ["FF"]}
+
+
+def test_the_pictures_of_the_training_are_the_first_windows_maps(trainer):
+    inputs = np.frombuffer(SENTENCE[:16] + SENTENCE[5:21], np.uint8).astype(np.int32).reshape(2, 16)
+    pictured = trainer.attention_maps(trainer.params, inputs)
+    expected = trainer.attention(SENTENCE[:16]).maps
+    assert pictured.keys() == expected.keys()
+    np.testing.assert_allclose(pictured["decoder"][0][0], expected["decoder"][0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (3, "inputs is 3; it must be a text or a list of texts"),
+        ([3], r"inputs is \[3\]"),
+        (["a", None], r"inputs is \['a', None\]"),
+        ([], r"inputs is \[\]"),
+        ("", "inputs is ''; a text must have at least one byte"),
+        (["a", b""], "a text must have at least one byte"),
+        ("\ud800", "half of a surrogate pair"),
+    ],
+)
+@pytest.mark.parametrize("method", ["predict", "attention"])
+@pytest.mark.usefixtures("without_type_checks")
+def test_what_is_no_text_is_an_error(trainer, method, inputs, message):
+    with pytest.raises(InputError, match=message):
+        getattr(trainer, method)(inputs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_new": 0}, "max_new is 0; it must be at least 1"),
+        ({"seed": -1}, "seed is -1; it must be at least 0"),
+        ({"temperature": 0.0}, "temperature is 0.0; it must be a finite number above 0"),
+        ({"top_k": 0}, "top_k is 0"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"beam_width": 3}, "beam_width is 3; settings of the draws are temperature, top_k, top_p"),
+    ],
+)
+def test_a_draw_that_cannot_be_made_is_an_error(trainer, settings, message):
+    with pytest.raises(InputError, match=message):
+        trainer.predict("a", **settings)
+
+
+def test_a_text_longer_than_a_window_has_no_maps(trainer):
+    with pytest.raises(InputError, match=r"the text 'aaaa.*' has 17 bytes; it may have 1 to seq_len, 16"):
+        trainer.attention("a" * 17)
+
+
+def test_logits_of_nan_are_an_error():
+    trainer = LanguageModelTrainer(LanguageModelConfig(**TINY))
+    params = drawn(trainer.model, np.zeros((1, WINDOW), int))["params"]
+    params["decoder"]["norm"]["scale"][:] = np.nan
+    trainer.params = params
+    with pytest.raises(InputError, match="logits of NaN"):
+        trainer.predict("a")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seq_len": 1}, "seq_len is 1; it must be at least 2"),
+        ({"seq_len": 16, "stride": 17}, "stride is 17; it may be at most seq_len, 16"),
+        ({"stride": 0}, "stride is 0; it must be at least 1"),
+        ({"prompt": ""}, "prompt is ''; it must have at least one byte"),
+        ({"top_p": 0.0}, "top_p is 0.0; it must be above 0 and at most 1"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"max_new": 0}, "max_new is 0"),
+        ({"dim_feedforward": 0}, "dim_feedforward is 0"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_an_error(settings, message):
+    with pytest.raises(InputError, match=message):
+        LanguageModelConfig(**settings)
+
+
+@pytest.mark.slow
+def test_a_text_of_repetitions_is_learned_and_the_run_keeps_all(tmp_path, text, capsys):
+    settings = TINY | SHORT | {"max_epochs": 20, "quiet": False}
+    trainer, results = train_language_model(data=text, checkpoint_dir=tmp_path, **settings)
+    printed = capsys.readouterr().out
+    bits = results["bits_per_byte"]
+    assert bits["this model"] == pytest.approx(results["test"]["bits_per_byte"], rel=1e-5)
+    assert bits["this model"] < 0.5
+    assert bits["this model"] < bits["gzip alone"]
+    assert results["bytes"] == {"train": 1620, "val": 90, "test": 90}
+    assert results["criterion"] == "val/bits_per_byte:min"
+    assert "Bits per byte of the test text, 90 bytes:\n" in printed
+    for name, number in bits.items():
+        assert f"{name} " in printed
+        assert f" {number:.3f}\n" in printed
+    directory = tmp_path / "LanguageModelTask"
+    assert json.loads((directory / "results.json").read_text())["bits_per_byte"] == bits
+    assert (directory / "attention_maps.png").read_bytes().startswith(b"\x89PNG")
+    samples = (directory / "samples.txt").read_text(encoding="utf-8")
+    assert samples in printed
+    assert samples.count("--- after ") == 3
+
+    run = load_run(directory)
+    assert isinstance(run, LanguageModelTrainer)
+    continued = run.predict("The quick brown ", max_new=60, top_k=1)
+    assert continued == (SENTENCE * 3).decode()[16:76]
+    assert run.predict("The", max_new=7, seed=3) == trainer.predict("The", max_new=7, seed=3)
+    assert run.test()["test"] == pytest.approx(results["test"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_is_evaluated_on_another_text_continues_a_prompt_and_is_begun_from(tmp_path, text):
+    settings = [f"--{name.replace('_', '-')}={value}" for name, value in (TINY | SHORT).items() if name != "quiet"]
+    other = tmp_path / "other.txt"
+    other.write_bytes(SENTENCE[::-1] * 10)
+    place = ["--checkpoint-dir", tmp_path]
+    assert call("language_model.py", *settings, "--data", text, *place).status == 0
+    run = tmp_path / "LanguageModelTask"
+    evaluate = ["language_model.py", "--pretrained", run, "--data", other, "--seq-len", 16, *place]
+    outcome = call(*evaluate, "--prompt", "The", "--max-new", 5, "--top-k", 1)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    directory = tmp_path / "LanguageModelTask_pretrained"
+    assert json.loads((directory / "results.json").read_text())["bytes"]["test"] == 22
+    assert (directory / "samples.txt").read_text(encoding="utf-8").startswith("--- after 'The':\n")
+    assert call("language_model.py", *settings, "--data", other, "--init-from", run, "--name=more", *place).status == 0
+    outcome = call("language_model.py", "--pretrained", run, "--data", other, *place)
+    assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
+    assert f"seq_len is 256; it must be 16, as in the training of {run}" in outcome.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [("--seeds", "0,1"), ("--num-workers", 1), ("--mesh", "fsdp=2"), ("--scan-layers",)])
+def test_flags_of_all_tasks_work(tmp_path, text, flags):
+    settings = [f"--{name.replace('_', '-')}={value}" for name, value in (TINY | SHORT).items() if name != "quiet"]
+    outcome = call("language_model.py", *settings, "--data", text, "--checkpoint-dir", tmp_path, *flags)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    results = list(tmp_path.rglob("results.json"))
+    assert len(results) == (2 if "--seeds" in flags else 1)
+    for path in results:
+        assert 0 < json.loads(path.read_text())["test"]["bits_per_byte"] < 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "No such file"),
+        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: path.touch(), "the file is empty"),
+        (lambda path: path.write_bytes(b"short"), "has 5 bytes, of which 0 are held out"),
+    ],
+    ids=["none", "directory", "empty", "short"],
+)
+def test_a_file_that_cannot_be_used_is_one_line_with_status_2(tmp_path, make, message):
+    make(tmp_path / "text")
+    outcome = call("language_model.py", "--data", tmp_path / "text", "--checkpoint-dir", tmp_path)
+    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
+    assert message in outcome.stderr

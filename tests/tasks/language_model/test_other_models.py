@@ -1,0 +1,109 @@
+"""What the language model is compared with: n-grams by the formula, compressors by their output's size."""
+
+import collections
+import gzip
+import lzma
+
+import numpy as np
+import pytest
+
+from transformer_jax import InputError
+from transformer_jax.tasks.language_model.compressors import COMPRESSORS, bits_after, bits_alone
+from transformer_jax.tasks.language_model.ngrams import WittenBell
+from transformer_jax.tasks.language_model.report import other_bits, printable, prompts, table
+from transformer_jax.tasks.language_model.text_parts import TextPart, split_text
+
+TRAIN = b"the cat sat on the mat; the rat sat on the cat\xff" * 3
+TEST = b"the bat sat on \x00\xffthe cat"
+
+
+def by_the_formula(order: int, text: bytes, position: int) -> float:
+    """p(text[position] | the bytes before it), counted one by one."""
+    following = collections.defaultdict(collections.Counter)
+    for length in range(order + 1):
+        for i in range(length, len(TRAIN)):
+            following[length, TRAIN[i - length : i]][TRAIN[i]] += 1
+    p = 1 / 256
+    for length in range(min(order, position) + 1):
+        counts = following.get((length, text[position - length : position]))
+        if counts is None:
+            break
+        n, u = counts.total(), len(counts)
+        p = (counts[text[position]] + u * p) / (n + u)
+    return p
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 5, 7])
+def test_n_grams_are_those_of_the_formula(order):
+    expected = [by_the_formula(order, TEST, position) for position in range(len(TEST))]
+    found = WittenBell(TRAIN, order)
+    np.testing.assert_allclose(found.probabilities(TEST), expected, rtol=1e-12)
+    assert found.bits_per_byte(TEST) == pytest.approx(-np.log2(expected).mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("context", [b"", b"the c", b"\xff\x00zzzz", b"sat on"])
+def test_probabilities_of_all_bytes_after_a_context_add_up_to_one(context):
+    model = WittenBell(TRAIN, 5)
+    assert sum(model.probabilities(context + bytes([b]))[-1] for b in range(256)) == pytest.approx(1, abs=1e-12)
+
+
+def test_a_longer_context_helps_in_a_text_of_repetitions():
+    bits = [WittenBell(TRAIN, order).bits_per_byte(TRAIN) for order in (0, 2, 5)]
+    assert bits[0] > 2 * bits[1] > 2 * bits[2]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: WittenBell(b"abc", 3), "the text has 3 bytes; it must have more than order, 3"),
+        (lambda: WittenBell(TRAIN, 8), "order is 8; it may be at most 7"),
+        (lambda: WittenBell(TRAIN, -1), "order is -1"),
+        (lambda: WittenBell(TRAIN).bits_per_byte(b""), "the text is empty"),
+        (lambda: bits_alone(COMPRESSORS["xz"], b""), "the text is empty"),
+    ],
+)
+def test_what_cannot_be_counted_is_an_error(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_compressors_are_those_of_the_library_at_their_highest_level():
+    text, context = TEST * 11, TRAIN * 5
+    assert bits_alone(COMPRESSORS["gzip"], text) == 8 * len(gzip.compress(text, 9)) / len(text)
+    xz = {"preset": 9 | lzma.PRESET_EXTREME}
+    sizes = [len(lzma.compress(part, **xz)) for part in (context + text, context)]
+    assert bits_after(COMPRESSORS["xz"], text, context) == 8 * (sizes[0] - sizes[1]) / len(text)
+    assert bits_after(COMPRESSORS["gzip"], text, context) < bits_alone(COMPRESSORS["gzip"], text)
+
+
+def test_random_bytes_take_eight_bits():
+    draws = np.random.default_rng(0).integers(256, size=60_000).astype(np.uint8).tobytes()
+    bits = other_bits(split_text(draws, 1))
+    assert list(bits) == [
+        "order-5 n-grams", "gzip after the training text", "gzip alone", "xz after the training text", "xz alone",
+    ]  # fmt: skip
+    assert all(7.9 < number < 9 for number in bits.values())
+
+
+def test_only_the_end_of_a_large_training_text_is_learned_from(monkeypatch):
+    monkeypatch.setattr("transformer_jax.tasks.language_model.report.MAX_LEARNED", 50)
+    text = split_text(TRAIN * 11, 1)
+    assert other_bits(text)["order-5 n-grams"] == WittenBell(text.train[-50:]).bits_per_byte(text.test[:])
+
+
+def test_the_table_is_in_the_order_of_the_bits():
+    assert table({"this model": 2.0, "xz": 1.25, "order-5 n-grams": 8.5}).splitlines() == [
+        "  xz               1.250",
+        "  this model       2.000",
+        "  order-5 n-grams  8.500",
+    ]
+
+
+def test_prompts_are_beginnings_of_thirds_and_never_empty():
+    text = TextPart(bytes(range(250)), 0, 250)
+    assert prompts(text) == [text[start : start + 40] for start in (0, 83, 166)]
+    assert all(prompts(TextPart(b"a", 0, 1)))
+
+
+def test_what_could_move_a_cursor_is_not_printed():
+    assert printable("a\x1b[2J\ré\n\x00") == "a\\x1b[2J\\x0dé\n\\x00"

@@ -1,0 +1,95 @@
+"""Windows of a text: places that are a function of (seed, epoch, index), and each byte scored once."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from transformer_jax import InputError
+from transformer_jax.data.epoch_sampler import EpochIndices
+from transformer_jax.tasks.language_model.text_parts import TextPart
+from transformer_jax.tasks.language_model.windows import UNSCORED, RandomWindows, ScoredWindows
+
+BYTES = np.random.default_rng(0).integers(256, size=211).astype(np.uint8).tobytes()
+TEXT = TextPart(BYTES, 0, len(BYTES))
+
+
+def ids(part: bytes) -> list[int]:
+    return list(part)
+
+
+def test_a_window_is_a_part_of_the_text_and_its_targets_the_next_bytes():
+    windows = RandomWindows(TEXT, 7, 5, seed=1)
+    places = windows.places(0)
+    for index, (inputs, targets) in enumerate(windows[index] for index in range(len(windows))):
+        place = places[index]
+        assert inputs.tolist() == ids(BYTES[place : place + 7])
+        assert targets.tolist() == ids(BYTES[place + 1 : place + 8])
+    assert inputs.dtype == targets.dtype == np.int32
+
+
+def test_places_are_a_function_of_seed_epoch_and_index():
+    windows = RandomWindows(TEXT, 7, 5, seed=1)
+    first = windows.places(3).copy()
+    windows.places(4)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(windows)).places(3), first)
+    batch = windows.__getitems__(EpochIndices([4, 0], 3)).stacked
+    assert batch[0].tolist() == [ids(BYTES[first[index] : first[index] + 7]) for index in (4, 0)]
+    others = [windows.places(4), RandomWindows(TEXT, 7, 5, seed=2).places(3)]
+    assert all((other != first).any() for other in others)
+
+
+def test_every_place_is_drawn_up_to_the_last_one_equally_often():
+    text = TextPart(BYTES, 0, 12)
+    places = RandomWindows(text, 7, 10_000, seed=1).places(0)
+    counts = np.bincount(places)  # of 5 places, at each 2 000 ± 40
+    assert len(counts) == 5
+    assert np.abs(counts - 2000).max() < 200
+
+
+@pytest.mark.parametrize("seq_len", [7])
+@pytest.mark.parametrize(("size", "stride"), [(211, 3), (211, 7), (211, 1), (7, 3), (8, 3), (13, 3)])
+def test_each_byte_is_scored_once_in_order_and_with_the_context_that_is_said(size, seq_len, stride):
+    windows = ScoredWindows(TextPart(BYTES, 0, size), seq_len, stride)
+    inputs, targets = windows.__getitems__(range(len(windows))).stacked
+    assert targets[targets != UNSCORED].tolist() == ids(BYTES[:size])
+    for number, (one, target) in enumerate(zip(inputs, targets, strict=True)):
+        scored = np.flatnonzero(target != UNSCORED)
+        assert scored.size > 0
+        if number:
+            assert scored[0] >= seq_len - stride  # positions before it
+        else:
+            assert one[0] == ord("\n")
+            assert len(scored) == seq_len
+        following = [*one[1:].tolist(), target[-1]]
+        assert [following[place] for place in scored] == target[scored].tolist()
+        np.testing.assert_array_equal(windows[number][0], one)
+
+
+def test_the_fingerprint_is_of_the_text_and_of_how_windows_are_made():
+    def prints(text: bytes, seq_len: int = 7, other: int = 3) -> list[str]:
+        part = TextPart(text, 0, len(text))
+        return [RandomWindows(part, seq_len, 5, other).fingerprint(), ScoredWindows(part, seq_len, other).fingerprint()]
+
+    assert prints(BYTES) == prints(BYTES)
+    changed = bytearray(BYTES)
+    changed[100] ^= 1
+    for different in (prints(bytes(changed)), prints(BYTES, 8), prints(BYTES, 7, 2)):
+        assert all(a != b for a, b in zip(different, prints(BYTES), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: RandomWindows(TEXT, 211, 5, 0), "seq_len is 211; the text has 211 bytes and must have more"),
+        (lambda: RandomWindows(TEXT, 0, 5, 0), "seq_len is 0; it must be at least 1"),
+        (lambda: RandomWindows(TEXT, 7, 0, 0), "size is 0"),
+        (lambda: RandomWindows(TEXT, 7, 5, -1), "seed is -1"),
+        (lambda: ScoredWindows(TEXT, 212, 5), "seq_len is 212; the text has 211 bytes and must have as many"),
+        (lambda: ScoredWindows(TEXT, 7, 8), "stride is 8; it may be at most seq_len, 7"),
+        (lambda: ScoredWindows(TEXT, 7, 0), "stride is 0"),
+    ],
+)
+def test_what_cannot_work_is_an_error(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

@@ -1,0 +1,144 @@
+"""The tutorial runs from top to bottom, and each exercise's check tells right answers from wrong ones."""
+
+import re
+
+import numpy as np
+import pytest
+import tutorial_notebook
+from tutorial_notebook import CHECK, EXERCISE, LONG, code_cells, errors, exercise_of, has_tag, printed
+
+NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
+MAX_BYTES = 500_000  # of the notebook with its pictures
+NOTEBOOK = tutorial_notebook.read()
+ANSWERS = tutorial_notebook.solutions()
+EXERCISES = [exercise_of(cell) for cell in code_cells(NOTEBOOK) if has_tag(cell, EXERCISE)]
+
+# Exercise, what is changed in its solution, and what the check then says.
+WRONG = [
+    ("attend", "/ exponentials.sum()", "", "read the mean of all values, 2.8, but read 14.00"),
+    ("attend", "scores - scores.max()", "scores", "subtract the largest score"),
+    ("attend", "keys @ query", "keys @ query / np.sqrt(len(query))", "with the factor 5 it must read 3.82"),
+    ("masked_attention", " / np.sqrt(queries.shape[-1])", "", "are the scores divided"),
+    (
+        "masked_attention",
+        ".max(-1, keepdims=True)) * mask",
+        ".max(-1, keepdims=True))",
+        "query 3 sees nothing and must get zeros",
+    ),
+    ("masked_attention", "np.where(sums == 0, 1, sums)", "sums", "nan where a query sees nothing"),
+    ("masked_attention", "exponentials.sum(-1, keepdims=True)", "exponentials.sum(0)", "softmax along the keys"),
+    ("multihead_attention", "np.sqrt(query.shape[-1])", "np.sqrt(x.shape[-1])", "differs .* divided by √d"),
+    (
+        "multihead_attention",
+        "x.reshape(*x.shape[:2], num_heads, -1).swapaxes(1, 2)",
+        "x.reshape(len(x), num_heads, x.shape[1], -1)",
+        "with 2 heads it differs",
+    ),
+    ("multihead_attention", "heads.swapaxes(1, 2)", "heads", "with 2 heads it differs"),
+    ("multihead_attention", ' + params[name]["bias"]', "", "with 1 heads it differs"),
+    ("logits_without", "(15 - i + offset)", "(i + offset)", "does query i lose key 15 - i"),
+    ("logits_without", "for i in range(16)]", "for i in range(1)]", "does query i lose key 15 - i"),
+    (
+        "logits_without",
+        "[knock_out(i, (15 - i + offset) % 16) for i in range(16)]",
+        "knock_out(range(16), range(16))",
+        "other edges seem to be needed",
+    ),
+    ("importance", ", heads=head", "", "one head patched at a time"),
+    ("importance", "np.abs(logits - circuit.logits(tokens)).mean()", "logits.std()", "the change of the logits"),
+    ("permutation_error", "predict(sets)[:, permutation]", "predict(sets)", "compare with the permuted prediction"),
+    (
+        "permutation_error",
+        "predict(sets[:, permutation]) - predict(sets)[:, permutation]",
+        "predict(sets[:, permutation])[:, permutation] - predict(sets)",
+        "compare with the permuted prediction",
+    ),
+    ("permutation_error", "predict(sets[:, permutation])", "predict(sets)[:, permutation]", "0.5 to 1"),
+    ("changes", "knock_out(None, s)", "knock_out(s, None)", "are keys hidden, or queries"),
+    ("changes", "*.cross_attention", "1.cross_attention", "there must be five|the last digit must change"),
+    ("changes", "without != of_all", "without == of_all", "the last digit must change"),
+    ("prefer_previous", "logit + 10", "10", "higher by 3"),
+    ("prefer_previous", "query - 1", "query + 1", "both must be above 0.99"),
+    ("prefer_previous", "jnp.maximum(query - 1, 0)", "query - 1", "query 0 gives key 0"),
+    ("prefer_previous", "10 *", "1 *", "both must be above 0.99"),
+]
+
+
+class Exercise:
+    """An exercise, and the names that its cells find when the reader gets there."""
+
+    def __init__(self, names: dict, check: str) -> None:
+        self.names, self.check = names, check
+
+    def judge(self, answer: str) -> None:
+        """Run an answer and its check, which raises an `AssertionError` if it is wrong."""
+        names = dict(self.names)
+        exec(answer, names)
+        exec(self.check, names)
+
+
+@pytest.fixture(scope="module")
+def exercises() -> dict[str, Exercise]:
+    """All exercises by name; the notebook's other cells run here, in this process."""
+    names, found = {"__name__": "__main__"}, {}
+    for cell in code_cells(NOTEBOOK):
+        if has_tag(cell, CHECK):
+            found[exercise_of(cell)] = Exercise(dict(names), cell.source)
+        elif not has_tag(cell, LONG):
+            exec(re.sub(r"^%.*$", "", cell.source, flags=re.MULTILINE), names)
+    return found
+
+
+def test_each_exercise_has_a_check_below_it_and_a_solution():
+    tags = [next((tag for tag in (EXERCISE, CHECK) if has_tag(cell, tag)), None) for cell in code_cells(NOTEBOOK)]
+    assert [tag for tag in tags if tag] == [EXERCISE, CHECK] * 8
+    checked = [exercise_of(cell) for cell in code_cells(NOTEBOOK) if has_tag(cell, CHECK)]
+    assert checked == EXERCISES == list(ANSWERS)
+    assert {name for name, *_ in WRONG} == set(EXERCISES)
+
+
+def test_the_notebook_is_small_and_has_no_output_of_checks():
+    assert tutorial_notebook.NOTEBOOK.stat().st_size < MAX_BYTES
+    for cell in code_cells(NOTEBOOK):
+        assert not (has_tag(cell, CHECK) and cell.outputs)
+        assert not errors(cell)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_solution_is_right(exercises, name, capsys):
+    exercises[name].judge(ANSWERS[name])
+    assert capsys.readouterr().out.endswith(f"Exercise {EXERCISES.index(name) + 1} is right.\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXERCISES)
+def test_an_open_exercise_is_named(exercises, name):
+    cells = [cell for cell in code_cells(NOTEBOOK) if has_tag(cell, EXERCISE)]
+    (skeleton,) = (cell.source for cell in cells if exercise_of(cell) == name)
+    with pytest.raises(AssertionError, match=rf"^{name} still returns `\.\.\.`: write the function"):
+        exercises[name].judge(skeleton)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "right", "wrong", "message"), WRONG)
+def test_a_wrong_answer_is_told_what_is_wrong(exercises, name, right, wrong, message):
+    assert ANSWERS[name].count(right) == 1
+    with pytest.raises(AssertionError, match=message):
+        exercises[name].judge(ANSWERS[name].replace(right, wrong))
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom_and_stores_what_it_puts_out():
+    stored = code_cells(NOTEBOOK)
+    cells = code_cells(tutorial_notebook.run(tutorial_notebook.with_answers(NOTEBOOK, ANSWERS)))
+    assert [message for cell in cells for message in errors(cell)] == []
+    for before, cell in zip(stored, cells, strict=True):
+        if has_tag(cell, CHECK):
+            assert printed(cell).endswith(" is right.\n")
+        elif not has_tag(cell, LONG):
+            assert re.split(NUMBER, printed(before)) == re.split(NUMBER, printed(cell))
+            numbers = [np.array(re.findall(NUMBER, printed(run)), float) for run in (before, cell)]
+            np.testing.assert_allclose(*numbers, rtol=0.02, atol=0.02)  # another machine rounds in another way
+        pictures = [[output.data.keys() for output in run.outputs if "data" in output] for run in (before, cell)]
+        assert len(pictures[0]) == len(pictures[1]), "run `make tutorial`"

@@ -1,0 +1,42 @@
+"""Decoding that goes on after a prefix whose positions are in the cache already: a prompt, for example."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int
+
+from transformer_jax.decoding.token_by_token import Cache, Step
+
+
+class AfterPrefix(NamedTuple):
+    """Cache of a step function that goes on after a prefix, with the prefixes' last tokens."""
+
+    cache: Cache  # of the step function that `after_prefix` was given
+    last_tokens: Int[ArrayLike, " N"]  # of the prefixes, of which the cache has the tokens before these
+
+
+def after_prefix(step: Step, position: Int[ArrayLike, ""]) -> Step:
+    """A step function for `greedy_decode`, `sample` and `beam_search` whose results follow a prefix.
+
+        cache = model.apply(params, prefix=prompts[:, :-1], length=64, method="start_decoding")
+        step = after_prefix(partial(model.apply, params, method="decode_step"), prompts.shape[1] - 1)
+        greedy_decode(step, AfterPrefix(cache, prompts[:, -1]), len(prompts), start_token=0, ...)
+
+    Args:
+        step: of a model, as `transformer_jax.decoding.token_by_token` describes it.
+        position: of the prefixes' last tokens, the same for all rows; it may be traced.
+
+    Returns:
+        A step function on `AfterPrefix`. At its first position it takes each row's `last_tokens` for the start token.
+    """
+
+    def continued(
+        tokens: Int[Array, " N"], after: Int[Array, ""], state: AfterPrefix
+    ) -> tuple[Float[Array, "N V"], AfterPrefix]:
+        tokens = jnp.where(after == 0, jnp.asarray(state.last_tokens, tokens.dtype), tokens)
+        logits, cache = step(tokens, jnp.asarray(position) + after, state.cache)
+        return logits, state._replace(cache=cache)
+
+    return continued

@@ -1,0 +1,57 @@
+"""Blocks of causal self-attention and feed-forward, stacked: an encoder in which no position sees a later one."""
+
+from typing import Any
+
+from flax import linen as nn
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int
+
+from transformer_jax.nn.attention import KeyValue
+from transformer_jax.nn.attention_masks import Masks
+from transformer_jax.nn.blocks import Block
+from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.position_masks import causal_and
+
+
+class CausalBlock(EncoderBlock):
+    """Encoder block for a causal mask, which can also be run position by position.
+
+    Its fields and errors are those of `Block`. A subclass that overrides `sublayers` computes the same in training and
+    in cached decoding.
+    """
+
+    looks_ahead = False
+
+    def step(
+        self, x: Float[ArrayLike, "B T D"], cache: KeyValue, position: Int[ArrayLike, ""]
+    ) -> tuple[Float[Array, "B T D"], KeyValue]:
+        """Run one block for T more positions from `position` on, given the keys and values of the earlier ones."""
+        return self.sublayers(x, lambda h: self.self_attn.extend(h, cache, position), train=False)
+
+    def empty_cache(self, batch_size: int, length: int, dtype: Any) -> KeyValue:
+        """Cache before the first of at most `length` positions."""
+        return self.self_attn.empty_cache(batch_size, length, dtype)
+
+
+class CausalStack(TransformerEncoder):
+    """Stack of causal blocks, where position t sees those up to t. Its fields and errors are those of `Stack`.
+
+    It is called as `TransformerEncoder`; `mask` is combined with the causal mask.
+    """
+
+    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one constructed and called like it
+
+    @nn.nowrap
+    def visible(self, mask: Masks | None) -> Masks | None:
+        return causal_and(mask)
+
+    def step(
+        self, x: Float[ArrayLike, "B T D"], caches: list[KeyValue], position: Int[ArrayLike, ""]
+    ) -> tuple[Float[Array, "B T D"], list[KeyValue]]:
+        """Run every block for T more positions: the result of `__call__` there, at the cost of these positions."""
+        return self.run_steps(x, caches, position)
+
+    def empty_caches(self, batch_size: int, length: int, dtype: Any) -> list[KeyValue]:
+        """Cache of each block before the first of at most `length` positions."""
+        return [layer.empty_cache(batch_size, length, dtype) for layer in self.layers]

@@ -1,0 +1,198 @@
+"""Decoder-only language model: causal blocks over tokens, without an encoder (Radford et al. 2018)."""
+
+from typing import Literal, NamedTuple, overload
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int
+
+from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.nn.attention import KeyValue, head_width
+from transformer_jax.nn.attention_masks import Masks
+from transformer_jax.nn.attention_rows import AttentionRows, Indices, ReturnAttention, Weights
+from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
+from transformer_jax.nn.causal import CausalBlock, CausalStack
+from transformer_jax.nn.checks import check_position, check_token_ids
+from transformer_jax.nn.dense import Dense
+from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.embedding import embedded, token_embedding
+
+
+class CausalCache(NamedTuple):
+    """Keys and values of every block, kept while tokens are decoded; the first axis of every array is the batch."""
+
+    blocks: list[KeyValue]
+
+    def grow(self, length: int) -> "CausalCache":
+        """Copy with room for `length` positions: the argument `grow` of `greedy_decode` and the others."""
+        return CausalCache([block.grow(length) for block in self.blocks])
+
+
+class TransformerLM(SettingsModule):
+    """Language model: predicts each token of a sequence from those before it.
+
+    Tokens are embedded, scaled by √D, and get positions and dropout; then come causal blocks of self-attention and
+    feed-forward, and the projection to logits, by the embedding's own matrix unless `tie_embeddings` is False.
+
+    Raises:
+        InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, or a setting is
+            impossible.
+    """
+
+    vocabulary_size: int  # V
+    model_dim: int = 512  # D
+    num_heads: int = 8  # H
+    num_layers: int = 6  # L
+    dim_feedforward: int = 2048  # F
+    dropout_prob: float | None = None  # shorthand for settings.dropout_prob
+    settings: BlockSettings = BlockSettings(dropout_prob=0.1)  # others have the dropout that they say, 0 unless set
+    final_norm: bool | None = None  # norm after the last block; None: with pre-norm alone, which needs it
+    tie_embeddings: bool = True  # the embedding's matrix projects to logits, too
+    max_len: int = 5000  # longest sequence to which positions can be added
+    block: type[Block] = CausalBlock  # class of the blocks
+
+    def __post_init__(self) -> None:
+        check_sizes(vocabulary_size=self.vocabulary_size, model_dim=self.model_dim, num_layers=self.num_layers)
+        check_sizes(dim_feedforward=self.dim_feedforward, max_len=self.max_len)
+        head_width(self.model_dim, self.num_heads)
+        super().__post_init__()
+        self.settings.check_heads(self.model_dim, self.num_heads)
+
+    def setup(self) -> None:
+        self.embedding = token_embedding(self.vocabulary_size, self.model_dim)
+        self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)
+        self.embedding_dropout = Dropout(self.settings.dropout_prob)
+        self.decoder = CausalStack(
+            self.num_layers,
+            self.model_dim,
+            self.num_heads,
+            self.dim_feedforward,
+            settings=self.settings,
+            final_norm=self.final_norm,
+            block=self.block,
+        )
+        if not self.tie_embeddings:
+            self.output_layer = Dense(self.vocabulary_size)
+
+    @overload
+    def __call__(
+        self,
+        tokens: ArrayLike,
+        mask: Masks | None = None,
+        *,
+        train: bool = False,
+        return_attention: Literal[False] = False,
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        tokens: ArrayLike,
+        mask: Masks | None = None,
+        *,
+        train: bool = False,
+        return_attention: Literal[True] | AttentionRows,
+    ) -> tuple[Array, list[Array]]: ...
+
+    def __call__(
+        self,
+        tokens: Int[ArrayLike, "B T"],
+        mask: Masks | None = None,
+        *,
+        train: bool = False,
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "B T V"] | tuple[Float[Array, "B T V"], list[Weights]]:
+        """Predict the token after each position.
+
+        Inside `jax.jit` an id outside the vocabulary is no error, and gives NaN or another token's embedding.
+
+        Args:
+            tokens: `[B, T]`, of which position t sees those up to t.
+            mask: of the self-attention, combined with the causal mask: `Segments` for several texts in a row.
+            train: apply dropout; needs the random key `dropout` where a probability is not zero.
+            return_attention: also return the weights that this pass used, or those of an `AttentionRows(queries,
+                heads)`.
+
+        Returns:
+            Logits `[B, T, V]`, with `return_attention` a pair of them and the list of the L layers' weights.
+
+        Raises:
+            InputError: the tokens are of another type or shape, hold an id outside the vocabulary, or are more than
+                can get positions; or the mask does not broadcast.
+        """
+        x = self._embed("tokens", tokens, train=train)
+        if return_attention:
+            x, attention_maps = self.decoder(x, mask, train=train, return_attention=return_attention)
+            return self._project(x), attention_maps
+        return self._project(self.decoder(x, mask, train=train))
+
+    def get_attention_maps(
+        self,
+        tokens: Int[ArrayLike, "B T"],
+        mask: Masks | None = None,
+        *,
+        queries: Indices | None = None,
+        heads: Indices | None = None,
+    ) -> list[Weights]:
+        """Attention weights of every layer; `queries` and `heads` as in `TransformerEncoder.get_attention_maps`."""
+        return self(tokens, mask, return_attention=AttentionRows.chosen(queries, heads))[1]
+
+    def start_decoding(
+        self, batch_size: int | None = None, length: int = 0, *, prefix: Int[ArrayLike, "B P"] | None = None
+    ) -> CausalCache:
+        """Allocate a cache of `length` positions; `CausalCache.grow` extends it.
+
+        Args:
+            batch_size: B; None with a prefix, which has it.
+            length: positions that the cache has room for; at least those of the prefix.
+            prefix: tokens of the positions 0 … P - 1, which are run in one pass. The next `decode_step` is the one at
+                position P.
+
+        Raises:
+            InputError: there is neither a batch size nor a prefix, or the two disagree; `length` is negative; or the
+                prefix is as `__call__` accepts no tokens.
+        """
+        check_sizes(0, length=length)
+        dtype = self.embedding.embedding.dtype
+        if prefix is None:
+            if batch_size is None:
+                raise InputError("batch_size is None; without a prefix it must be the number of rows")
+            check_sizes(batch_size=batch_size)
+            return CausalCache(self.decoder.empty_caches(batch_size, length, dtype))
+        x = self._embed("prefix", prefix, train=False)
+        num_rows, num_given, _ = x.shape
+        if batch_size not in (None, num_rows):
+            raise InputError(f"prefix has {num_rows} rows and batch_size is {batch_size}; they must be equal")
+        caches = self.decoder.empty_caches(num_rows, max(length, num_given), dtype)
+        return CausalCache(self.decoder.step(x, caches, 0)[1])
+
+    def decode_step(
+        self, tokens: Int[ArrayLike, " B"], position: Int[ArrayLike, ""], cache: CausalCache
+    ) -> tuple[Float[Array, "B V"], CausalCache]:
+        """Logits of the token after `tokens`: a step function for `transformer_jax.decoding.token_by_token`.
+
+        They equal those of `__call__` at that position, at the cost of one position.
+
+        Raises:
+            InputError: the tokens are not `[B]` ids of the vocabulary, or `position` is beyond the cache; traced values
+                are not checked.
+        """
+        check_token_ids("tokens", tokens, self.vocabulary_size, "[B]")
+        length = cache.blocks[0].key.shape[2]
+        check_position(position, length)
+        x = embedded(self.embedding, jnp.asarray(tokens)[:, None])  # [B 1 D]
+        if self.positional_encoding is not None:
+            x = self.positional_encoding.at(x, position, length=length)
+        x, blocks = self.decoder.step(self.tap("embeddings", x, "B T D"), cache.blocks, position)
+        return self._project(x)[:, 0], CausalCache(blocks)
+
+    def _embed(self, name: str, tokens: Int[ArrayLike, "B T"], *, train: bool) -> Float[Array, "B T D"]:
+        check_token_ids(name, tokens, self.vocabulary_size, "[B, P]" if name == "prefix" else "[B, T]")
+        x = embedded(self.embedding, jnp.asarray(tokens))
+        if self.positional_encoding is not None:
+            x = self.positional_encoding(x)
+        return self.tap("embeddings", self.embedding_dropout(x, train=train), "B T D")
+
+    def _project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        logits: Array = self.embedding.attend(x) if self.tie_embeddings else self.output_layer(x)
+        return self.tap("logits", logits, "B T V")

@@ -1,0 +1,89 @@
+"""Continue a text byte by byte, with draws from a trained language model."""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int, PRNGKeyArray
+
+from transformer_jax.decoding.checks import check_scores
+from transformer_jax.decoding.prefixes import AfterPrefix, after_prefix
+from transformer_jax.decoding.token_by_token import Cache, Decoded, sample
+from transformer_jax.tasks.language_model.config import NUM_BYTES
+from transformer_jax.trees import Params
+
+NEW_PART = 4  # of a window, one in so many bytes is new
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """How the next byte is drawn; as in `transformer_jax.decoding.next_token.draw_tokens`."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+class Continuation:
+    """Continues texts of any length with a model that has windows of `seq_len` bytes.
+
+    A quarter of a window at a time is drawn, with cached keys and values. Then the last three quarters are run again,
+    in one pass, as the prefix of the next. So each byte follows from at least the three quarters of a window before it,
+    where there are as many.
+
+    Args:
+        model: over bytes, with the methods of `TransformerLM`.
+        seq_len: T, at least 2.
+    """
+
+    def __init__(self, model: nn.Module, seq_len: int) -> None:
+        self.model = model
+        self.num_new = max(1, seq_len // NEW_PART)
+        self.num_given = seq_len - self.num_new
+        self._draw = jax.jit(self._drawn, static_argnames="draws")
+
+    def __call__(self, params: Params, text: bytes, max_new: int, key: PRNGKeyArray, draws: Draws) -> bytes:
+        """The `max_new` bytes after a text of at least one byte.
+
+        Raises:
+            InputError: the model gives logits of NaN, or a draw's setting is impossible.
+        """
+        whole = text
+        for part in range(-(-max_new // self.num_new)):
+            given = whole[-self.num_given :]
+            padded = np.frombuffer(given.ljust(self.num_given, b"\0"), np.uint8).astype(np.int32)
+            found = self._draw(params, padded[None], np.int32(len(given)), jax.random.fold_in(key, part), draws=draws)
+            check_scores(found.scores)
+            whole += np.asarray(found.tokens)[0].astype(np.uint8).tobytes()
+        return whole[len(text) :][:max_new]
+
+    def _drawn(
+        self, params: Params, given: Int[Array, "1 P"], length: Int[Array, ""], key: PRNGKeyArray, *, draws: Draws
+    ) -> Decoded:
+        """Draws after the first `length` tokens of those that are given; the new ones overwrite the padding's keys."""
+        apply = functools.partial(self.model.apply, {"params": params})
+        cache = apply(length=self.num_given + self.num_new, prefix=given, method="start_decoding")
+
+        def step(tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
+            logits, cache = apply(tokens, position, cache, method="decode_step")
+            # An end, which is never drawn: a text has none.
+            return jnp.pad(logits, ((0, 0), (0, 1)), constant_values=-jnp.inf), cache
+
+        last = jax.lax.dynamic_index_in_dim(given, length - 1, 1, keepdims=False)
+        return sample(
+            after_prefix(step, length - 1),
+            AfterPrefix(cache, last),
+            1,
+            start_token=0,
+            end_token=NUM_BYTES,
+            pad_token=0,
+            max_length=self.num_new,
+            key=key,
+            temperature=draws.temperature,
+            top_k=draws.top_k,
+            top_p=draws.top_p,
+        )

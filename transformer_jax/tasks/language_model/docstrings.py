@@ -1,0 +1,65 @@
+"""The docstrings of Python's standard library, read from its source files without importing or running them."""
+
+import ast
+import hashlib
+import inspect
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from transformer_jax.errors import InputError
+
+SEPARATOR = "\n\n\n"  # after each docstring; a line without anything is inside them, two are rare
+LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "__pycache__"}  # directories without documentation
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def library_docstrings(library: Path | None = None) -> tuple[str, ...]:
+    """The docstrings of all modules, classes and functions, each once: a function of the interpreter's files.
+
+    Those of one module are together, in the order of its lines. The modules are in the order of a digest of their
+    names, so that a part of the text is a sample of the library, and not the end of the alphabet.
+
+    Args:
+        library: directory of the standard library; None for that of the running interpreter.
+
+    Raises:
+        InputError: there is no source of the library, as where only compiled files are installed.
+    """
+    root = Path(sysconfig.get_path("stdlib")) if library is None else library
+    seen: dict[str, None] = {}
+    for module in sorted(_modules(root), key=lambda module: hashlib.sha256(module.encode()).digest()):
+        seen.update(dict.fromkeys(_docstrings_of(root / module)))
+    if not seen:
+        raise InputError(f"{root} holds no source of Python's standard library; give data, a file of text (--data)")
+    return tuple(seen)
+
+
+def _modules(root: Path) -> Iterator[str]:
+    """The library's source files, relative to its directory."""
+    for name in sorted(sys.stdlib_module_names):
+        if (root / f"{name}.py").is_file():
+            yield f"{name}.py"
+        for path in (root / name).rglob("*.py"):
+            relative = path.relative_to(root)
+            if not LEFT_OUT.intersection(relative.parts):
+                yield relative.as_posix()
+
+
+def _docstrings_of(path: Path) -> Iterator[str]:
+    """The docstrings of a source file, as `inspect.getdoc` shows them; none of a file that is no Python."""
+    try:
+        with warnings.catch_warnings():  # of old escapes in strings
+            warnings.simplefilter("ignore")
+            tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    found = [node for node in ast.walk(tree) if isinstance(node, Documented)]
+    for node in sorted(found, key=lambda node: getattr(node, "lineno", 0)):
+        text = ast.get_docstring(node, clean=False)
+        if text is not None and (cleaned := inspect.cleandoc(text)):
+            yield cleaned

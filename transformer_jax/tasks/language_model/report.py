@@ -1,0 +1,70 @@
+"""Report on a trained language model: bits per byte beside compressors and an n-gram model, samples, attention."""
+
+from collections.abc import Mapping
+
+from transformer_jax.plots import plot_attention_maps
+from transformer_jax.tasks.attention_maps import drawable
+from transformer_jax.tasks.language_model.compressors import COMPRESSORS, bits_after, bits_alone
+from transformer_jax.tasks.language_model.ngrams import WittenBell
+from transformer_jax.tasks.language_model.text_parts import TextPart, TextSplits
+from transformer_jax.tasks.language_model.windows import FIRST
+from transformer_jax.training.trainer import TrainerModule
+
+ORDER = 5  # bytes of context of the n-gram model
+MAX_LEARNED = 2**24  # bytes at the end of the training text that n-grams and compressors learn from
+NUM_SAMPLES = 3
+PROMPT_BYTES = 40  # of the test text
+PICTURED_BYTES = 32
+SAMPLES = "samples.txt"
+
+
+def other_bits(text: TextSplits) -> dict[str, float]:
+    """Bits per byte of the test text that an n-gram model and compressors need, by their names.
+
+    The n-gram model has counted in the training text. A compressor is given the training text first, and the growth of
+    its output counts; or the test text alone.
+    """
+    train, test = text.train[max(0, len(text.train) - MAX_LEARNED) :], text.test[:]
+    ngrams = WittenBell(train, min(ORDER, len(train) - 1))
+    bits = {f"order-{ngrams.order} n-grams": ngrams.bits_per_byte(test)}
+    for name, compress in COMPRESSORS.items():
+        bits[f"{name} after the training text"] = bits_after(compress, test, train)
+        bits[f"{name} alone"] = bits_alone(compress, test)
+    return bits
+
+
+def table(bits: Mapping[str, float]) -> str:
+    """A line for each name, the fewest bits first."""
+    width = max(map(len, bits))
+    return "\n".join(f"  {name:<{width}}  {bits[name]:.3f}" for name in sorted(bits, key=bits.__getitem__))
+
+
+def prompts(text: TextPart) -> list[bytes]:
+    """The beginnings of equal parts of a text."""
+    length = min(PROMPT_BYTES, len(text))
+    starts = [number * len(text) // NUM_SAMPLES for number in range(NUM_SAMPLES)]
+    return [text[start : start + length] or FIRST for start in starts]
+
+
+def save_samples(trainer: TrainerModule, given: list[bytes]) -> None:
+    """Continue these texts, print what comes out and save it in the run's directory."""
+    samples = []
+    for prompt, continued in zip(given, trainer.predict(given), strict=True):
+        before, after = (part.decode(errors="replace") for part in (prompt, continued))
+        samples.append(f"--- after {before!r}:\n{printable(after)}\n")
+    text = "\n".join(samples)
+    print(f"Samples:\n{text}")
+    trainer.run.save_text(SAMPLES, text)
+
+
+def printable(text: str) -> str:
+    """A text in which characters that could move a terminal's cursor are replaced by their code points."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+
+
+def save_attention(trainer: TrainerModule, text: bytes) -> None:
+    """Save a picture of the attention maps of a text's first bytes in the run's directory."""
+    maps = trainer.attention(text[:PICTURED_BYTES])
+    labels = [drawable(label) for label in maps.key_labels["decoder"]]
+    figure = plot_attention_maps([labels], [layer[None] for layer in maps.maps["decoder"]])
+    trainer.run.save_figure("attention_maps.png", figure)

@@ -1,0 +1,217 @@
+"""Task: predict text byte by byte, the docstrings of Python's standard library or any file."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, overload
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int, PRNGKeyArray
+
+from transformer_jax.data.batch import Batch
+from transformer_jax.data.loader import make_loader
+from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.tasks.attention_maps import LabelledMaps
+from transformer_jax.tasks.block_settings import block_settings
+from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
+from transformer_jax.tasks.language_model.config import NUM_BYTES
+from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
+from transformer_jax.tasks.language_model.continuation import Continuation, Draws
+from transformer_jax.tasks.language_model.report import other_bits, prompts, save_attention, save_samples, table
+from transformer_jax.tasks.language_model.text_parts import TextSplits, load_text
+from transformer_jax.tasks.language_model.windows import UNSCORED, RandomWindows, ScoredWindows
+from transformer_jax.tasks.translation.byte_text import encode, labels
+from transformer_jax.training.metrics import Elements
+from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.trees import Arrays, Params
+
+PICTURED = 64  # positions of a window in the pictures of the training
+
+
+class LanguageModelTrainer(TrainerModule):
+    """Trains a `TransformerLM` over bytes; `predict` continues texts."""
+
+    name = "LanguageModelTask"
+    config_class = LanguageModelConfig
+    config: LanguageModelConfig
+
+    def __init__(self, config: LanguageModelConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
+        super().__init__(config, constants, model)
+        self._continuation = Continuation(self.model, config.seq_len)
+
+    @staticmethod
+    def load_data(config: LanguageModelConfig) -> "LanguageModelData":
+        return language_model_data(config)
+
+    def create_model(self) -> TransformerLM:
+        config = self.config
+        return TransformerLM(
+            NUM_BYTES,
+            model_dim=config.model_dim,
+            num_heads=config.num_heads,
+            num_layers=config.num_layers,
+            dim_feedforward=config.dim_feedforward,
+            settings=block_settings(config, config.seq_len),
+            max_len=config.seq_len,
+        )
+
+    def model_inputs(self, inputs: Int[ArrayLike, "B T"]) -> tuple[ArrayLike]:
+        return (inputs,)
+
+    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+        logits = self.apply(params, batch.inputs, key, train=train)  # [B T V]
+        targets, scored = jnp.maximum(batch.targets, 0), batch.targets != UNSCORED
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)  # [B T]
+        return {"loss": (losses, scored), "bits_per_byte": (losses / math.log(2), scored)}
+
+    def attention_maps(
+        self, params: Params, inputs: Int[np.ndarray, "B T"]
+    ) -> Mapping[str, Sequence[Float[np.ndarray, "1 H _T _T"]]]:
+        # Of the first window's beginning, which sees nothing else.
+        _, layers = self.forward(np.asarray(inputs)[:1, :PICTURED], return_attention=True, params=params)
+        return {"decoder": layers}
+
+    @overload
+    def predict(self, inputs: str, *, max_new: int | None = None, seed: int | None = None, **draws: Any) -> str: ...
+    @overload
+    def predict(self, inputs: bytes, *, max_new: int | None = None, seed: int | None = None, **draws: Any) -> bytes: ...
+    @overload
+    def predict(
+        self, inputs: Sequence[str | bytes], *, max_new: int | None = None, seed: int | None = None, **draws: Any
+    ) -> list[Any]: ...
+
+    def predict(
+        self,
+        inputs: str | bytes | Sequence[str | bytes],
+        *,
+        max_new: int | None = None,
+        seed: int | None = None,
+        **draws: Any,
+    ) -> str | bytes | list[Any]:
+        """What follows a text, drawn byte by byte; of each text of a list what follows it.
+
+        Args:
+            inputs: text, or bytes, of any length; the model sees the last of them (`Continuation`).
+            max_new: bytes that are drawn; None for `config.max_new`.
+            seed: of the draws; None for `config.seed`. The same call gives the same text.
+            **draws: `temperature`, `top_k` and `top_p`, in the place of those of the config.
+
+        Returns:
+            The continuation without the text: a text, or bytes after bytes. Bytes that are not valid UTF-8 are U+FFFD.
+
+        Raises:
+            InputError: `inputs` is no text and no list of texts, or a text is empty; a setting of the draws is unknown
+                or impossible; or the model gives logits of NaN.
+        """
+        texts = _texts(inputs)
+        max_new = self.config.max_new if max_new is None else max_new
+        check_sizes(max_new=max_new)
+        seed = self.config.seed if seed is None else seed
+        check_sizes(0, seed=seed)
+        chosen = self._draws(draws)
+        params = jax.device_put(self.params, self.strategy.first_device)
+        key = jax.random.key(seed)
+        found: list[str | bytes] = []
+        for number, text in enumerate(texts):
+            ids = text if isinstance(text, bytes) else encode(text).astype(np.uint8).tobytes()
+            new = self._continuation(params, ids, max_new, jax.random.fold_in(key, number), chosen)
+            found.append(new if isinstance(text, bytes) else new.decode(errors="replace"))
+        return found[0] if isinstance(inputs, str | bytes) else found
+
+    @overload
+    def attention(self, inputs: str | bytes) -> LabelledMaps: ...
+    @overload
+    def attention(self, inputs: list[Any] | tuple[Any, ...]) -> list[LabelledMaps]: ...
+
+    def attention(self, inputs: str | bytes | Sequence[str | bytes]) -> LabelledMaps | list[LabelledMaps]:
+        """The attention maps of a text, or of each text of a list. Labels are characters, one for each byte.
+
+        Raises:
+            InputError: `inputs` is no text and no list of texts; or a text is empty, or longer than a window.
+        """
+        maps = []
+        for text in _texts(inputs):
+            ids = np.frombuffer(text, np.uint8).astype(np.int32) if isinstance(text, bytes) else encode(text)
+            if len(ids) > self.config.seq_len:
+                raise InputError(
+                    f"the text {text[:40]!r} has {len(ids)} bytes; it may have 1 to seq_len, {self.config.seq_len}"
+                )
+            _, layers = self.forward(ids[None], return_attention=True)
+            names = {"decoder": labels(ids)}
+            maps.append(LabelledMaps({"decoder": [layer[0] for layer in layers]}, names, names))
+        return maps[0] if isinstance(inputs, str | bytes) else maps
+
+    def _draws(self, given: Mapping[str, Any]) -> Draws:
+        names = [field.name for field in dataclasses.fields(Draws)]
+        if unknown := sorted(given.keys() - set(names)):
+            raise InputError(f"{unknown[0]} is {given[unknown[0]]!r}; settings of the draws are {', '.join(names)}")
+        return Draws(**{name: given.get(name, getattr(self.config, name)) for name in names})
+
+
+def _texts(inputs: object) -> list[str | bytes]:
+    """A text, or the texts of a list, as a list."""
+    is_one = isinstance(inputs, str | bytes)
+    given = [inputs] if is_one else list(inputs) if isinstance(inputs, Iterable) else []
+    texts = [text for text in given if isinstance(text, str | bytes)]
+    if not texts or len(texts) < len(given):
+        raise InputError(f"inputs is {inputs!r:.60}; it must be a text or a list of texts")
+    if not all(texts):
+        raise InputError(f"inputs is {inputs!r:.60}; a text must have at least one byte")
+    return texts
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelData(TaskData):
+    """Windows of a text."""
+
+    text: TextSplits
+
+
+def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
+    """Windows of the docstrings or of a file: at random places for training, and such that each byte is scored once."""
+    text = load_text(config.data, min_held_out=config.seq_len)
+    train_loader = make_loader(
+        RandomWindows(text.train, config.seq_len, config.train_size, config.seed),
+        config.batch_size,
+        drop_last=True,
+        seed=config.seed,
+        num_workers=config.num_workers,
+    )
+    val_loader, test_loader = (
+        make_loader(ScoredWindows(part, config.seq_len, config.scored), config.batch_size)
+        for part in (text.val, text.test)
+    )
+    return LanguageModelData(train_loader, val_loader, test_loader, text)
+
+
+def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
+    """Compare with compressors and n-grams on the test text; save samples and a picture of the attention."""
+    model = {"this model": trainer.evaluate(data.test_loader)["bits_per_byte"]}
+    bits = model | other_bits(data.text)
+    print(f"Bits per byte of the test text, {len(data.text.test)} bytes:", table(bits), sep="\n")
+    prompt = trainer.config.prompt
+    save_samples(trainer, prompts(data.text.test) if prompt is None else [prompt.encode()])
+    save_attention(trainer, data.text.test[: trainer.config.seq_len])
+    return {"bits_per_byte": bits, "bytes": data.text.sizes()}
+
+
+def train_language_model(
+    config: LanguageModelConfig | None = None, **settings: Any
+) -> tuple[LanguageModelTrainer, Results]:
+    """Train and test; leave a run directory with checkpoints, results, samples and attention maps.
+
+    Args:
+        config: the run's settings; the defaults of `LanguageModelConfig` if None.
+        **settings: fields of the config to replace.
+
+    Returns:
+        As `train_and_test`.
+    """
+    config = dataclasses.replace(config or LanguageModelConfig(), **settings)
+    return train_and_test(LanguageModelTrainer, config, language_model_data, report)
