@@ -5,7 +5,7 @@ EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: reverse anomaly translate language-model check test lint types fast-tests faults bench docs tutorial tensorboard screenshots clean
+.PHONY: reverse anomaly translate language-model check test lint types fast-tests faults bench docs tutorial tensorboard screenshots inside clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -59,6 +59,10 @@ tensorboard: $(READY)
 # The screenshots of TensorBoard under docs/images; needs Chromium.
 screenshots: $(READY)
 	PYTHONPATH=tests $(BIN)/python docs/images/make_screenshots.py
+
+# What the models that ship do inside: the numbers and pictures of docs/inside.md.
+inside: $(READY)
+	$(BIN)/python benchmarks/inside.py --images docs/images $(ARGS)
 
 # Runs under checkpoints/ are left alone.
 clean:

@@ -219,6 +219,9 @@ def test_the_code_on_inspection_runs(root):
     assert not names["seen"][names["weights_of_layer"]][:, :, 0, 15].any()
     assert names["of_heads"].shape == (1, 100, 16, 10)
     assert np.abs(names["gradient"]).max() > 0
+    assert names["table"].without["encoder"].round(4).tolist() == [[0.0995]]
+    assert names["lens"].shape == (2, 100, 16, 10)
+    assert names["restored"].argmax() == 15  # what stands first in the answer is last in the input
 
 
 @pytest.mark.slow
