@@ -2,7 +2,6 @@
 
 import os
 from importlib import import_module
-from pathlib import Path
 
 from transformer_jax.errors import InputError
 from transformer_jax.nn.predictor import TransformerPredictor
@@ -23,7 +22,7 @@ def find_trainer(what: str) -> TrainerModule:
         InputError: there is no such model, or it can't be read.
     """
     if (directory := directory_of(what)) is not None:
-        return load_run(what if directory != Path(what) else directory)
+        return load_run(directory)
     if what in PUBLISHED or os.path.isfile(what):
         model, variables = load_pretrained(what)
         return _tutorials_trainer(model, variables["params"])

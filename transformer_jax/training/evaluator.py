@@ -150,11 +150,15 @@ class Evaluator(Task):
         Raises:
             InputError: as `test_examples`.
         """
-        dataset = self.test_data.test_loader.dataset
-        for number in numbers:
-            if not 0 <= number < len(dataset):
-                raise InputError(f"example {number} is not there; the test set of {self.name} has 0 … {len(dataset) - 1}")
-        return [dataset[number] for number in numbers]
+        size = len(self.test_set)
+        if outside := [number for number in numbers if not 0 <= number < size]:
+            raise InputError(f"example {outside[0]} is not there; the test set of {self.name} has 0 … {size - 1}")
+        return [self.test_set[number] for number in numbers]
+
+    @functools.cached_property
+    def test_set(self) -> Any:  # Any: the task's own data set
+        """The task's own test set."""
+        return self.test_data.test_loader.dataset
 
     @functools.cached_property
     def test_data(self) -> Any:  # Any: the task's `TaskData`

@@ -110,9 +110,7 @@ def _neighbour(near: Neighbour, images: tuple[int, int] | None) -> Json:
     }
 
 
-def _images(
-    example: InspectedExample, near: Sequence[Neighbour]
-) -> tuple[Json | None, list[tuple[int, int] | None]]:
+def _images(example: InspectedExample, near: Sequence[Neighbour]) -> tuple[Json | None, list[tuple[int, int] | None]]:
     """Pixels of the example's images and of its neighbours'; and of each neighbour the first one and their number."""
     if example.images is None:
         return None, [None] * len(near)

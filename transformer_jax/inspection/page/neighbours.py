@@ -28,7 +28,7 @@ class Neighbour(NamedTuple):
 def compared_examples(trainer: Evaluator) -> list[InspectedExample]:
     """The first examples of the task's test set; none where the task has no data of its own here."""
     try:
-        return trainer.test_examples(range(min(COMPARED, len(trainer.test_data.test_loader.dataset))))
+        return trainer.test_examples(range(min(COMPARED, len(trainer.test_set))))
     except (InputError, NotImplementedError, OSError):
         return []
 

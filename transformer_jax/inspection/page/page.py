@@ -65,7 +65,7 @@ def inspect(trainer: Evaluator, examples: Sequence[InspectedExample] | None = No
     """
     count = sum(leaf.size for leaf in jax.tree.leaves(trainer.params))
     if examples is None:
-        examples = trainer.test_examples(range(min(FIRST, len(trainer.test_data.test_loader.dataset))))
+        examples = trainer.test_examples(range(min(FIRST, len(trainer.test_set))))
     if not examples:
         raise InputError("inputs is empty; there must be at least one example")
     passes = InspectedPasses(trainer, examples[0].inputs)

@@ -1,4 +1,4 @@
-"""What the page shows of an example, computed: attention maps, the answer without each head, the answer after each layer."""
+"""What the page shows of an example, computed: attention maps, the output without each head and after each layer."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture, patch
 from transformer_jax.inspection.patches import replace, zero
 from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.inspected_example import Answer, InspectedExample
+from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.trees import Inputs, Params
 
 HEADS_AT_ONCE = 8  # that are ablated in one pass; more take more memory, and no less time
@@ -96,7 +96,9 @@ class InspectedPasses:
                 stack, kind = found["stack"] or "", "cross" if found["name"] == "cross_attention" else found["stack"]
                 self.sites.append(Site(name.removesuffix(".weights"), stack, kind or "attention", int(found["layer"])))
         if not self.sites:
-            raise InputError(f"{type(self.trainer.model).__name__} has no layers with attention of this package to show")
+            raise InputError(
+                f"{type(self.trainer.model).__name__} has no layers with attention of this package to show"
+            )
         if (count := sum(int(np.prod(shapes[f"{site.name}.weights"])) for site in self.sites)) > MAX_WEIGHTS:
             raise InputError(f"the example has {count:,} attention weights; a page may have {MAX_WEIGHTS:,}")
         self.num_heads = [shapes[f"{site.name}.weights"][1] for site in self.sites]
@@ -139,10 +141,7 @@ class InspectedPasses:
 
     def _floats(self, output: Any) -> Array:
         if not isinstance(output, jax.Array):
-            raise InputError(f"{type(self.trainer.model).__name__} gives a {type(output).__name__}; it must be an array")
+            raise InputError(
+                f"{type(self.trainer.model).__name__} gives a {type(output).__name__}; it must be an array"
+            )
         return output.astype(jnp.float32)
-
-
-def answers(example: InspectedExample, outputs: np.ndarray) -> list[Answer]:
-    """The answers of several outputs of an example."""
-    return [example.answer(output) for output in outputs]

@@ -29,7 +29,7 @@
   }
 
   const visible = (text) => text.replace(/^ $/, "␣").replace(/[\u0000-\u001f\u007f]/g, "�");
-  const percent = (p) => p === null ? "" : `${(100 * p).toFixed(p > 0.9999 && p < 1 ? 4 : 2)} %`;
+  const percent = (p) => p === null ? "" : `${100 * p < 0.01 && p > 0 ? (100 * p).toPrecision(3) : (100 * p).toFixed(p > 0.9999 && p < 1 ? 4 : 2)} %`;
   const kind = () => shown.kinds[state.kind];
 
   // Reading maps: float32, or bytes of whole multiples of a step, the low ones first.
@@ -190,7 +190,7 @@
       const row = element("tr");
       row.append(element("th", name, { scope: "row" }), ...answer.parts.map(([text, p]) => {
         const box = element("td", visible(text));
-        box.append(element("small", percent(p)));
+        box.append(element("small", p === null ? "" : `${(100 * p).toFixed(0)} %`));
         box.style.background = `rgb(${colours()[1].join(" ")} / ${0.35 * (p ?? 0)})`;
         return box;
       }));
@@ -201,14 +201,17 @@
   function drawNeighbours() {
     byId("neighbours-section").hidden = !shown.neighbours.length;
     const head = element("tr");
-    for (const text of ["cosine", "example", "answer", "right"]) head.append(element("th", text, { scope: "col" }));
+    const isKnown = shown.neighbours.some(({ expected }) => expected !== null);
+    for (const text of ["cosine", "example", "answer", ...(isKnown ? ["right"] : [])]) {
+      head.append(element("th", text, { scope: "col" }));
+    }
     byId("neighbours").replaceChildren(head, ...shown.neighbours.map(({ title, text, probability, expected, cosine, images }) => {
       const row = element("tr"), example = element("td", title);
       if (images !== null) {
         example.append(" ", ...Array.from({ length: images[1] }, (_, i) => picture(images[0] + i, 24, `image ${i}`)));
       }
-      row.append(element("td", cosine.toFixed(4)), example, element("td", `${text} (${percent(probability)})`),
-        element("td", expected ?? ""));
+      row.append(element("td", cosine.toFixed(4)), example, element("td", `${text} (${percent(probability)})`));
+      if (isKnown) row.append(element("td", expected ?? ""));
       return row;
     }));
   }

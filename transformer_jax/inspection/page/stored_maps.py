@@ -17,7 +17,7 @@ OVERHEAD = 1.06  # of gzip beyond the entropy
 class StoredMap(NamedTuple):
     """The maps of one layer, [H T S]."""
 
-    text: str  # base64 of gzip of float32; or, with a step, of the low bytes and then the high bytes of the multiples
+    text: str  # base64 of gzip of float32; or, with a step, of the multiples' lowest bytes, then of the next ones
     shape: tuple[int, ...]
     step: float  # 0 for float32
     largest: float
@@ -25,7 +25,7 @@ class StoredMap(NamedTuple):
 
 def stored_maps(maps: Sequence[Float[np.ndarray, "_H _T _S"]]) -> list[StoredMap]:
     """All maps of a page, in one precision."""
-    if sum(map(np.size, maps)) <= MAX_EXACT:
+    if sum(map(np.size, maps)) <= MAX_EXACT or min(of_layer.min(initial=0) for of_layer in maps) < 0:
         return [_stored(of_layer, 0.0) for of_layer in maps]
     step = next((step for step in STEPS if sum(_bytes(of_layer, step) for of_layer in maps) <= MAX_BYTES), STEPS[-1])
     return [_stored(of_layer, step) for of_layer in maps]
@@ -41,10 +41,9 @@ def _stored(weights: Float[np.ndarray, "H T S"], step: float) -> StoredMap:
     if not step:
         return StoredMap(packed(weights.astype("<f4").tobytes()), shape, 0.0, largest)
     multiples = _multiples(weights, step)
-    planes = (multiples & 255).astype(np.uint8), (multiples >> 8).astype(np.uint8)
-    if step < 1 / 65535:  # they need a third byte
-        planes = *planes, (multiples >> 16).astype(np.uint8)
-    return StoredMap(packed(b"".join(plane.tobytes() for plane in planes)), shape, step, largest)
+    num_planes = 1 + int(multiples.max(initial=0)).bit_length() // 8
+    planes = [(multiples >> 8 * plane).astype(np.uint8).tobytes() for plane in range(num_planes)]  # modulo 256
+    return StoredMap(packed(b"".join(planes)), shape, step, largest)
 
 
 def _multiples(weights: Float[np.ndarray, "H T S"], step: float) -> np.ndarray:
