@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -170,7 +170,7 @@ class AnomalyTrainer(TrainerModule):
             InputError: a number is not in the test set, or the data set is not at hand.
         """
         self.test_samples(numbers)  # checks the numbers
-        table, (sets, positions) = self.test_data.table, self.test_data.test_loader.dataset.draw(0)
+        table, (sets, positions) = self.test_data.table, cast(AnomalySets, self.test_set).draw(0)
         return [
             set_example(
                 table.features[sets[n]],
