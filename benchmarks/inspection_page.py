@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python benchmarks/inspection_page.py
 
-An encoder of 6 layers of 8 heads reads 512 numbers. Its parameters are random, and its queries are multiplied by several
-factors: the larger, the sharper the attention. Maps between even and sharp ones take the most room.
+An encoder of 6 layers of 8 heads reads 512 numbers. Its parameters are random, and its queries are multiplied by
+several factors: the larger, the sharper the attention. Maps between even and sharp ones take the most room.
 """
 
 import argparse

@@ -15,7 +15,7 @@ from transformer_jax.trees import Inputs
 Label = str | int  # what stands at a position: a character, a number, or the position's own number
 
 
-class Part(NamedTuple):
+class AnswerPart(NamedTuple):
     """The answer at one position."""
 
     place: str  # the position's label
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
     text: str
     probability: float | None  # of the whole answer
-    parts: Sequence[Part]
+    parts: Sequence[AnswerPart]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,7 +61,7 @@ def answer_by_position(output: Float[np.ndarray, "... C"]) -> Answer:
     """
     rows = np.atleast_2d(np.asarray(output, np.float32)).reshape(-1, np.shape(output)[-1])
     if rows.shape[-1] == 1:
-        parts = [Part(str(place), f"{value:.5g}", None) for place, value in enumerate(rows[:, 0].tolist())]
+        parts = [AnswerPart(str(place), f"{value:.5g}", None) for place, value in enumerate(rows[:, 0].tolist())]
         return Answer(" ".join(part.text for part in parts), None, parts)
     return answer_of(rows, [str(place) for place in range(len(rows))], str)
 
@@ -80,13 +80,13 @@ def answer_of(
     probabilities = softmax(logits[: len(places)])
     chosen = probabilities.argmax(-1)
     parts = [
-        Part(str(place), name(int(index)), float(row[index]))
+        AnswerPart(str(place), name(int(index)), float(row[index]))
         for place, index, row in zip(places, chosen, probabilities, strict=True)
     ]
     return Answer(separator.join(part.text for part in parts), probability_of_all(parts), parts)
 
 
-def probability_of_all(parts: Sequence[Part]) -> float:
+def probability_of_all(parts: Sequence[AnswerPart]) -> float:
     """The product of the parts' probabilities."""
     return math.prod(1.0 if part.probability is None else part.probability for part in parts)
 

@@ -10,7 +10,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.tasks.anomaly.config import AnomalyConfig, Cifar100Config
 from transformer_jax.tasks.anomaly.resnet34 import ResNet34Features, fetch_weights
 from transformer_jax.tasks.anomaly.tables import MAX_PIXEL
-from transformer_jax.training.inspected_example import Answer, InspectedExample, Part, softmax
+from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, softmax
 
 MIN_IMAGES = 2  # of a set
 
@@ -46,7 +46,7 @@ def set_answer(logits: Float[np.ndarray, "S 1"]) -> Answer:
     probabilities = softmax(logits[:, 0])
     odd = int(probabilities.argmax())
     parts = [
-        Part(_name(number), "odd one" if number == odd else "", probability)
+        AnswerPart(_name(number), "odd one" if number == odd else "", probability)
         for number, probability in enumerate(probabilities.tolist())
     ]
     return Answer(_name(odd), float(probabilities[odd]), parts)
