@@ -84,7 +84,7 @@ def expressions(leaves: st.SearchStrategy) -> st.SearchStrategy:
 
 
 def biases(rng: np.random.Generator, num_batch: int, num_heads: int, T: int, S: int) -> st.SearchStrategy:  # noqa: N803
-    offsets = st.integers(-5, 5)
+    offsets = st.integers(-5, 5) | st.integers(-5, 5).map(jnp.int32)
     of_heads = st.sampled_from([1, num_heads])
     leaves = st.one_of(
         st.builds(ALiBi, st.just(num_heads), offsets),

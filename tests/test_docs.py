@@ -192,6 +192,19 @@ def test_the_code_on_models_runs(root):
 
 
 @pytest.mark.slow
+def test_the_code_on_inspection_runs(root):
+    names = run_page("docs/inspection.md", root)
+    whole, ablated = names["accuracies"]
+    assert whole > 0.99
+    assert ablated < 0.2  # its only head reverses; chance is 0.1
+    assert names["letters"]["encoder.layers.0.attention.weights"] == "B H T S"
+    assert names["weights"].shape == (100, 1, 16, 16)
+    assert not names["seen"][names["weights_of_layer"]][:, :, 0, 15].any()
+    assert names["of_heads"].shape == (1, 100, 16, 10)
+    assert np.abs(names["gradient"]).max() > 0
+
+
+@pytest.mark.slow
 def test_the_code_on_fine_tuning_runs(root):
     tuned = flatten_dict(run_page("docs/fine_tuning.md", root)["trainer"].params, sep="/")
     shipped = flatten_dict(load_run("reverse").params, sep="/")
@@ -209,7 +222,10 @@ def test_the_code_on_pytorch_prints_what_it_says(root, capsys):
 
 
 def test_other_pages_have_no_code_of_python():
-    run = {"README.md", *(f"docs/{name}.md" for name in ("models", "new_task", "fine_tuning", "pytorch_export"))}
+    run = {
+        "README.md",
+        *(f"docs/{name}.md" for name in ("models", "inspection", "new_task", "fine_tuning", "pytorch_export")),
+    }
     assert {page for page in PAGES if blocks_of(page, "python")} == run
 
 

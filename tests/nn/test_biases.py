@@ -86,6 +86,8 @@ def _without_type_checks():
     [
         (lambda: ALiBi(0), "num_heads is 0; it must be at least 1"),
         (lambda: SoftCap(0.0), "cap is 0.0; it must be a finite number above 0"),
+        (lambda: SoftCap(jnp.float32(-1)), "cap is .*-1.*; it must be a finite number above 0"),
+        (lambda: RelativeBias(jnp.zeros((8, H), int)), "table has type int.*; it must be of a floating-point type"),
         (lambda: RelativeBias(jnp.zeros((7, H))), r"table has shape \(7, 3\); .* at least 4 buckets, an even number"),
         (lambda: RelativeBias(jnp.zeros((8, H)), max_distance=2), "max_distance is 2; it must be at least 3"),
         (lambda: DenseBias(np.zeros(S, np.float32)), r"bias has shape \(7,\); it may be"),

@@ -48,7 +48,7 @@ def test_products_depend_on_the_difference_of_positions_alone():
     assert abs(product(4, 0) - expected) > 1e-2
 
 
-def test_a_traced_first_position_gives_the_same_bits():
+def test_a_traced_first_position_gives_the_same_numbers():
     whole = rotate(jnp.asarray(X))
     traced = jax.jit(lambda x, first: rotate(x, first, T))
     for t in range(T):
@@ -62,6 +62,12 @@ def test_half_precision_is_turned_in_float32_and_rounded_once(dtype):
     assert turned.dtype == dtype
     expected = by_formula(np.asarray(x, np.float64), 4000, 10_000.0)
     np.testing.assert_allclose(turned.astype(np.float32), expected, rtol=float(jnp.finfo(dtype).eps), atol=1e-5)
+
+
+@pytest.mark.parametrize(("first", "length", "message"), [(1, None, "may be 0 … 0"), (4, 6, "of 3 .* may be 0 … 3")])
+def test_a_first_position_without_room_for_the_others_is_an_error(first, length, message):
+    with pytest.raises(InputError, match=f"first is {first}.*{message}"):
+        rotate(jnp.ones((3, 4)), first, length)
 
 
 def test_an_odd_width_is_an_error():

@@ -156,6 +156,14 @@ def test_results_that_are_computed_alike_are_drawn_in_a_loop_bit_for_bit():
     assert sum(e.primitive.name == "random_fold_in" for e in program.jaxpr.eqns) == 4
 
 
+def test_literals_that_differ_in_a_bit_are_no_equal_ones():
+    def results(x):
+        return [x * 0.0, x * -0.0, x * 1.0]
+
+    found = jax.jit(lambda x: in_loops(results, np.stack, x))(jnp.ones(2))
+    np.testing.assert_array_equal(np.signbit(found), [[False] * 2, [True] * 2, [False] * 2])
+
+
 def test_a_key_for_dropout_in_a_loop_is_that_which_flax_makes():
     class Inner(nn.Module):
         @nn.compact

@@ -50,6 +50,21 @@ def test_an_error_that_the_program_wrote_stands_alone():
     assert written(line, UNHEALTHY) == line.decode()
 
 
+def test_messages_that_end_nothing_are_written_at_the_end():
+    """Lines that follow one may belong to it, up to one that certainly does not."""
+    message = b"W1122 09:03:07.785312   23454 coordination_service.cc:1549] a process is slow\n"
+    other = b"E1122 09:03:08.785312   23454 gpu_executor.cc:12] out of memory\n"
+    assert written(message, b"a line after it\n", other, b"loss 0.3\n") == (
+        (other + b"loss 0.3\n" + message + b"a line after it\n").decode()
+    )
+
+
+def test_the_beginning_of_a_line_is_written_at_once_unless_it_may_become_a_message():
+    pieces: list[bytes] = []
+    forward(iter([b"Epochs: 1%|#", b"\rEpochs: 2%|##", b"\nE11", b"22 09:"]), pieces.append, "")
+    assert pieces == [b"Epochs: 1%|#", b"\rEpochs: 2%|##", b"\n", b"E1122 09:"]
+
+
 def test_other_output_passes_as_it_comes():
     assert written(b"12%|##", b"\r13%|##\n", b"Error in your code\nE is no message\n") == (
         "12%|##\r13%|##\nError in your code\nE is no message\n"

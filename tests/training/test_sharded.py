@@ -13,7 +13,7 @@ from repository import REPOSITORY
 
 from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, make_loader
 from transformer_jax.training.parallel import create_strategy
-from transformer_jax.training.placement import spec_of
+from transformer_jax.training.partition_rules import spec_of
 from transformer_jax.training.programs import create_programs
 from transformer_jax.training.replicated import Replicated
 from transformer_jax.training.sharded import Sharded

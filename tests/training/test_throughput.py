@@ -39,6 +39,9 @@ def test_an_entry_holds_examples_flops_and_the_seconds_of_waiting_since_the_last
 
 def test_the_peak_is_known_by_the_beginning_of_a_devices_name():
     assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12
+    assert peak_flops("NVIDIA H100 PCIe") == 756e12  # the longest beginning
+    assert peak_flops("TPU v5") == peak_flops("TPU v5p") == 459e12
+    assert peak_flops("TPU v5 lite") == 197e12
     assert peak_flops("cpu") is None
 
 
@@ -79,7 +82,22 @@ def test_a_profile_of_steps_that_do_not_come_says_so(tmp_path):
     for number in (1, 2):
         profile.on_step(Step(number, {}, 1.0))
     profile.on_end(2)
-    assert lines == ["No trace: no call of steps ended from step 100 on, and before 200"]
+    assert lines == ["No trace: none of the steps 100 … 200 was done"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "begins", "ends"), [("2:7", 4, 8), ("1:2", 4, 8), ("4:8", 4, 8), ("5:6", 8, 12), ("3:100", 4, 12)]
+)
+def test_a_trace_holds_whole_calls_and_at_least_one(tmp_path, monkeypatch, steps, begins, ends):
+    """Of three calls of four steps."""
+    traced, done = [], 0
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda directory: traced.append(done))
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: traced.append(done))
+    profile = Profile(tmp_path, steps, lambda line: None)
+    for done in range(1, 13):
+        profile.on_step(Step(done, {}, 1.0, ends_call=done % 4 == 0))
+    profile.on_end(12)
+    assert traced == [begins, ends]
 
 
 @pytest.mark.slow

@@ -108,16 +108,22 @@ def activation_names(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str,
     Raises:
         InputError: inputs are needed, as the model is of another package.
     """
-    inspected = InspectedPass(("*",), {})
+    inputs = inputs or example_inputs(model)
+    leaves, structure = jax.tree.flatten(inputs)
+    arrays = {place: leaf for place, leaf in enumerate(leaves) if hasattr(leaf, "shape")}  # and not a flag, say
+    letters: dict[str, str] = {}
 
-    def run(*inputs: Any) -> None:
+    def run(arrays: Mapping[int, Array]) -> None:
+        given: Any = jax.tree.unflatten(structure, [arrays.get(place, leaf) for place, leaf in enumerate(leaves)])
         keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
-        variables = model.init(keys, *inputs, **kwargs)
+        variables = model.init(keys, *given, **kwargs)
+        inspected = InspectedPass(("*",), {})
         with nn.intercept_methods(inspected.intercept):
-            model.apply(variables, *inputs, rngs={"dropout": keys["dropout"]}, **kwargs)
+            model.apply(variables, *given, rngs={"dropout": keys["dropout"]}, **kwargs)
+        letters.update(inspected.letters)
 
-    jax.eval_shape(run, *(inputs or example_inputs(model)))
-    return inspected.letters
+    jax.eval_shape(run, arrays)
+    return letters
 
 
 def _run(

@@ -34,6 +34,8 @@ def example_inputs(model: nn.Module) -> tuple[Any, ...]:
             return (_features(model.input_dim),)
         case MultiheadAttention():
             return (_features(model.embed_dim),)
+    if isinstance(getattr(model, "vocabulary_size", None), int):  # a language model
+        return (_tokens(),)
     raise InputError(f"{type(model).__name__} needs inputs: activation_names(model, *inputs)")
 
 

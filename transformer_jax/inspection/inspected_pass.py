@@ -7,6 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.core.tracers import current_trace
 from jax import Array
 
 from transformer_jax.errors import InputError
@@ -23,6 +24,8 @@ OWN_PACKAGE = f"{__name__.partition('.')[0]}."
 class InspectedPass:
     """What one pass is asked for, and what it gave.
 
+    It is made where the pass runs, in the same trace.
+
     Args:
         names: names or patterns of the activations to capture.
         patches: by name or pattern what stands in an activation's place; where several fit, one after another.
@@ -36,6 +39,8 @@ class InspectedPass:
         self._numbered = Numbered()
         self._known: set[str] = set()  # activations that the pass could have, made or not
         self._inside: list[nn.Module] = []  # modules whose method runs
+        self._trace = current_trace()
+        self._unreachable = ""  # an activation whose value cannot leave the trace in which it was made
 
     def intercept(
         self,
@@ -63,9 +68,14 @@ class InspectedPass:
             self._inside.pop()
 
     def check(self) -> None:
-        """Raise an `InputError` if some name or pattern fits no activation of the pass."""
+        """Raise an `InputError` if a name or pattern fits no activation of the pass, or one that cannot be captured."""
         for pattern in (*self._names, *self._patches):
             check_found(pattern, self._known)
+        if self._unreachable:
+            raise InputError(
+                f"{self._unreachable} is inside of a loop or another transformation of a module (nn.scan, nn.remat, "
+                "jax.vmap, …), out of which it cannot be captured"
+            )
 
     def _is_asked(self, *names: str) -> bool:
         """Whether one of these activations is wanted; where none is, the pass goes on without them."""
@@ -93,6 +103,8 @@ class InspectedPass:
                 shown = part.apply(shown, site)
         if any(matches(site.name, pattern) for pattern in self._names):
             self.captured[site.name] = shown
+            if current_trace() != self._trace:
+                self._unreachable = site.name
         return shown
 
     def _block(self, module: nn.Module, call: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:

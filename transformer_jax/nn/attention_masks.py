@@ -159,7 +159,7 @@ class MaskFunction(AttentionMask):
 
 @value
 class Both(AttentionMask):
-    """What both masks allow, `first & second`."""
+    """Keys that both masks allow, `first & second`."""
 
     first: AttentionMask
     second: AttentionMask
@@ -184,7 +184,7 @@ class Both(AttentionMask):
 
 @value
 class Either(AttentionMask):
-    """What one of two masks allows, `first | second`."""
+    """Keys that at least one of two masks allows, `first | second`."""
 
     first: AttentionMask
     second: AttentionMask
@@ -209,7 +209,7 @@ class Either(AttentionMask):
 
 @value
 class Opposite(AttentionMask):
-    """What a mask does not allow, `~mask`."""
+    """Keys that a mask does not allow, `~mask`."""
 
     mask: AttentionMask
 

@@ -1,4 +1,4 @@
-"""What is added to attention logits, or done to them otherwise, as values.
+"""Changes of attention logits as values: additive biases, soft caps, functions of your own.
 
     bias = ALiBi(num_heads) + SoftCap(50.0)
 
@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError
-from transformer_jax.nn.checks import as_array, broadcasts, check_offset
+from transformer_jax.nn.checks import as_array, broadcasts, check_offset, known_values
 from transformer_jax.nn.score_block import ScoreBlock, Start
 from transformer_jax.nn.values import offset_shown, shown, static, value
 
@@ -124,8 +124,11 @@ class SoftCap(AttentionBias):
     cap: Float[ArrayLike, ""] | float
 
     def __post_init__(self) -> None:
-        if isinstance(self.cap, float | int) and not 0 < self.cap < np.inf:
-            raise InputError(f"cap is {self.cap}; it must be a finite number above 0")
+        array = as_array("cap", self.cap)
+        is_number = array.ndim == 0 and array.dtype != bool and jnp.issubdtype(array.dtype, jnp.number)
+        known = known_values(array) if is_number else None
+        if not is_number or (known is not None and not 0 < known < np.inf):
+            raise InputError(f"cap is {self.cap!r}; it must be a finite number above 0")
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         return jnp.asarray(self.cap * jnp.tanh(logits / self.cap))

@@ -66,7 +66,7 @@ class Row:
 
     @property
     def scale(self) -> float:
-        """Factor of what `logits` gives: 1/√d, which a bias needs before it, and the exponential takes for nothing."""
+        """Factor still to be applied to `logits`: 1/√d inside the exponential; 1 with a bias, which comes after it."""
         return 1 / math.sqrt(self.width) if self.bias is None else 1.0
 
     def logits(self, q: Queries, k: Keys) -> Logits:
@@ -109,12 +109,12 @@ def forward_step(
 
 
 class QueryBlock(NamedTuple):
-    """What the backward pass knows of a block of queries."""
+    """Inputs of the backward pass for one block of queries."""
 
     q: Queries
-    q_turned: Float[Array, "d rows"]  # of G times q rows
+    q_transposed: Float[Array, "d rows"]  # of G times q rows
     of_values: Float[Array, "G q d_v"]  # cotangent
-    of_values_turned: Float[Array, "d_v rows"]
+    of_values_transposed: Float[Array, "d_v rows"]
     log_sum_exp: Float[Array, "G q"]  # +∞ for a query that sees nothing
     delta: Float[Array, "G q"]  # sum of the products of values and their cotangents
 
@@ -137,15 +137,15 @@ def backward_step(
     cotangent = cotangent.astype(of.q.dtype)
     of_q = jnp.einsum("gqk,kd->gqd", cotangent, k, preferred_element_type=wide)
     # Of queries and values as columns, the products run twice as fast.
-    of_k = _product(of.q_turned, cotangent, wide)
-    of_v = _product(of.of_values_turned, dropped.astype(v.dtype), wide)
+    of_k = _product(of.q_transposed, cotangent, wide)
+    of_v = _product(of.of_values_transposed, dropped.astype(v.dtype), wide)
     bias = so_far.bias if so_far.bias is None else so_far.bias.add_cut(of_bias, block)
     return Gradients(so_far.q + of_q, _added(so_far.k, of_k, key_block), _added(so_far.v, of_v, key_block), bias)
 
 
-def _product(turned: Float[Array, "w rows"], of_logits: Logits, wide: Any) -> Float[Array, "w k"]:
+def _product(transposed: Float[Array, "w rows"], of_logits: Logits, wide: Any) -> Float[Array, "w k"]:
     rows = of_logits.reshape(-1, of_logits.shape[-1])
-    product: Array = jnp.einsum("wr,rk->wk", turned, rows, preferred_element_type=wide)
+    product: Array = jnp.einsum("wr,rk->wk", transposed, rows, preferred_element_type=wide)
     return product
 
 

@@ -17,15 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Float, UInt32
+from jaxtyping import Float, Int, UInt32
 
 from transformer_jax.nn.attention_dropout import AttentionDropout, first_row
 from transformer_jax.nn.attention_masks import AttentionMask
 from transformer_jax.nn.biases import AttentionBias
-from transformer_jax.nn.block_layout import join_blocks, over_rows, rows_at_once, split_blocks
+from transformer_jax.nn.block_layout import join_blocks, over_rows, split_blocks
 from transformer_jax.nn.block_lists import BlockLists, list_blocks
 from transformer_jax.nn.block_steps import Gradients, QueryBlock, Row, Running, backward_step, block_at, forward_step
 from transformer_jax.nn.leaves import Skeleton, join, join_gradients, split, split_gradients
+from transformer_jax.nn.mesh_axis import is_divided_by_compiler
 from transformer_jax.nn.score_block import BlockGrid
 
 # Queries and keys of a block, as measured on CPUs: larger ones make faster products, and smaller ones follow a mask.
@@ -42,10 +43,11 @@ class Plan:
     dropout_rate: float
     num_batch: int  # B of the mask and the bias; the operands may have a multiple of it
     block_sizes: tuple[int, int]  # queries and keys
+    all_at_once: bool  # whether the program has no loop over rows, which the compiler could not divide over devices
 
 
 class Operands(NamedTuple):
-    """What gradients are taken of."""
+    """Arrays that are differentiated."""
 
     q: Float[Array, "N H T d"]
     k: Float[Array, "N Hkv S d"]
@@ -92,7 +94,7 @@ def blockwise_attention(
     rate, seeds = (0.0, jnp.zeros(2, jnp.uint32)) if dropout is None else (dropout.rate, dropout.seeds())
     sizes = block_sizes or (MASKED_BLOCK if mask is not None else BLOCK)
     sizes = min(sizes[0], q.shape[2]), min(sizes[1], k.shape[2])
-    plan = Plan(of_mask, of_bias, float(rate), num_batch, sizes)
+    plan = Plan(of_mask, of_bias, float(rate), num_batch, sizes, is_divided_by_compiler())
     first = first_row(math.prod(q.shape[:3]))
     constants = Constants((mask_arrays[0], mask_arrays[1]), others, seeds, first)
     return _attend_compiled(plan, Operands(q, k, v, parameters), constants)  # type: ignore[no-any-return]
@@ -110,7 +112,7 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> Outputs:
     q, k, v = _in_blocks(plan, operands)
     wide = jnp.promote_types(q.dtype, jnp.float32)
 
-    def of_row(arguments: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+    def of_row(total: None, arguments: tuple[Array, Array, Array, Array]) -> tuple[None, tuple[Array, Array]]:
         index, q, k, v = arguments
         row, lists = _row(plan, operands, constants, index)
 
@@ -125,15 +127,16 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> Outputs:
                 jnp.zeros((*shape, v.shape[-1]), wide), jnp.full(shape, np.finfo(wide).min), jnp.zeros(shape, wide)
             )
             values, maximum, total = lists.visit(i, step, start)
-            is_blind = total == 0
-            values = values / jnp.where(is_blind, 1, total * (1 - plan.dropout_rate))[..., None]
-            log_sum_exp = jnp.where(is_blind, -jnp.inf, maximum * row.scale + jnp.log(jnp.where(is_blind, 1, total)))
+            sees_nothing = total == 0
+            values = values / jnp.where(sees_nothing, 1, total * (1 - plan.dropout_rate))[..., None]
+            log_sum_exp = jnp.where(
+                sees_nothing, -jnp.inf, maximum * row.scale + jnp.log(jnp.where(sees_nothing, 1, total))
+            )
             return values.astype(q.dtype), log_sum_exp
 
-        outputs: tuple[Array, Array] = lax.map(of_queries, (jnp.arange(len(q)), q))
-        return outputs
+        return total, lax.map(of_queries, (jnp.arange(len(q)), q))
 
-    values, log_sum_exp = lax.map(of_row, (jnp.arange(len(q)), q, k, v), batch_size=rows_at_once(len(q)))
+    _, (values, log_sum_exp) = over_rows(of_row, None, (_row_numbers(k), q, k, v), all_at_once=plan.all_at_once)
     return join_blocks(values, operands.q), join_blocks(log_sum_exp[..., None], operands.q)[..., 0]
 
 
@@ -153,10 +156,10 @@ def _attend_backward(plan: Plan, saved: Any, cotangents: Outputs) -> tuple[Opera
     def of_row(total: Any, arguments: Any) -> tuple[Any, tuple[Array, Array, Array]]:
         return _row_gradients(plan, operands, constants, total, *arguments)
 
-    num_rows = len(k)
-    total, (of_q, of_k, of_v) = over_rows(of_row, total, (jnp.arange(num_rows), queries, k, v), rows_at_once(num_rows))
+    rows = _row_numbers(k), queries, k, v
+    total, (of_q, of_k, of_v) = over_rows(of_row, total, rows, all_at_once=plan.all_at_once)
     factor = 1 / math.sqrt(k.shape[-1])
-    of_k, of_v = (x.swapaxes(-1, -2)[:, :, None] for x in (of_k, of_v))  # [N·Hkv nk 1 k d]
+    of_k, of_v = (x.swapaxes(-1, -2)[:, :, :, None] for x in (of_k, of_v))  # [N Hkv nk 1 k d]
     results = Operands(
         (join_blocks(of_q, operands.q) * factor).astype(operands.q.dtype),
         (join_blocks(of_k, operands.k) * factor).astype(k.dtype),
@@ -199,6 +202,10 @@ def _row_gradients(
     return total, (of_q, *of_keys)
 
 
+def _row_numbers(k: Float[Array, "N Hkv nk k d"]) -> Int[Array, "N Hkv"]:
+    return jnp.arange(k.shape[0] * k.shape[1]).reshape(k.shape[:2])
+
+
 def _row(plan: Plan, operands: Operands, constants: Constants, index: Array) -> tuple[Row, BlockLists]:
     (_, num_heads, num_queries, _), num_groups = operands.q.shape, operands.k.shape[1]
     group = num_heads // num_groups
@@ -218,10 +225,10 @@ def _wide(x: Array) -> Any:
 
 
 def _in_blocks(plan: Plan, operands: Operands) -> tuple[Array, Array, Array]:
-    """Queries `[rows, nq, G, q, d]`, keys and values `[rows, nk, k, d]`, with zeros at the end where needed."""
+    """Queries `[N, Hkv, nq, G, q, d]`, keys and values `[N, Hkv, nk, k, d]`, with zeros at the end where needed."""
     group = operands.q.shape[1] // operands.k.shape[1]
     q = split_blocks(operands.q, group, plan.block_sizes[0])
-    k, v = (split_blocks(x, 1, plan.block_sizes[1])[:, :, 0] for x in (operands.k, operands.v))
+    k, v = (split_blocks(x, 1, plan.block_sizes[1])[:, :, :, 0] for x in (operands.k, operands.v))
     return q, k, v
 
 
@@ -230,9 +237,12 @@ def _query_blocks(
 ) -> tuple[QueryBlock, Array, Array]:
     """Everything of the queries, and keys and values, in blocks."""
     q, k, v = _in_blocks(plan, operands)
+    # Queries beyond T, which fill the last block, get weights of 0 whatever a bias is there.
+    beyond = -log_sum_exp.shape[2] % plan.block_sizes[0]
+    log_sum_exp = jnp.pad(log_sum_exp, ((0, 0), (0, 0), (0, beyond)), constant_values=jnp.inf)
     of_values, *of_queries = (
-        split_blocks(x, q.shape[2], plan.block_sizes[0]) for x in (of_values, log_sum_exp[..., None], delta[..., None])
+        split_blocks(x, q.shape[3], plan.block_sizes[0]) for x in (of_values, log_sum_exp[..., None], delta[..., None])
     )
-    turned = (x.reshape(*x.shape[:2], -1, x.shape[-1]).swapaxes(-1, -2) for x in (q, of_values))
-    q_turned, of_values_turned = turned
-    return QueryBlock(q, q_turned, of_values, of_values_turned, *(x[..., 0] for x in of_queries)), k, v
+    transposed = (x.reshape(*x.shape[:3], -1, x.shape[-1]).swapaxes(-1, -2) for x in (q, of_values))
+    q_transposed, of_values_transposed = transposed
+    return QueryBlock(q, q_transposed, of_values, of_values_transposed, *(x[..., 0] for x in of_queries)), k, v

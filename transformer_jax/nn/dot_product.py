@@ -19,12 +19,11 @@ from transformer_jax.nn.attention_request import AttentionRequest
 from transformer_jax.nn.biases import Biases, as_attention_bias
 from transformer_jax.nn.blockwise import blockwise_attention
 from transformer_jax.nn.fused import fused_attention, fused_refusal
-from transformer_jax.nn.mesh_axis import is_divided_by_compiler
 from transformer_jax.nn.plain import check_operands, plain_attention
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
 # Logits of one head from which blockwise attention is faster on CPUs (benchmarks/attention.py).
-MIN_BLOCKWISE_LOGITS = 256 * 256
+MIN_BLOCKWISE_LOGITS = 320 * 320
 MIN_FUSED_LOGITS = 128 * 128  # fewer stay in one program with what is around them
 
 
@@ -92,7 +91,7 @@ def dot_product_attention(
       mask empties are not computed.
     - `fused` runs the kernels of cuDNN on GPUs and of JAX on TPUs, for some types, widths and masks.
 
-    `auto` takes `plain` where weights are asked for, else `fused` where it can, else `blockwise` from 256 × 256 logits
+    `auto` takes `plain` where weights are asked for, else `fused` where it can, else `blockwise` from 320 × 320 logits
     on. The softmax is in float32 or wider for any type. A query that may see nothing gets zeros and zero gradients.
 
     Args:
@@ -214,9 +213,6 @@ def _choose(request: AttentionRequest, implementation: str) -> Explanation:
         return _explained("plain", "the weights are asked for", refusals, "it has no weights")
     if not refusals["fused"] and num_logits >= MIN_FUSED_LOGITS:
         return _explained("fused", "the kernel takes this mask, type and width", refusals, "fused is faster")
-    if is_divided_by_compiler():
-        # Its loop over batch elements and heads makes the partitioner gather them on every device.
-        return _explained("plain", "the compiler divides it over devices", refusals, "its loops can't be divided")
     size = f"{request.logits_shape[-2]} × {request.logits_shape[-1]} logits"
     if num_logits >= MIN_BLOCKWISE_LOGITS:
         return _explained("blockwise", f"{size} in memory that grows as T + S", refusals, f"{size} at once are slower")

@@ -147,5 +147,6 @@ def _on_tpu(
 ) -> Float[Array, "N H T d"]:
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention  # takes half a second
 
-    values: Array = flash_attention(q, k, v, causal=request.mask is not None, sm_scale=1 / math.sqrt(q.shape[-1]))
+    reach = _reach(request.mask) or Reach(None, None)
+    values: Array = flash_attention(q, k, v, causal=reach.right == 0, sm_scale=1 / math.sqrt(q.shape[-1]))
     return values

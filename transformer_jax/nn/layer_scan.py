@@ -23,7 +23,7 @@ Path: TypeAlias = tuple[str, ...]  # of a module
 
 
 class LayerAccess(NamedTuple):
-    """How a step gets the parameters of one layer of those that lie stacked on the devices."""
+    """How a step reads the parameters of one layer out of stacked ones."""
 
     # Of the parameters and the path of a layer: the parameters that it computes with.
     take: Callable[[Params, Path], Params]

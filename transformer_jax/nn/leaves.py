@@ -45,10 +45,14 @@ def join(skeleton: Skeleton, differentiable: Differentiable, others: Others) -> 
 def join_gradients(skeleton: Skeleton, gradients: Differentiable) -> Any:
     """A tree with gradients in the place of its differentiable arrays, and zeros in that of everything else."""
     iterator = iter(gradients)
-    leaves = [
-        next(iterator) if isinstance(entry, _Place) and not entry.is_other else 0 for entry in skeleton.entries
-    ]  # fmt: skip
-    return jax.tree.unflatten(skeleton.structure, leaves)
+
+    def leaf(entry: Any) -> Any:
+        if not isinstance(entry, _Place):
+            return 0
+        # An array, for in a `value` a number would be no leaf.
+        return jnp.zeros((), jnp.int32) if entry.is_other else next(iterator)
+
+    return jax.tree.unflatten(skeleton.structure, [leaf(entry) for entry in skeleton.entries])
 
 
 def split_gradients(skeleton: Skeleton, tree: Any) -> Differentiable:

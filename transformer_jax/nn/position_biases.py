@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.biases import AttentionBias, Logits
-from transformer_jax.nn.checks import check_offset
+from transformer_jax.nn.checks import as_array, check_offset
 from transformer_jax.nn.score_block import ScoreBlock, Start
 from transformer_jax.nn.values import offset_shown, shown, static, value
 
@@ -74,6 +74,8 @@ class RelativeBias(AttentionBias):
         if len(shape) != 2 or shape[0] < 4 or shape[0] % parts or shape[1] < 1:
             even = ", an even number" if self.bidirectional else ""
             raise InputError(f"table has shape {shape}; it must be [num_buckets, H], at least 4 buckets{even}")
+        if not jnp.issubdtype(as_array("table", self.table).dtype, jnp.floating):
+            raise InputError(f"table has type {np.asarray(self.table).dtype}; it must be of a floating-point type")
         check_sizes(shape[0] // parts // 2 + 1, max_distance=self.max_distance)
         check_offset("offset", self.offset)
 

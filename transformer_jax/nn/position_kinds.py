@@ -44,7 +44,7 @@ class AttentionPositions(nn.Module):
         return x
 
     def bias(self) -> AttentionBias | None:
-        """What is added to the logits, if anything; `shifted` gives it for later queries."""
+        """Bias of the logits, or None; `shifted` gives it for later queries."""
         return None
 
 

@@ -7,6 +7,7 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError
+from transformer_jax.nn.checks import as_array, known_values
 from transformer_jax.nn.score_block import Start
 
 
@@ -43,14 +44,19 @@ def rotate(
         base: what the angles' frequencies are powers of.
 
     Raises:
-        InputError: d is odd.
+        InputError: d is odd, or `first` is known and outside of its range.
     """
     *_, num, width = x.shape
     table: Array = jnp.asarray(rotary_table(length or num, width, base))
+    known = known_values(as_array("first", first))
+    if known is not None and not 0 <= known <= len(table) - num:
+        raise InputError(
+            f"first is {known}; of {num} positions in a sequence of {len(table)} it may be 0 … {len(table) - num}"
+        )
     if not (isinstance(first, int) and first == 0 and len(table) == num):
         table = jax.lax.dynamic_slice_in_dim(table, first, num)
     cos, sin = table[:, : width // 2], table[:, width // 2 :]  # [T d/2]
     pairs = x.reshape(*x.shape[:-1], width // 2, 2)
     even, odd = pairs[..., 0], pairs[..., 1]
-    turned = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)  # float32 or wider
-    return turned.reshape(x.shape).astype(x.dtype)
+    rotated = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)  # float32 or wider
+    return rotated.reshape(x.shape).astype(x.dtype)

@@ -16,8 +16,6 @@ Start = int | np.integer | Int[Array, ""]
 Bounds = tuple["Truth", "Truth"]
 Truth = bool | Shaped[np.ndarray | Array, "..."]  # of each block of a grid, or of all of them
 
-BATCH, HEAD, QUERY, KEY = range(4)  # axes of the logits [B H T S]
-
 
 class Range(NamedTuple):
     """Indices `start` … `start + size - 1` of one axis."""

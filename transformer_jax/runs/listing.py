@@ -1,4 +1,4 @@
-"""What can be said of the runs below a directory from their files, without JAX and without writing anything."""
+"""Summaries of the runs below a directory, from their files, without JAX and without writing anything."""
 
 import dataclasses
 import fcntl
@@ -69,7 +69,7 @@ def find_runs(directory: Path) -> list[Run]:
 
 
 def read_run(path: Path) -> Run:
-    """What a run's files say of it; for a damaged one the state `damaged`, and the reason."""
+    """Summary of a run from its files; for a damaged one the state `damaged`, and the reason."""
     run = Run(None, path.name, str(path), "damaged")
     try:
         size, time = _size_and_time(path)

@@ -43,7 +43,7 @@ class Logger:
         """The metrics at the end: `val/accuracy`, `test/accuracy`."""
 
     def state(self) -> Any:  # Any: JSON
-        """What the logger needs in order to go on in another process; it is saved in each checkpoint."""
+        """State with which the logger goes on in another process; it is saved in each checkpoint."""
         return None
 
     def flush(self) -> None:

@@ -22,6 +22,7 @@ class Step(NamedTuple):
     sums: Sums  # of its metrics
     per_second: float  # steps per second of the call that it was part of
     waited: float = 0.0  # seconds for its batch, in which the devices may have been at the steps before
+    ends_call: bool = True  # whether it is the last of the call that it was part of
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -56,7 +57,7 @@ class Callback:
         return False
 
     def state(self) -> Any:  # Any: JSON
-        """What the callback needs in order to go on in another process; it is saved in each checkpoint."""
+        """State with which the callback goes on in another process; it is saved in each checkpoint."""
         return None
 
     def restore(self, state: Any) -> None:  # Any: JSON

@@ -99,7 +99,7 @@ class CompiledStep(Generic[Result]):
 
     @property
     def memory(self) -> Memory | None:
-        """What a call takes on each device, for the first shape; None where the backend does not tell."""
+        """Memory of a call on each device, for the first shape; None where the backend does not tell."""
         return Memory.of(next(iter(self._executables.values())).result()) if self._executables else None
 
     def _placed(self, batch: Any) -> Any:

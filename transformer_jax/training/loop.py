@@ -233,9 +233,11 @@ class TrainingLoop:
         all_sums = self.runner.wait(call)
         now = self._stopwatch.seconds["train"]
         self.runner.keep_pace(call.num_steps, now - since)
+        last = self.step + call.num_steps
         for sums in all_sums:
             self.step += 1
-            step = Step(self.step, sums, call.num_steps / (now - since), call.waited / call.num_steps)
+            per_second, waited = call.num_steps / (now - since), call.waited / call.num_steps
+            step = Step(self.step, sums, per_second, waited, ends_call=self.step == last)
             for callback in self._callbacks.values():
                 callback.on_step(step)
         return now

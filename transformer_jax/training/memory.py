@@ -1,4 +1,4 @@
-"""What a compiled step takes of a device's memory, from the compiler."""
+"""Memory of a device that a compiled step takes, as the compiler has planned it."""
 
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ class Memory(NamedTuple):
         return cls(int(analysis.argument_size_in_bytes), int(analysis.temp_size_in_bytes))
 
     def line(self, limit: int | None) -> str:
-        """What a call takes, and whether it fits where the device tells how many bytes it has, `limit`."""
+        """The memory of a call, and whether it fits into `limit` bytes; None for a device that does not tell."""
         held, temporary = _size(self.held), _size(self.temporary)
         needed = f"Memory of each device: {held} for state and batches, {temporary} inside a step"
         if limit is None:
@@ -28,5 +28,7 @@ class Memory(NamedTuple):
 
 
 def _size(num_bytes: int) -> str:
-    exponent = min(3, max(0, num_bytes.bit_length() - 1) // 10)
-    return f"{num_bytes / 1024**exponent:.3g} {('B', 'KiB', 'MiB', 'GiB')[exponent]}"
+    exponent = min(4, max(0, num_bytes.bit_length() - 1) // 10)
+    size = num_bytes / 1024**exponent
+    digits = f"{size:.0f}" if size >= 100 else f"{size:.3g}"
+    return f"{digits} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[exponent]}"

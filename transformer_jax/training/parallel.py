@@ -11,7 +11,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.nn.mesh_axis import sharing_axes
 from transformer_jax.training.packing import Packing
-from transformer_jax.training.placement import AXES, DATA, FSDP, TENSOR
+from transformer_jax.training.partition_rules import AXES, DATA, FSDP, TENSOR
 from transformer_jax.training.replicated import Replicated
 from transformer_jax.training.sharded import Sharded
 from transformer_jax.training.strategy import Strategy

@@ -25,7 +25,8 @@ def place(tree: Tree, shardings: Any) -> Tree:  # Any: a sharding, or a tree of 
             placed_before: jax.Array = jax.device_put(leaf, sharding)
             return placed_before
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            key: jax.Array = jax.random.wrap_key_data(place_array(jax.random.key_data(leaf), sharding))
+            bits = place_array(jax.random.key_data(leaf), sharding)
+            key: jax.Array = jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaf))
             return key
         array = np.asarray(leaf)
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

@@ -1,4 +1,4 @@
-"""What several processes of one training agree on; alone, a process agrees with itself at no cost.
+"""Values that the processes of one training agree on; a single process returns its own.
 
 Every function here is called by all processes, in the same order: each waits for the others.
 """
@@ -38,21 +38,21 @@ def any_of(flag: bool) -> bool:
 
 
 def from_first(function: Callable[[], Value]) -> Value:
-    """What a function returns in the first process, which alone calls it: a JSON value.
+    """Call a function in the first process alone, and return its value, of JSON, in all of them.
 
     Raises:
-        InputError: the first process's, in all of them.
+        Exception: the first process's there; in the others an `InputError` with its message.
     """
     if jax.process_count() == 1:
         return function()
-    answer: dict[str, Any] = {}  # Any: JSON
+    content = ""
     error: Exception | None = None
     if is_first():
         try:
-            answer = {"value": function()}
-        except (InputError, OSError) as raised:
-            error, answer = raised, {"error": str(raised)}
-    answer = json.loads(_bytes_from_first(json.dumps(answer).encode()))
+            content = json.dumps({"value": function()})
+        except Exception as raised:  # whatever it is, the others wait for an answer
+            error, content = raised, json.dumps({"error": str(raised)})
+    answer: dict[str, Any] = json.loads(_bytes_from_first(content.encode()))  # Any: JSON
     if error is not None:
         raise error
     if "error" in answer:

@@ -13,31 +13,35 @@ from transformer_jax.training.callbacks import Callback, Step
 class Profile(Callback):
     """Writes a trace of some steps, which TensorBoard's profile page opens (it needs the package xprof).
 
-    Steps come in calls; the trace begins and ends at the end of one.
+    Steps come in calls. The trace begins at the end of the call that holds START, or else a later step up to STOP, and
+    ends at the end of the first call after it that reaches STOP.
 
     Args:
         directory: of the run; the trace lies below `plugins/profile`.
-        steps: `START:STOP`, from which step done to which.
+        steps: `START:STOP`.
         write: prints a line.
     """
 
     def __init__(self, directory: Path, steps: str, write: Callable[[str], None] = print) -> None:
         self._directory, self._write = directory, write
         self._start, self._stop = profiled_steps(steps)
-        self._is_running = self._has_run = False
+        self._is_due = self._is_running = self._has_run = False
 
     def on_step(self, step: Step) -> None:
-        """Begin, or end, where the step is one of the two."""
-        if self._start <= step.number < self._stop and not self._is_running:
+        """Begin or end the trace at the end of a call."""
+        self._is_due |= self._start <= step.number <= self._stop
+        if not step.ends_call:
+            return
+        if self._is_running and step.number >= self._stop:
+            self.close()
+        elif self._is_due and not self._has_run:
             jax.profiler.start_trace(str(self._directory))
             self._is_running = self._has_run = True
-        elif step.number >= self._stop:
-            self.close()
 
     def on_end(self, step: int) -> None:
-        """End what has not ended, or say that there was nothing to trace."""
+        """End the trace that has not ended, or say that there is none."""
         if not self._has_run:
-            self._write(f"No trace: no call of steps ended from step {self._start} on, and before {self._stop}")
+            self._write(f"No trace: none of the steps {self._start} … {self._stop} was done")
         self.close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What is compiled for a training, which another one uses again where only the seed differs."""
+"""Compiled programs of a training, which another one uses again where only the seed differs."""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from transformer_jax.trees import Arrays, Inputs
 
 
 class Programs(NamedTuple):
-    """What is compiled for a training; it depends on neither the seed nor the run's directory."""
+    """Compiled programs of a training; they depend on neither the seed nor the run's directory."""
 
     rule: UpdateRule
     shapes: TrainState  # and types

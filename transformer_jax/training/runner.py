@@ -122,7 +122,7 @@ class StepRunner:
 
     @property
     def memory(self) -> Memory | None:
-        """What a call takes on each device; None where the backend does not tell."""
+        """Memory of a call on each device; None where the backend does not tell."""
         return self.compiled.memory
 
     @property

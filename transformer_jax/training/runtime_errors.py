@@ -19,6 +19,8 @@ OF_RUNTIME = re.compile(
     rb"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ (coordination_|preemption_|distributed_|client\.h|service\.)"
 )
 OURS = re.compile(rb"Traceback |\S+: error: |SIG[A-Z]+: ")
+LOGGED = re.compile(rb"[IWEF]\d{4} \d\d:")  # of any part of XLA
+MAY_BE_LOGGED = re.compile(rb"[IWEF](\d{0,4}|\d{4} .*)", re.DOTALL)
 FATAL = re.compile(rb"F\d{4} ")
 TASKS = re.compile(rb"unhealthy.*?:\n([\d, ]+)\n", re.DOTALL)
 
@@ -59,7 +61,7 @@ def pieces(read: Iterator[bytes]) -> Iterator[bytes]:
         for line in lines:
             yield line + b"\n"
             at_start = True
-        if rest and not (at_start and rest[:1] in b"IWEF"):
+        if rest and not (at_start and MAY_BE_LOGGED.fullmatch(rest)):
             yield rest
             rest, at_start = b"", False
     if rest:
@@ -67,19 +69,26 @@ def pieces(read: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def forward(read: Iterator[bytes], write: Callable[[bytes], object], meeting: str) -> None:
-    """Write what is read without the runtime's messages; a line for a fatal one, unless another error was written."""
+    """Write what is read, with a line in the place of the runtime's messages if one of them is fatal.
+
+    The line is left out where the program has written an error of its own. Messages of which none is fatal are written
+    at the end.
+    """
     messages, is_message, is_fatal, has_error, at_start = b"", False, False, False, True
     for piece in pieces(read):
         if at_start:
             is_ours = bool(OURS.match(piece))
             has_error |= is_ours
-            is_message = bool(OF_RUNTIME.match(piece)) or (is_message and not is_ours)
+            is_other = is_ours or bool(LOGGED.match(piece))
+            is_message = bool(OF_RUNTIME.match(piece)) or (is_message and not is_other)
             is_fatal |= is_message and bool(FATAL.match(piece))
         at_start = piece.endswith(b"\n")
         if is_message:
             messages += piece
         else:
             write(piece)
+    if messages and not is_fatal:
+        write(messages)
     if is_fatal and not has_error:
         write(explanation(messages, meeting).encode() + b"\n")
 

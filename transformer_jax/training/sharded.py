@@ -23,7 +23,7 @@ from transformer_jax.nn.layer_scan import (
 )
 from transformer_jax.nn.mesh_axis import divided_by_compiler
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.placement import AXES, DATA, FSDP, RULES, path_name, spec_of
+from transformer_jax.training.partition_rules import AXES, DATA, FSDP, RULES, path_name, spec_of
 from transformer_jax.training.placing import place, place_rows, rows_of_process
 from transformer_jax.trees import Arrays, Params
 
@@ -35,12 +35,12 @@ class Sharded:
     """Data, fully sharded data and tensor parallelism on one mesh (Rajbhandari et al. 2020, Shoeybi et al. 2019).
 
     The mesh has the axes `data`, `fsdp` and `tensor`. The rows of a batch are split over `data` and `fsdp`; parameters
-    and what the optimizer keeps of them over `fsdp` and `tensor`, as `transformer_jax.training.placement` says. The
+    and what the optimizer keeps of them over `fsdp` and `tensor`, by `transformer_jax.training.partition_rules`. The
     step is written as for one device: XLA's partitioner divides it, and adds the communication.
 
     Args:
         sizes: of the mesh's axes; those that are left out have size 1.
-        rules: for the parameters, as in `placement`.
+        rules: for the parameters, as in `partition_rules`.
         remat: the model's setting: which activations of a block the backward pass computes again.
     """
 
@@ -193,7 +193,7 @@ class ShardedLayout:
         return loss
 
     def _kept_of_blocks(self) -> Callable[..., bool]:
-        """What the backward pass may keep: this policy decides also inside the blocks that have one of their own."""
+        """Checkpoint policy of the whole loss, which also governs the blocks' own checkpoints."""
         if self._remat == "none":
             return _is_kept
         inputs = jax.checkpoint_policies.save_only_these_names(LAYER_INPUT)

@@ -1,4 +1,4 @@
-"""The run directory of several processes: the first one holds it, reads and writes; the others hear what it says."""
+"""The run directory of several processes: the first reads and writes it, and sends the results to the others."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping

@@ -31,10 +31,10 @@ class Layout(Protocol):
         """Inside a step: a loss function of the state's parameters, from one that takes them by their names."""
 
     def arrange(self, tree: Arrays) -> Arrays:
-        """A tree of the parameters' structure and shapes, in the layout that inside a step they have."""
+        """Rearrange a tree shaped like the parameters into the layout that is used inside a step."""
 
     def keep(self, state: Tree) -> Tree:
-        """Inside a compiled call: the state that it returns, to lie where the one that it got lay."""
+        """Inside a compiled call: the state that it returns, with the sharding of the one that it got."""
 
 
 @runtime_checkable

@@ -8,21 +8,25 @@ from transformer_jax.training.callbacks import Callback, Log, Step
 from transformer_jax.training.memory import Memory
 
 # Largest FLOPs per second of a dense product in bfloat16, from the vendors' data sheets, by the beginning of the name
-# that JAX gives to a kind of device.
+# that JAX gives to a kind of device; the longest beginning counts.
 PEAK_FLOPS: Mapping[str, float] = {
     "NVIDIA A100": 312e12,
     "NVIDIA H100": 989e12,
+    "NVIDIA H100 NVL": 835e12,
+    "NVIDIA H100 PCIe": 756e12,
     "NVIDIA H200": 989e12,
     "TPU v4": 275e12,
+    "TPU v4 lite": 138e12,
+    "TPU v5": 459e12,  # v5p
     "TPU v5 lite": 197e12,
-    "TPU v5p": 459e12,
     "TPU v6 lite": 918e12,
 }
 
 
 def peak_flops(device_kind: str) -> float | None:
     """Largest FLOPs per second of a device of this kind; None if it is not in the table."""
-    return next((peak for name, peak in PEAK_FLOPS.items() if device_kind.startswith(name)), None)
+    names = [name for name in PEAK_FLOPS if device_kind.startswith(name)]
+    return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
 class ShowMemory(Callback):

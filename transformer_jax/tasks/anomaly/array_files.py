@@ -56,7 +56,7 @@ def read_npz(path: Path, wanted: str, optional: Collection[str] = ()) -> dict[st
 
 
 class Header(NamedTuple):
-    """What the header of an `.npy` file says, and where the elements begin."""
+    """Header of an `.npy` file, and where the elements begin."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]

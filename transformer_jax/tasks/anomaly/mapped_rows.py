@@ -91,7 +91,9 @@ def open_rows(path: Path) -> MappedRows:
     """
     rows = MappedRows(MappedFile(path, MAX_FILE_BYTES))
     if num_bad := sum(np.count_nonzero(~np.isfinite(block).all(axis=1)) for block in rows.blocks()):
-        raise InputError(f"{path} has NaN or infinity in {num_bad} of {len(rows)} rows; all must be finite")
+        raise InputError(
+            f"{path} has NaN, infinity or a number beyond float32 in {num_bad} of {len(rows)} rows; all must be finite"
+        )
     return rows
 
 

@@ -67,7 +67,8 @@ class PairsInFile(Sequence[TextPair]):
         try:
             return TextPair(source.decode(), target.decode())
         except UnicodeDecodeError:
-            raise InputError("the file of pairs was changed while it was read: a text is not valid UTF-8 now") from None
+            name = getattr(self._content, "path", "the file of pairs")  # bytes have none
+            raise InputError(f"{name} was changed while it was read: pair {index} is not valid UTF-8 now") from None
 
     def take(self, which: Bool[np.ndarray, " N"]) -> "PairsInFile":
         """The pairs that a mask chooses."""

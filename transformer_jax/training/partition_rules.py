@@ -25,8 +25,8 @@ def spec_of(
 ) -> PartitionSpec:
     """How a parameter is split.
 
-    A parameter that no rule names is split along its largest axis that `fsdp` divides. An axis that does not divide
-    stays whole.
+    A parameter that no rule names is split along its largest axis that `fsdp` divides. An axis whose
+    size is no multiple of the mesh axis stays whole.
 
     Args:
         path: of the parameter, `encoder/layers_0/self_attn/query_proj/kernel`.

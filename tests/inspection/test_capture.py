@@ -1,0 +1,461 @@
+"""Captured activations are those of the formulas, under every transformation, and cost nothing where none is asked."""
+
+import contextlib
+import dataclasses
+from unittest import mock
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled_models import drawn, quick_jit
+from formulas import Formulas
+
+from transformer_jax import (
+    ALiBiPositions,
+    AttentionSettings,
+    BlockSettings,
+    EncoderBlock,
+    GatedFeedForward,
+    InputError,
+    MultiheadAttention,
+    NoPositions,
+    RMSNorm,
+    RotaryPositions,
+    Transformer,
+    TransformerDecoder,
+    TransformerEncoder,
+    TransformerPredictor,
+    activation_names,
+    capture,
+    greedy_decode,
+    padding_mask,
+)
+from transformer_jax.nn.layer_scan import LAYERS, layer_name, stack
+from transformer_jax.nn.taps import Tapped
+
+B, T, S, D, H, F, L, C, V = 2, 5, 7, 24, 4, 13, 2, 3, 11
+DRAWS = np.random.default_rng(3)
+X = DRAWS.normal(size=(B, T, 6)).astype(np.float32)
+SOURCE, TARGET = DRAWS.integers(V, size=(B, S)), DRAWS.integers(V, size=(B, T))
+VALID = np.arange(S) < np.array([[7], [4]])
+MASK = np.asarray(padding_mask(VALID))  # [B 1 1 S]
+
+POST_NORM = BlockSettings()
+# Settings of a model, and the same for the formulas.
+KINDS = {
+    "post-norm": (BlockSettings(), {}),
+    "pre-norm": (BlockSettings(norm_first=True), {"norm_first": True}),
+    "other parts": (
+        BlockSettings(
+            norm_first=True,
+            norm=RMSNorm,
+            positions=RotaryPositions(),
+            feed_forward=GatedFeedForward,
+            activation=nn.silu,
+            attention=AttentionSettings(num_kv_heads=2),
+        ),
+        {
+            "norm_first": True,
+            "is_rms": True,
+            "is_rotary": True,
+            "is_gated": True,
+            "activation": lambda x: x / (1 + np.exp(-x)),
+        },
+    ),
+    "alibi": (BlockSettings(positions=ALiBiPositions()), {"has_alibi": True}),
+}  # fmt: skip
+every_kind = pytest.mark.parametrize(("settings", "formulas"), KINDS.values(), ids=KINDS)
+
+
+def predictor(settings: BlockSettings = POST_NORM, num_layers: int = L) -> TransformerPredictor:
+    return TransformerPredictor(D, C, H, num_layers, settings=settings)
+
+
+def transformer(settings: BlockSettings = POST_NORM) -> Transformer:
+    return Transformer(V, V, D, H, 1, 2, F, settings=settings)
+
+
+def assert_same(found: dict, expected: dict, tolerance: float) -> None:
+    """Within a tolerance, relative to the largest number of each activation."""
+    assert list(found) == [name for name in found if name in expected]
+    assert set(found) == set(expected)
+    for name, array in found.items():
+        largest = np.abs(expected[name]).max()
+        assert array.shape == expected[name].shape, name
+        np.testing.assert_allclose(array, expected[name], rtol=0, atol=tolerance * largest, err_msg=name)
+
+
+@every_kind
+def test_a_predictors_activations_are_those_of_the_formulas(settings, formulas):
+    model = predictor(settings)
+    variables = drawn(model, X)
+    mask = np.tri(T, dtype=bool) | (DRAWS.random((B, 1, T, T)) < 0.5)
+    has_positions = settings.positions == BlockSettings().positions
+    expected = Formulas(variables["params"], H, **formulas).predictor(X, L, mask, positions=has_positions)
+    names = activation_names(model)
+    with jax.enable_x64():
+        wide = jax.tree.map(lambda leaf: leaf.astype(np.float64), variables)
+        output, found = capture(model, wide, X.astype(np.float64), names=["*"], mask=mask)
+    assert list(found) == list(names)
+    # Tables of sines are rounded to float32 once; what has none differs by the rounding of float64.
+    assert_same(found, expected, 1e-12 if formulas.get("has_alibi") else 1e-6)
+    np.testing.assert_array_equal(output, found["logits"])
+    assert_same(capture(model, variables, X, names=["*"], mask=mask)[1], expected, 1e-5)  # a few roundings of float32
+
+
+@pytest.mark.slow
+@every_kind
+def test_an_encoder_decoders_activations_are_those_of_the_formulas(settings, formulas):
+    model = transformer(settings)
+    variables = drawn(model, SOURCE, TARGET)
+    has_positions = settings.positions == BlockSettings().positions
+    of_formulas = Formulas(variables["params"], H, **formulas)
+    expected = of_formulas.encoder_decoder(SOURCE, TARGET, (1, 2), MASK, positions=has_positions)
+    output, found = capture(model, variables, SOURCE, TARGET, MASK, names=["*"])
+    assert list(found) == list(activation_names(model))
+    assert_same(found, expected, 1e-5)
+    np.testing.assert_array_equal(output, found["logits"])
+
+
+def test_names_and_letters_of_a_block_are_these():
+    names = activation_names(EncoderBlock(D, H, F))
+    assert names == {
+        "input": "B T D",
+        "attention.queries": "B H T d",
+        "attention.keys": "B Hkv S d",
+        "attention.values": "B Hkv S d",
+        "attention.logits": "B H T S",
+        "attention.weights": "B H T S",
+        "attention.head_outputs": "B H T d",
+        "attention.output": "B T D",
+        "attention_norm.scale": "B T 1",
+        "after_attention": "B T D",
+        "feed_forward.hidden": "B T F",
+        "feed_forward.output": "B T D",
+        "feed_forward_norm.scale": "B T 1",
+        "after_feed_forward": "B T D",
+        "output": "B T D",
+    }
+    of_attention = [name.removeprefix("attention.") for name in names if name.startswith("attention.")]
+    assert list(activation_names(MultiheadAttention(D, H))) == of_attention
+    assert list(activation_names(TransformerEncoder(1, D, H, F))) == [*(f"layers.0.{name}" for name in names), "output"]
+
+
+def test_names_of_models_have_stacks_layers_and_both_attentions():
+    names = activation_names(transformer(BlockSettings(norm_first=True)))
+    assert "B H T S" == names["decoder.layers.1.cross_attention.weights"] == names["encoder.layers.0.attention.weights"]
+    assert {"source_embeddings", "target_embeddings", "encoder.output", "decoder.output", "logits"} <= set(names)
+    assert {"encoder.norm.scale", "decoder.norm.scale", "decoder.layers.0.cross_attention_norm.scale"} <= set(names)
+    assert "decoder.layers.0.after_cross_attention" in names
+    assert "encoder.layers.0.after_cross_attention" not in names
+    features = activation_names(Transformer(None, None, D, H, 1, 1, F))
+    assert "logits" not in features
+    assert names["logits"] == "B T V"
+    assert activation_names(predictor())["logits"] == "B T C"
+    assert list(activation_names(TransformerDecoder(1, D, H, F)))[-1] == "output"
+    normed = activation_names(MultiheadAttention(D, H, qk_norm=RMSNorm))
+    assert [normed[f"{name}_norm.scale"] for name in ("query", "key")] == ["B H T 1", "B Hkv S 1"]
+
+
+def test_patterns_choose_and_the_order_is_that_of_the_pass():
+    model = predictor()
+    variables = drawn(model, X)
+    names = ["logits", "encoder.layers.*.attention.weights", "encoder.layers.[1].input"]
+    found = capture(model, variables, X, names=names)[1]
+    assert list(found) == [
+        "encoder.layers.0.attention.weights",
+        "encoder.layers.1.input",
+        "encoder.layers.1.attention.weights",
+        "logits",
+    ]
+    assert capture(model, variables, X, names=[])[1] == {}
+
+
+def test_weights_are_those_that_return_attention_gives():
+    model = transformer()
+    variables = drawn(model, SOURCE, TARGET)
+    _, maps = model.apply(variables, SOURCE, TARGET, MASK, return_attention=True)
+    (_, again), found = capture(model, variables, SOURCE, TARGET, MASK, names=["*.weights"], return_attention=True)
+    for layer, (target, cross) in enumerate(zip(maps.decoder, maps.cross, strict=True)):
+        np.testing.assert_array_equal(found[f"decoder.layers.{layer}.attention.weights"], target)
+        np.testing.assert_array_equal(found[f"decoder.layers.{layer}.cross_attention.weights"], cross)
+        np.testing.assert_array_equal(again.cross[layer], cross)
+
+
+def lowered(model: nn.Module, *inputs: np.ndarray) -> str:
+    variables = drawn(model, *inputs)
+
+    def loss(variables):
+        return jnp.sum(model.apply(variables, *inputs, train=True, rngs={"dropout": jax.random.key(0)}) ** 2)
+
+    return jax.jit(jax.value_and_grad(loss)).lower(variables).as_text(debug_info=True)
+
+
+SMALL = BlockSettings(dropout_prob=0.1, norm_first=True, attention=AttentionSettings(dropout_prob=0.1))
+MODELS = {
+    "predictor": (predictor(SMALL), X),
+    "of sets": (predictor(dataclasses.replace(SMALL, positions=NoPositions(), scan_layers=True)), X),
+    "encoder-decoder": (transformer(SMALL), SOURCE, TARGET),
+}
+
+
+@pytest.mark.parametrize("arguments", MODELS.values(), ids=MODELS)
+def test_off_the_program_is_the_same_text_as_without_taps(arguments):
+    without_taps = mock.patch.multiple(  # no methods of Flax's any more
+        Tapped, tap=lambda _, name, x, letters: x, is_asked=lambda _, *names: False
+    )
+    texts = []
+    for setting in (contextlib.nullcontext(), without_taps):
+        with setting:
+            texts.append(lowered(*arguments))
+    assert "self_attn.attend" in texts[0]  # the scopes that profiles show are in the text
+    assert texts[0] == texts[1]
+
+
+def test_attention_that_is_not_asked_for_makes_no_weights():
+    model = MultiheadAttention(D, H, implementation="blockwise")
+    x = jnp.ones((1, 1500, D))  # more than one block
+    variables = model.init(jax.random.key(0), x)
+
+    def program(names):
+        return jax.jit(lambda v, x: capture(model, v, x, names=names)).lower(variables, x).as_text()
+
+    size = "1500x1500xf32"
+    assert size not in program(["queries", "head_outputs", "output"])
+    assert size in program(["weights"])
+    assert size not in jax.jit(model.apply).lower(variables, x).as_text()
+
+
+def test_both_paths_of_attention_give_the_same():
+    x = DRAWS.normal(size=(1, 300, D)).astype(np.float32)  # from 256 on, auto takes blocks
+    found = {}
+    for implementation in ("plain", "blockwise", "auto"):
+        model = MultiheadAttention(D, H, implementation=implementation, num_kv_heads=2)
+        variables = drawn(model, x)
+        few = capture(model, variables, x, names=["head_outputs", "output"])
+        for output, captured in (few, capture(model, variables, x, names=["*"])):
+            found.setdefault("output", []).append(output)
+            for name, array in captured.items():
+                found.setdefault(name, []).append(array)
+    assert len(found["output"]) == 12
+    assert len(found["weights"]) == 3
+    for name, arrays in found.items():
+        for array in arrays[1:]:  # sums of 300 in another order
+            np.testing.assert_allclose(array, arrays[0], atol=1e-5 * np.abs(arrays[0]).max(), err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [MODELS["predictor"], MODELS["encoder-decoder"]], ids=["predictor", "both"])
+def test_under_jit_vmap_and_scanned_layers_the_values_are_the_same(arguments):
+    model, *inputs = arguments
+    variables = drawn(model, *inputs)
+    _, expected = capture(model, variables, *inputs, names=["*"])
+    scanned = model.clone(settings=dataclasses.replace(model.settings, scan_layers=True, remat="all"))
+
+    def of_one(*example):
+        return capture(scanned, variables, *(x[None] for x in example), names=["*"])[1]
+
+    found = [
+        quick_jit(lambda v, *inputs: capture(model, v, *inputs, names=["*"])[1])(variables, *inputs),
+        quick_jit(lambda v, *inputs: capture(scanned, v, *inputs, names=["*"])[1])(variables, *inputs),
+        jax.tree.map(lambda x: x[:, 0], quick_jit(jax.vmap(of_one))(*inputs)),
+    ]
+    for captured in found:
+        assert_same(captured, expected, 1e-5)  # sums in another order
+
+
+def test_stacked_parameters_are_taken_apart():
+    model = TransformerEncoder(L, D, H, F, settings=BlockSettings(scan_layers=True))
+    x = DRAWS.normal(size=(B, T, D)).astype(np.float32)
+    variables = drawn(model, x)
+    layers = [variables["params"][layer_name(layer)] for layer in range(L)]
+    output, found = capture(model, {"params": {LAYERS: stack(layers)}}, x, names=["*"])
+    expected, captured = capture(model, variables, x, names=["*"])
+    np.testing.assert_array_equal(output, expected)
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, captured[name])
+
+
+@pytest.mark.slow
+def test_in_training_dropout_and_recomputed_layers_are_those_of_the_step():
+    settings = BlockSettings(dropout_prob=0.3, remat="all", attention=AttentionSettings(dropout_prob=0.3))
+    model = predictor(settings)
+    variables = drawn(model, X)
+    options = {"train": True, "rngs": {"dropout": jax.random.key(5)}}
+    output, found = capture(model, variables, X, names=["*.weights", "logits"], **options)
+    expected, maps = model.apply(variables, X, return_attention=True, **options)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(found["encoder.layers.1.attention.weights"], maps[1], atol=1e-6)
+    assert (found["encoder.layers.1.attention.weights"] == 0).mean() == pytest.approx(0.3, abs=0.1)
+
+
+def test_bfloat16_has_its_own_types():
+    model = predictor()
+    variables = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), drawn(model, X))
+    output, found = capture(model, variables, X.astype(jnp.bfloat16), names=["*"])
+    np.testing.assert_array_equal(output, model.apply(variables, X.astype(jnp.bfloat16)))
+    types = {name: array.dtype for name, array in found.items()}
+    assert types.pop("encoder.layers.0.attention.logits") == jnp.float32  # as the softmax is computed
+    assert types["encoder.layers.0.attention.weights"] == types["logits"] == output.dtype
+    assert types["encoder.layers.0.attention_norm.scale"] == jnp.float32
+
+
+def test_decoding_is_captured_step_by_step():
+    model = transformer()
+    variables = drawn(model, SOURCE, TARGET)
+    names = [
+        "decoder.layers.*.*attention.queries",
+        "decoder.layers.*.*attention.weights",
+        "decoder.layers.*.output",
+        "logits",
+    ]
+    _, whole = capture(model, variables, SOURCE, TARGET, MASK, names=names)
+    cache = model.apply(variables, SOURCE, MASK, T, method="start_decoding")
+
+    @jax.jit
+    def step(tokens, position, cache):
+        return capture(model, variables, tokens, position, cache, method="decode_step", names=names)
+
+    for position in range(T):
+        (logits, cache), found = step(TARGET[:, position], position, cache)
+        np.testing.assert_allclose(logits, whole["logits"][:, position], atol=1e-4)
+        assert set(found) == set(whole)
+        for name, array in found.items():
+            of_step = whole[name][..., position : position + 1, :]
+            np.testing.assert_allclose(array, of_step, atol=1e-5 * np.abs(of_step).max(), err_msg=name)
+
+
+def test_steps_of_greedy_decoding_can_be_captured():
+    model = transformer()
+    variables = drawn(model, SOURCE, TARGET)
+    seen = []
+
+    def step(tokens, position, cache):
+        (logits, cache), found = capture(
+            model, variables, tokens, position, cache, method="decode_step", names=["decoder.layers.1.output"]
+        )
+        seen.append(found["decoder.layers.1.output"].shape)
+        return logits, cache
+
+    cache = model.apply(variables, SOURCE, MASK, T, method="start_decoding")
+    greedy_decode(step, cache, batch_size=B, start_token=0, end_token=1, pad_token=0, max_length=T)
+    assert set(seen) == {(B, 1, D)}
+
+
+class Mixer(nn.Module):
+    """A feed-forward of a user's own, without taps."""
+
+    width: int
+    dropout_prob: float = 0.0
+    activation: object = None
+
+    @nn.compact
+    def __call__(self, x, *, train):
+        return nn.Dense(x.shape[-1], name="contract")(nn.tanh(nn.Dense(self.width, name="expand")(x)))
+
+
+class ParallelBlock(EncoderBlock):
+    """A user's own block."""
+
+    def __call__(self, x, mask=None, *, train=False, return_attention=False):
+        def sublayers(h):
+            y, attention = self.self_attn.attend_from(h, mask=mask, return_attention=return_attention)
+            return y + self.feed_forward(h, train=train), attention
+
+        x, attention = self.self_attn_residual(x, sublayers, train=train)
+        return (x, attention) if return_attention else x
+
+
+class Twice(nn.Module):
+    """A user's own model that runs one block twice."""
+
+    @nn.compact
+    def __call__(self, x):
+        block = EncoderBlock(D, H, F, name="block")
+        return nn.Dense(C, name="head")(block(block(x)))
+
+
+def test_a_users_modules_are_named_after_their_paths():
+    model = TransformerEncoder(1, D, H, F, settings=BlockSettings(feed_forward=Mixer), block=ParallelBlock)
+    names = activation_names(model)
+    of_layer = [name.removeprefix("layers.0.") for name in names]
+    assert [name for name in of_layer if not name.startswith("attention.")] == [
+        "input",
+        "feed_forward.expand.output",
+        "feed_forward.contract.output",
+        "feed_forward.output",
+        "attention_norm.scale",
+        "after_attention",
+        "output",  # of the layer
+        "output",  # of the stack
+    ]
+    assert names["layers.0.feed_forward.expand.output"] == f"B T {F}"
+    x = DRAWS.normal(size=(B, T, D)).astype(np.float32)
+    variables = drawn(model, x)
+    found = capture(model, variables, x, names=["*feed_forward.*"])[1]
+    mixer = variables["params"]["layers_0"]["feed_forward"]
+    hidden = x @ mixer["expand"]["kernel"] + mixer["expand"]["bias"]
+    np.testing.assert_allclose(found["layers.0.feed_forward.expand.output"], hidden, atol=1e-5)
+    expected = np.tanh(hidden) @ mixer["contract"]["kernel"] + mixer["contract"]["bias"]
+    np.testing.assert_allclose(found["layers.0.feed_forward.output"], expected, atol=1e-5)
+
+
+def test_the_second_run_of_a_module_has_a_number():
+    x = DRAWS.normal(size=(B, T, D)).astype(np.float32)
+    model = Twice()
+    names = activation_names(model, x)
+    assert names["block.attention.weights.2"] == "B H T S"
+    assert names["head.output"] == f"B T {C}"
+    variables = drawn(model, x)
+    for last in ("", ".2"):  # also where the others are not asked for
+        name = f"block.attention.weights{last}"
+        found = capture(model, variables, x, names=[name])[1]
+        assert list(found) == [name]
+        np.testing.assert_array_equal(found[name], capture(model, variables, x, names=["*"])[1][name])
+
+
+class Looped(nn.Module):
+    """A user's model with a transformation that values cannot leave."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.remat(EncoderBlock)(D, H, F, name="block")(x)
+
+
+def test_what_cannot_leave_a_transformation_is_an_error():
+    x = jnp.ones((1, T, D))
+    model = Looped()
+    assert "block.attention.weights" in activation_names(model, x)
+    variables = drawn(model, x)
+    with pytest.raises(InputError, match=r"block.attention.weights is inside of a loop .* cannot be captured"):
+        capture(model, variables, x, names=["block.attention.weights"])
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            ["encoder.layers.0.attention.weight"],
+            r"is no activation of this pass; the nearest are encoder.layers.0.attention.w",
+        ),
+        (["encoder.layers.7.attention.weights"], r"the nearest are encoder.layers.[01].attention.weights"),
+        (["encoder.layers.*.cross_attention.*"], r"matches no activation of this pass"),
+        (["logits", "logits"], r"names holds 'logits' twice"),
+        ("logits", r"names is 'logits'; it must be a list"),
+    ],
+)
+def test_names_that_are_not_there_are_errors(names, message):
+    model = predictor()
+    with pytest.raises(InputError, match=message):
+        capture(model, drawn(model, X), X, names=names)
+
+
+def test_a_model_of_another_package_needs_inputs():
+    with pytest.raises(InputError, match=r"Twice needs inputs: activation_names\(model, \*inputs\)"):
+        activation_names(Twice())
+
+
+def test_a_flag_among_the_inputs_stays_one():
+    assert list(activation_names(predictor(), X, None, False)) == list(activation_names(predictor()))
