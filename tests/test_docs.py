@@ -25,6 +25,7 @@ from reverse_run import reverse_run
 import transformer_jax
 from transformer_jax import ALiBiPositions, AttentionSettings, BlockSettings, GatedFeedForward, RMSNorm, load_run
 from transformer_jax.data.loader import make_loader
+from transformer_jax.inspection.__main__ import read_command as read_inspection
 from transformer_jax.runs.__main__ import main as list_runs
 from transformer_jax.tasks.experiment import TaskData
 
@@ -145,6 +146,8 @@ def is_read(command: str) -> None:
             is_read(f"python {script[0]} {' '.join(given)}")
     elif words[1:3] == ["-m", "transformer_jax.runs"]:
         list_runs(words[3:])
+    elif words[1:3] == ["-m", "transformer_jax.inspection"]:
+        read_inspection(words[3:])
     elif words[1] != "-m":
         with (
             mock.patch("transformer_jax.cli.run", read_alone),

@@ -34,7 +34,9 @@ def _tutorials_trainer(model: TransformerPredictor, params: Params) -> TrainerMo
     sizes = {name: getattr(model, name) for name in ("model_dim", "num_heads", "num_layers")}
     if model.num_classes == 1:
         module = import_module("transformer_jax.tasks.anomaly.task")
-        trainer: TrainerModule = module.AnomalyTrainer(module.Cifar100Config(**sizes), model=model)
+        is_digits = len(params["input_layer"]["kernel"]) == 8 * 8  # pixels are the digits' features
+        config_class = module.DigitsConfig if is_digits else module.Cifar100Config
+        trainer: TrainerModule = module.AnomalyTrainer(config_class(**sizes), model=model)
     else:
         module = import_module("transformer_jax.tasks.reverse")
         config = module.ReverseConfig(num_categories=model.num_classes, **sizes)

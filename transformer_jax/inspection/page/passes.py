@@ -1,7 +1,8 @@
 """What the page shows of an example, computed: attention maps, the output without each head and after each layer."""
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from jaxtyping import Float
 
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture, patch
-from transformer_jax.inspection.patches import replace, zero
+from transformer_jax.inspection.patches import Patch, replace, zero
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.trees import Inputs, Params
@@ -60,9 +61,7 @@ class InspectedPasses:
     def __init__(self, trainer: Evaluator, inputs: Inputs) -> None:
         self.trainer = trainer
         self.params = jax.device_put(trainer.params, trainer.strategy.first_device)
-        self.sites: list[Site] = []
-        self.residuals: list[str] = []  # into the first layer of the last stack, and out of each of its layers
-        self._find_sites(inputs)
+        self.sites, self.residuals = find_activations(trainer, self.params, inputs)
         self._all = jax.jit(self._all_passes)
         self._last = jax.jit(self._last_residual)
 
@@ -82,66 +81,71 @@ class InspectedPasses:
         found = RESIDUAL.fullmatch(self.residuals[-1])
         return (found and found["stack"]) or ""
 
-    def _find_sites(self, inputs: Inputs) -> None:
-        shapes: dict[str, tuple[int, ...]] = {}
-
-        def run(params: Params, inputs: Inputs) -> None:
-            captured = self._capture(params, inputs, ["*"])[1]
-            shapes.update({name: x.shape for name, x in captured.items()})
-
-        jax.eval_shape(run, self.params, inputs)
-        for name, shape in shapes.items():
-            found = ATTENTION.fullmatch(name)
-            if found and len(shape) == 4:
-                stack, kind = found["stack"] or "", "cross" if found["name"] == "cross_attention" else found["stack"]
-                self.sites.append(Site(name.removesuffix(".weights"), stack, kind or "attention", int(found["layer"])))
-        if not self.sites:
-            raise InputError(
-                f"{type(self.trainer.model).__name__} has no layers with attention of this package to show"
-            )
-        if (count := sum(int(np.prod(shapes[f"{site.name}.weights"])) for site in self.sites)) > MAX_WEIGHTS:
-            raise InputError(f"the example has {count:,} attention weights; a page may have {MAX_WEIGHTS:,}")
-        self.num_heads = [shapes[f"{site.name}.weights"][1] for site in self.sites]
-        outputs = [found for name in shapes if (found := RESIDUAL.fullmatch(name))]
-        stack = outputs[-1]["stack"] if outputs else None
-        of_stack = [found[0] for found in outputs if found["stack"] == stack]
-        self.residuals = [f"{of_stack[0].removesuffix('.output')}.input", *of_stack] if of_stack else []
-
-    def _capture(self, params: Params, inputs: Inputs, names: Sequence[str]) -> tuple[Any, dict[str, Array]]:
-        params, arguments = self.trainer.in_dtype(params, self.trainer.model_inputs(inputs))
-        return capture(self.trainer.model, {"params": params}, *arguments, names=names)
-
     def _all_passes(self, params: Params, inputs: Inputs) -> tuple[Array, list[Array], Array, Array]:
         names = [*(f"{site.name}.weights" for site in self.sites), *self.residuals]
-        output, captured = self._capture(params, inputs, names)
-        params, arguments = self.trainer.in_dtype(params, self.trainer.model_inputs(inputs))
+        output, captured = captured_pass(self.trainer, params, inputs, names)
+        output, maps = self._floats(output), [captured[name].astype(jnp.float32) for name in names[: len(self.sites)]]
+        num_heads = [of_site.shape[1] for of_site in maps]
+
+        def patched(patches: Mapping[str, Patch]) -> Array:
+            own, arguments = self.trainer.in_dtype(params, self.trainer.model_inputs(inputs))
+            return self._floats(patch(self.trainer.model, {"params": own}, *arguments, patches=patches))
 
         def without(chosen: Sequence[Array]) -> Array:
-            patches = {
-                f"{site.name}.head_outputs": zero(heads=heads) for site, heads in zip(self.sites, chosen, strict=True)
-            }
-            return self._floats(patch(self.trainer.model, {"params": params}, *arguments, patches=patches))
+            pairs = zip(self.sites, chosen, strict=True)
+            return patched({f"{site.name}.head_outputs": zero(heads=heads) for site, heads in pairs})
 
-        def read_out(residual: Array) -> Array:
-            patches = {self.residuals[-1]: replace(residual)}
-            return self._floats(patch(self.trainer.model, {"params": params}, *arguments, patches=patches))
-
-        masks = np.split(np.eye(sum(self.num_heads), dtype=bool), np.cumsum(self.num_heads)[:-1], axis=1)  # [N H] each
+        masks = np.split(np.eye(sum(num_heads), dtype=bool), np.cumsum(num_heads)[:-1], axis=1)  # [N H] each
         ablated = jax.lax.map(without, [jnp.asarray(mask) for mask in masks], batch_size=HEADS_AT_ONCE)
-        maps = [captured[name].astype(jnp.float32) for name in names[: len(self.sites)]]
-        output = self._floats(output)
         if not self.residuals:
             return output, maps, ablated, jnp.zeros((0, *output.shape))
-        lens = jax.lax.map(read_out, jnp.stack([captured[name] for name in self.residuals]))
-        return output, maps, ablated, lens
+        residuals = jnp.stack([captured[name] for name in self.residuals])
+        return output, maps, ablated, jax.lax.map(lambda x: patched({self.residuals[-1]: replace(x)}), residuals)
 
     def _last_residual(self, params: Params, inputs: Inputs) -> tuple[Array, Array]:
-        output, captured = self._capture(params, inputs, self.residuals[-1:])
+        output, captured = captured_pass(self.trainer, params, inputs, self.residuals[-1:])
         return self._floats(output), captured[self.residuals[-1]].astype(jnp.float32)
 
     def _floats(self, output: Any) -> Array:
         if not isinstance(output, jax.Array):
-            raise InputError(
-                f"{type(self.trainer.model).__name__} gives a {type(output).__name__}; it must be an array"
-            )
+            name = type(self.trainer.model).__name__
+            raise InputError(f"{name} gives a {type(output).__name__}; it must be an array")
         return output.astype(jnp.float32)
+
+
+def find_activations(trainer: Evaluator, params: Params, inputs: Inputs) -> tuple[list[Site], list[str]]:
+    """The attention of each layer, and the residual streams of the last stack: into its first layer, and out of each.
+
+    Raises:
+        InputError: the model has no attention in layers, or more weights than a page can hold.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def run(params: Params, inputs: Inputs) -> None:
+        captured = captured_pass(trainer, params, inputs, ["*"])[1]
+        shapes.update({name: x.shape for name, x in captured.items()})  # in the order of the pass
+
+    jax.eval_shape(run, params, inputs)
+    weights = [found for name, shape in shapes.items() if (found := ATTENTION.fullmatch(name)) and len(shape) == 4]
+    if not weights:
+        raise InputError(f"{type(trainer.model).__name__} has no layers with attention of this package to show")
+    if (count := sum(math.prod(shapes[found[0]]) for found in weights)) > MAX_WEIGHTS:
+        raise InputError(f"the example has {count:,} attention weights; a page may have {MAX_WEIGHTS:,}")
+    outputs = [found for name in shapes if (found := RESIDUAL.fullmatch(name))]
+    of_stack = [found[0] for found in outputs if found["stack"] == outputs[-1]["stack"]]
+    first = [f"{of_stack[0].removesuffix('.output')}.input"] if of_stack else []
+    return [_site(found) for found in weights], [*first, *of_stack]
+
+
+def captured_pass(
+    trainer: Evaluator, params: Params, inputs: Inputs, names: Sequence[str]
+) -> tuple[Any, dict[str, Array]]:
+    """Output and activations of a trainer's model, for inputs that `prepare` gave."""
+    params, arguments = trainer.in_dtype(params, trainer.model_inputs(inputs))
+    return capture(trainer.model, {"params": params}, *arguments, names=names)
+
+
+def _site(found: re.Match[str]) -> Site:
+    stack = found["stack"] or ""
+    kind = "cross" if found["name"] == "cross_attention" else stack or "attention"
+    return Site(found[0].removesuffix(".weights"), stack, kind, int(found["layer"]))
