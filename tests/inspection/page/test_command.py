@@ -56,6 +56,7 @@ def test_what_is_not_there_is_an_error_and_nothing_is_written(tmp_path, run, wor
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_numbers_are_printed_with_the_probability_of_each_and_the_page_is_written(tmp_path, capsys):
     carry_out(Command("reverse", NUMBERS, tmp_path / "page.html"))
     title, answer, parts, written = capsys.readouterr().out.splitlines()

@@ -83,6 +83,7 @@ def test_weights_that_find_no_room_have_the_coarsest_step(monkeypatch):
     assert {stored.step for stored in stored_maps(spread_maps(2, 2, 37, 101))} == {max(storing.STEPS)}
 
 
+@pytest.mark.slow
 def test_the_logit_lens_reads_each_layer_out_through_the_output_network():
     trainer = load_run("digits")
     example = trainer.test_examples([3])[0]
@@ -103,6 +104,7 @@ def test_the_logit_lens_reads_each_layer_out_through_the_output_network():
     np.testing.assert_allclose(lens[-1], logits[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_alike_examples_have_the_largest_cosines_and_are_others():
     trainer = load_run("digits")
     compared = trainer.test_examples(range(23))
@@ -119,6 +121,7 @@ def test_alike_examples_have_the_largest_cosines_and_are_others():
     assert found[0].answer.text == compared[order[0]].answer(trainer.forward(inputs)[order[0]]).text
 
 
+@pytest.mark.slow
 def test_sets_show_their_images_and_the_right_answer():
     trainer = load_run("digits")
     content = content_of(inspect(trainer, trainer.read_examples(["17"])))
@@ -129,6 +132,7 @@ def test_sets_show_their_images_and_the_right_answer():
     assert content["kinds"][0]["images"]
 
 
+@pytest.mark.slow
 def test_images_in_files_are_digits_whether_ink_is_dark_or_light(tmp_path):
     from PIL import Image
     from sklearn.datasets import load_digits
@@ -203,6 +207,7 @@ def with_params(kind: type[TrainerModule]) -> TrainerModule:
     return trainer
 
 
+@pytest.mark.slow
 def test_a_task_that_says_nothing_has_numbers_as_labels():
     trainer, inputs = with_params(PlainTrainer), np.array([[0, 2, 1, 1, 0], [1, 1, 1, 2, 2]], np.int32)
     page = trainer.inspect(inputs)
@@ -216,6 +221,7 @@ def test_a_task_that_says_nothing_has_numbers_as_labels():
     assert content["neighbours"] == []
 
 
+@pytest.mark.slow
 def test_a_task_names_its_tokens_in_one_hook():
     content = content_of(with_params(NamedTrainer).inspect(np.array([[0, 2, 1, 1, 0]], np.int32)))
     assert content["kinds"][0]["keys"] == ["a", "c", "b", "b", "a"]
