@@ -55,8 +55,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory) / "inspection.html"
             page.save(file)
-            seconds = [time_to_open(file) for _ in range(chosen.repeats if CHROMIUM else 0)]
-        print(line + (f", opened in {min(seconds):.2f} to {max(seconds):.2f} s" if seconds else ", no Chromium"))
+            times = [time_to_open(file) for _ in range(chosen.repeats if CHROMIUM else 0)]
+        seconds = sorted(seconds for seconds, _ in times)
+        print(
+            line + (f", opened in {seconds[0]:.2f} to {seconds[-1]:.2f} s, {times[0][1]}" if times else ", no Chromium")
+        )
     print(spread_maps(chosen.length))
 
 
@@ -70,11 +73,12 @@ def spread_maps(length: int) -> str:
     return f"spread rows: maps of {size:.2f} MB, ± {stored[0].step / 2:g}"
 
 
-def time_to_open(file: Path) -> float:
-    """Seconds until the first map is drawn."""
+def time_to_open(file: Path) -> tuple[float, str]:
+    """Seconds until the first map is drawn, and the precision of the weights."""
     with opened(file) as (page, _, _, seconds):
         shown_map(page, "encoder", 0, 0)
-    return seconds
+        precision = page.locator("#value").inner_text().rpartition("(")[2].rstrip(")")
+    return seconds, precision
 
 
 if __name__ == "__main__":

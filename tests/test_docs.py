@@ -205,6 +205,10 @@ def test_the_code_on_inspection_runs(root):
     assert not names["seen"][names["weights_of_layer"]][:, :, 0, 15].any()
     assert names["of_heads"].shape == (1, 100, 16, 10)
     assert np.abs(names["gradient"]).max() > 0
+    assert names["page"].answers[0].text == "3 9 7 9 8 5 3 5 6 2 9 5 1 4 1 3"
+    assert names["spelled"].examples[0].labels == ["d", "b", "e", "b", "f"]
+    for name in ("inspection.html", "letters.html"):
+        assert (root / name).read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 @pytest.mark.slow
