@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from inspection_pages import opened
+from inspection_pages import head_button, opened, shown_map, value
 from tensorboard_pages import CHROMIUM
 
 from transformer_jax import (
@@ -306,7 +306,21 @@ def test_a_page_of_512_tokens_has_less_than_10_megabytes_and_says_its_precision(
     page.save(tmp_path / "inspection.html")
     content = content_of(page)
     assert [len(layer["ablated"]) for layer in content["kinds"][0]["layers"]] == [8] * 6
-    step = content["kinds"][0]["layers"][0]["map"]["step"]
-    with opened(tmp_path / "inspection.html") as (browser, problems, _, _):
-        assert f"(± {step / 2:g})" in browser.locator("#value").inner_text()
+    of_map = content["kinds"][0]["layers"][5]["map"]
+    text = re.search(rf'id="blob-{of_map["blob"]}">(.*?)</script>', page.text)[1]
+    weights = weights_of(storing.StoredMap(text, tuple(of_map["shape"]), of_map["step"], of_map["largest"]))
+    query, key = map(int, np.unravel_index(weights[3].argmax(), (512, 512)))
+    with opened(tmp_path / "inspection.html", height=1000) as (browser, problems, _, _):
+        head_button(browser, 5, 3).click()
+        shown_map(browser, "encoder", 5, 3)
+        box = browser.locator("#map canvas").bounding_box()
+        browser.mouse.move(box["x"] + key, box["y"] + query)  # a cell has one pixel, which may be the next one
+        query, key = map(int, re.findall(r"(?:query|key) (\d+)", browser.locator("#value").inner_text()))
+        assert float(value(browser)) == pytest.approx(weights[3, query, key], abs=1e-9)
+        browser.locator("#map").focus()
+        for name in ["ArrowUp" if query else "ArrowDown", "End"]:
+            browser.keyboard.press(name)
+        query = query - 1 if query else 1
+        assert float(value(browser)) == pytest.approx(weights[3, query, 511], abs=1e-9)
+        assert f"(± {of_map['step'] / 2:g})" in browser.locator("#value").inner_text()
         assert problems == []

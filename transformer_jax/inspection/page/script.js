@@ -101,13 +101,13 @@
 
   function drawAxis(id, labels, withImages) {
     const axis = byId(id), isKeys = id === "key-axis", every = Math.ceil(14 / cell);
-    axis.classList.toggle("long", labels.some((label) => [...label].length > 2) && !withImages);
+    axis.classList.toggle("long", (every > 1 || labels.some((label) => [...label].length > 2)) && !withImages);
     axis.replaceChildren(...labels.flatMap((label, number) => {
       if (number % every) return [];
       const tick = element("div", every > 1 ? String(number) : visible(label), { className: "tick" });
       if (withImages) tick.replaceChildren(picture(number, cell - 2, label));
       tick.style[isKeys ? "width" : "height"] = `${cell * Math.min(every, labels.length - number)}px`;
-      if (every > 1) tick.style[isKeys ? "justifyContent" : "alignItems"] = "flex-start";
+      if (every > 1) tick.style.alignItems = "flex-start"; // at the first of its cells
       return [tick];
     }));
   }
