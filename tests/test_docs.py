@@ -228,11 +228,14 @@ def test_the_code_on_pytorch_prints_what_it_says(root, capsys):
     assert capsys.readouterr().out == "2017-01-03\n"
 
 
+def test_the_code_on_circuits_prints_what_it_says(tmp_path, capsys):
+    run_page("docs/circuits.md", tmp_path)
+    assert capsys.readouterr().out == "1.0 1.0\n"
+
+
 def test_other_pages_have_no_code_of_python():
-    run = {
-        "README.md",
-        *(f"docs/{name}.md" for name in ("models", "inspection", "new_task", "fine_tuning", "pytorch_export")),
-    }
+    pages = ("models", "inspection", "new_task", "fine_tuning", "pytorch_export", "circuits")
+    run = {"README.md", *(f"docs/{name}.md" for name in pages)}
     assert {page for page in PAGES if blocks_of(page, "python")} == run
 
 

@@ -71,14 +71,14 @@ def _kinds(
 ) -> list[Json]:
     """Kinds of attention, in the order of the pass, each with its layers."""
     kinds: dict[str, Json] = {}
-    ablated = iter(arrays.ablated)
     number = 0 if example.images is None else len(example.images)
     labels = _labels(passes, example, arrays)
     for site, (queries, keys), numbered in zip(passes.sites, labels, stored, strict=True):
         has_images = number > 0 and len(queries) == number == len(keys)
         begun = {"name": site.kind, "queries": queries, "keys": keys, "images": has_images, "layers": []}
-        heads = [_answer(example.answer(next(ablated))) for _ in range(numbered[1].shape[0])]
-        kinds.setdefault(site.kind, begun)["layers"].append(_layer(site, numbered, heads))
+        layers = kinds.setdefault(site.kind, begun)["layers"]
+        heads = [_answer(example.answer(output)) for output in arrays.ablated[site.kind][len(layers)]]
+        layers.append(_layer(site, numbered, heads))
     return list(kinds.values())
 
 

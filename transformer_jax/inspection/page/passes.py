@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,13 +12,14 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.activations import capture, patch
-from transformer_jax.inspection.patches import Patch, replace, zero
+from transformer_jax.inspection.ablation import ablate_heads
+from transformer_jax.inspection.activations import capture
+from transformer_jax.inspection.heads import HeadTable, kind_of
+from transformer_jax.inspection.logit_lens import logit_lens
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.trees import Inputs, Params
 
-HEADS_AT_ONCE = 8  # that are ablated in one pass; more take more memory, and no less time
 ATTENTION = re.compile(r"(?:(?P<stack>.*)\.)?layers\.(?P<layer>\d+)\.(?P<name>[^.]*attention)\.weights")
 RESIDUAL = re.compile(r"(?:(?P<stack>.*)\.)?layers\.(?P<layer>\d+)\.output")
 MAX_WEIGHTS = 50_000_000  # of attention in one example; a browser holds no more
@@ -43,8 +44,8 @@ class Passes(NamedTuple):
 
     output: np.ndarray  # [T C]
     maps: list[np.ndarray]  # of each site [H T S]
-    ablated: np.ndarray  # [N T C], the output with each head zeroed; N counts the heads of all sites in their order
-    lens: np.ndarray  # [L+1 T C], the output if the last layer gave what went into the first, or came out of each
+    ablated: dict[str, np.ndarray]  # by kind the output [L H T C] with each head zeroed
+    lens: np.ndarray  # [L+1 T C], the output after each of the last stack's layers
 
 
 class InspectedPasses:
@@ -68,7 +69,8 @@ class InspectedPasses:
     def of(self, example: InspectedExample) -> Passes:
         """All that is shown of an example."""
         output, maps, ablated, lens = jax.device_get(self._all(self.params, example.inputs))
-        return Passes(output[0], [of_site[0] for of_site in maps], ablated[:, 0], lens[:, 0])
+        by_kind = {kind: outputs[:, :, 0] for kind, outputs in ablated.items()}
+        return Passes(output[0], [of_site[0] for of_site in maps], by_kind, lens[:, 0])
 
     def last_residual(self, inputs: Inputs) -> tuple[np.ndarray, Float[np.ndarray, "B T D"]]:
         """Output and final residual stream of a batch."""
@@ -81,26 +83,14 @@ class InspectedPasses:
         found = RESIDUAL.fullmatch(self.residuals[-1])
         return (found and found["stack"]) or ""
 
-    def _all_passes(self, params: Params, inputs: Inputs) -> tuple[Array, list[Array], Array, Array]:
-        names = [*(f"{site.name}.weights" for site in self.sites), *self.residuals]
+    def _all_passes(self, params: Params, inputs: Inputs) -> tuple[Array, list[Array], HeadTable, Array]:
+        names = [f"{site.name}.weights" for site in self.sites]
         output, captured = captured_pass(self.trainer, params, inputs, names)
-        output, maps = self._floats(output), [captured[name].astype(jnp.float32) for name in names[: len(self.sites)]]
-        num_heads = [of_site.shape[1] for of_site in maps]
-
-        def patched(patches: Mapping[str, Patch]) -> Array:
-            own, arguments = self.trainer.in_dtype(params, self.trainer.model_inputs(inputs))
-            return self._floats(patch(self.trainer.model, {"params": own}, *arguments, patches=patches))
-
-        def without(chosen: Sequence[Array]) -> Array:
-            pairs = zip(self.sites, chosen, strict=True)
-            return patched({f"{site.name}.head_outputs": zero(heads=heads) for site, heads in pairs})
-
-        masks = np.split(np.eye(sum(num_heads), dtype=bool), np.cumsum(num_heads)[:-1], axis=1)  # [N H] each
-        ablated = jax.lax.map(without, [jnp.asarray(mask) for mask in masks], batch_size=HEADS_AT_ONCE)
-        if not self.residuals:
-            return output, maps, ablated, jnp.zeros((0, *output.shape))
-        residuals = jnp.stack([captured[name] for name in self.residuals])
-        return output, maps, ablated, jax.lax.map(lambda x: patched({self.residuals[-1]: replace(x)}), residuals)
+        maps = [captured[name].astype(jnp.float32) for name in names]
+        params, arguments = self.trainer.in_dtype(params, self.trainer.model_inputs(inputs))
+        of_model = self.trainer.model, {"params": params}, *arguments
+        lens = logit_lens(*of_model) if self.residuals else self._floats(output)[None][:0]
+        return self._floats(output), maps, ablate_heads(*of_model, metric=self._floats), self._floats(lens)
 
     def _last_residual(self, params: Params, inputs: Inputs) -> tuple[Array, Array]:
         output, captured = captured_pass(self.trainer, params, inputs, self.residuals[-1:])
@@ -147,5 +137,4 @@ def captured_pass(
 
 def _site(found: re.Match[str]) -> Site:
     stack = found["stack"] or ""
-    kind = "cross" if found["name"] == "cross_attention" else stack or "attention"
-    return Site(found[0].removesuffix(".weights"), stack, kind, int(found["layer"]))
+    return Site(found[0].removesuffix(".weights"), stack, kind_of(found[0]), int(found["layer"]))

@@ -1,0 +1,311 @@
+"""Finds out how the three models that ship work, by changing what happens inside of them.
+
+python benchmarks/inside.py                        # the numbers of docs/inside.md, in a few minutes on two CPU cores
+python benchmarks/inside.py --images docs/images   # and its pictures
+"""
+
+import dataclasses
+import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+import transformer_jax as tj
+from transformer_jax.cli import parse, run
+from transformer_jax.config import check_at_least
+from transformer_jax.tasks.translation.byte_text import PAD, START, encode, pad
+from transformer_jax.tasks.translation.dates import FIRST_DAY, LAST_DAY, LOCALES, write_date
+from transformer_jax.training.evaluator import Evaluator
+
+PARTS = {"year": slice(0, 4), "month": slice(5, 7), "day": slice(8, 10)}  # of a date in ISO 8601
+STYLE = "long"  # without the day of the week, which another day would change too
+LENGTH = 48  # bytes to which texts are padded
+MEMORY = "encoder.output"
+CROSS = "decoder.layers.?.cross_attention.weights"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InsideConfig:
+    """Look inside the models that ship."""
+
+    num_pairs: int = 200  # of dates that differ in one part, for each locale
+    images: Path | None = None  # directory for the pictures
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "num_pairs")
+
+
+class Pairs(NamedTuple):
+    """Dates in words, and dates that differ from them in one part alone, of as many bytes."""
+
+    clean: Int[np.ndarray, "B S"]
+    other: Int[np.ndarray, "B S"]
+    mixed: Int[np.ndarray, "B T"]  # the target of the other's part in the clean date: START, ISO 8601
+    words: Bool[np.ndarray, "B S"]  # positions of the words in which the texts differ
+
+
+def date_pairs(part: str, locale: str, num: int, seed: int = 0) -> Pairs:
+    """Random pairs of dates of one locale that differ in their day, month or year."""
+    rng = np.random.default_rng(seed)
+    found: list[tuple[np.ndarray, ...]] = []
+    while len(found) < num:
+        dates = [_random_date(rng) for _ in range(2)]
+        other = dates[0].replace(**{part: getattr(dates[1], part)})
+        texts = [encode(write_date(date, locale, STYLE)) for date in (dates[0], other)]
+        if other != dates[0] and len(texts[0]) == len(texts[1]):
+            found.append((*texts, np.concatenate([[START], encode(other.isoformat())])))
+    clean, other_texts, mixed = ([row[number] for row in found] for number in range(3))
+    padded = pad(clean, LENGTH), pad(other_texts, LENGTH)
+    return Pairs(*padded, np.stack(mixed).astype(np.int32), words_of(*padded))
+
+
+def _random_date(rng: np.random.Generator) -> datetime.date:
+    """A day up to the 28th, which every month has."""
+    day = datetime.date.fromordinal(int(rng.integers(FIRST_DAY.toordinal(), LAST_DAY.toordinal() + 1)))
+    return day.replace(day=int(rng.integers(1, 29)))
+
+
+def words_of(clean: Int[np.ndarray, "B S"], other: Int[np.ndarray, "B S"]) -> Bool[np.ndarray, "B S"]:
+    """Positions of the words and numbers in which texts differ."""
+    is_space = (clean == ord(" ")) | (clean == PAD)
+    is_digit = (clean >= ord("0")) & (clean <= ord("9"))
+    kind = np.where(is_space, 0, 1 + is_digit)
+    number = (np.diff(kind, axis=1, prepend=0) != 0).cumsum(1)  # of the run of digits, of letters, or of spaces
+    differs = (clean != other)[:, None, :] & (number[:, :, None] == number[:, None, :])
+    return differs.any(2) & ~is_space
+
+
+def swap_rate(trainer: Evaluator, pairs: Pairs, where: Bool[np.ndarray, "B S"]) -> float:
+    """The share of pairs that come out as the clean date with the other date's part, and with nothing else of it.
+
+    The encoder's output at some positions is that of the other text. The right bytes so far are given; where all bytes
+    are right then, the model writes them by itself.
+    """
+    written = _swapped(trainer.model, trainer.variables, *pairs[:3], where)
+    return float((np.asarray(written)[:, :-1] == pairs.mixed[:, 1:]).all(1).mean())
+
+
+@partial(jax.jit, static_argnums=0)
+def _swapped(model: Any, variables: Any, clean: Any, other: Any, target: Any, where: Any) -> jax.Array:
+    mask = tj.padding_mask(clean != PAD)
+    memory = [
+        tj.capture(model, variables, source, target, mask, names=[MEMORY])[1][MEMORY] for source in (clean, other)
+    ]
+    value = jnp.where(where[..., None], memory[1], memory[0])
+    return tj.patch(model, variables, clean, target, mask, patches={MEMORY: value}).argmax(-1)
+
+
+def attention_to_parts(trainer: Evaluator, locale: str, num: int) -> Float[np.ndarray, "heads 3 3"]:
+    """Mean cross-attention of each head, from the queries that write a part to the words of a part.
+
+    Rows and columns are year, month and day; heads are those of all layers.
+    """
+    table = []
+    for part in PARTS:
+        of_part = date_pairs(part, locale, num)  # they say where the part stands in their clean dates
+        inputs = of_part.clean, of_part.mixed, tj.padding_mask(of_part.clean != PAD)
+        _, seen = tj.capture(trainer.model, trainer.variables, *inputs, names=[CROSS])
+        weights = np.concatenate(list(seen.values()), 1)  # [B heads T S]
+        to_part = np.einsum("bhts,bs->ht", weights, of_part.words) / num
+        table.append([to_part[:, queries].mean(1) for queries in PARTS.values()])
+    return np.array(table).transpose(2, 1, 0)
+
+
+class Sets(NamedTuple):
+    """Sets of digits as the model takes them."""
+
+    inputs: tuple[Any, ...]  # of the model, features [B S F] first
+    odd: Int[np.ndarray, " B"]  # position of the odd one
+    digits: Int[np.ndarray, "B S"]
+
+
+def digit_sets(trainer: Evaluator) -> Sets:
+    """The test set."""
+    data = type(trainer).load_data(trainer.config)
+    batches = list(data.test_loader)
+    images, odd = (np.concatenate([batch[part] for batch in batches]) for part in (0, 1))
+    prepared = trainer.prepare(images, data.constants)
+    return Sets(tuple(trainer.model_inputs(prepared)), odd, data.table.labels[images])
+
+
+def accuracy_without(trainer: Evaluator, sets: Sets, edges: Bool[np.ndarray, "B S S"], layers: str) -> float:
+    """Accuracy where queries cannot see keys, by layers such as `0` or `*`."""
+    blind = jnp.asarray(edges)[:, None]  # the same for all heads
+
+    @jax.jit
+    def found(variables: Any) -> jax.Array:
+        patches = {f"encoder.layers.{layers}.attention.logits": lambda logits: jnp.where(blind, -jnp.inf, logits)}
+        return tj.patch(trainer.model, variables, *sets.inputs, patches=patches)[..., 0].argmax(-1)
+
+    return float((np.asarray(found(trainer.variables)) == sets.odd).mean())
+
+
+def edges_between(sets: Sets) -> dict[str, Bool[np.ndarray, "B S S"]]:
+    """Kinds of edges of attention, by query and key."""
+    is_odd = np.arange(sets.digits.shape[1]) == sets.odd[:, None]
+    query, key = is_odd[:, :, None], is_odd[:, None, :]
+    other = ~np.eye(sets.digits.shape[1], dtype=bool)
+    return {
+        "none": np.zeros_like(query & key),
+        "from the odd one to the others": query & ~key,
+        "from the others to the odd one": ~query & key,
+        "from the others to each other": ~query & ~key & other,
+        "all but each to itself": np.broadcast_to(other, (query & key).shape),
+    }
+
+
+def attention_by_kind(trainer: Evaluator, sets: Sets) -> dict[str, Float[np.ndarray, "heads kinds"]]:
+    """Mean weight of each head of each layer that falls on each kind of edge, for a query that has such edges."""
+    names = ["encoder.layers.?.attention.weights"]
+    _, seen = tj.capture(trainer.model, trainer.variables, *sets.inputs, names=names)
+    kinds = {name: edges for name, edges in edges_between(sets).items() if name.startswith("from")}
+    table = {}
+    for name, weights in seen.items():
+        sums = [np.einsum("bhts,bts->h", weights, edges) / edges.any(2).sum() for edges in kinds.values()]
+        table[name] = np.array(sums).T
+    return table
+
+
+def probes(trainer: Evaluator, sets: Sets) -> dict[str, tuple[tj.Probe, tj.Probe]]:
+    """After the embedding and each layer: probes for the digit of each image, and for whether it is the odd one."""
+    names = ["embeddings", "encoder.layers.?.output"]
+    _, streams = tj.capture(trainer.model, trainer.variables, *sets.inputs, names=names)
+    is_train = np.repeat(np.arange(len(sets.odd)) % 2 == 0, sets.digits.shape[1])
+    is_odd = (np.arange(sets.digits.shape[1]) == sets.odd[:, None]).astype(int)
+    image = np.unique(np.asarray(sets.inputs[0]).reshape(is_odd.size, -1), axis=0, return_inverse=True)[1]
+    return {
+        name: tuple(
+            tj.linear_probe(np.asarray(stream).reshape(is_odd.size, -1), labels.ravel(), image.ravel(), is_train)
+            for labels in (sets.digits, is_odd)
+        )
+        for name, stream in streams.items()
+    }
+
+
+def mirrored(trainer: Evaluator, num: int) -> dict[str, float]:
+    """What the head of reverse attends to, and whether that depends on the numbers."""
+    numbers = np.random.default_rng(0).integers(trainer.config.num_categories, size=(2, num, trainer.config.seq_len))
+    inputs, others = (trainer.model_inputs(each)[0] for each in numbers)
+    name = "encoder.layers.0.attention.weights"
+    _, seen = tj.capture(trainer.model, trainer.variables, inputs, names=[name])
+    _, of_others = tj.capture(trainer.model, trainer.variables, others, names=[name])
+    mirror = np.eye(trainer.config.seq_len, dtype=np.float32)[::-1]
+
+    def accuracy(weights: Any) -> float:
+        logits = tj.patch(trainer.model, trainer.variables, inputs, patches={name: lambda old: weights + 0 * old})
+        return float((logits.argmax(-1) == numbers[0][:, ::-1]).mean())
+
+    return {
+        "mean weight of position T - 1 - t": float((seen[name] * mirror).sum(-1).mean()),
+        "accuracy": accuracy(seen[name]),
+        "accuracy with the weights of other sequences": accuracy(of_others[name]),
+        "accuracy with weights of 1 at T - 1 - t": accuracy(mirror),
+        "accuracy with equal weights": accuracy(np.full_like(mirror, 1 / len(mirror))),
+    }
+
+
+def table(header: list[str], rows: list[list[Any]]) -> str:
+    """A table in Markdown; numbers below or of 1 as per cent."""
+    shown = [[f"{100 * cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *shown])
+
+
+def print_reverse(trainer: Evaluator) -> None:
+    """Which head reverses."""
+    for by in ("zero", "mean"):
+        found = tj.ablation_table(trainer, by=by)
+        print(f"reverse: accuracy {found.whole:.2%}; head replaced by {by}: {found.without['encoder'].item():.2%}")
+    for name, number in mirrored(trainer, 1000).items():
+        print(f"reverse: {name}: {number:.2%}")
+
+
+def print_digits(trainer: Evaluator) -> None:
+    """What the odd-one-out model compares."""
+    sets = digit_sets(trainer)
+    found = tj.ablation_table(trainer).without["encoder"]
+    heads = [[f"layer {layer}", *map(float, row)] for layer, row in enumerate(found)]
+    print(table(["without head", "0", "1", "2", "3"], heads))
+    layers = {"layer 0": "0", "layer 1": "1", "both": "*"}
+    rows = [
+        [name, *(accuracy_without(trainer, sets, edges, each) for each in layers.values())]
+        for name, edges in edges_between(sets).items()
+    ]
+    print(table(["without attention", *layers], rows))
+    lens = np.asarray(tj.logit_lens(trainer.model, trainer.variables, *sets.inputs))[..., 0].argmax(-1)
+    probed = probes(trainer, sets).values()
+    rows = [
+        [number, float((lens[number] == sets.odd).mean()), digit.accuracy, odd.accuracy]
+        for number, (digit, odd) in enumerate(probed)
+    ]
+    print(table(["after layers", "logit lens", "probe: which digit", "probe: is it odd"], rows))
+
+
+def print_dates(trainer: Evaluator, num: int) -> dict[str, list[float]]:
+    """Where each part of a date is read from; by locale the rates of the swaps."""
+    rates = {}
+    for locale in LOCALES:
+        rates[locale] = []
+        for part in PARTS:
+            pairs = date_pairs(part, locale, num)
+            rates[locale] += [swap_rate(trainer, pairs, where) for where in (pairs.clean != pairs.other, pairs.words)]
+    header = ["locale", *(f"{part}, {where}" for part in PARTS for where in ("bytes that differ", "whole word"))]
+    print(table(header, [[locale, *of_locale] for locale, of_locale in rates.items()]))
+    found = tj.ablation_table(trainer)
+    for kind, of_kind in found.without.items():
+        rows = [[f"{kind} {layer}", *map(float, row)] for layer, row in enumerate(of_kind)]
+        print(table(["without head", "0", "1", "2", "3"], rows))
+    return rates
+
+
+def save_pictures(directory: Path, dates: Evaluator, digits: Evaluator, num: int) -> None:
+    """Pictures for docs/inside.md."""
+    from matplotlib.figure import Figure
+
+    reverse = tj.load_run("reverse")
+    numbers = np.arange(reverse.config.seq_len) * 7 % reverse.config.num_categories
+    reverse.attention(numbers).plot().savefig(directory / "inside_reverse.png", dpi=80)
+
+    sets = digit_sets(digits)
+    figure = Figure(figsize=(5, 2.4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for layer, ax in enumerate(axes):
+        names = [f"encoder.layers.{layer}.attention.weights"]
+        order = np.argsort(np.arange(10) == sets.odd[:, None], axis=1, kind="stable")  # the odd one last
+        (weights,) = tj.capture(digits.model, digits.variables, *sets.inputs, names=names)[1].values()
+        mean = np.asarray(weights).mean(1)
+        sorted_maps = np.take_along_axis(np.take_along_axis(mean, order[:, :, None], 1), order[:, None], 2)
+        ax.imshow(sorted_maps.mean(0), vmin=0, cmap="viridis")
+        ax.set(title=f"Layer {layer}", xlabel="keys, the odd one last", xticks=[], yticks=[])
+    axes[0].set(ylabel="queries, likewise")
+    figure.savefig(directory / "inside_digits.png", dpi=80)
+
+    locales = "en_US", "de", "ja", "ar"
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    figure.supxlabel("part that is written; above it the part that is read", fontsize=9)
+    figure.supylabel("layer.head", fontsize=9)
+    for ax, locale in zip(figure.subplots(1, len(locales), sharey=True), locales, strict=True):
+        found = attention_to_parts(dates, locale, num)  # [heads, from, to]
+        ax.imshow(found.reshape(len(found), -1), vmin=0, vmax=1, cmap="viridis", aspect="auto")
+        ax.set_xticks(range(9), ["Y", "M", "D"] * 3)
+        ax.set_yticks(range(len(found)), [f"{n // 4}.{n % 4}" for n in range(len(found))])
+        ax.set(title=locale, xlabel="year       month       day  ")
+    figure.savefig(directory / "inside_dates.png", dpi=80)
+
+
+def main(config: InsideConfig) -> None:
+    """Print the numbers, and save the pictures if there is a directory for them."""
+    reverse, digits, dates = (tj.load_run(name) for name in ("reverse", "digits", "dates"))
+    print_reverse(reverse)
+    print_digits(digits)
+    print_dates(dates, config.num_pairs)
+    if config.images is not None:
+        save_pictures(config.images, dates, digits, config.num_pairs)
+
+
+if __name__ == "__main__":
+    run(partial(parse, InsideConfig), main)

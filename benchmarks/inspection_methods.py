@@ -1,0 +1,233 @@
+"""Scores methods that look for the heads that do the work, on models in which these are known.
+
+python benchmarks/inspection_methods.py                 # a table, in a few minutes on two CPU cores
+python benchmarks/inspection_methods.py --num-seeds 1   # one model of each circuit
+
+Each method gives each head a number. Its score is the average precision: 1 where all working heads are above all
+others. Path patching ranks pairs of heads by what one reads of the other, for its queries, its keys and its values.
+Each circuit is written `num_seeds` times, with other rotations and decoys; the table has the means.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+import transformer_jax as tj
+from transformer_jax.cli import parse, run
+from transformer_jax.config import check_at_least
+
+CIRCUITS: Mapping[str, Callable[..., tj.Circuit]] = {
+    "reverse": tj.reverse_circuit,
+    "histogram": tj.histogram_circuit,
+    "sort": tj.sort_circuit,
+    "dyck-1": tj.dyck_circuit,
+    "dyck-2": functools.partial(tj.dyck_circuit, kinds=2),
+    "induction": tj.induction_circuit,
+}
+READS = {"query": "queries", "key": "keys", "value": "values"}
+WEIGHTS = "*.attention.weights"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MethodsConfig:
+    """Score methods on known circuits."""
+
+    num_sequences: int = 64  # B, of each circuit
+    num_seeds: int = 3  # models of each circuit
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 2, "num_sequences")
+        check_at_least(self, 1, "num_seeds")
+
+
+class Example(NamedTuple):
+    """A circuit, sequences that it answers, and others of the same length."""
+
+    circuit: tj.Circuit
+    tokens: np.ndarray  # [B T]
+    others: np.ndarray  # [B T]
+
+    @property
+    def model(self) -> tuple[Any, Any]:
+        return self.circuit.model, self.circuit.variables
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        return self.circuit.inputs(self.tokens)
+
+    @property
+    def other_inputs(self) -> tuple[Any, ...]:
+        return self.circuit.inputs(self.others)
+
+    def log_probability(self, logits: jax.Array) -> jax.Array:
+        """Mean log-probability of the right answers."""
+        answers = self.circuit.answers(self.tokens)[..., None]
+        return jnp.take_along_axis(jax.nn.log_softmax(logits), answers, -1).mean()
+
+    def right_logit(self, logits: jax.Array) -> jax.Array:
+        """Logit `[B, T]` of the right answer, less the mean of all."""
+        answers = self.circuit.answers(self.tokens)[..., None]
+        return jnp.take_along_axis(logits, answers, -1)[..., 0] - logits.mean(-1)
+
+
+def example(circuit: tj.Circuit, num_sequences: int) -> Example:
+    rng = np.random.default_rng(0)
+    return Example(circuit, circuit.draw(rng, num_sequences), circuit.draw(rng, num_sequences))
+
+
+def ablation(of: Example) -> jax.Array:
+    """Lost log-probability where the head's output is zero."""
+    (table,) = tj.ablate_heads(*of.model, *of.inputs, metric=of.log_probability).values()
+    return of.log_probability(of.circuit.model.apply(of.circuit.variables, *of.inputs)) - table
+
+
+def mean_ablation(of: Example) -> jax.Array:
+    """Lost log-probability where the head's output is its mean."""
+    means = tj.mean_head_outputs(*of.model, *of.inputs)
+    (table,) = tj.ablate_heads(*of.model, *of.inputs, metric=of.log_probability, means=means).values()
+    return of.log_probability(of.circuit.model.apply(of.circuit.variables, *of.inputs)) - table
+
+
+def activation_patching(of: Example) -> jax.Array:
+    """Restored part of the log-probability where the head has the output for the right sequence."""
+    names = ["*.head_outputs"]
+    restored = tj.patch_activations(
+        *of.model, of.inputs, of.other_inputs, names=names, metric=of.log_probability, by=["heads"]
+    )
+    return jnp.abs(jnp.stack(list(restored.values())))
+
+
+def attribution(of: Example) -> jax.Array:
+    """Mean size of what the head writes into the right answer's logit by itself."""
+    parts = tj.attribute_logits(*of.model, *of.inputs, of=of.right_logit)
+    heads = [part for name, part in parts.items() if name.endswith("head_outputs")]  # [H B T] of each layer
+    return jnp.stack([jnp.abs(part).mean((1, 2)) for part in heads])
+
+
+def gradient_attention(of: Example) -> jax.Array:
+    """Mean size of weight times gradient of the right answers' log-probability."""
+    products = tj.gradient_attention(*of.model, *of.inputs, metric=of.log_probability)
+    return jnp.stack([jnp.abs(product).sum((0, 2, 3)) for product in products.values()])
+
+
+def attention_weights(of: Example) -> jax.Array:
+    """Mean of each query's largest weight."""
+    return jnp.stack([weights.max(-1).mean((0, 2)) for weights in weights_of(of)])
+
+
+def rollout(of: Example) -> jax.Array:
+    """Mean change of the rollout where the head is left out of its layer's mean."""
+    layers = weights_of(of)
+    means = [each.mean(1, keepdims=True) for each in layers]
+    whole = tj.attention_rollout(means)[-1]
+
+    def change(layer: int, head: int) -> jax.Array:
+        others = jnp.delete(layers[layer], head, axis=1).mean(1, keepdims=True)
+        without = [others if layer == number else mean for number, mean in enumerate(means)]
+        return jnp.abs(tj.attention_rollout(without)[-1] - whole).mean()
+
+    shape = of.circuit.working_heads.shape
+    return jnp.array([change(*place) for place in np.ndindex(*shape)]).reshape(shape)
+
+
+def weights_of(of: Example) -> list[jax.Array]:
+    return list(tj.capture(*of.model, *of.inputs, names=[WEIGHTS])[1].values())
+
+
+METHODS: Mapping[str, Callable[[Example], jax.Array]] = {
+    "ablation to zero": ablation,
+    "ablation to the mean": mean_ablation,
+    "activation patching": activation_patching,
+    "direct logit attribution": attribution,
+    "gradient × attention": gradient_attention,
+    "attention weights": attention_weights,
+    "attention rollout": rollout,
+}
+
+
+def path_patching(of: Example) -> tuple[Float[np.ndarray, "pairs 3"], Bool[np.ndarray, "pairs 3"]]:
+    """Change of the log-probability by each path from head to head, and which of them the circuit uses."""
+    num_layers, num_heads = of.circuit.working_heads.shape
+    edges = {(edge.source, edge.target, READS[edge.reads]) for edge in of.circuit.edges}
+    found, is_edge = [], []
+    for first in range(num_layers):
+        for later in range(first + 1, num_layers):
+
+            def change(sender: Any, receiver: Any, reads: str, first: int = first, later: int = later) -> jax.Array:
+                return tj.patch_path(
+                    *of.model,
+                    of.inputs,
+                    of.other_inputs,
+                    sender=(f"encoder.layers.{first}.attention", sender),
+                    receiver=(f"encoder.layers.{later}.attention", receiver),
+                    reads=reads,
+                    metric=of.log_probability,
+                )
+
+            numbers = np.indices((num_heads, num_heads)).reshape(2, -1)
+            by_kind = [jax.jit(jax.vmap(functools.partial(change, reads=reads)))(*numbers) for reads in READS.values()]
+            found += list(np.abs(np.stack(by_kind, -1)))
+            is_edge += [
+                [((first, sender), (later, receiver), reads) in edges for reads in READS.values()]
+                for sender, receiver in numbers.T.tolist()
+            ]
+    return np.array(found), np.array(is_edge)
+
+
+def head_scores(of: Example) -> dict[str, float]:
+    """Average precision of the scores that name a kind of head, on the circuit of induction."""
+    scored = {
+        "previous-token score, for its head": (map(tj.previous_token_scores, weights_of(of)), (0, 1)),
+        "induction score, for its head": (
+            (tj.induction_scores(weights, of.tokens) for weights in weights_of(of)),
+            (1, 2),
+        ),
+    }
+    results = {}
+    for name, (scores, place) in scored.items():
+        is_it = np.zeros_like(of.circuit.working_heads)
+        is_it[place] = True
+        results[name] = tj.score_heads(np.stack(list(scores)), is_it).average_precision
+    return results
+
+
+def scores_of(circuit: tj.Circuit, num_sequences: int) -> dict[str, float]:
+    """Average precision of each method on one circuit."""
+    of = example(circuit, num_sequences)
+    scores = {}
+    for name, method in METHODS.items():
+        importance = np.asarray(jax.jit(lambda method=method: method(of))())
+        scores[name] = tj.score_heads(importance, circuit.working_heads).average_precision
+    if circuit.edges:
+        scores["path patching, for edges"] = tj.score_heads(*path_patching(of)).average_precision
+    if circuit.task.name == "induction":
+        scores |= head_scores(of)
+    return scores
+
+
+def table(scores: Mapping[str, Mapping[str, float]]) -> str:
+    """Markdown: a row for each method, a column for each circuit."""
+    methods = list(dict.fromkeys(method for of_circuit in scores.values() for method in of_circuit))
+    rows = [["method", *scores], ["---"] * (len(scores) + 1)]
+    for method in methods:
+        rows.append([method, *(f"{found[method]:.2f}" if method in found else "" for found in scores.values())])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def main(config: MethodsConfig) -> None:
+    """Score all methods on all circuits, and print the table."""
+    scores = {}
+    for name, write in CIRCUITS.items():
+        of_seeds = [scores_of(write(seed=seed), config.num_sequences) for seed in range(config.num_seeds)]
+        scores[name] = {method: float(np.mean([found[method] for found in of_seeds])) for method in of_seeds[0]}
+    print(table(scores))
+
+
+if __name__ == "__main__":
+    run(functools.partial(parse, MethodsConfig), main)

@@ -1,0 +1,61 @@
+"""The scores of methods on known circuits, each with its reason."""
+
+import functools
+
+import pytest
+
+from inspection_methods import CIRCUITS, scores_of, table
+
+pytestmark = pytest.mark.slow
+
+
+@functools.cache
+def scores(name: str) -> dict[str, float]:
+    return scores_of(CIRCUITS[name](seed=0), num_sequences=64)
+
+
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_methods_that_change_the_pass_find_all_working_heads(name):
+    # Decoys write nothing, or where nothing reads: whatever is put in their place, no logit moves.
+    for method in ("ablation to zero", "ablation to the mean", "activation patching"):
+        assert scores(name)[method] == 1, method
+
+
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_the_gradient_tells_heads_that_are_read_from_those_that_are_not(name):
+    # With respect to a decoy's weights it is 0, however sharp they are.
+    assert scores(name)["gradient × attention"] == 1
+
+
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_attention_maps_alone_are_fooled(name):
+    # All decoys attend sharply, and one in each layer attends exactly as the head that works there. Chance is the share
+    # of working heads: 1 / 6 with one of 6, 1 / 3 with two of 6 or three of 9.
+    for method in ("attention weights", "attention rollout"):
+        assert scores(name)[method] <= 0.5, method
+
+
+def test_attribution_finds_heads_that_write_answers_and_misses_those_that_others_read():
+    # It counts what a head writes into the logits by itself: all that the one of reverse does, nothing of what the
+    # feed-forward of histogram reads.
+    assert scores("reverse")["direct logit attribution"] == 1
+    assert scores("histogram")["direct logit attribution"] < 0.5
+    for name in ("sort", "dyck-2", "induction"):
+        assert scores(name)["direct logit attribution"] < 1, name
+
+
+@pytest.mark.parametrize("name", [name for name in CIRCUITS if name not in ("reverse", "histogram")])
+def test_path_patching_finds_who_reads_whom_and_what_for(name):
+    # A path to or from a decoy changes no logit; of the 27 or 81 paths those of the circuit alone do.
+    assert scores(name)["path patching, for edges"] == 1
+
+
+def test_scores_by_pattern_cannot_tell_a_head_from_the_decoy_that_attends_alike():
+    # The two have the same weights: first and second place are a tie, and a tie is half right.
+    assert scores("induction")["induction score, for its head"] == pytest.approx(0.5)
+    assert scores("induction")["previous-token score, for its head"] == pytest.approx(0.5)
+
+
+def test_the_table_has_a_row_for_each_method():
+    text = table({"a": {"x": 1.0, "y": 0.125}, "b": {"x": 0.5}})
+    assert text.splitlines() == ["| method | a | b |", "| --- | --- | --- |", "| x | 1.00 | 0.50 |", "| y | 0.12 |  |"]

@@ -1,0 +1,74 @@
+"""Small models of many parts, with inputs, for the tests of what looks inside of them."""
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.nn.feed_forward import GatedFeedForward
+from transformer_jax.nn.masks import padding_mask
+from transformer_jax.nn.norms import RMSNorm
+from transformer_jax.nn.position_kinds import ALiBiPositions, LearnedPositions, RotaryPositions
+from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.trees import Variables
+
+SETTINGS = {
+    "post_norm": BlockSettings(),
+    "pre_norm": BlockSettings(norm_first=True),
+    "post_rms": BlockSettings(norm=RMSNorm, positions=LearnedPositions()),
+    "pre_rms_grouped": BlockSettings(
+        norm=RMSNorm,
+        norm_first=True,
+        feed_forward=GatedFeedForward,
+        positions=RotaryPositions(),
+        attention=AttentionSettings(num_kv_heads=1, qk_norm=RMSNorm),
+    ),
+    "scanned_alibi": BlockSettings(norm_first=True, scan_layers=True, positions=ALiBiPositions()),
+}
+
+
+class Case(NamedTuple):
+    """A model with parameters that are all drawn, biases too, and inputs."""
+
+    model: nn.Module
+    variables: Variables
+    inputs: tuple[Any, ...]
+
+
+def predictor(settings: BlockSettings = SETTINGS["post_norm"], seed: int = 0, **fields: Any) -> Case:
+    """2 layers of 3 heads of width 4, 5 classes; 2 rows of 7 positions with 11 features."""
+    sizes = {"model_dim": 12, "num_classes": 5, "num_heads": 3, "num_layers": 2} | fields
+    model = TransformerPredictor(**sizes, settings=settings, max_len=7)
+    x = np.random.default_rng(seed).normal(size=(2, 7, 11)).astype(np.float32)
+    return Case(model, drawn(model, x, seed=seed), (x,))
+
+
+def encoder_decoder(settings: BlockSettings = SETTINGS["post_norm"], *, tied: bool = True) -> Case:
+    """2 + 2 layers of 3 heads of width 4, 13 tokens; sources of 7, one with 2 of padding, and targets of 5."""
+    model = Transformer(13, 13, 12, 3, 2, 2, 23, settings=settings, max_len=7, tie_embeddings=tied)
+    rng = np.random.default_rng(1)
+    source, target = rng.integers(13, size=(2, 7)), rng.integers(13, size=(2, 5))
+    inputs = source, target, padding_mask(np.arange(7) < np.array([[7], [5]]))
+    return Case(model, drawn(model, *inputs), inputs)
+
+
+def drawn(model: nn.Module, *inputs: Any, seed: int = 0) -> Variables:
+    """Parameters of which none is zero or one, as those of a trained model."""
+    variables = model.init(jax.random.key(seed), *inputs)
+    leaves, structure = jax.tree.flatten(variables)
+    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
+    moved = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(structure, moved)
+
+
+def in_float64(case: Case) -> Case:
+    """The same in float64, inside of `jax.enable_x64`."""
+
+    def wide(leaf: Any) -> Any:
+        return jnp.asarray(leaf, jnp.float64) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating) else leaf
+
+    return Case(case.model, jax.tree.map(wide, case.variables), tuple(jax.tree.map(wide, x) for x in case.inputs))

@@ -1,0 +1,98 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from inspected_models import SETTINGS, encoder_decoder, predictor
+
+from transformer_jax import capture, patch, patch_activations
+from transformer_jax.errors import InputError
+from transformer_jax.inspection import add, swap
+
+STREAM = "encoder.layers.?.output"
+
+
+def metric(logits):
+    return logits[:, 3, 1] - logits[:, 3, 4]
+
+
+def clean_and_corrupted(settings="post_norm"):
+    case = predictor(SETTINGS[settings])
+    return case, case.inputs, predictor(seed=5).inputs
+
+
+@pytest.mark.parametrize("settings", ["post_norm", "pre_rms_grouped", "scanned_alibi"])
+def test_each_place_is_a_pass_with_that_place_swapped(settings):
+    case, clean, corrupted = clean_and_corrupted(settings)
+    name = "encoder.layers.0.attention.head_outputs"
+    table = jax.jit(
+        lambda variables: patch_activations(
+            case.model, variables, clean, corrupted, names=[name], metric=metric, by=("heads", "positions")
+        )
+    )(case.variables)
+    assert table[name].shape == (3, 7, 2)
+    high, seen = capture(case.model, case.variables, *clean, names=[name])
+    low = case.model.apply(case.variables, *corrupted)
+    for head, position in ((0, 0), (2, 5)):
+        changes = {name: swap(seen[name], heads=head, positions=position)}
+        patched = patch(case.model, case.variables, *corrupted, patches=changes)
+        expected = (metric(patched) - metric(low)) / (metric(high) - metric(low))
+        np.testing.assert_allclose(table[name][head, position], expected, atol=1e-4)  # a quotient of differences
+
+
+def test_a_whole_stream_restores_everything_and_an_unread_position_nothing():
+    case, clean, corrupted = clean_and_corrupted()
+    arguments = case.model, case.variables, clean, corrupted
+    whole = patch_activations(*arguments, names=[STREAM], metric=metric, by=())
+    assert list(whole) == ["encoder.layers.0.output", "encoder.layers.1.output"]
+    for restored in whole.values():
+        np.testing.assert_allclose(restored, [1, 1], atol=1e-5)
+    by_position = patch_activations(*arguments, names=["encoder.layers.1.output"], metric=metric)
+    restored = by_position["encoder.layers.1.output"]  # of the last block: position 3 alone is read
+    np.testing.assert_allclose(restored, np.eye(7)[3][:, None] * [1, 1], atol=1e-5)
+
+
+def test_causal_tracing_corrupts_the_embeddings_of_one_input():
+    case, clean, _ = clean_and_corrupted()
+    noise = jax.random.normal(jax.random.key(0), (2, 7, 12))
+    restored = patch_activations(
+        case.model,
+        case.variables,
+        clean,
+        clean,
+        names=["embeddings"],
+        metric=lambda logits: metric(logits).mean(),
+        corruption={"embeddings": add(noise)},
+    )["embeddings"]
+    assert restored.shape == (7,)
+    high = metric(case.model.apply(case.variables, *clean)).mean()
+    low = metric(patch(case.model, case.variables, *clean, patches={"embeddings": add(noise)})).mean()
+    one = jnp.where(jnp.arange(7)[:, None] == 2, 0, noise)  # position 2 is as it was
+    patched = metric(patch(case.model, case.variables, *clean, patches={"embeddings": add(one)})).mean()
+    assert restored[2] == pytest.approx(float((patched - low) / (high - low)), abs=1e-4)
+
+
+def test_a_translator_is_patched_at_the_source_positions():
+    case = encoder_decoder()
+    source, *more = case.inputs
+    other = np.where(np.arange(7) == 2, (source + 1) % 13, source)
+    restored = patch_activations(
+        case.model, case.variables, (source, *more), (other, *more), names=["encoder.layers.0.input"], metric=metric
+    )["encoder.layers.0.input"]
+    # They differ at 2 alone. A quotient of small differences.
+    np.testing.assert_allclose(restored, np.eye(7)[2][:, None] * [1, 1], atol=1e-4)
+
+
+def test_bad_arguments_are_named():
+    case, clean, corrupted = clean_and_corrupted()
+    arguments = case.model, case.variables, clean, corrupted
+    with pytest.raises(InputError, match=r"by is \['layers'\]; it must hold 'heads' or 'positions', or both"):
+        patch_activations(*arguments, names=[STREAM], metric=metric, by=["layers"])
+    with pytest.raises(
+        InputError, match=r"by holds 'heads'; encoder.layers.0.output is \['B', 'T', 'D'\] without heads"
+    ):
+        patch_activations(*arguments, names=[STREAM], metric=metric, by=["heads"])
+    with pytest.raises(InputError, match=r"'encoder.layer.\*' matches no activation of this pass; the nearest are"):
+        patch_activations(*arguments, names=["encoder.layer.*"], metric=metric)
+    short = (clean[0][:, :6],)
+    with pytest.raises(InputError, match=r"has shape \(2, 6, 12\); it must be \(2, 7, 12\)"):
+        patch_activations(case.model, case.variables, short, corrupted, names=["embeddings"], metric=metric)

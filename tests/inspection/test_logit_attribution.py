@@ -1,0 +1,91 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from inspected_models import SETTINGS, Case, encoder_decoder, in_float64, predictor
+
+from transformer_jax import MultiheadAttention, attribute_logits, capture
+from transformer_jax.errors import InputError
+
+CASES = {
+    **{f"predictor_{name}": (predictor, settings) for name, settings in SETTINGS.items()},
+    **{f"translator_{name}": (encoder_decoder, settings) for name, settings in SETTINGS.items()},
+}
+
+
+def total(parts: dict[str, jax.Array]) -> jax.Array:
+    return sum(part.sum(0) if name.endswith(".head_outputs") else part for name, part in parts.items())
+
+
+def logits_and_parts(case: Case) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def both(variables):
+        return case.model.apply(variables, *case.inputs), attribute_logits(case.model, variables, *case.inputs)
+
+    return jax.jit(both)(case.variables)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_contributions_sum_to_the_logits(name):
+    make, settings = CASES[name]
+    logits, parts = logits_and_parts(make(settings))
+    # Of the largest logit: float32 with sums over a dozen components.
+    assert float(jnp.abs(total(parts) - logits).max()) < 1e-5 * float(jnp.abs(logits).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_contributions_sum_to_the_logits_in_float64(name):
+    make, settings = CASES[name]
+    with jax.enable_x64(True):
+        logits, parts = logits_and_parts(in_float64(make(settings)))
+        assert logits.dtype == jnp.float64
+        assert float(jnp.abs(total(parts) - logits).max()) < 1e-10 * float(jnp.abs(logits).max())
+
+
+def test_components_are_those_of_the_last_stack():
+    assert set(logits_and_parts(predictor())[1]) == {
+        "encoder.layers.0.input",
+        "encoder.layers.0.attention.head_outputs",
+        "encoder.layers.0.feed_forward.output",
+        "encoder.layers.1.attention.head_outputs",
+        "encoder.layers.1.feed_forward.output",
+        "biases",
+    }
+    _, parts = logits_and_parts(encoder_decoder())
+    of_layer = [f"layers.{n}.{each}.head_outputs" for n in range(2) for each in ("attention", "cross_attention")]
+    of_layer += ["layers.0.input", "layers.0.feed_forward.output", "layers.1.feed_forward.output"]
+    assert set(parts) == {"biases", *(f"decoder.{name}" for name in of_layer)}
+    assert parts["decoder.layers.1.cross_attention.head_outputs"].shape == (3, 2, 5, 13)
+
+
+def test_a_head_of_a_pre_norm_translator_is_what_the_formula_says():
+    # logits = ((x - mean x) · scale · γ + β) E^T, of which head h writes head_h W_O[h] into x.
+    case = encoder_decoder(SETTINGS["pre_norm"])
+    name = "decoder.layers.0.cross_attention.head_outputs"
+    _, parts = logits_and_parts(case)
+    _, seen = capture(case.model, case.variables, *case.inputs, names=[name, "decoder.norm.scale"])
+    params = case.variables["params"]
+    output_kernel = params["decoder"]["layers_0"]["cross_attn"]["output_proj"]["kernel"]
+    written = np.asarray(seen[name], np.float64)[:, 1] @ np.asarray(output_kernel, np.float64)[4:8]  # head 1 of width 4
+    normed = (written - written.mean(-1, keepdims=True)) * np.asarray(seen["decoder.norm.scale"])
+    expected = normed * params["decoder"]["norm"]["scale"] @ params["source_embedding"]["embedding"].T
+    # A float32 sum of 12 numbers of about 1.
+    np.testing.assert_allclose(parts[name][1], expected, atol=1e-5)
+
+
+def test_a_difference_of_logits_is_split_as_well():
+    case = predictor()
+    of = lambda logits: logits[:, 3, 1] - logits[:, 3, 4]  # noqa: E731
+    _, whole = logits_and_parts(case)
+    parts = jax.jit(lambda variables: attribute_logits(case.model, variables, *case.inputs, of=of))(case.variables)
+    assert parts["biases"].shape == (2,)
+    np.testing.assert_allclose(parts["biases"], of(whole["biases"]), atol=1e-5)
+    np.testing.assert_allclose(total(parts), of(total(whole)), atol=1e-5)
+
+
+def test_a_model_without_blocks_has_no_stream_to_split():
+    model = MultiheadAttention(12, 3)
+    x = jnp.ones((2, 7, 12))
+    case = Case(model, model.init(jax.random.key(0), x), (x,))
+    with pytest.raises(InputError, match="the model has no blocks"):
+        attribute_logits(case.model, case.variables, *case.inputs)

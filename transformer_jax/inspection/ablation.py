@@ -1,0 +1,153 @@
+"""What a model loses without each of its heads (Michel et al. 2019)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
+from transformer_jax.errors import InputError
+from transformer_jax.inspection.heads import OUTPUTS, HeadTable, attentions, by_kind
+from transformer_jax.inspection.inspected_call import activations, inspected, model_call
+from transformer_jax.inspection.one_by_one import Chosen, one_by_one
+from transformer_jax.inspection.patches import Patch, mean, zero
+from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.metrics import weighted_sums
+from transformer_jax.trees import Arrays, Params, Variables
+
+Means = Mapping[str, Float[ArrayLike, "H 1 d"]]  # by the name of an attention's `head_outputs`
+
+
+class Ablation(NamedTuple):
+    """A metric of a whole model, and without each head."""
+
+    whole: float
+    without: dict[str, Float[np.ndarray, "L H"]]  # by kind: `encoder`, `decoder`, `cross`
+
+
+def ablate_heads(
+    model: nn.Module,
+    variables: Variables,
+    *inputs: Any,
+    metric: Callable[[Any], Array],
+    means: Means | None = None,
+    **kwargs: Any,
+) -> HeadTable:
+    """A metric of the output with each head ablated, one at a time (Michel et al. 2019, section 3.2).
+
+    A pure function, for `jax.jit`.
+
+    Args:
+        model: as in `transformer_jax.capture`.
+        variables: likewise.
+        *inputs: likewise.
+        metric: of the model's output, an array of any shape.
+        means: put these in the place of the head's outputs, as `mean_head_outputs` gives them; None for zeros.
+        **kwargs: as in `capture`.
+
+    Returns:
+        By kind of attention (`encoder`, `decoder`, `cross`) the metric `[L, H, ...]`.
+
+    Raises:
+        InputError: the model has no attention, `means` lacks one, or does not broadcast to its `[B, H, T, d]`.
+    """
+    call = model_call(model, variables, inputs, kwargs)
+    return _table(call, metric, means)
+
+
+def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: Any, **kwargs: Any) -> dict[str, Array]:
+    """Mean output `[H, 1, d]` of each head over all rows and positions, padding too: for mean ablation.
+
+    Raises:
+        InputError: the model has no attention.
+    """
+    _, outputs = inspected(model_call(model, variables, inputs, kwargs), [f"*{OUTPUTS}"])
+    return {name: output.mean((0, 2), keepdims=True)[0] for name, output in outputs.items()}
+
+
+def ablation_table(
+    trainer: Evaluator, loader: Iterable[Samples] | None = None, *, metric: str = "accuracy", by: str = "zero"
+) -> Ablation:
+    """A metric of a trained task over a data set with each head ablated, one at a time (Michel et al. 2019).
+
+    Args:
+        trainer: trained, or from `load_run`.
+        loader: of batches; None for the task's own test set.
+        metric: one that the task's `loss_function` gives, or `loss`.
+        by: what takes the place of a head's outputs: zeros, or their mean over the rows and positions of the data set.
+
+    Returns:
+        The metric of the whole model, and of each kind of attention `[L, H]` without the head.
+
+    Raises:
+        InputError: there are no parameters, no such metric, no batch, or `by` is something else.
+    """
+    if by not in ("zero", "mean"):
+        raise InputError(f"by is {by!r}; it must be 'zero' or 'mean'")
+    constants = trainer.constants
+    if loader is None:
+        data = type(trainer).load_data(trainer.config)
+        loader, constants = data.test_loader, data.constants
+    batches = [_padded(trainer, samples) for samples in loader]
+    if not batches:
+        raise InputError("the loader gives no batch; an ablation needs at least one")
+    means = _means(trainer, batches, constants) if by == "mean" else None
+
+    def sums(params: Params, constants: Arrays, batch: Batch, means: Means | None) -> tuple[Array, HeadTable]:
+        def call() -> Array:
+            elements = trainer.batch_loss(params, batch, constants, None, train=False)
+            if metric not in elements:
+                raise InputError(f"metric is {metric!r}; it must be one of {', '.join(elements)}")
+            return jnp.stack([jnp.asarray(part, jnp.float32) for part in weighted_sums(elements, batch.valid)[metric]])
+
+        return call(), _table(call, lambda pair: pair, means)
+
+    compiled = jax.jit(sums)
+    parts = [compiled(trainer.params, constants, batch, means) for batch in batches]
+    whole, without = jax.tree.map(lambda *each: np.sum(each, axis=0, dtype=np.float64), *jax.device_get(parts))
+    return Ablation(float(whole[0] / whole[1]), {kind: pair[..., 0] / pair[..., 1] for kind, pair in without.items()})
+
+
+def _table(call: Callable[[], Any], metric: Callable[[Any], Array], means: Means | None) -> HeadTable:
+    found = attentions(call)
+    names = [attention.head_outputs for attention in found]
+    if missing := [name for name in names if means is not None and name not in means]:
+        raise InputError(f"means lacks {missing[0]}; it must have the mean output of every attention's heads")
+
+    def ablated(name: str, chosen: Chosen) -> Patch:
+        heads = chosen["heads"]
+        return zero(heads) if means is None else mean(means[name], heads)
+
+    def run(patches: Mapping[str, Patch]) -> Array:
+        return metric(inspected(call, patches=patches)[0])
+
+    return by_kind(found, one_by_one(activations(call, f"*{OUTPUTS}"), ["heads"], ablated, run))
+
+
+def _padded(trainer: Evaluator, samples: Samples) -> Batch:
+    """A batch of the one size that is compiled."""
+    return pad_batch(samples, max(trainer.config.batch_size, num_rows(samples)))
+
+
+def _means(trainer: Evaluator, batches: list[Batch], constants: Arrays) -> dict[str, Array]:
+    """Mean output of each head over the valid rows and all positions of a data set."""
+
+    def of_batch(params: Params, constants: Arrays, batch: Batch) -> dict[str, tuple[Array, Array]]:
+        call = lambda: trainer.batch_loss(params, batch, constants, None, train=False)  # noqa: E731
+        rows = jnp.asarray(batch.valid, jnp.float32)
+        _, outputs = inspected(call, [f"*{OUTPUTS}"])
+        return {
+            name: (jnp.einsum("b,bhtd->hd", rows, output)[:, None], rows.sum() * output.shape[2])
+            for name, output in outputs.items()
+        }
+
+    compiled = jax.jit(of_batch)
+    parts = [compiled(trainer.params, constants, batch) for batch in batches]
+    totals: dict[str, Any] = jax.tree.map(lambda *each: sum(each), *parts)
+    return {name: total / weight for name, (total, weight) in totals.items()}

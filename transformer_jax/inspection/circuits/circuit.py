@@ -1,0 +1,135 @@
+"""A model whose circuit is known: which heads do the work, what they read, and which of them read each other."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from transformer_jax.errors import InputError
+from transformer_jax.inspection.circuits.program import Place, Tokens, Weights
+from transformer_jax.inspection.circuits.sampling import Draw
+from transformer_jax.nn.checks import check_token_ids
+from transformer_jax.nn.position_masks import Causal
+from transformer_jax.nn.predictor import TransformerPredictor
+
+BEGIN = "BOS"  # the first token of a program that needs a place for queries which select nothing
+Role = Literal["works", "writes nothing", "writes where nothing reads"]
+Composition = Literal["query", "key", "value"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CircuitHead:
+    """One head of a known circuit."""
+
+    layer: int
+    head: int
+    role: Role  # anything but `works` is idle
+    does: str  # in words
+    # Of tokens [B, T] the weights [B, T, T] that a working head should have; a row of zeros where nothing uses them.
+    attention: Callable[[Tokens], Weights] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Edge:
+    """A head that reads what an earlier one wrote, for its queries, keys or values (Elhage et al. 2021)."""
+
+    source: Place
+    target: Place
+    reads: Composition
+    through: tuple[int, ...] = ()  # layers whose feed-forward stands between the two
+
+
+@dataclasses.dataclass(frozen=True)
+class CircuitTask:
+    """What a circuit computes: one class for each token."""
+
+    name: str
+    vocabulary: tuple[str, ...]  # `BOS` is the first, where sequences begin with it
+    classes: tuple[str, ...]
+    min_length: int  # positions, with `BOS`
+    max_length: int
+    is_causal: bool
+    answers: Callable[[Tokens], Tokens]  # the program itself, in NumPy
+    draw: Draw
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Circuit:
+    """A model whose weights were written for a task, with decoys: heads and hidden units that do nothing for it.
+
+    Idle heads attend sharply; one in each layer of a working head attends exactly as that one does. What they write is
+    nothing, or goes where nothing reads it. A method that judges heads by their attention maps alone is fooled.
+
+    Every working head carries something that depends on the tokens, so that exchanging its activations between two
+    inputs of one length can show its work.
+    """
+
+    task: CircuitTask
+    model: TransformerPredictor
+    variables: Mapping[str, Any]
+    heads: tuple[CircuitHead, ...]  # all L · H of them
+    edges: tuple[Edge, ...]
+    working_units: Bool[np.ndarray, "L F"]  # hidden units of the feed-forwards that do something
+
+    @property
+    def working_heads(self) -> Bool[np.ndarray, "L H"]:
+        """Which heads do the work."""
+        works = np.zeros((self.model.num_layers, self.model.num_heads), bool)
+        for head in self.heads:
+            works[head.layer, head.head] = head.role == "works"
+        return works
+
+    def draw(self, rng: np.random.Generator, num_sequences: int, length: int | None = None) -> Tokens:
+        """Draw tokens `[B, T]`, `BOS` first where the task has it; `length` None for the greatest.
+
+        Raises:
+            InputError: the model has no sequences of that length.
+        """
+        length = self.task.max_length if length is None else length
+        self._check_length("length", length)
+        return self.task.draw(rng, num_sequences, length)
+
+    def inputs(self, tokens: Int[np.ndarray, "B T"]) -> tuple[Any, ...]:
+        """The model's inputs: one-hot features `[B, T, V]`, and the mask of a causal task.
+
+        Raises:
+            InputError: a token outside the vocabulary, a length that the model has not, or no `BOS` at the beginning.
+        """
+        vocabulary = self.task.vocabulary
+        check_token_ids("tokens", tokens, len(vocabulary))
+        self._check_length("tokens.shape[1]", tokens.shape[1])
+        is_begin = np.zeros(tokens.shape, bool)
+        is_begin[:, 0] = True
+        if vocabulary[0] == BEGIN and ((tokens == 0) != is_begin).any():
+            raise InputError(f"tokens is {tokens}; {BEGIN}, token 0, must be the first of each row and no other")
+        features = np.eye(len(vocabulary), dtype=np.float32)[tokens]
+        return (features, Causal()) if self.task.is_causal else (features,)
+
+    def answers(self, tokens: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "B T"]:
+        """The right classes, by the program in NumPy."""
+        return self.task.answers(tokens)
+
+    def logits(
+        self, tokens: Int[np.ndarray, "B T"], variables: Mapping[str, Any] | None = None
+    ) -> Float[np.ndarray, "B T C"]:
+        """The model's logits, of its own variables or of changed ones."""
+        return np.asarray(_run(self.model, self.variables if variables is None else variables, self.inputs(tokens)))
+
+    def accuracy(self, tokens: Int[np.ndarray, "B T"], variables: Mapping[str, Any] | None = None) -> float:
+        """The share of right answers."""
+        return float((self.logits(tokens, variables).argmax(-1) == self.answers(tokens)).mean())
+
+    def _check_length(self, name: str, length: int) -> None:
+        if not self.task.min_length <= length <= self.task.max_length:
+            raise InputError(
+                f"{name} is {length}; it must be {self.task.min_length} … {self.task.max_length} for {self.task.name}"
+            )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run(model: TransformerPredictor, variables: Mapping[str, Any], inputs: tuple[Any, ...]) -> Any:
+    return model.apply(variables, *inputs)

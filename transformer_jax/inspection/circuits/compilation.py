@@ -1,0 +1,154 @@
+"""From a program to the weights of a `TransformerPredictor`."""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from transformer_jax.errors import check_whole
+from transformer_jax.inspection.circuits.circuit import Circuit, CircuitHead, CircuitTask, Edge, Role
+from transformer_jax.inspection.circuits.decoys import add_idle_heads, add_idle_units
+from transformer_jax.inspection.circuits.no_norm import NoNorm
+from transformer_jax.inspection.circuits.program import Attend, Matrix, Place, Program, Units
+from transformer_jax.nn.block_settings import BlockSettings
+from transformer_jax.nn.position_kinds import LearnedPositions
+from transformer_jax.nn.predictor import TransformerPredictor
+
+Flat = dict[str, np.ndarray]  # parameters in float64, by path
+READERS = ("query_proj", "key_proj", "value_proj", "expand", "output_hidden")  # of the residual stream
+WRITERS = ("input_layer", "output_proj", "contract")
+
+
+def compile_circuit(program: Program, task: CircuitTask, edges: tuple[Edge, ...], seed: int | None) -> Circuit:
+    """Write a program's weights, with decoys in all heads and hidden units that it does not use.
+
+    Args:
+        program: is completed with the decoys.
+        task: what it computes.
+        edges: which heads read what another one wrote.
+        seed: of a random rotation of the residual stream, and of the decoys; None for no rotation.
+
+    Raises:
+        InputError: `seed` is no whole number of at least 0.
+    """
+    if seed is not None:
+        check_whole("seed", seed, 0, "; None for no rotation")
+    rng = np.random.default_rng(0 if seed is None else seed)
+    working = dict(program.heads)
+    add_idle_heads(program, rng)
+    model = _model(program, task)
+    add_idle_units(program, rng, 2 * model.model_dim)
+    params = _empty(model, len(task.vocabulary))
+    _write(program, params)
+    if seed is not None:
+        _rotate(params, np.linalg.qr(rng.normal(size=(model.model_dim, model.model_dim)))[0])
+    variables = {"params": unflatten_dict({path: leaf.astype(np.float32) for path, leaf in params.items()}, sep="/")}
+    heads = tuple(_described(place, head, place in working) for place, head in sorted(program.heads.items()))
+    units = [np.concatenate([np.full(len(part.bias), not part.is_idle) for part in parts]) for parts in program.units]
+    return Circuit(task, model, variables, heads, edges, np.stack(units))
+
+
+def _described(place: Place, head: Attend, works: bool) -> CircuitHead:
+    idle: Role = "writes nothing" if head.writes_nothing else "writes where nothing reads"
+    return CircuitHead(*place, "works" if works else idle, head.does, head.attention)
+
+
+def _model(program: Program, task: CircuitTask) -> TransformerPredictor:
+    """The narrowest model that has room for the subspaces, for each head and for the hidden units."""
+    num_heads = program.num_heads
+    widths = [math.ceil(program.width / num_heads)]
+    for head in program.heads.values():
+        for matrices in (head.scores, head.moves):
+            widths.append(sum(_factors(matrix)[0].shape[1] for matrix in matrices.values()))
+    num_units = max(sum(len(units.bias) for units in of_layer) for of_layer in program.units)
+    widths.append(math.ceil(num_units / (2 * num_heads)))
+    settings = BlockSettings(norm=NoNorm, norm_first=True, positions=LearnedPositions())
+    return TransformerPredictor(
+        num_heads * max(widths),
+        len(task.classes),
+        num_heads,
+        program.num_layers,
+        settings=settings,
+        max_len=task.max_length,
+    )
+
+
+def _empty(model: TransformerPredictor, num_tokens: int) -> Flat:
+    features = jax.ShapeDtypeStruct((1, model.max_len, num_tokens), np.float32)
+    shapes: Any = jax.eval_shape(model.init, jax.random.key(0), features)
+    return {path: np.zeros(leaf.shape) for path, leaf in flatten_dict(shapes["params"], sep="/").items()}
+
+
+def _write(program: Program, params: Flat) -> None:
+    tokens, position = program.tokens, program.position
+    params["input_layer/kernel"][:, tokens.part] = np.eye(tokens.width)
+    params["positional_encoding/embedding"][:, position.part] = np.eye(position.width)
+    for (layer, number), head in program.heads.items():
+        _write_head(params, f"encoder/layers_{layer}/self_attn", number, program.num_heads, head)
+    for layer, of_layer in enumerate(program.units):
+        first = 0
+        for units in of_layer:
+            _write_units(params, f"encoder/layers_{layer}/feed_forward", first, units)
+            first += len(units.bias)
+    for read_out in program.read_outs:
+        hidden = slice(0, len(read_out.classes))
+        for space, matrix in read_out.reads.items():
+            params["output_hidden/kernel"][space.part, hidden] = matrix
+        params["output_layer/kernel"][hidden] = read_out.classes
+        params["output_layer/bias"][:] = read_out.bias
+
+
+def _write_head(params: Flat, path: str, number: int, num_heads: int, head: Attend) -> None:
+    """The head's columns of the projections to queries, keys and values, and its rows of the output projection."""
+    kernels = {name: params[f"{path}/{name}_proj/kernel"] for name in ("query", "key", "value", "output")}
+    d = kernels["query"].shape[1] // num_heads
+    first = number * d
+    for (asking, asked), matrix in head.scores.items():
+        of_query, of_key = _factors(matrix)
+        of_query = of_query * math.sqrt(d)  # by which attention divides
+        columns = slice(first, first + of_key.shape[1])
+        if asking is None:
+            params[f"{path}/query_proj/bias"][columns] = of_query[0]
+        else:
+            kernels["query"][asking.part, columns] = of_query
+        kernels["key"][asked.part, columns] = of_key
+        first = columns.stop
+    first = number * d
+    for (source, target), matrix in head.moves.items():
+        of_value, of_output = _factors(matrix)
+        columns = slice(first, first + of_value.shape[1])
+        kernels["value"][source.part, columns] = of_value
+        if not head.writes_nothing:
+            kernels["output"][columns, target.part] = of_output.T
+        first = columns.stop
+
+
+def _write_units(params: Flat, path: str, first: int, units: Units) -> None:
+    hidden = slice(first, first + len(units.bias))
+    params[f"{path}/expand/bias"][hidden] = units.bias
+    for space, matrix in units.reads.items():
+        params[f"{path}/expand/kernel"][space.part, hidden] = matrix
+    for space, matrix in units.writes.items():
+        params[f"{path}/contract/kernel"][hidden, space.part] = matrix
+    for space, vector in units.offset.items():
+        params[f"{path}/contract/bias"][space.part] += vector
+
+
+def _factors(matrix: Matrix) -> tuple[Matrix, Matrix]:
+    """A and B with A Bᵀ = the matrix, as narrow as its rows or its columns that are not zero."""
+    rows, columns = (np.flatnonzero(matrix.any(axis)) for axis in (1, 0))
+    if len(columns) <= len(rows):
+        return matrix[:, columns], np.eye(matrix.shape[1])[:, columns]
+    return np.eye(matrix.shape[0])[:, rows], matrix[rows].T
+
+
+def _rotate(params: Flat, rotation: Matrix) -> None:
+    """Turn the residual stream: x becomes `x · rotation`, and everything that reads or writes it follows."""
+    for path, leaf in params.items():
+        *_, module, name = path.split("/")
+        if module in READERS and name == "kernel":
+            params[path] = rotation.T @ leaf
+        elif module in WRITERS or name == "embedding":
+            params[path] = leaf @ rotation

@@ -1,0 +1,170 @@
+"""Small programs over sequences, in the steps that a Transformer's weights can carry out.
+
+The residual stream is cut into named subspaces. A head selects keys and moves what it reads there from one subspace to
+another; a feed-forward looks numbers up in tables. The steps are those of RASP, select, aggregate and element-wise
+functions (Weiss et al. 2021, "Thinking like Transformers"); that they can be compiled to weights is from Tracr (Lindner
+et al. 2023). `transformer_jax.inspection.circuits.compilation` writes the weights.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+# Nats between the logits of a key that is selected and of one that is not. All keys that are not selected get less
+# than S · e^-20 = S · 2e-9 of the weight together, which is below float32's rounding for the lengths here.
+SHARPNESS = 20.0
+LOGIT = 10.0  # of the right class; the others have 0 where an answer is copied
+
+Tokens = Int[np.ndarray, "B T"]
+Weights = Float[np.ndarray, "B T T"]
+Matrix = Float[np.ndarray, "_ _"]
+Vector = Float[np.ndarray, "_"]
+Place = tuple[int, int]  # layer and head
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """A named subspace of the residual stream: `width` coordinates from `start`, before any rotation."""
+
+    name: str
+    start: int
+    width: int
+
+    @property
+    def part(self) -> slice:
+        """Its coordinates."""
+        return slice(self.start, self.start + self.width)
+
+
+# The logit of a key is the sum of `x_query[a] · matrix · x_key[b]` over the pairs (a, b); None for a constant 1.
+Scores = Mapping[tuple[Space | None, Space], Matrix]
+# What a head adds to `b` is the weighted mean of `x_key[a] · matrix`, for each pair (a, b).
+Moves = Mapping[tuple[Space, Space], Matrix]
+
+
+@dataclasses.dataclass(frozen=True)
+class Attend:
+    """One head: which keys it selects, what it moves, and what that is for."""
+
+    scores: Scores
+    moves: Moves
+    does: str  # in words
+    attention: Callable[[Tokens], Weights] | None = None  # expected weights; None for a head that is idle
+    writes_nothing: bool = False  # leave its output projection at zero
+
+
+@dataclasses.dataclass(frozen=True)
+class Units:
+    """Hidden units of a feed-forward: `relu(x · reads + bias) · writes + offset`."""
+
+    reads: Mapping[Space, Matrix]  # [width, units]
+    bias: Vector  # [units]
+    writes: Mapping[Space, Matrix]  # [units, width]
+    offset: Mapping[Space, Vector] = dataclasses.field(default_factory=dict)  # [width]
+    is_idle: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadOut:
+    """The output network: `relu(x · reads) · classes + bias`."""
+
+    reads: Mapping[Space, Matrix]  # [width, hidden]
+    classes: Matrix  # [hidden, C]
+    bias: Vector  # [C]
+
+
+def shared(seen: Bool[np.ndarray, "B T T"]) -> Weights:
+    """Weights of queries that attend alike to all keys that they see, at least one."""
+    weights: Weights = seen / seen.sum(-1, keepdims=True)
+    return weights
+
+
+class Program:
+    """A program to compile. Tokens come as one-hot vectors in `tokens`, positions in `position`.
+
+    Args:
+        num_tokens: size of the vocabulary.
+        max_length: number of positions.
+        num_layers: L.
+        num_heads: H.
+    """
+
+    def __init__(self, num_tokens: int, max_length: int, num_layers: int, num_heads: int) -> None:
+        self.num_layers, self.num_heads = num_layers, num_heads
+        self.spaces: list[Space] = []
+        self.heads: dict[Place, Attend] = {}
+        self.units: list[list[Units]] = [[] for _ in range(num_layers)]
+        self.read_outs: list[ReadOut] = []
+        self.tokens = self.space("tokens", num_tokens)
+        self.position = self.space("position", max_length)
+        self.unused = self.space("unused", 3)  # idle heads and units write there
+
+    @property
+    def width(self) -> int:
+        """Coordinates of all subspaces together."""
+        return sum(space.width for space in self.spaces)
+
+    def space(self, name: str, width: int) -> Space:
+        """A new subspace."""
+        space = Space(name, self.width, width)
+        self.spaces.append(space)
+        return space
+
+    def attend(
+        self,
+        place: Place,
+        scores: Scores,
+        moves: Moves,
+        *,
+        does: str,
+        attention: Callable[[Tokens], Weights],
+    ) -> None:
+        """Let a head select and move.
+
+        Args:
+            place: layer and head.
+            scores: of each pair of a query's and a key's subspace the matrix of logits, in nats.
+            moves: of each pair of subspaces the matrix from the one read to the one written.
+            does: what the head does, in words.
+            attention: the weights `[B, T, T]` that it should have for tokens `[B, T]`.
+        """
+        self.heads[place] = Attend(scores, moves, does, attention)
+
+    def table(self, layer: int, source: Space, points: Vector, rows: Matrix, target: Space) -> None:
+        """Let a feed-forward look a number up: at `points[k]` it adds `rows[k]`.
+
+        Between two points it is linear, and outside of them constant: one hidden unit for each point.
+
+        Args:
+            layer: whose feed-forward.
+            source: subspace of width 1 with the number.
+            points: increasing.
+            rows: `[points, width]`.
+            target: where the row is added.
+        """
+        slopes = np.diff(rows, axis=0) / np.diff(points)[:, None]
+        none = np.zeros((1, target.width))
+        changes = np.diff(np.concatenate([none, slopes, none]), axis=0)  # of the slope, at each point
+        ones = np.ones((1, len(points)))
+        self.units[layer].append(Units({source: ones}, -points, {target: changes}, {target: rows[0]}))
+
+    def both(self, layer: int, reads: Mapping[Space, Matrix], target: Space) -> None:
+        """Let a feed-forward add 1 to a number for each unit of which two things are true, each read as 0 or 1.
+
+        Args:
+            layer: whose feed-forward.
+            reads: `[width, units]`, of each subspace the coordinate that a unit reads.
+            target: subspace of width 1.
+        """
+        num_units = next(iter(reads.values())).shape[1]
+        self.units[layer].append(Units(reads, -np.ones(num_units), {target: np.ones((num_units, 1))}))
+
+    def read_out(self, reads: Mapping[Space, Matrix], classes: Matrix, bias: Vector) -> None:
+        """Let the output network read what is not negative: the logits are `x · reads · classes + bias`."""
+        self.read_outs.append(ReadOut(reads, classes, bias))
+
+    def copy_out(self, answer: Space) -> None:
+        """Let the output network give `LOGIT` to the class whose coordinate of `answer` is 1."""
+        self.read_out({answer: np.eye(answer.width)}, LOGIT * np.eye(answer.width), np.zeros(answer.width))

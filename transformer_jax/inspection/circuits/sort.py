@@ -1,0 +1,75 @@
+"""Numbers in order, by two heads of which the second reads what the first one found."""
+
+import numpy as np
+
+from transformer_jax.errors import check_sizes
+from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Edge
+from transformer_jax.inspection.circuits.compilation import compile_circuit
+from transformer_jax.inspection.circuits.program import SHARPNESS, Program, Tokens, Weights, shared
+from transformer_jax.inspection.circuits.sampling import draw_after_begin
+
+
+def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None = None) -> Circuit:
+    """Write a model that sorts the numbers behind `BOS` (Weiss et al. 2021).
+
+    Layer 0, head 2: a number attends to all smaller ones and to `BOS`, whose part is then 1 / (rank + 1); the
+    feed-forward of the layer looks the rank up. Layer 1, head 0: position i attends to the numbers with the greatest
+    rank up to i - 1, and copies them: equal numbers have the same rank. Its keys read what the first head wrote. The
+    rest is idle.
+
+    Args:
+        max_length: most positions, with `BOS`.
+        num_numbers: the numbers are 0 … `num_numbers` - 1.
+        seed: of a random rotation of the residual stream and of the decoys; None for no rotation.
+
+    Raises:
+        InputError: `max_length` is below 2, `num_numbers` below 1, or `seed` is no whole number of at least 0.
+    """
+    check_sizes(2, max_length=max_length)
+    check_sizes(num_numbers=num_numbers)
+    program = Program(1 + num_numbers, max_length, num_layers=2, num_heads=3)
+    share, rank = program.space("share", 1), program.space("rank", max_length - 1)
+    answer = program.space("answer", 1 + num_numbers)
+    smaller = np.tri(1 + num_numbers, k=-1)
+    smaller[0, 0] = 1  # BOS, token 0, sees itself
+    program.attend(
+        (0, 2),
+        {(program.tokens, program.tokens): SHARPNESS * smaller},
+        {(program.tokens, share): np.eye(1 + num_numbers, 1)},
+        does=f"attends to {BEGIN} and to all smaller numbers: the weight of {BEGIN} is 1 / (rank + 1)",
+        attention=_smaller_ones,
+    )
+    ranks = np.arange(max_length - 1)[::-1]
+    program.table(0, share, 1 / (ranks + 1), np.eye(max_length - 1)[ranks], rank)
+    at, of = np.arange(max_length)[:, None], np.arange(max_length - 1)
+    greatest = np.where(of < at, of, -1) * (at > 0)
+    begin = np.zeros((max_length, 1 + num_numbers))
+    begin[:, 0] = -1  # BOS has the rank 0 too; it is for position 0 alone
+    begin[0, 0] = 1
+    program.attend(
+        (1, 0),
+        {(program.position, rank): SHARPNESS * greatest, (program.position, program.tokens): SHARPNESS * begin},
+        {(program.tokens, answer): np.eye(1 + num_numbers)},
+        does="attends from position i to the numbers with the greatest rank up to i - 1 and copies them",
+        attention=_those_in_place,
+    )
+    program.copy_out(answer)
+    vocabulary = (BEGIN, *(str(number) for number in range(num_numbers)))
+    draw = draw_after_begin(num_numbers)
+    task = CircuitTask("sort", vocabulary, vocabulary, 2, max_length, False, _answers, draw)
+    return compile_circuit(program, task, (Edge((0, 2), (1, 0), "key", (0,)),), seed)
+
+
+def _smaller_ones(tokens: Tokens) -> Weights:
+    seen = tokens[:, None, :] < tokens[:, :, None]
+    seen[:, 0, 0] = True
+    return shared(seen)
+
+
+def _those_in_place(tokens: Tokens) -> Weights:
+    seen = tokens[:, None, :] == _answers(tokens)[:, :, None]
+    return shared(seen)
+
+
+def _answers(tokens: Tokens) -> Tokens:
+    return np.sort(tokens)  # BOS, token 0, stays the first

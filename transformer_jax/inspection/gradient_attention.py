@@ -1,0 +1,48 @@
+"""Gradient × attention: which weights a number depends on (Barkan et al. 2021, Chefer et al. 2021)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from transformer_jax.inspection.heads import attentions
+from transformer_jax.inspection.inspected_call import inspected, model_call
+from transformer_jax.trees import Variables
+
+
+def gradient_attention(
+    model: nn.Module, variables: Variables, *inputs: Any, metric: Callable[[Any], Array], **kwargs: Any
+) -> dict[str, Float[Array, "B H T S"]]:
+    """Attention weights times the gradient of a number with respect to them.
+
+    `A ⊙ ∂m/∂A`: to first order, how much the number falls where the weight is taken away and the others stay as they
+    are. The mean of its positive part over the heads is Ā of Chefer et al. 2021 (equation 5); Barkan et al. 2021
+    (Grad-SAM) take the positive part of the gradient. A pure function, for `jax.jit`.
+
+    Args:
+        model: as in `transformer_jax.capture`.
+        variables: likewise.
+        *inputs: likewise.
+        metric: of the model's output, one number; with a sum over rows each row has its own gradient.
+        **kwargs: as in `capture`.
+
+    Returns:
+        By the name of each attention's weights `[B, H, T, S]`, with the sign of the gradient.
+
+    Raises:
+        InputError: the model has no attention.
+    """
+    call = model_call(model, variables, inputs, kwargs)
+    names = [attention.named("weights") for attention in attentions(call)]
+    _, weights = inspected(call, names)
+
+    def number(added: dict[str, Array]) -> Array:
+        moved = {name: lambda weights, name=name: weights + added[name] for name in names}
+        return metric(inspected(call, patches=moved)[0])
+
+    gradients = jax.grad(number)(jax.tree.map(jnp.zeros_like, weights))
+    return {name: weights[name] * gradients[name] for name in names}
