@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import re
+from pathlib import Path
 
 import flax.linen as nn
 import jax
@@ -14,6 +15,8 @@ from inspection_pages import head_button, opened, shown_map, value
 from tensorboard_pages import CHROMIUM
 
 from transformer_jax import (
+    AnomalyTrainer,
+    Cifar100Config,
     InputError,
     InspectedExample,
     ReverseConfig,
@@ -28,6 +31,7 @@ from transformer_jax.inspection.page.neighbours import neighbours
 from transformer_jax.inspection.page.page import inspect
 from transformer_jax.inspection.page.passes import InspectedPasses
 from transformer_jax.inspection.page.stored_maps import stored_maps
+from transformer_jax.tasks.anomaly.examples import read_images
 from transformer_jax.training.inspected_example import answer_by_position, numbers_in
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (on Debian: apt-get install chromium)")
@@ -149,6 +153,17 @@ def test_images_in_files_are_digits_whether_ink_is_dark_or_light(tmp_path):
     assert example.answer(trainer.forward(example.inputs)[0]).text == "image 1"  # a one among zeros
 
 
+def test_images_of_colours_are_resized_and_never_inverted(tmp_path):
+    from PIL import Image
+
+    for name, colour in (("light.png", (250, 240, 230)), ("dark.png", (10, 20, 30))):
+        Image.new("RGB", (37, 53), colour).save(tmp_path / name)
+    pixels = read_images([str(tmp_path / "light.png"), str(tmp_path / "dark.png")], (32, 32, 3))
+    assert (pixels.shape, pixels.dtype) == ((2, 32, 32, 3), np.uint8)
+    assert np.unique(pixels[0].reshape(-1, 3), axis=0).tolist() == [[250, 240, 230]]
+    assert np.unique(pixels[1].reshape(-1, 3), axis=0).tolist() == [[10, 20, 30]]
+
+
 @pytest.mark.slow
 def test_texts_have_the_translation_that_predict_gives():
     trainer = load_run("dates")
@@ -258,6 +273,7 @@ def untrained() -> TrainerModule:
         (lambda: load_run("dates").test_examples([2000]), "example 2000 is not there.* has 0 … 1999"),
         (lambda: with_params(RecurrentTrainer).inspect(np.zeros((1, 5), np.int32)), "Recurrent has no layers with att"),
         (lambda: with_params(PlainTrainer).inspect(), "PlainTrainer has no load_data, and so no examples"),
+        (lambda: AnomalyTrainer(Cifar100Config(data_dir=Path("none"))).test_examples([0]), "none holds no features of"),
         (lambda: with_params(PlainTrainer).inspect(3), "inputs is 3; it must be a batch"),
         (lambda: inspect(load_run("reverse"), []), "there must be at least one example"),
     ],
