@@ -56,7 +56,7 @@ tutorial: $(READY)
 tensorboard: $(READY)
 	$(BIN)/tensorboard --logdir checkpoints
 
-# The screenshots of TensorBoard under docs/images; needs Chromium.
+# The screenshots of TensorBoard and of the inspection page under docs/images; needs Chromium.
 screenshots: $(READY)
 	PYTHONPATH=tests $(BIN)/python docs/images/make_screenshots.py
 

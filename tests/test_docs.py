@@ -33,6 +33,7 @@ from transformer_jax import (
     load_run,
 )
 from transformer_jax.data.loader import make_loader
+from transformer_jax.inspection.__main__ import read_command as read_inspection
 from transformer_jax.runs.__main__ import main as list_runs
 from transformer_jax.tasks.experiment import TaskData
 
@@ -155,6 +156,8 @@ def refusal_of(command: str) -> str | None:
         return refusal_of(f"python {script[0]} {' '.join(given)}") if script else None
     if words[1:3] == ["-m", "transformer_jax.runs"]:
         list_runs(words[3:])
+    elif words[1:3] == ["-m", "transformer_jax.inspection"]:
+        read_inspection(words[3:])
     elif words[1] != "-m":
         with (
             mock.patch("transformer_jax.cli.run", read_alone),
@@ -222,6 +225,10 @@ def test_the_code_on_inspection_runs(root):
     assert names["table"].without["encoder"].round(4).tolist() == [[0.0995]]
     assert names["lens"].shape == (2, 100, 16, 10)
     assert names["restored"].argmax() == 15  # what stands first in the answer is last in the input
+    assert names["page"].answers[0].text == "3 9 7 9 8 5 3 5 6 2 9 5 1 4 1 3"
+    assert names["spelled"].examples[0].labels == ["d", "b", "e", "b", "f"]
+    for name in ("inspection.html", "letters.html"):
+        assert (root / name).read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 @pytest.mark.slow

@@ -133,6 +133,9 @@ from .training.callbacks import Callback as Callback
 from .training.callbacks import Evaluation as Evaluation
 from .training.callbacks import Step as Step
 from .training.compilation import prepare_jax as prepare_jax
+from .training.inspected_example import Answer as Answer
+from .training.inspected_example import AnswerPart as AnswerPart
+from .training.inspected_example import InspectedExample as InspectedExample
 from .training.schedules import cosine_warmup_schedule as cosine_warmup_schedule
 from .training.schedules import noam_schedule as noam_schedule
 from .training.schedules import warmup_then_cosine_schedule as warmup_then_cosine_schedule

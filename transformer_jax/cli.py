@@ -193,7 +193,7 @@ def _exit(error: BaseException) -> NoReturn:
     """End the process with an error's line and status."""
     end_at_signals()
     silence_background()
-    line, status = f"{Path(sys.argv[0]).name}: error: {error}", 2
+    line, status = f"{_program()}: error: {error}", 2
     if isinstance(error, FloatingPointError):
         status = 1
     elif isinstance(error, (Interrupted, Stopped)):
@@ -219,8 +219,14 @@ def _exit_without(error: JaxRuntimeError) -> NoReturn:
     )
     with contextlib.suppress(OSError):
         _flush_output()
-        os.write(2, f"{Path(sys.argv[0]).name}: error: {line}\n".encode())
+        os.write(2, f"{_program()}: error: {line}\n".encode())
     os._exit(1)
+
+
+def _program() -> str:
+    """The command's name: of a script its file, of a module what Python was given."""
+    name, spec = Path(sys.argv[0]).name, getattr(sys.modules["__main__"], "__spec__", None)
+    return f"python -m {spec.parent}" if name == "__main__.py" and spec is not None else name
 
 
 def _flush_output() -> None:

@@ -1,13 +1,15 @@
-"""Make the screenshots of TensorBoard in this directory: `make screenshots`.
+"""Make the screenshots in this directory, of TensorBoard and of `inspection.html`: `make screenshots`.
 
 Trains a sweep of three learning rates on the reverse task, which takes half a minute on two CPU cores, and opens
-TensorBoard on it in a headless Chromium. Raises a `RuntimeError` where there is none.
+TensorBoard on it in a headless Chromium; the pages of inspection are of models that ship. Raises a `RuntimeError` where
+there is no Chromium.
 """
 
 import tempfile
 from pathlib import Path
 
 from commands import start
+from inspection_pages import choose_kind, head_button, hover, opened, shown_map
 from playwright.sync_api import Page
 from tensorboard_pages import (
     CHROMIUM,
@@ -20,6 +22,9 @@ from tensorboard_pages import (
     tensorboard,
 )
 
+from transformer_jax import load_run
+from transformer_jax.inspection.page.page import inspect
+
 IMAGES = Path(__file__).resolve().parent
 RATES = "3e-3,1e-3,5e-4"
 SETTINGS = {"train-size": 12_800, "eval-every": 1, "log-every": 20}
@@ -28,9 +33,36 @@ DRAWN = 2000  # milliseconds in which a page is drawn once its values are there
 
 
 def main() -> None:
-    """Train the sweep and make one picture of each page."""
+    """Make all pictures."""
     if CHROMIUM is None:
         raise RuntimeError("there is no Chromium (on Debian: apt-get install chromium)")
+    make_inspection_pictures()
+    make_tensorboard_pictures()
+
+
+def make_inspection_pictures() -> None:
+    """One picture of a date with a head that reads its year, and one of a set of digits without a head."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "inspection.html"
+        dates, digits = load_run("dates"), load_run("digits")
+        inspect(dates, dates.read_examples(["mardi 3 janvier 2017"]), title="dates").save(file)
+        with opened(file, width=1180, height=760) as (page, *_):
+            choose_kind(page, "cross")
+            head_button(page, 1, 0).click()
+            shown_map(page, "cross", 1, 0)
+            hover(page, 9, 6, 11, 20)  # from the day's first digit to the day
+            save(page, "inspection_dates.png")
+        inspect(digits, digits.read_examples(["17"]), title="digits").save(file)
+        with opened(file, width=1180, height=760, dark=True) as (page, *_):
+            head_button(page, 1, 2).click()
+            shown_map(page, "encoder", 1, 2)
+            page.get_by_role("button", name="Zero this head").click()
+            hover(page, 2, 3, 10, 10)
+            save(page, "inspection_digits.png")
+
+
+def make_tensorboard_pictures() -> None:
+    """Train the sweep and make one picture of each page."""
     settings = [text for name, value in SETTINGS.items() for text in (f"--{name}", value)]
     num_runs = len(RATES.split(","))
     with tempfile.TemporaryDirectory() as runs:

@@ -22,6 +22,7 @@ from transformer_jax.plots import plot_attention_maps
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
+from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
@@ -162,6 +163,22 @@ class ReverseTrainer(TrainerModule):
             for index, labels in enumerate(sequences.tolist())
         ]
         return maps[0] if is_one else maps
+
+    def examples(self, inputs: ArrayLike | Sequence[Any]) -> list[InspectedExample]:
+        """One sequence `[T]` or many `[B, T]`, with their reverses.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        return [
+            InspectedExample(
+                inputs=np.array([numbers], np.int32),
+                labels=numbers,
+                title=" ".join(map(str, numbers)),
+                expected=" ".join(map(str, reversed(numbers))),
+            )
+            for numbers in self._sequences(inputs)[0].tolist()
+        ]
 
     def _sequences(self, inputs: object) -> tuple[Int[np.ndarray, "B T"], bool]:
         """The inputs as a batch, and whether they are one sequence."""

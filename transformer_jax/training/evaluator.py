@@ -1,11 +1,14 @@
 """A task with parameters: evaluates them on a data set, and gives the model's output."""
 
+import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
@@ -14,6 +17,7 @@ from transformer_jax.data.local_rows import LocalSamples, RowRange
 from transformer_jax.errors import InputError
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.hooks import Task
+from transformer_jax.training.inspected_example import InspectedExample, examples_in_batch, numbers_in
 from transformer_jax.training.metrics import Sums, means, weighted_sums
 from transformer_jax.training.parallel import create_strategy, sum_over_devices
 from transformer_jax.training.processes import whole
@@ -113,6 +117,75 @@ class Evaluator(Task):
         params = jax.device_put(self.params if params is None else params, self.strategy.first_device)
         return jax.device_get(self._forward(params, inputs, self.constants, return_attention=return_attention))
 
+    def examples(self, inputs: Any) -> list[InspectedExample]:  # Any: a task's own types
+        """Inputs as examples that can be looked into, with their labels, and the answer in words.
+
+        If not overridden, the inputs are a batch as the data set gives it; labels are its numbers if they are integers
+        `[B, T]`, and an answer is the class of the largest logit at each position.
+        """
+        return examples_in_batch(inputs, lambda rows: self.prepare(rows, self.constants))
+
+    def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
+        """Words of a command line as examples: sequences of whole numbers, if not overridden.
+
+        Raises:
+            InputError: the words are no inputs of the task's.
+        """
+        return [example for row in numbers_in(words) for example in self.examples(np.array([row], np.int32))]
+
+    def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
+        """Examples of these numbers in the task's own test set.
+
+        Raises:
+            InputError: the task has no `load_data`, or a number is not in the test set.
+        """
+        if self.test_data.constants is not None:
+            self.shared_constants = self.strategy.place(self.test_data.constants)
+        rows = [jax.tree.map(_as_row, inputs) for inputs, _ in self.test_samples(numbers)]
+        return [example for row in rows for example in self.examples(row)]
+
+    def test_samples(self, numbers: Sequence[int]) -> list[Any]:  # Any: the task's own types
+        """Samples of these numbers in the task's own test set.
+
+        Raises:
+            InputError: as `test_examples`.
+        """
+        size = len(self.test_set)
+        if outside := [number for number in numbers if not 0 <= number < size]:
+            raise InputError(f"example {outside[0]} is not there; the test set of {self.name} has 0 … {size - 1}")
+        return [self.test_set[number] for number in numbers]
+
+    @functools.cached_property
+    def test_set(self) -> Any:  # Any: the task's own data set
+        """The task's own test set."""
+        return self.test_data.test_loader.dataset
+
+    @functools.cached_property
+    def test_data(self) -> Any:  # Any: the task's `TaskData`
+        """The task's own data sets, loaded when they are first asked for.
+
+        Raises:
+            InputError: the task has no `load_data`.
+        """
+        if type(self).load_data is Evaluator.load_data:
+            raise InputError(f"{type(self).__name__} has no load_data, and so no examples of its own; give inputs")
+        return type(self).load_data(self.config)
+
+    def inspect(self, inputs: Any = None) -> Any:  # Any: a task's own types; a `Page`
+        """A page that shows what the model does with inputs: `.save("inspection.html")`; a notebook shows it itself.
+
+        Args:
+            inputs: as `examples` takes them, which is as `predict` does; None for the first examples of the test set.
+
+        Returns:
+            A `transformer_jax.inspection.page.page.Page`.
+
+        Raises:
+            InputError: there are no parameters yet, the inputs are not the task's, or the model has no attention.
+        """
+        page = import_module("transformer_jax.inspection.page.page")  # its wing lies above this one
+        return page.inspect(self, None if inputs is None else self.examples(inputs))
+
     def _local(self, loader: Iterable[Samples]) -> Iterable[Samples | LocalSamples]:
         """The batches of a loader; where several processes share them, this one's rows."""
         # One that is not ours loads whole batches.
@@ -152,3 +225,8 @@ class Evaluator(Task):
         data = type(self).load_data(self.config)
         self.shared_constants = self.strategy.place(data.constants)
         return data
+
+
+def _as_row(leaf: Any) -> np.ndarray:
+    """An array of a sample as that of a batch of one."""
+    return np.asarray(leaf)[None]

@@ -181,11 +181,15 @@ class Task:
         again, for the loss. Softmax and LayerNorm compute in float32 whatever they get.
         """
         rngs = {"dropout": key} if train and key is not None else None
-        arguments = self.model_inputs(inputs)
-        if self.config.dtype != "float32":
-            params, arguments = with_floats((params, arguments), self.config.dtype)
+        params, arguments = self.in_dtype(params, self.model_inputs(inputs))
         output = self.model.apply({"params": params}, *arguments, train=train, rngs=rngs, **options)
         return output if self.config.dtype == "float32" else with_floats(output, "float32")
+
+    def in_dtype(self, params: Params, arguments: Sequence[Any]) -> tuple[Params, Sequence[Any]]:
+        """Parameters and arguments of the model in the type in which it computes, `config.dtype`."""
+        if self.config.dtype == "float32":
+            return params, arguments
+        return with_floats((params, arguments), self.config.dtype)
 
     def initial_params(self, key: PRNGKeyArray, inputs: Inputs, constants: Arrays = None) -> Params:
         """The parameters of a new model, for inputs of a batch.

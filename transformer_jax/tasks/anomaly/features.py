@@ -30,8 +30,12 @@ class ImageFeatures(NamedTuple):
 
 def has_cifar100(data_dir: str | Path) -> bool:
     """Whether images or finished features of CIFAR-100 lie under a directory, by their names alone."""
-    finished = all((Path(data_dir) / CACHE / name).is_file() for name in FILE_NAMES)
-    return finished or has_cifar100_images(data_dir)
+    return has_features(data_dir) or has_cifar100_images(data_dir)
+
+
+def has_features(data_dir: str | Path) -> bool:
+    """Whether finished features of CIFAR-100 lie under a directory, by their names alone."""
+    return all((Path(data_dir) / CACHE / name).is_file() for name in FILE_NAMES)
 
 
 def cifar100_features(

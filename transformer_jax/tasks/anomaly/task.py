@@ -5,9 +5,10 @@ classes.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -28,7 +29,8 @@ from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
 from transformer_jax.tasks.anomaly.config import Cifar100Config as Cifar100Config
 from transformer_jax.tasks.anomaly.config import DigitsConfig as DigitsConfig
 from transformer_jax.tasks.anomaly.config import FilesConfig as FilesConfig
-from transformer_jax.tasks.anomaly.features import has_cifar100
+from transformer_jax.tasks.anomaly.examples import features_of_images, read_images, set_example
+from transformer_jax.tasks.anomaly.features import has_cifar100, has_features
 from transformer_jax.tasks.anomaly.mapped_rows import in_memory
 from transformer_jax.tasks.anomaly.report import permutation_error, predict_sets, print_mistakes, save_pictures
 from transformer_jax.tasks.anomaly.sets import AnomalySets, SetsOfRows
@@ -36,6 +38,7 @@ from transformer_jax.tasks.anomaly.tables import FeatureTable
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
+from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
@@ -136,6 +139,61 @@ class AnomalyTrainer(TrainerModule):
         labels = {"encoder": range(sets.shape[1])}
         maps = [LabelledMaps({"encoder": [layer[n] for layer in layers]}, labels, labels) for n in range(len(sets))]
         return maps[0] if is_one else maps
+
+    def examples(self, inputs: ArrayLike | Sequence[Any]) -> list[InspectedExample]:
+        """One set or a batch of sets, as `predict` takes them; images are shown where they are given.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        sets, is_one = self._sets(inputs)
+        given = np.asarray(inputs)[None] if is_one else np.asarray(inputs)
+        images = given if given.shape[2:] == self.config.image_shape else [None] * len(sets)
+        return [set_example(features, f"set {n}", images[n]) for n, features in enumerate(sets)]
+
+    def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
+        """Numbers of sets in the test set, or files of images that make one set.
+
+        Raises:
+            InputError: a number is not in the test set, or a file is no image.
+        """
+        if all(word.lstrip("-").isdecimal() for word in words):
+            return self.test_examples([int(word) for word in words])
+        images = read_images(words, self.config.image_shape)
+        title = ", ".join(Path(word).name for word in words)
+        return [set_example(features_of_images(self.config, images), title, images)]
+
+    def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
+        """Sets of these numbers in the test set, with their images.
+
+        Raises:
+            InputError: a number is not in the test set, or the data set is not at hand.
+        """
+        self.test_samples(numbers)  # checks the numbers
+        table, (sets, positions) = self.test_data.table, cast(AnomalySets, self.test_set).draw(0)
+        return [
+            set_example(
+                table.features[sets[n]],
+                f"test set {n}",
+                None if table.images is None else table.images[sets[n]],
+                int(positions[n]),
+            )
+            for n in numbers
+        ]
+
+    @functools.cached_property
+    def test_data(self) -> "AnomalyData":
+        """The task's data sets, where they are at hand.
+
+        Raises:
+            InputError: they would have to be downloaded, or their features computed, which takes hours on a CPU.
+        """
+        config = self.config
+        if isinstance(config, Cifar100Config) and config.features_dir is None and not has_features(config.data_dir):
+            raise InputError(
+                f"{config.data_dir} holds no features of CIFAR-100, which experiments/anomaly.py computes; give images"
+            )
+        return anomaly_data(config)
 
     def _sets(self, inputs: object) -> tuple[Float[np.ndarray, "B S F"], bool]:
         """The features of the sets, and whether there is one set, which is no batch."""

@@ -3,13 +3,14 @@
 # Three fields are None until `resolved` has made them the integers that the training expects.
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.config import Criterion, TrainingConfig, check_at_least, check_at_most, check_memory, setting
 from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import Transformer
-from transformer_jax.tasks.translation.dates import DATE_BYTES, load_dates, typed
-from transformer_jax.tasks.translation.padded_pairs import PairSplits
+from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
+from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair
 from transformer_jax.tasks.translation.pair_files import load_pairs
 
 PAIR_BYTES = 400  # of a date's pair in memory, a Python object
@@ -110,3 +111,7 @@ class TranslationConfig(TrainingConfig):
         if self.data is None:
             return load_dates(self.train_size, self.val_size, self.test_size, max_bytes=self.max_bytes)
         return load_pairs(self.data, val_path=self.val_data, test_path=self.test_data, max_bytes=self.max_bytes)
+
+    def test_pairs(self) -> Sequence[TextPair]:
+        """Test pairs alone: dates take no time for the others."""
+        return date_pairs("test", self.test_size) if self.data is None else self.splits().test.pairs

@@ -27,9 +27,11 @@ from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
-from transformer_jax.tasks.translation.padded_pairs import PairInputs, PairSplits
+from transformer_jax.tasks.translation.examples import is_right, translation_examples
+from transformer_jax.tasks.translation.padded_pairs import PairDataset, PairInputs, PairSplits, TextPair
 from transformer_jax.tasks.translation.pair_files import summary
 from transformer_jax.tasks.translation.report import save_attention, score
+from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.trainer import TrainerModule
@@ -120,6 +122,51 @@ class TranslationTrainer(TrainerModule):
         sources = self._sources(inputs)
         maps = [self._labelled_maps(*pair) for pair in zip(sources, self._translations(sources), strict=True)]
         return maps[0] if isinstance(inputs, str) else maps
+
+    def examples(self, inputs: str | Sequence[str]) -> list[InspectedExample]:
+        """A text, or the texts of a list, with the translations that `predict` gives.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        sources = self._sources(inputs)
+        return translation_examples(sources, self._translations(sources), _padded_length)
+
+    def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
+        """Texts, each a word of a command line.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        return self.examples(list(words))
+
+    def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
+        """Texts of these numbers in the test set, with the model's translations and the right ones.
+
+        Raises:
+            InputError: a number is not in the test set.
+        """
+        pairs = self.test_samples(numbers)
+        sources, expected = ([getattr(pair, side) for pair in pairs] for side in ("source", "target"))
+        translations = self._known_translations(PairDataset(pairs))
+        return translation_examples([*map(encode, sources)], translations, _padded_length, expected)
+
+    @functools.cached_property
+    def test_set(self) -> Sequence[TextPair]:
+        """The pairs of the test set."""
+        return self.config.test_pairs()
+
+    def _known_translations(self, pairs: PairDataset) -> list[Int[np.ndarray, " _"]]:
+        """The translations of known pairs, most of which are right: only the others are searched for."""
+        inputs, targets = pairs.__getitems__(range(len(pairs))).stacked
+        is_greedy = self.config.beam_width == 1
+        right = is_right(self.forward(inputs), targets) if is_greedy else [False] * len(pairs)
+        found = [encode(pair.target) for pair in pairs.pairs]
+        wrong = [number for number, correct in enumerate(right) if not correct]
+        searched = self._translations([encode(pairs.pairs[number].source) for number in wrong])
+        for number, translation in zip(wrong, searched, strict=True):
+            found[number] = translation
+        return found
 
     def _sources(self, inputs: object) -> list[Int[np.ndarray, " _"]]:
         """The ids of a text, or of the texts of a list."""

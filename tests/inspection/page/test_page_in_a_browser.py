@@ -1,0 +1,149 @@
+"""What a person sees who opens the page of each task: from a file, without a network."""
+
+import numpy as np
+import pytest
+from inspection_pages import choose_kind, head_button, hover, opened, parts, shown_map, value
+from playwright.sync_api import expect
+from tensorboard_pages import CHROMIUM
+
+from transformer_jax import load_run, patch
+from transformer_jax.inspection import zero
+from transformer_jax.inspection.page.page import inspect
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (on Debian: apt-get install chromium)"),
+]
+
+NUMBERS = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3])
+DATES = ["March 3, 2004", "mardi 3 janvier 2017"]
+
+
+def digits() -> np.ndarray:
+    from sklearn.datasets import load_digits
+
+    return load_digits().images[[0, 1, 10, 20, 30, 36, 48]]  # a one among zeros
+
+
+@pytest.fixture(scope="module", params=["reverse", "digits", "dates"])
+def case(request, tmp_path_factory):
+    """The trainer, the examples, the page, the example's number and maps, and a head with a cell of its map."""
+    trainer = load_run(request.param)
+    inputs, number, kind, layer, head, cell = {
+        "reverse": (NUMBERS, 0, "encoder", 0, 0, (2, 13)),
+        "digits": (digits(), 0, "encoder", 1, 2, (1, 5)),
+        "dates": (DATES, 1, "cross", 1, 0, (4, 17)),
+    }[request.param]
+    examples = trainer.examples(inputs)
+    page = inspect(trainer, examples)
+    file = tmp_path_factory.mktemp("page") / "inspection.html"
+    page.save(file)
+    labelled = trainer.attention(inputs)
+    return {
+        "trainer": trainer,
+        "example": examples[number],
+        "answer": page.answers[number],
+        "number": number,
+        "file": file,
+        "maps": (labelled[number] if isinstance(labelled, list) else labelled).maps,
+        "kind": kind,
+        "layer": layer,
+        "head": head,
+        "cell": cell,
+    }
+
+
+def is_equal(shown: str, weight: float) -> bool:
+    """To the digits that are shown; two programs round differently in the last bits of float32."""
+    *_, digits = shown.partition(".")
+    unit = 10.0 ** -len(digits.partition("e")[0]) * 10.0 ** int(shown.partition("e")[2] or 0)
+    assert len(shown.partition("e")[0].replace(".", "").lstrip("0")) >= 4 or weight < 5e-5
+    return abs(float(shown) - weight) <= 0.5 * unit + 2e-6 * max(weight, 1e-3)
+
+
+def choose_example(page, case) -> None:
+    page.get_by_label("Example").select_option(index=case["number"])
+    expect(page.locator("#given")).to_contain_text(case["example"].title)
+    choose_kind(page, case["kind"])
+
+
+def test_a_head_is_chosen_by_mouse_and_its_weights_are_those_that_numpy_says(case):
+    layer, head, (query, key) = case["layer"], case["head"], case["cell"]
+    weights = case["maps"][case["kind"]][layer][head]  # [T S]
+    with opened(case["file"]) as (page, problems, requests, _):
+        choose_example(page, case)
+        head_button(page, layer, head).click()
+        shown_map(page, case["kind"], layer, head)
+        hover(page, query, key, *weights.shape)
+        assert is_equal(value(page), weights[query, key])
+        strongest = np.unravel_index(weights.argmax(), weights.shape)
+        hover(page, *map(int, strongest), *weights.shape)
+        assert is_equal(value(page), weights.max())
+        labels = case["example"].labels_of("encoder", weights.shape[1])
+        text = page.locator("#value").inner_text()
+        assert f"→ key {strongest[1]} “{'␣' if (label := labels[strongest[1]]) == ' ' else label}”" in text
+        assert (problems, requests) == ([], [case["file"].as_uri()])
+
+
+def test_layers_heads_and_cells_are_chosen_by_keyboard(case):
+    kind, layers = case["kind"], case["maps"][case["kind"]]
+    with opened(case["file"]) as (page, problems, _, _):
+        choose_example(page, case)
+        page.locator("#kind").focus()
+        page.keyboard.press("Tab")  # to the chosen head, the only one in the order of the tabulator
+        expect(head_button(page, 0, 0)).to_be_focused()
+        for _ in range(case["layer"]):
+            page.keyboard.press("ArrowDown")
+        for _ in range(case["head"]):
+            page.keyboard.press("ArrowRight")
+        shown_map(page, kind, case["layer"], case["head"])
+        expect(head_button(page, case["layer"], case["head"])).to_have_attribute("aria-pressed", "true")
+        for _ in range(2):
+            page.keyboard.press("Tab")  # past the button that zeroes, to the map
+        expect(page.locator("#map")).to_be_focused()
+        query, key = case["cell"]
+        for name in ["Home", *["PageUp"] * 9, *["ArrowDown"] * query, *["ArrowRight"] * key]:
+            page.keyboard.press(name)
+        expect(page.locator("#value")).to_contain_text(f"query {query} ")
+        assert is_equal(value(page), layers[case["layer"]][case["head"]][query, key])
+        for name in ["End", *["PageDown"] * 9]:
+            page.keyboard.press(name)
+        assert is_equal(value(page), layers[case["layer"]][case["head"]][-1, -1])
+        assert problems == []
+
+
+def test_a_zeroed_head_gives_the_answer_that_patch_gives(case):
+    trainer, example, layer, head = case["trainer"], case["example"], case["layer"], case["head"]
+    stack = "encoder" if case["kind"] == "encoder" else "decoder"
+    attention = "cross_attention" if case["kind"] == "cross" else "attention"
+    patches = {f"{stack}.layers.{layer}.{attention}.head_outputs": zero(heads=head)}
+    arguments = trainer.model_inputs(example.inputs)
+    expected = example.answer(np.asarray(patch(trainer.model, trainer.variables, *arguments, patches=patches))[0])
+    with opened(case["file"]) as (page, problems, _, _):
+        choose_example(page, case)
+        head_button(page, layer, head).click()
+        assert [row[1] for row in parts(page)] == [part.text for part in case["answer"].parts]
+        page.get_by_role("button", name="Zero this head").press("Enter")
+        expect(page.locator("#said")).to_contain_text(f"with head {head} of {case['kind']} layer {layer} zeroed")
+        expect(page.locator("#said")).to_contain_text(expected.text)
+        for row, part in zip(parts(page), expected.parts, strict=True):
+            assert row[3] == part.text
+            # Two decimals of a per cent are shown, and two programs add in another order.
+            assert float(row[4].removesuffix(" %")) / 100 == pytest.approx(part.probability, abs=6e-5)
+        changed = page.locator("#parts tr.changed")
+        expect(changed).to_have_count(
+            sum(a.text != b.text for a, b in zip(expected.parts, case["answer"].parts, strict=True))
+        )
+        assert problems == []
+
+
+def test_a_dark_page_is_dark_and_has_no_problems(case):
+    with opened(case["file"], dark=True) as (page, problems, requests, _):
+        read = "property => getComputedStyle(document.body)[property]"
+        background, ink = (page.evaluate(read, name) for name in ("backgroundColor", "color"))
+        luminance = [sum(map(float, colour.strip("rgb()").split(","))) / 765 for colour in (background, ink)]
+        assert luminance[0] < 0.1
+        assert luminance[1] > 0.8
+        page.emulate_media(color_scheme="light")  # while it is open
+        assert page.evaluate(read, "backgroundColor") == "rgb(255, 255, 255)"
+        assert (problems, requests) == ([], [case["file"].as_uri()])

@@ -1,0 +1,79 @@
+"""The page `inspection.html` in a headless Chromium without a network, as a person uses it."""
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from playwright.sync_api import Page, expect, sync_playwright
+from tensorboard_pages import CHROMIUM, SECONDS
+
+
+class Opened(NamedTuple):
+    """A page in the browser."""
+
+    page: Page
+    problems: list[str]  # messages of the console, and errors
+    requests: list[str]
+    seconds: float  # until it was drawn
+
+
+@contextlib.contextmanager
+def opened(file: Path, *, dark: bool = False, width: int = 1280, height: int = 900) -> Iterator[Opened]:
+    """A file of a page, opened with the network off."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM)
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", offline=True
+        )
+        page = context.new_page()
+        page.set_default_timeout(1000 * SECONDS)
+        expect.set_options(timeout=1000 * SECONDS)
+        problems: list[str] = []
+        requests: list[str] = []
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        begin = time.perf_counter()
+        page.goto(file.resolve().as_uri())
+        expect(page.locator("main")).to_have_attribute("aria-busy", "false")
+        yield Opened(page, problems, requests, time.perf_counter() - begin)
+        chromium.close()
+
+
+def choose_kind(page: Page, kind: str) -> None:
+    """Choose `encoder`, `decoder` or `cross`."""
+    page.get_by_label("Kind of attention").select_option(label=kind)
+
+
+def head_button(page: Page, layer: int, head: int):
+    """The button of a head."""
+    return page.locator(f'#heads button[data-layer="{layer}"][data-head="{head}"]')
+
+
+def shown_map(page: Page, kind: str, layer: int, head: int) -> None:
+    """Wait until this head's map is there."""
+    name = re.compile(rf"Attention map of {kind}, layer {layer}, head {head}:")
+    expect(page.get_by_role("application", name=name)).to_be_visible()
+
+
+def hover(page: Page, query: int, key: int, num_queries: int, num_keys: int) -> None:
+    """Point with the mouse at the middle of a cell."""
+    box = page.locator("#map canvas").bounding_box()
+    page.mouse.move(
+        box["x"] + (key + 0.5) * box["width"] / num_keys, box["y"] + (query + 0.5) * box["height"] / num_queries
+    )
+    expect(page.locator("#value")).to_contain_text(re.compile(rf"^query {query} .*→ key {key} "))
+
+
+def value(page: Page) -> str:
+    """The weight that the page says, as it says it."""
+    return re.search(r": ([\d.e+-]+)(?: \(± .*\))?$", page.locator("#value").inner_text())[1]
+
+
+def parts(page: Page) -> list[list[str]]:
+    """The answer's table without its heading: place, text and probability, and the latter two of the zeroed head."""
+    rows = page.locator("#parts tr").all()[1:]
+    return [row.locator("th, td").all_inner_texts() for row in rows]

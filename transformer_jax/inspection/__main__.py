@@ -1,0 +1,96 @@
+"""Look into a trained model: `python -m transformer_jax.inspection --help`."""
+
+if __name__ == "__main__":  # the imports below take seconds
+    from transformer_jax.training.signals import end_at_signals
+
+    end_at_signals()
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from transformer_jax.cli import run
+from transformer_jax.errors import InputError
+from transformer_jax.inspection.page.page import Page, inspect
+from transformer_jax.trained.trainers import find_trainer
+
+OUTPUT = Path("inspection.html")
+PROGRAM = "python -m transformer_jax.inspection"
+EXAMPLES = f"""examples:
+  {PROGRAM} reverse 3 1 4 1 5 9 2 6
+  {PROGRAM} dates "March 3, 2004" "mardi 3 janvier 2017"
+  {PROGRAM} digits 0 17 --output digits.html
+  {PROGRAM} checkpoints/ReverseTask
+"""
+
+
+class Command(NamedTuple):
+    """What the command is asked for."""
+
+    run: str
+    words: list[str]
+    output: Path
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as those of the other commands."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise an `InputError`."""
+        raise InputError(message)
+
+
+def read_command(arguments: list[str]) -> Command:
+    """The run, the inputs and the file.
+
+    Raises:
+        InputError: no run is given, there is an unknown flag, or the file is a directory.
+    """
+    parser = Parser(
+        prog=PROGRAM,
+        description="Print a trained model's answers, and write a page to explore its attention.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", metavar="RUN", help="a run's directory, a model that ships, or a tutorial's model")
+    parser.add_argument(
+        "words", metavar="INPUT", nargs="*",
+        help="numbers (reverse), texts (translation), or numbers of test sets or image files that make one set "
+        "(sets of images); without it the first examples of the test set",
+    )  # fmt: skip
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUT, metavar="FILE", help="page to write (default: %(default)s)"
+    )
+    chosen = parser.parse_intermixed_args(arguments)
+    if chosen.output.is_dir() or not chosen.output.absolute().parent.is_dir():
+        raise InputError(f"output is {chosen.output}; it must be a file in a directory that is there")
+    return Command(chosen.run, chosen.words, chosen.output)
+
+
+def carry_out(command: Command) -> None:
+    """Print the answers and write the page."""
+    trainer = find_trainer(command.run)
+    page = inspect(trainer, trainer.read_examples(command.words) if command.words else None, title=command.run)
+    page.save(command.output)
+    print(text_of(page))
+    print(f"Written: {command.output}")
+
+
+def text_of(page: Page) -> str:
+    """The answers, with the probability of each part."""
+    lines = []
+    for example, answer in zip(page.examples, page.answers, strict=True):
+        right = "" if example.expected is None else f" (right: {example.expected})"
+        whole = "" if answer.probability is None else f"  {answer.probability:.4f}"
+        lines += [example.title, f"  → {answer.text}{whole}{right}"]
+        parts = [" ".join(filter(None, (part.text or part.place, _shown(part.probability)))) for part in answer.parts]
+        lines.append(f"    {'  '.join(parts)}")
+    return "\n".join(lines)
+
+
+def _shown(probability: float | None) -> str:
+    return "" if probability is None else f"{probability:.4f}"
+
+
+if __name__ == "__main__":
+    run(read_command, carry_out)

@@ -1,0 +1,299 @@
+"use strict";
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const page = JSON.parse(byId("data").textContent);
+  const unpacked = new Map(); // promises of what blobs hold, by their numbers
+  const state = { example: 0, kind: 0, layer: 0, head: 0, query: 0, key: 0, zeroed: false };
+  let shown = null; // the example: texts, answers, shapes
+  let weights = null; // of the chosen layer: {at(head, query, key), largest, step}
+  let cell = 1; // pixels of a cell's side
+
+  function unpack(number) {
+    if (!unpacked.has(number)) {
+      const text = atob(byId(`blob-${number}`).textContent);
+      const bytes = new Uint8Array(text.length);
+      for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+      unpacked.set(number, new Response(stream).arrayBuffer());
+    }
+    return unpacked.get(number);
+  }
+
+  function element(tag, text = "", properties = {}) {
+    const made = document.createElement(tag);
+    made.textContent = text;
+    for (const [name, value] of Object.entries(properties)) {
+      if (name in made && name !== "role") made[name] = value; else made.setAttribute(name, value);
+    }
+    return made;
+  }
+
+  const visible = (text) => text.replace(/^ $/, "␣").replace(/[\u0000-\u001f\u007f]/g, "�");
+  const percent = (p) => p === null ? "" : `${100 * p < 0.01 && p > 0 ? (100 * p).toPrecision(3) : (100 * p).toFixed(p > 0.9999 && p < 1 ? 4 : 2)} %`;
+  const kind = () => shown.kinds[state.kind];
+
+  // Reading maps: float32, or bytes of whole multiples of a step, the low ones first.
+  async function readMap(map) {
+    const buffer = await unpack(map.blob);
+    const [, queries, keys] = map.shape;
+    const size = map.shape.reduce((a, b) => a * b, 1);
+    const place = (head, query, key) => (head * queries + query) * keys + key;
+    if (map.step === 0) {
+      const values = new DataView(buffer);
+      return { ...map, at: (...where) => values.getFloat32(4 * place(...where), true) };
+    }
+    const bytes = new Uint8Array(buffer), planes = bytes.length / size;
+    const at = (...where) => {
+      let multiple = 0;
+      for (let plane = planes - 1; plane >= 0; plane--) multiple = 256 * multiple + bytes[plane * size + place(...where)];
+      return multiple * map.step;
+    };
+    return { ...map, at };
+  }
+
+  function written(value) {
+    if (weights.step === 0) return value === 0 ? "0.0000" : value < 1e-4 ? value.toExponential(4) : value.toPrecision(5);
+    return `${value.toFixed(Math.max(4, Math.ceil(-Math.log10(weights.step) - 1e-9)))} (± ${weights.step / 2})`;
+  }
+
+  function picture(number, side, label) {
+    const { height, width, channels, pixels } = shown.images;
+    const canvas = element("canvas", "", { width, height, role: "img", "aria-label": label });
+    canvas.style.width = canvas.style.height = `${side}px`;
+    const context = canvas.getContext("2d"), image = context.createImageData(width, height);
+    for (let i = 0; i < width * height; i++) {
+      for (let c = 0; c < 3; c++) {
+        image.data[4 * i + c] = pixels[(number * width * height + i) * channels + (channels === 1 ? 0 : c)];
+      }
+      image.data[4 * i + 3] = 255;
+    }
+    context.putImageData(image, 0, 0);
+    return canvas;
+  }
+
+  // The map of one head.
+  function colours() {
+    const style = getComputedStyle(document.documentElement);
+    return ["--low", "--high"].map((name) => style.getPropertyValue(name).trim().split(" ").map(Number));
+  }
+
+  function drawMap() {
+    const [, queries, keys] = weights.shape, [low, high] = colours();
+    const canvas = byId("map").querySelector("canvas");
+    Object.assign(canvas, { width: keys, height: queries });
+    canvas.style.width = `${keys * cell}px`;
+    canvas.style.height = `${queries * cell}px`;
+    const context = canvas.getContext("2d"), image = context.createImageData(keys, queries);
+    for (let query = 0, i = 0; query < queries; query++) {
+      for (let key = 0; key < keys; key++, i += 4) {
+        const share = Math.sqrt(Math.max(0, weights.at(state.head, query, key)) / (weights.largest || 1));
+        for (let c = 0; c < 3; c++) image.data[i + c] = low[c] + (high[c] - low[c]) * share;
+        image.data[i + 3] = 255;
+      }
+    }
+    context.putImageData(image, 0, 0);
+    const rounded = weights.step ? ` Weights are stored to ± ${weights.step / 2}.` : "";
+    byId("scale").textContent = `Rows are queries, columns are keys. The colour is the root of the weight's share in ` +
+      `the layer's largest, ${weights.largest.toPrecision(4)}.${rounded}`;
+    byId("map").setAttribute("aria-label", `Attention map of ${kind().name}, layer ${kind().layers[state.layer].number}, ` +
+      `head ${state.head}: ${queries} queries, ${keys} keys; arrow keys move`);
+  }
+
+  function drawAxis(id, labels, withImages) {
+    const axis = byId(id), isKeys = id === "key-axis", every = Math.ceil(14 / cell);
+    axis.classList.toggle("long", (every > 1 || labels.some((label) => [...label].length > 2)) && !withImages);
+    axis.replaceChildren(...labels.flatMap((label, number) => {
+      if (number % every) return [];
+      const tick = element("div", every > 1 ? String(number) : visible(label), { className: "tick" });
+      if (withImages) tick.replaceChildren(picture(number, cell - 2, label));
+      tick.style[isKeys ? "width" : "height"] = `${cell * Math.min(every, labels.length - number)}px`;
+      if (every > 1) tick.style.alignItems = "flex-start"; // at the first of its cells
+      return [tick];
+    }));
+  }
+
+  function point(query, key) {
+    const [, queries, keys] = weights.shape;
+    state.query = Math.min(Math.max(query, 0), queries - 1);
+    state.key = Math.min(Math.max(key, 0), keys - 1);
+    const cursor = byId("cursor");
+    cursor.hidden = false;
+    Object.assign(cursor.style, { left: `${state.key * cell}px`, top: `${state.query * cell}px`,
+      width: `${cell}px`, height: `${cell}px` });
+    const value = written(weights.at(state.head, state.query, state.key));
+    byId("value").textContent = `query ${state.query} “${visible(kind().queries[state.query])}” → ` +
+      `key ${state.key} “${visible(kind().keys[state.key])}”: ${value}`;
+  }
+
+  // The table of heads.
+  function effect(answer) { // the largest change at a position: of its probability, or 1 where it says something else
+    const now = shown.answer.parts;
+    return answer.parts.reduce((most, [text, p], i) =>
+      Math.max(most, text !== now[i][0] ? 1 : Math.abs((p ?? 0) - (now[i][1] ?? 0))), 0);
+  }
+
+  function drawHeads() {
+    const [low, high] = colours();
+    byId("heads").replaceChildren(...kind().layers.map((layer, row) => {
+      const line = element("tr");
+      line.append(element("th", `layer ${layer.number}`, { scope: "row" }));
+      layer.ablated.forEach((answer, head) => {
+        const share = effect(answer), isChosen = row === state.layer && head === state.head;
+        const button = element("button", String(head), { type: "button", "aria-label":
+          `layer ${layer.number}, head ${head}; zeroing it changes the answer by ${percent(share)}`,
+          "aria-pressed": String(isChosen), tabIndex: isChosen ? 0 : -1 });
+        Object.assign(button.dataset, { layer: row, head });
+        button.style.background = `rgb(${low.map((value, c) => Math.round(value + (high[c] - value) * share)).join(" ")})`;
+        button.style.color = share > 0.5 ? "var(--paper)" : "inherit";
+        const box = element("td");
+        box.append(button);
+        line.append(box);
+      });
+      return line;
+    }));
+  }
+
+  // The answer, and that without the head.
+  const zeroed = () => kind().layers[state.layer].ablated[state.head];
+
+  function drawAnswer() {
+    const { answer, places, expected } = shown, other = state.zeroed ? zeroed() : null;
+    byId("given").textContent = `${shown.title}${expected === null ? "" : ` (right: ${expected})`}`;
+    const said = ({ text, probability }) => `${text}${probability === null ? "" : ` (${percent(probability)})`}`;
+    byId("said").textContent = other === null ? said(answer) :
+      `with head ${state.head} of ${kind().name} layer ${kind().layers[state.layer].number} zeroed: ${said(other)}; before: ${said(answer)}`;
+    const head = element("tr");
+    for (const text of ["at", "says", "probability", ...(other ? ["zeroed: says", "probability"] : [])]) {
+      head.append(element("th", text, { scope: "col" }));
+    }
+    const hasImages = shown.images !== null && shown.images.number === places.length;
+    byId("parts").replaceChildren(head, ...places.map((place, i) => {
+      const row = element("tr"), at = element("th", visible(place), { scope: "row" });
+      if (hasImages) at.prepend(picture(i, 24, place), " ");
+      const [text, p] = answer.parts[i];
+      row.append(at, element("td", visible(text)), element("td", percent(p)));
+      if (other) {
+        const [otherText, otherP] = other.parts[i];
+        row.append(element("td", visible(otherText)), element("td", percent(otherP)));
+        row.className = otherText === text ? "" : "changed";
+      }
+      return row;
+    }));
+    byId("zero").setAttribute("aria-pressed", String(state.zeroed));
+  }
+
+  function drawLens() {
+    byId("lens-section").hidden = !shown.lens.length;
+    const head = element("tr");
+    head.append(element("td"), ...shown.places.map((place) => element("th", visible(place), { scope: "col" })));
+    byId("lens").replaceChildren(head, ...shown.lens.map(({ name, answer }) => {
+      const row = element("tr");
+      row.append(element("th", name, { scope: "row" }), ...answer.parts.map(([text, p]) => {
+        const box = element("td", visible(text));
+        box.append(element("small", p === null ? "" : `${(100 * p).toFixed(0)} %`));
+        box.style.background = `rgb(${colours()[1].join(" ")} / ${0.35 * (p ?? 0)})`;
+        return box;
+      }));
+      return row;
+    }));
+  }
+
+  function drawNeighbours() {
+    byId("neighbours-section").hidden = !shown.neighbours.length;
+    const head = element("tr");
+    const isKnown = shown.neighbours.some(({ expected }) => expected !== null);
+    for (const text of ["cosine", "example", "answer", ...(isKnown ? ["right"] : [])]) {
+      head.append(element("th", text, { scope: "col" }));
+    }
+    byId("neighbours").replaceChildren(head, ...shown.neighbours.map(({ title, text, probability, expected, cosine, images }) => {
+      const row = element("tr"), example = element("td", title);
+      if (images !== null) {
+        example.append(" ", ...Array.from({ length: images[1] }, (_, i) => picture(images[0] + i, 24, `image ${i}`)));
+      }
+      row.append(element("td", cosine.toFixed(4)), example, element("td", `${text} (${percent(probability)})`));
+      if (isKnown) row.append(element("td", expected ?? ""));
+      return row;
+    }));
+  }
+
+  // What is chosen.
+  async function chooseHead(layer, head) {
+    state.layer = Math.min(layer, kind().layers.length - 1);
+    state.head = Math.min(head, kind().layers[state.layer].ablated.length - 1);
+    const focused = byId("heads").contains(document.activeElement);
+    for (const button of byId("heads").querySelectorAll("button")) {
+      const isChosen = Number(button.dataset.layer) === state.layer && Number(button.dataset.head) === state.head;
+      button.setAttribute("aria-pressed", String(isChosen));
+      button.tabIndex = isChosen ? 0 : -1;
+      if (isChosen && focused) button.focus();
+    }
+    drawAnswer();
+    const map = kind().layers[state.layer].map, read = await readMap(map);
+    if (map !== kind().layers[state.layer].map) return; // another was chosen in the meantime
+    weights = read;
+    drawMap();
+    point(state.query, state.key);
+  }
+
+  async function chooseKind(number) {
+    state.kind = number;
+    byId("kind").value = number;
+    const { queries, keys, images } = kind();
+    cell = Math.max(1, Math.min(36, Math.floor(600 / Math.max(queries.length, keys.length, 1))));
+    drawAxis("key-axis", keys, images);
+    drawAxis("query-axis", queries, images);
+    drawHeads();
+    await chooseHead(state.layer, state.head);
+  }
+
+  async function chooseExample(number) {
+    const read = JSON.parse(new TextDecoder().decode(await unpack(page.examples[number].blob)));
+    if (read.images) read.images.pixels = Uint8Array.from(atob(read.images.pixels), (c) => c.charCodeAt(0));
+    Object.assign(state, { example: number, query: 0, key: 0 });
+    shown = read;
+    byId("kind").replaceChildren(...shown.kinds.map(({ name }, i) => element("option", name, { value: i })));
+    drawLens();
+    drawNeighbours();
+    await chooseKind(Math.min(state.kind, shown.kinds.length - 1));
+  }
+
+  // Mouse and keys.
+  const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
+    PageUp: [-10, 0], PageDown: [10, 0], Home: [0, -Infinity], End: [0, Infinity] };
+
+  function moveCell(event) {
+    const move = MOVES[event.key];
+    if (!move || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    point(state.query + move[0], state.key + move[1]);
+  }
+
+  function moveHead(event) {
+    const move = MOVES[event.key];
+    if (!move || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    const heads = kind().layers[state.layer].ablated.length;
+    chooseHead(Math.max(0, state.layer + move[0]), Math.min(Math.max(0, state.head + move[1]), heads - 1));
+  }
+
+  async function start() {
+    byId("example").append(...page.examples.map(({ title }, i) => element("option", title, { value: i })));
+    byId("example").addEventListener("change", (event) => chooseExample(Number(event.target.value)));
+    byId("kind").addEventListener("change", (event) => chooseKind(Number(event.target.value)));
+    byId("choices").addEventListener("submit", (event) => event.preventDefault());
+    byId("heads").addEventListener("click", ({ target }) => {
+      if (target.dataset.head !== undefined) chooseHead(Number(target.dataset.layer), Number(target.dataset.head));
+    });
+    byId("heads").addEventListener("keydown", moveHead);
+    byId("zero").addEventListener("click", () => { state.zeroed = !state.zeroed; drawAnswer(); });
+    byId("map").addEventListener("keydown", moveCell);
+    byId("map").addEventListener("mousemove", (event) => {
+      const box = byId("map").querySelector("canvas").getBoundingClientRect();
+      point(Math.floor((event.clientY - box.top) / cell), Math.floor((event.clientX - box.left) / cell));
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawHeads(); drawMap(); drawLens(); });
+    await chooseExample(0);
+    document.querySelector("main").setAttribute("aria-busy", "false");
+  }
+  start();
+})();

@@ -1,0 +1,97 @@
+"""Sets of images as examples that can be looked into: thumbnails, and each image's probability of being the odd one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Num, UInt8
+
+from transformer_jax.errors import InputError
+from transformer_jax.tasks.anomaly.config import AnomalyConfig, Cifar100Config
+from transformer_jax.tasks.anomaly.resnet34 import ResNet34Features, fetch_weights
+from transformer_jax.tasks.anomaly.tables import MAX_PIXEL
+from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, softmax
+
+MIN_IMAGES = 2  # of a set
+
+
+def set_example(
+    features: Float[np.ndarray, "S F"],
+    title: str,
+    images: Num[np.ndarray, "S ..."] | None = None,
+    position: int | None = None,
+) -> InspectedExample:
+    """A set as an example.
+
+    Args:
+        features: of its images.
+        title: of the set.
+        images: pixels of 0 … 16 (grey) or 0 … 255 (colours), if any.
+        position: of the anomaly, if it is known.
+    """
+    if images is not None and images.ndim == 3:
+        images = np.rint(np.asarray(images, float) * (255 / MAX_PIXEL))
+    return InspectedExample(
+        inputs=np.asarray(features, np.float32)[None],
+        labels=[_name(number) for number in range(len(features))],
+        answer=set_answer,
+        title=title,
+        expected=None if position is None else _name(position),
+        images=None if images is None else images.astype(np.uint8),
+    )
+
+
+def set_answer(logits: Float[np.ndarray, "S 1"]) -> Answer:
+    """The most probable odd one, and the probability of each image of a set."""
+    probabilities = softmax(logits[:, 0])
+    odd = int(probabilities.argmax())
+    parts = [
+        AnswerPart(_name(number), "odd one" if number == odd else "", probability)
+        for number, probability in enumerate(probabilities.tolist())
+    ]
+    return Answer(_name(odd), float(probabilities[odd]), parts)
+
+
+def read_images(paths: Sequence[str], shape: tuple[int, ...]) -> Num[np.ndarray, "S ..."]:
+    """Images in files, resized: of shape `[8, 8]` light on dark as 0 … 16, of `[32, 32, 3]` as 0 … 255.
+
+    Grey images whose border is light, as ink on paper, are inverted.
+
+    Raises:
+        InputError: there are fewer than two, or one is no file of an image.
+    """
+    if len(paths) < MIN_IMAGES:
+        raise InputError(f"inputs is {paths[0]}, one image; a set has at least {MIN_IMAGES}")
+    pixels = np.stack([_read_image(Path(path), shape) for path in paths])
+    return pixels if len(shape) == 3 else pixels.astype(np.float32) * (MAX_PIXEL / 255)
+
+
+def features_of_images(config: AnomalyConfig, images: Num[np.ndarray, "S ..."]) -> Float[np.ndarray, "S F"]:
+    """The features of images: of CIFAR-100 by the ResNet-34, whose weights are downloaded once.
+
+    Raises:
+        InputError: they cannot be computed.
+    """
+    if not isinstance(config, Cifar100Config):
+        return config.features_of(images)
+    fetch_weights(config.data_dir)
+    extractor = ResNet34Features(config.data_dir, "imagenet", resolution=config.resolution, batch_size=len(images))
+    return np.concatenate(list(extractor(images)))
+
+
+def _read_image(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "height width *rgb"]:
+    from PIL import Image
+
+    height, width, *colours = shape
+    try:
+        with Image.open(path) as image:
+            resized = image.convert("RGB" if colours else "L").resize((width, height), Image.Resampling.BOX)
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise InputError(f"inputs holds {path}; it must be the number of a test set, or an image ({error})") from error
+    pixels = np.asarray(resized)
+    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    return 255 - pixels if not colours and border.mean() > 127 else pixels
+
+
+def _name(number: int) -> str:
+    return f"image {number}"

@@ -1,0 +1,129 @@
+"""An example as a task shows it to a person: its model's inputs, labels of its positions, and the answer in words."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from transformer_jax.errors import InputError
+from transformer_jax.trees import Inputs
+
+Label = str | int  # what stands at a position: a character, a number, or the position's own number
+
+
+class AnswerPart(NamedTuple):
+    """The answer at one position."""
+
+    place: str  # the position's label
+    text: str  # what the model says there
+    probability: float | None  # with which it says so; None where the output is no distribution
+
+
+class Answer(NamedTuple):
+    """A model's output in words."""
+
+    text: str
+    probability: float | None  # of the whole answer
+    parts: Sequence[AnswerPart]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class InspectedExample:
+    """One example, for the page that shows what the model does with it.
+
+    The labels are those of all positions that are to be shown; where the inputs are padded there are fewer of them
+    than positions. The output that `answer` gets is that of all positions.
+    """
+
+    inputs: Inputs  # a batch of one, as `prepare` gives it
+    # what stands at each position: of a sequence, or of the sequence of each stack, `encoder` and `decoder`; positions
+    # without labels have their numbers
+    labels: Sequence[Label] | Mapping[str, Sequence[Label]] = ()
+    answer: Callable[[np.ndarray], Answer] = dataclasses.field(default_factory=lambda: answer_by_position)
+    title: str = ""  # by which the example is chosen
+    expected: str | None = None  # the right answer, if it is known
+    images: UInt8[np.ndarray, "N height width *rgb"] | None = None  # beside the labels of a sequence
+
+    def labels_of(self, stack: str, length: int) -> list[str]:
+        """Labels of the positions of a stack that are shown, at most `length`."""
+        labels = self.labels.get(stack, ()) if isinstance(self.labels, Mapping) else self.labels
+        return [str(label) for label in (labels or range(length))][:length]
+
+
+def answer_by_position(output: Float[np.ndarray, "... C"]) -> Answer:
+    """The class of the largest logit at each position `[T, C]`, or of one output `[C]`, with its probability.
+
+    Outputs of one number, C = 1, are shown as they are.
+    """
+    rows = np.atleast_2d(np.asarray(output, np.float32)).reshape(-1, np.shape(output)[-1])
+    if rows.shape[-1] == 1:
+        parts = [AnswerPart(str(place), f"{value:.5g}", None) for place, value in enumerate(rows[:, 0].tolist())]
+        return Answer(" ".join(part.text for part in parts), None, parts)
+    return answer_of(rows, [str(place) for place in range(len(rows))], str)
+
+
+def answer_of(
+    logits: Float[np.ndarray, "T C"], places: Sequence[Label], name: Callable[[int], str], separator: str = " "
+) -> Answer:
+    """The most probable class at each of the first positions, by name.
+
+    Args:
+        logits: of all positions.
+        places: labels of the positions that count.
+        name: of a class, by its number.
+        separator: between the parts of the text.
+    """
+    probabilities = softmax(logits[: len(places)])
+    chosen = probabilities.argmax(-1)
+    parts = [
+        AnswerPart(str(place), name(int(index)), float(row[index]))
+        for place, index, row in zip(places, chosen, probabilities, strict=True)
+    ]
+    return Answer(separator.join(part.text for part in parts), probability_of_all(parts), parts)
+
+
+def probability_of_all(parts: Sequence[AnswerPart]) -> float:
+    """The product of the parts' probabilities."""
+    return math.prod(1.0 if part.probability is None else part.probability for part in parts)
+
+
+def softmax(logits: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
+    """Probabilities, in float64."""
+    exponentials = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(-1, keepdims=True))
+
+
+def examples_in_batch(batch: Inputs, prepare: Callable[[Inputs], Inputs]) -> list[InspectedExample]:
+    """The rows of a batch, as a data set gives it; labels are its numbers where it is one array of integers."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(batch)]
+    if not leaves or any(leaf.ndim == 0 for leaf in leaves):
+        raise InputError(f"inputs is {batch!r:.60}; it must be a batch: arrays [B, ...]")
+    is_sequence = len(leaves) == 1 and leaves[0].ndim == 2 and np.issubdtype(leaves[0].dtype, np.integer)
+
+    def row_of(index: int) -> InspectedExample:
+        row = jax.tree.map(lambda leaf: np.asarray(leaf)[index : index + 1], batch)
+        labels = leaves[0][index].tolist() if is_sequence else []
+        return InspectedExample(
+            inputs=prepare(row), labels=labels, title=" ".join(map(str, labels)) or f"example {index}"
+        )
+
+    return [row_of(index) for index in range(len(leaves[0]))]
+
+
+def numbers_in(words: Sequence[str]) -> list[list[int]]:
+    """Sequences of whole numbers: one of all words, or one of each word where a word holds several numbers.
+
+    Raises:
+        InputError: a word is no whole number.
+    """
+    sequences = [word.replace(",", " ").split() for word in words]
+    if all(len(sequence) == 1 for sequence in sequences):
+        sequences = [[word for (word,) in sequences]]
+    for word in (word for sequence in sequences for word in sequence):
+        if not word.lstrip("-").isdecimal():
+            raise InputError(f"inputs holds {word!r}; it must hold whole numbers")
+    return [[int(word) for word in sequence] for sequence in sequences]
