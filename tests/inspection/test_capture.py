@@ -26,12 +26,15 @@ from transformer_jax import (
     Transformer,
     TransformerDecoder,
     TransformerEncoder,
+    TransformerLM,
     TransformerPredictor,
     activation_names,
     capture,
     greedy_decode,
     padding_mask,
+    patch,
 )
+from transformer_jax.inspection import zero
 from transformer_jax.nn.layer_scan import LAYERS, layer_name, stack
 from transformer_jax.nn.taps import Tapped
 
@@ -416,7 +419,7 @@ def test_the_second_run_of_a_module_has_a_number():
         np.testing.assert_array_equal(found[name], capture(model, variables, x, names=["*"])[1][name])
 
 
-class Looped(nn.Module):
+class Recomputed(nn.Module):
     """A user's model with a transformation that values cannot leave."""
 
     @nn.compact
@@ -424,13 +427,55 @@ class Looped(nn.Module):
         return nn.remat(EncoderBlock)(D, H, F, name="block")(x)
 
 
-def test_what_cannot_leave_a_transformation_is_an_error():
+class Looped(nn.Module):
+    """One whose body Flax traces twice, and runs as often as the loop."""
+
+    @nn.compact
+    def __call__(self, x):
+        loop = nn.scan(lambda block, x, _: (block(x), None), {"params": 0}, split_rngs={"params": True}, length=2)
+        return loop(EncoderBlock(D, H, F, name="block"), x, None)[0]
+
+
+class Cell(Tapped):
+    """Compiled by itself; Flax keeps the program, so that a pass after the first one shows nothing."""
+
+    def __call__(self, x):
+        return self.tap("state", x + 1, "B T D")
+
+
+Compiled = nn.jit(Cell)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (Recomputed(), "block.attention.weights"),
+        (Looped(), "block.attention.head_outputs"),
+        (Compiled(), "state"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_inside_of_a_transformation_can_be_neither_captured_nor_patched(model, name):
     x = jnp.ones((1, T, D))
-    model = Looped()
-    assert "block.attention.weights" in activation_names(model, x)
     variables = drawn(model, x)
-    with pytest.raises(InputError, match=r"block.attention.weights is inside of a loop .* cannot be captured"):
-        capture(model, variables, x, names=["block.attention.weights"])
+    assert name in activation_names(model, x)
+    for inspect in (
+        lambda: capture(model, variables, x, names=[name]),
+        lambda: patch(model, variables, x, patches={name: zero()}),
+    ):
+        with pytest.raises(InputError, match=rf"{name} is inside of a loop .* neither captured nor patched"):
+            inspect()
+    plain = type(model)().apply(variables, x)
+    np.testing.assert_array_equal(model.apply(variables, x), plain)
+    assert np.abs(plain).min() > 0  # nothing was zeroed
+
+
+def test_names_are_those_of_any_method_and_in_training():
+    block = EncoderBlock(D, H, F, dropout_prob=0.5)
+    names = activation_names(block, jnp.ones((1, T, D)), train=True, rngs={"dropout": jax.random.key(3)})
+    assert names["attention.weights"] == "B H T S"
+    model = TransformerLM(V, D, H, 1, F)
+    assert "embeddings" in activation_names(model, None, 0, method="start_decoding", prefix=np.zeros((1, 3), int))
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,23 @@ def test_edges_of_weights_can_be_changed_further():
     np.testing.assert_allclose(whole[1]["weights"].sum(-1), 1, atol=1e-6)
 
 
+def test_edges_of_weights_leave_other_changes_of_the_logits_to_be_made():
+    model = MultiheadAttention(D, H)
+    variables = drawn(model, WHOLE)
+    both = {"[lw]*s": [knock_out(0, 0, heads=0), lambda x: 2 * x]}  # a pattern that fits the logits too
+    _, found = patch(model, variables, WHOLE, patches=both, names=["logits"])
+    _, plain = capture(model, variables, WHOLE, names=["logits"])
+    expected = 2 * np.asarray(plain["logits"])
+    expected[:, 0, 0, 0] = -np.inf
+    np.testing.assert_array_equal(found["logits"], expected)
+
+
+def test_no_heads_are_a_choice_too(variables):
+    np.testing.assert_array_equal(
+        patch(MODEL, variables, X, patches={HEADS: zero(heads=[])}), MODEL.apply(variables, X)
+    )  # fmt: skip
+
+
 def test_weights_and_logits_that_are_patched_are_used():
     """Uniform weights average the values, whichever of the two is replaced."""
     model = MultiheadAttention(D, H, num_kv_heads=2, implementation="blockwise")
@@ -291,6 +308,9 @@ def test_a_step_of_decoding_is_patched():
             {HEADS: np.zeros((B, H, T, 1))},
             rf"patch of {HEADS} has shape \(2, 4, 5, 1\); it must be \(2, 4, 5, 3\), \[B H T d\]",
         ),
+        ({HEADS: zero}, rf"the patch of {HEADS} is .*; it must be an array, a function that returns one, or a patch"),
+        ({HEADS: "zero"}, rf"the patch of {HEADS} is 'zero'; it must be an array"),
+        ({HEADS: None}, rf"the patch of {HEADS} is None; it must be an array"),
         ({HEADS: lambda x: x[0]}, r"has shape \(4, 5, 3\); it must be"),
         ({HEADS: swap(np.zeros(d))}, r"has shape \(3,\); it must be"),
         ({HEADS: add(np.zeros(H))}, r"has shape \(4,\); it must broadcast to \(2, 4, 5, 3\)"),

@@ -108,18 +108,18 @@ def activation_names(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str,
     Raises:
         InputError: inputs are needed, as the model is of another package.
     """
-    inputs = inputs or example_inputs(model)
+    inputs = inputs or (() if "method" in kwargs else example_inputs(model))
+    keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)} | kwargs.pop("rngs", {})
     leaves, structure = jax.tree.flatten(inputs)
     arrays = {place: leaf for place, leaf in enumerate(leaves) if hasattr(leaf, "shape")}  # and not a flag, say
     letters: dict[str, str] = {}
 
     def run(arrays: Mapping[int, Array]) -> None:
         given: Any = jax.tree.unflatten(structure, [arrays.get(place, leaf) for place, leaf in enumerate(leaves)])
-        keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
         variables = model.init(keys, *given, **kwargs)
-        inspected = InspectedPass(("*",), {})
+        inspected = InspectedPass(("*",), {}, keeps_values=False)
         with nn.intercept_methods(inspected.intercept):
-            model.apply(variables, *given, rngs={"dropout": keys["dropout"]}, **kwargs)
+            model.apply(variables, *given, rngs=keys, **kwargs)
         letters.update(inspected.letters)
 
     jax.eval_shape(run, arrays)

@@ -22,16 +22,18 @@ OWN_PACKAGE = f"{__name__.partition('.')[0]}."
 
 
 class InspectedPass:
-    """What one pass is asked for, and what it gave.
+    """State of one inspected pass: the names and patches asked for, and the activations captured.
 
     It is made where the pass runs, in the same trace.
 
     Args:
         names: names or patterns of the activations to capture.
         patches: by name or pattern what stands in an activation's place; where several fit, one after another.
+        keeps_values: whether activations are captured; else the pass notes their names alone.
     """
 
-    def __init__(self, names: Sequence[str], patches: Mapping[str, Change]) -> None:
+    def __init__(self, names: Sequence[str], patches: Mapping[str, Change], *, keeps_values: bool = True) -> None:
+        self._keeps_values = keeps_values
         self.captured: dict[str, Array] = {}
         self.letters: dict[str, str] = {}  # of each activation of the pass
         self._names = names
@@ -40,7 +42,6 @@ class InspectedPass:
         self._known: set[str] = set()  # activations that the pass could have, made or not
         self._inside: list[nn.Module] = []  # modules whose method runs
         self._trace = current_trace()
-        self._unreachable = ""  # an activation whose value cannot leave the trace in which it was made
 
     def intercept(
         self,
@@ -68,14 +69,9 @@ class InspectedPass:
             self._inside.pop()
 
     def check(self) -> None:
-        """Raise an `InputError` if a name or pattern fits no activation of the pass, or one that cannot be captured."""
+        """Raise an `InputError` if a name or pattern fits no activation of the pass."""
         for pattern in (*self._names, *self._patches):
             check_found(pattern, self._known)
-        if self._unreachable:
-            raise InputError(
-                f"{self._unreachable} is inside of a loop or another transformation of a module (nn.scan, nn.remat, "
-                "jax.vmap, …), out of which it cannot be captured"
-            )
 
     def _is_asked(self, *names: str) -> bool:
         """Whether one of these activations is wanted; where none is, the pass goes on without them."""
@@ -98,13 +94,18 @@ class InspectedPass:
         self._known.add(site.name)
         self.letters[site.name] = letters
         shown: Array = jnp.asarray(x)
-        for pattern, parts in self._patches.items():
-            for part in _parts_at(site, pattern, parts):
-                shown = part.apply(shown, site)
-        if any(matches(site.name, pattern) for pattern in self._names):
+        changes = [part for pattern, parts in self._patches.items() for part in _parts_at(site, pattern, parts)]
+        is_captured = self._keeps_values and any(matches(site.name, pattern) for pattern in self._names)
+        if (changes or is_captured) and current_trace() != self._trace:
+            # Its value could not leave the trace, which Flax may run twice or keep for passes that are not inspected.
+            raise InputError(
+                f"{site.name} is inside of a loop or another transformation of a module (nn.scan, nn.remat, nn.jit, "
+                "jax.vmap, …), where it can be neither captured nor patched"
+            )
+        for part in changes:
+            shown = part.apply(shown, site)
+        if is_captured:
             self.captured[site.name] = shown
-            if current_trace() != self._trace:
-                self._unreachable = site.name
         return shown
 
     def _block(self, module: nn.Module, call: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -164,11 +165,18 @@ def _parts_at(site: Site, pattern: str, parts: Sequence[Patch]) -> Sequence[Patc
         return parts if is_there else ()
     if site.letters == OF_ATTENTION and (stem := site.name.rpartition("logits"))[1]:
         of_weights = matches(f"{stem[0]}weights{stem[2]}", pattern)
-        return parts if is_there and not of_weights else edges if is_there or of_weights else ()
+        if of_weights:
+            _check_edges_come_first(site, parts)
+        return parts if is_there else edges if of_weights else ()
     if not is_there:
         return ()
     if site.letters != OF_ATTENTION:
         raise InputError(f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]")
-    if any(isinstance(part, KnockOut) for part in parts[len(edges) :]):
-        raise InputError(f"the patch of {site.name} has a knock_out after another change; it must come first")
+    _check_edges_come_first(site, parts)
     return parts[len(edges) :]
+
+
+def _check_edges_come_first(site: Site, parts: Sequence[Patch]) -> None:
+    is_edge = [isinstance(part, KnockOut) for part in parts]
+    if is_edge != sorted(is_edge, reverse=True):
+        raise InputError(f"the patch of {site.name} has a knock_out after another change; it must come first")

@@ -228,7 +228,9 @@ def parts_of(change: Change) -> tuple[Patch, ...]:
 
 
 def _indices(chosen: Any) -> Any:
-    return np.asarray(chosen) if isinstance(chosen, list | tuple | range) else chosen
+    if not isinstance(chosen, list | tuple | range):
+        return chosen
+    return np.asarray(chosen) if len(chosen) else np.zeros(0, int)
 
 
 def _along(what: str, letters: tuple[str, ...], chosen: Any, x: Array, site: Site) -> Bool[Array, "..."]:
@@ -261,15 +263,24 @@ def _check_indices(what: str, array: Array | np.ndarray, size: int, site: Site) 
         raise InputError(f"{what} of {site.name} holds {outside.flat[0]}; there are {size}, 0 … {size - 1}")
 
 
-def _of_its_shape(array: ArrayLike, x: Array, site: Site) -> Array:
-    array = jnp.asarray(array)
+def _as_value(value: Any, site: Site) -> Array:
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"the patch of {site.name} is {value!r}; it must be an array, a function that returns one, or a patch"
+        ) from None
+
+
+def _of_its_shape(array: Any, x: Array, site: Site) -> Array:
+    array = _as_value(array, site)
     if array.shape != x.shape:
         raise InputError(f"the patch of {site.name} has shape {array.shape}; it must be {x.shape}, [{site.letters}]")
     return array.astype(x.dtype)
 
 
-def _fitting(array: ArrayLike, x: Array, site: Site) -> Array:
-    array = jnp.asarray(array)
+def _fitting(array: Any, x: Array, site: Site) -> Array:
+    array = _as_value(array, site)
     if not broadcasts(array.shape, x.shape):
         raise InputError(
             f"the patch of {site.name} has shape {array.shape}; it must broadcast to {x.shape}, [{site.letters}]"

@@ -221,8 +221,10 @@ class MultiheadAttention(Tapped):
         attention: Array | None
         if self.is_asked("logits", "weights"):
             values, attention = tapped_attention(query, key, value, mask, bias, dropout, self.tap)
-            if isinstance(return_attention, AttentionRows):
-                attention = return_attention.cut(attention)
+            if isinstance(return_attention, AttentionRows):  # those before dropout
+                has_dropout = dropout is not None and dropout.rate > 0
+                rows = return_attention
+                attention = rows.of(query, key, mask, bias) if has_dropout else rows.cut(attention)
             return values, attention if return_attention else None
         result: Any = dot_product_attention(
             query,

@@ -59,7 +59,7 @@ class AttentionRows:
         """The same weights `[B, heads, queries, S]` out of all of them."""
         for axis, name, indices in ((2, "queries", self.queries), (1, "heads", self.heads)):
             if indices is not None:
-                attention = jnp.take(attention, _indices(name, indices, attention.shape[axis]), axis)
+                attention = jnp.take(attention, _indices(name, indices, attention.shape[axis]), axis, mode="clip")
         return attention
 
 
