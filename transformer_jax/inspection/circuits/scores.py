@@ -1,6 +1,7 @@
 """How well a method finds the heads that do the work, where these are known."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -13,16 +14,17 @@ from transformer_jax.errors import InputError
 class HeadScore:
     """How a ranking of heads agrees with the truth: 1 where every working head is above every idle one."""
 
-    average_precision: float  # of equal numbers for all heads: the share of heads that work
-    roc_auc: float  # of equal numbers: 0.5
+    average_precision: float  # the share of working heads, if all heads get the same importance
+    roc_auc: float  # 0.5, if all get the same
 
 
-def score_heads(importance: Float[ArrayLike, "..."], working: Bool[np.ndarray, "L H"]) -> HeadScore:
+def score_heads(
+    importance: Float[ArrayLike, "..."], working: Bool[ArrayLike, "L H"] | Sequence[Sequence[bool]]
+) -> HeadScore:
     """Score the importance that a method gives to each head.
 
     With P(t) the share of working heads among those of importance t and more, average precision is the mean of
-    P(importance of h) over the working heads h: what is found on average down to a working head. Heads of equal
-    importance come together, as one step. The area under the ROC curve is the share of pairs of a working and an idle
+    P(importance of h) over the working heads h. Heads of equal importance come together, as one step. The area under the ROC curve is the share of pairs of a working and an idle
     head in which the working one is more important, where equal ones count half (Fawcett 2006).
 
     Args:
@@ -33,7 +35,7 @@ def score_heads(importance: Float[ArrayLike, "..."], working: Bool[np.ndarray, "
     Raises:
         InputError: the shapes differ, a number is not finite, or no head works, or all do.
     """
-    importance = np.asarray(importance)
+    importance, working = np.asarray(importance), np.asarray(working, bool)
     if importance.shape != working.shape:
         raise InputError(f"importance has shape {importance.shape}; it must be that of working, {working.shape}")
     if not np.isfinite(importance).all():
