@@ -11,6 +11,8 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection import zero
 from transformer_jax.tasks.reverse import ReverseDataset
 
+pytestmark = pytest.mark.slow  # they compile
+
 
 def without_head(case, path: str, head: int, replacement: np.ndarray | None = None) -> jax.Array:
     """The output of a model whose head writes nothing: its rows of the output projection are zero.

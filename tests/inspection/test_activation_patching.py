@@ -8,6 +8,8 @@ from transformer_jax import capture, patch, patch_activations
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import add, swap
 
+pytestmark = pytest.mark.slow  # they compile
+
 STREAM = "encoder.layers.?.output"
 
 

@@ -5,6 +5,8 @@ from inspected_models import SETTINGS, encoder_decoder, in_float64, predictor
 
 from transformer_jax import MultiheadAttention, capture, gradient_attention, patch
 
+pytestmark = pytest.mark.slow  # they compile
+
 
 def test_of_one_attention_it_is_the_weight_times_what_it_brings():
     # The output is Σ_s A[h, t, s] v[h, s] W_O[h] + b: the gradient of a sum over it is v[h, s] · W_O[h] · 1.

@@ -25,6 +25,7 @@ def logits_and_parts(case: Case) -> tuple[jax.Array, dict[str, jax.Array]]:
     return jax.jit(both)(case.variables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_contributions_sum_to_the_logits(name):
     make, settings = CASES[name]
@@ -59,6 +60,7 @@ def test_components_are_those_of_the_last_stack():
     assert parts["decoder.layers.1.cross_attention.head_outputs"].shape == (3, 2, 5, 13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [encoder_decoder, language_model])
 def test_an_output_layer_of_its_own_is_attributed_through(make):
     logits, parts = logits_and_parts(make(SETTINGS["pre_norm"], tied=False))

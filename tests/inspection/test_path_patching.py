@@ -8,6 +8,8 @@ from transformer_jax import capture, patch, patch_path
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import swap
 
+pytestmark = pytest.mark.slow  # they compile
+
 FIRST, SECOND = "encoder.layers.0.attention", "encoder.layers.1.attention"
 
 
