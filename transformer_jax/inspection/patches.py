@@ -273,16 +273,16 @@ def _as_value(value: Any, site: Site) -> Array:
 
 
 def _of_its_shape(array: Any, x: Array, site: Site) -> Array:
-    array = _as_value(array, site)
-    if array.shape != x.shape:
-        raise InputError(f"the patch of {site.name} has shape {array.shape}; it must be {x.shape}, [{site.letters}]")
-    return array.astype(x.dtype)
+    value = _as_value(array, site)
+    if value.shape != x.shape:
+        raise InputError(f"the patch of {site.name} has shape {value.shape}; it must be {x.shape}, [{site.letters}]")
+    return value.astype(x.dtype)
 
 
 def _fitting(array: Any, x: Array, site: Site) -> Array:
-    array = _as_value(array, site)
-    if not broadcasts(array.shape, x.shape):
+    value = _as_value(array, site)
+    if not broadcasts(value.shape, x.shape):
         raise InputError(
-            f"the patch of {site.name} has shape {array.shape}; it must broadcast to {x.shape}, [{site.letters}]"
+            f"the patch of {site.name} has shape {value.shape}; it must broadcast to {x.shape}, [{site.letters}]"
         )
-    return array
+    return value

@@ -24,8 +24,9 @@ def score_heads(
     """Score the importance that a method gives to each head.
 
     With P(t) the share of working heads among those of importance t and more, average precision is the mean of
-    P(importance of h) over the working heads h. Heads of equal importance come together, as one step. The area under the ROC curve is the share of pairs of a working and an idle
-    head in which the working one is more important, where equal ones count half (Fawcett 2006).
+    P(importance of h) over the working heads h. Heads of equal importance come together, as one step. The area under
+    the ROC curve is the share of pairs of a working and an idle head in which the working one is more important, where
+    equal ones count half (Fawcett 2006).
 
     Args:
         importance: `[L, H]`, the more important the larger. A method whose numbers have a sign gives their absolute
