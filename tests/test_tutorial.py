@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 import tutorial_notebook
-from tutorial_notebook import CHECK, EXERCISE, LONG, code_cells, errors, exercise_of, has_tag, printed
+from nbformat import NotebookNode
+from tutorial_notebook import CHECK, EXERCISE, LONG, code_cells, errors, exercise_of, has_tag, pictures, printed
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 MAX_BYTES = 500_000  # of the notebook with its pictures
@@ -45,6 +46,7 @@ WRONG = [
         "other edges seem to be needed",
     ),
     ("importance", ", heads=head", "", "one head patched at a time"),
+    ("importance", "swap(of_others[name], heads=head)", "zero(heads=head)", "by 2.00; it must be 3.03"),
     ("importance", "np.abs(logits - circuit.logits(tokens)).mean()", "logits.std()", "the change of the logits"),
     ("permutation_error", "predict(sets)[:, permutation]", "predict(sets)", "compare with the permuted prediction"),
     (
@@ -62,6 +64,16 @@ WRONG = [
     ("prefer_previous", "jnp.maximum(query - 1, 0)", "query - 1", "query 0 gives key 0"),
     ("prefer_previous", "10 *", "1 *", "both must be above 0.99"),
 ]
+
+
+def assert_long_cells_show_what_the_text_says(notebook) -> None:
+    """The model learns to reverse, and in 60 steps only with the bias that knows of the mirror."""
+    training, biases = (printed(cell) for cell in code_cells(notebook) if has_tag(cell, LONG))
+    on_test = re.search(r"([\d.]+)% on sequences that were used for nothing else", training)[1]
+    assert float(on_test) > 99
+    after = {name: float(percent) for name, percent in re.findall(r"^(\w+): +([\d.]+)% after 60 steps$", biases, re.M)}
+    assert set(after) == {"MirrorPositions", "SinusoidalPositions"}
+    assert after["MirrorPositions"] > 95 > 50 > after["SinusoidalPositions"]
 
 
 class Exercise:
@@ -104,6 +116,16 @@ def test_the_notebook_is_small_and_has_no_output_of_checks():
         assert not errors(cell)
 
 
+def test_the_stored_outputs_of_long_cells_show_what_the_text_says():
+    assert_long_cells_show_what_the_text_says(NOTEBOOK)
+
+
+def test_something_else_than_a_picture_is_named():
+    cell = NotebookNode(id="cell-02", outputs=[NotebookNode(output_type="execute_result", data={"text/plain": "3"})])
+    with pytest.raises(ValueError, match="^cell-02 shows .*text/plain.*: must be pictures"):
+        pictures(cell)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_solution_is_right(exercises, name, capsys):
@@ -131,7 +153,8 @@ def test_a_wrong_answer_is_told_what_is_wrong(exercises, name, right, wrong, mes
 @pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom_and_stores_what_it_puts_out():
     stored = code_cells(NOTEBOOK)
-    cells = code_cells(tutorial_notebook.run(tutorial_notebook.with_answers(NOTEBOOK, ANSWERS)))
+    notebook = tutorial_notebook.run(tutorial_notebook.with_answers(NOTEBOOK, ANSWERS))
+    cells = code_cells(notebook)
     assert [message for cell in cells for message in errors(cell)] == []
     for before, cell in zip(stored, cells, strict=True):
         if has_tag(cell, CHECK):
@@ -140,5 +163,5 @@ def test_the_notebook_runs_from_top_to_bottom_and_stores_what_it_puts_out():
             assert re.split(NUMBER, printed(before)) == re.split(NUMBER, printed(cell))
             numbers = [np.array(re.findall(NUMBER, printed(run)), float) for run in (before, cell)]
             np.testing.assert_allclose(*numbers, rtol=0.02, atol=0.02)  # another machine rounds in another way
-        pictures = [[output.data.keys() for output in run.outputs if "data" in output] for run in (before, cell)]
-        assert len(pictures[0]) == len(pictures[1]), "run `make tutorial`"
+        assert len(pictures(before)) == len(pictures(cell)), "run `make tutorial`"
+    assert_long_cells_show_what_the_text_says(notebook)

@@ -1,5 +1,6 @@
 """The notebook `docs/tutorial.ipynb`: its cells, its exercises with answers, and runs of it."""
 
+import base64
 import copy
 import inspect
 import re
@@ -67,6 +68,19 @@ def run(notebook: NotebookNode) -> NotebookNode:
 def printed(cell: NotebookNode) -> str:
     """The text that a cell printed."""
     return "".join(output.text for output in cell.outputs if output.output_type == "stream")
+
+
+def pictures(cell: NotebookNode) -> list[bytes]:
+    """The files of the pictures that a cell shows; each must be a PNG.
+
+    Raises:
+        ValueError: the cell shows something else.
+    """
+    shown = [output.data for output in cell.outputs if "data" in output]
+    files = [base64.b64decode(data.get("image/png", "")) for data in shown]
+    if not all(file.startswith(b"\x89PNG\r\n\x1a\n") for file in files):
+        raise ValueError(f"{cell.id} shows {[list(data) for data in shown]}: must be pictures, each a PNG")
+    return files
 
 
 def errors(cell: NotebookNode) -> list[str]:
