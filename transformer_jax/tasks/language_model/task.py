@@ -19,6 +19,7 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
+from transformer_jax.tasks.byte_text import encode, labels
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.tasks.language_model.config import NUM_BYTES
 from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
@@ -26,7 +27,6 @@ from transformer_jax.tasks.language_model.continuation import Continuation, Draw
 from transformer_jax.tasks.language_model.report import other_bits, prompts, save_attention, save_samples, table
 from transformer_jax.tasks.language_model.text_parts import TextSplits, load_text
 from transformer_jax.tasks.language_model.windows import UNSCORED, RandomWindows, ScoredWindows
-from transformer_jax.tasks.translation.byte_text import encode, labels
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params

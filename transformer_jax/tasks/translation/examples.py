@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.tasks.translation.byte_text import END, PAD, START, characters, decode, labels, pad
+from transformer_jax.tasks.byte_text import END, PAD, START, characters, decode, labels, pad
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of, probability_of_all
 
