@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 import transformer_jax as tj
 from transformer_jax.cli import parse, run
 from transformer_jax.config import check_at_least
-from transformer_jax.tasks.translation.byte_text import PAD, START, encode, pad
+from transformer_jax.tasks.byte_text import PAD, START, encode, pad
 from transformer_jax.tasks.translation.dates import FIRST_DAY, LAST_DAY, LOCALES, write_date
 from transformer_jax.training.evaluator import Evaluator
 

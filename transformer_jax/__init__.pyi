@@ -12,6 +12,7 @@ from .data.stacked_samples import numpy_collate as numpy_collate
 from .decoding.beam_search import beam_search as beam_search
 from .decoding.prefixes import AfterPrefix as AfterPrefix
 from .decoding.prefixes import after_prefix as after_prefix
+from .decoding.prefixes import grow_after_prefix as grow_after_prefix
 from .decoding.token_by_token import Decoded as Decoded
 from .decoding.token_by_token import greedy_decode as greedy_decode
 from .decoding.token_by_token import sample as sample

@@ -18,6 +18,7 @@ from transformer_jax import (
     CausalBlock,
     CausalCache,
     CausalStack,
+    EncoderBlock,
     InputError,
     LearnedPositions,
     RelativePositions,
@@ -29,6 +30,7 @@ from transformer_jax import (
     beam_search,
     capture,
     greedy_decode,
+    grow_after_prefix,
     params_from_torch,
     sample,
 )
@@ -158,6 +160,36 @@ def test_rows_with_other_prefixes_go_on_each_after_its_own(params, search):
     np.testing.assert_allclose(np.reshape(found.scores, B), expected, atol=1e-5)
     others = jax.nn.log_softmax(compiled(MODEL)(params, np.concatenate([prompts[:, :-1], 0 * prompts[:, :1]], axis=1)))
     assert np.abs(others[:, 2] - log_probs[:, 0]).max() > 1e-2  # the last token of a prefix makes a difference
+
+
+@pytest.mark.parametrize("search", [greedy_decode, beam_search])
+def test_a_cache_without_room_grows_after_its_prefix(params, search, monkeypatch):
+    monkeypatch.setattr("transformer_jax.decoding.token_by_token._SHORTEST_SEGMENT", 2)
+    prompts, last = TOKENS[:, :3], 2
+    step = after_prefix(decoder_of(MODEL, params), last)
+
+    def found(length, **more):
+        cache = MODEL.apply(params, length=length, prefix=prompts[:, :-1], method="start_decoding")
+        ends = {"start_token": 0, "end_token": V - 1, "pad_token": 0, "max_length": 5}
+        return search(step, AfterPrefix(cache, prompts[:, -1]), B, **ends, **more)
+
+    expected, grown = found(last + 5), found(0, grow=grow_after_prefix(CausalCache.grow, last))
+    assert np.max(expected.lengths) > 2  # beyond the first segment
+    np.testing.assert_array_equal(grown.tokens, expected.tokens)
+    np.testing.assert_allclose(grown.scores, expected.scores, atol=1e-5)
+    with pytest.raises(InputError, match="position is 6; it must be at least 0 and below length, which is 6"):
+        found(last + 4)
+    with pytest.raises(InputError, match="position is -1; it must be at least 0"):
+        grow_after_prefix(CausalCache.grow, -1)
+
+
+@pytest.mark.parametrize("search", [greedy_decode, beam_search])
+def test_a_cache_without_room_for_the_longest_result_is_an_error_in_a_compiled_program_too(params, search):
+    cache = MODEL.apply(params, B, 3, method="start_decoding")
+    step = decoder_of(MODEL, params)
+    ends = {"start_token": 0, "end_token": V - 1, "pad_token": 0, "max_length": 4}
+    with pytest.raises(InputError, match="position is 3; it must be at least 0 and below length, which is 3"):
+        jax.jit(lambda cache: search(step, cache, B, **ends))(cache)
 
 
 def test_a_cache_makes_room_for_its_prefix_and_grows(params):
@@ -321,6 +353,11 @@ WRONG = [
     (lambda: TransformerLM(V, num_layers=0), "num_layers is 0; it must be at least 1"),
     (lambda: TransformerLM(V, 20, 3), "num_heads is 3"),
     (lambda: TransformerLM(V, max_len=0), "max_len is 0"),
+    (
+        lambda: TransformerLM(V, block=EncoderBlock),
+        "block is EncoderBlock; it must be a CausalBlock, or have its `step` and `empty_cache`",
+    ),
+    (lambda: CausalStack(L, D, H, F, block=EncoderBlock), "block is EncoderBlock; it must be a CausalBlock"),
     (lambda: MODEL.init(jax.random.key(0), TOKENS + 1 + V - TOKENS.max()), f"tokens holds the token id {V}"),
     (lambda: MODEL.init(jax.random.key(0), np.zeros((1, MAX_LEN + 1), int)), "9 positions; max_len is 8"),
 ]
@@ -352,6 +389,8 @@ def test_decoding_from_what_it_cannot_is_an_error(params):
         MODEL.apply(params, TOKENS[:, 0], 3, start(B, 3), method="decode_step")
     with pytest.raises(InputError, match="tokens holds the token id -1"):
         MODEL.apply(params, np.full(B, -1), 0, start(B, 3), method="decode_step")
+    with pytest.raises(InputError, match="tokens has 1 rows and the cache has 3; they must be equal"):
+        MODEL.apply(params, TOKENS[:1, 0], 0, start(B, 3), method="decode_step")
     learned = model_with(BlockSettings(positions=LearnedPositions(4)))
     with pytest.raises(InputError, match="5 positions; max_len is 4"):
         learned.init(jax.random.key(0), TOKENS)

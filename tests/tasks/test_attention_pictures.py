@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import load_run
-from transformer_jax.tasks.translation.byte_text import START, encode, pad
+from transformer_jax.tasks.byte_text import START, encode, pad
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
 
 

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 from transformer_jax import AnomalyTrainer, Cifar100Config, InputError, TranslationConfig, TranslationTrainer, load_run
 from transformer_jax.tasks.attention_maps import LabelledMaps
-from transformer_jax.tasks.translation.byte_text import END, PAD, START, encode, labels
+from transformer_jax.tasks.byte_text import END, PAD, START, encode, labels
 from transformer_jax.tasks.translation.dates import write_date
 
 

@@ -36,7 +36,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn.decoder import DecoderBlock
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.tasks.anomaly.tables import digits_table
-from transformer_jax.tasks.translation.byte_text import PAD, START, decode, encode, pad
+from transformer_jax.tasks.byte_text import PAD, START, decode, encode, pad
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs
 from transformer_jax.trees import Params
 

@@ -44,6 +44,25 @@ def check_arguments(
             raise InputError(f"{name} has shape {jnp.shape(leaf)}; its first axis must be batch_size, {batch_size}")
 
 
+def check_last_position(step: Any, cache: PyTree[ArrayLike], batch_size: int, max_length: int) -> None:
+    """Let a step function check its last position, which is known here and traced in the loop over positions.
+
+    The step is traced there once, without being run. So a cache without room for `max_length` positions is the error
+    of a step that checks positions, as those of this package's models do; unseen, its last position would be
+    overwritten.
+
+    Args:
+        step, cache, batch_size, max_length: as `transformer_jax.decoding.token_by_token` describes them.
+    """
+    with jax.ensure_compile_time_eval():
+        last = jnp.int32(max_length - 1)
+
+    def run(cache: PyTree[ArrayLike]) -> None:
+        step(jnp.zeros(batch_size, jnp.int32), last, cache)
+
+    jax.eval_shape(run, cache)
+
+
 def check_step_result(result: Any, cache: PyTree[ArrayLike], num_rows: int, tokens: Mapping[str, int]) -> None:
     """Check what a step function returned for `num_rows` rows and a cache, and that the tokens are in its vocabulary.
 

@@ -19,8 +19,9 @@ reordered, so are the rows of the cache.
     pad_token    fills the result after its end, and is the input of rows that have ended until all rows have; it need
                  not be in the vocabulary
     max_length   T, the most tokens of a result, the end token included
-    grow         None if the cache has room for T positions from the start; otherwise `grow(cache, length)` extends it
-                 to `length` positions, and is called for one segment of positions after another: a step then reads no
+    grow         None if the cache has room for T positions from the start, which a step can check: it is traced once
+                 more with the last position, as a known number; otherwise `grow(cache, length)` extends the cache to
+                 `length` positions, and is called for one segment of positions after another: a step then reads no
                  more than one segment beyond the filled positions, which at 512 tokens saves a quarter of the time
                  (docs/performance.md)
 
@@ -46,7 +47,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray, PyTree
 
-from transformer_jax.decoding.checks import check_arguments, check_scores, check_step_result
+from transformer_jax.decoding.checks import check_arguments, check_last_position, check_scores, check_step_result
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 
 Cache: TypeAlias = PyTree[ArrayLike]  # arrays [N, ...]
@@ -86,7 +87,8 @@ def greedy_decode(
 
     Raises:
         InputError: a setting is impossible, the start or the end token is outside the vocabulary, the cache or the
-            logits do not have N rows, or (outside of `jax.jit`) a row's logits are NaN or +inf.
+            logits do not have N rows, the step has no room for T positions, or (outside of `jax.jit`) a row's logits
+            are NaN or +inf.
     """
 
     def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
@@ -154,6 +156,8 @@ def _decode(
     """Decode with the one token that `choose` picks for each row, until every row has ended."""
     tokens = {"start_token": start_token, "end_token": end_token}
     check_arguments(step, cache, batch_size, max_length, tokens, pad_token)
+    if grow is None:
+        check_last_position(step, cache, batch_size, max_length)
     log_prob = log_prob_step(step, tokens)
 
     def advance(rows: _Rows) -> _Rows:

@@ -55,8 +55,8 @@ def read_command(arguments: list[str]) -> Command:
     parser.add_argument("run", metavar="RUN", help="a run's directory, a model that ships, or a tutorial's model")
     parser.add_argument(
         "words", metavar="INPUT", nargs="*",
-        help="numbers (reverse), texts (translation), or numbers of test sets or image files that make one set "
-        "(sets of images); without it the first examples of the test set",
+        help="numbers (reverse), texts (translation, language model), or numbers of test sets or image files "
+        "that make one set (sets of images); without it the first examples of the test set",
     )  # fmt: skip
     parser.add_argument(
         "--output", type=Path, default=OUTPUT, metavar="FILE", help="page to write (default: %(default)s)"

@@ -7,6 +7,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
+from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.blocks import Block
@@ -34,13 +35,26 @@ class CausalBlock(EncoderBlock):
         return self.self_attn.empty_cache(batch_size, length, dtype)
 
 
+def check_causal(block: type[Block]) -> None:
+    """Raise an `InputError` if blocks of this class cannot be run position by position."""
+    if not all(callable(getattr(block, name, None)) for name in ("step", "empty_cache")):
+        raise InputError(f"block is {block.__name__}; it must be a CausalBlock, or have its `step` and `empty_cache`")
+
+
 class CausalStack(TransformerEncoder):
     """Stack of causal blocks, where position t sees those up to t. Its fields and errors are those of `Stack`.
 
     It is called as `TransformerEncoder`; `mask` is combined with the causal mask.
+
+    Raises:
+        InputError: also if the blocks cannot be run position by position.
     """
 
     block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one constructed and called like it
+
+    def __post_init__(self) -> None:
+        check_causal(self.block)
+        super().__post_init__()
 
     @nn.nowrap
     def visible(self, mask: Masks | None) -> Masks | None:

@@ -12,7 +12,7 @@ from transformer_jax.nn.attention import KeyValue, head_width
 from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.attention_rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
-from transformer_jax.nn.causal import CausalBlock, CausalStack
+from transformer_jax.nn.causal import CausalBlock, CausalStack, check_causal
 from transformer_jax.nn.checks import check_position, check_token_ids
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
@@ -25,7 +25,10 @@ class CausalCache(NamedTuple):
     blocks: list[KeyValue]
 
     def grow(self, length: int) -> "CausalCache":
-        """Copy with room for `length` positions: the argument `grow` of `greedy_decode` and the others."""
+        """Copy with room for `length` positions: the argument `grow` of `greedy_decode` and the others.
+
+        After a prefix it is `grow_after_prefix(CausalCache.grow, position)`.
+        """
         return CausalCache([block.grow(length) for block in self.blocks])
 
 
@@ -36,8 +39,8 @@ class TransformerLM(SettingsModule):
     feed-forward, and the projection to logits, by the embedding's own matrix unless `tie_embeddings` is False.
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, or a setting is
-            impossible.
+        InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, a setting is
+            impossible, or `block` has no `step` and `empty_cache`.
     """
 
     vocabulary_size: int  # V
@@ -50,12 +53,13 @@ class TransformerLM(SettingsModule):
     final_norm: bool | None = None  # norm after the last block; None: with pre-norm alone, which needs it
     tie_embeddings: bool = True  # the embedding's matrix projects to logits, too
     max_len: int = 5000  # longest sequence to which positions can be added
-    block: type[Block] = CausalBlock  # class of the blocks
+    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with all that it has
 
     def __post_init__(self) -> None:
         check_sizes(vocabulary_size=self.vocabulary_size, model_dim=self.model_dim, num_layers=self.num_layers)
         check_sizes(dim_feedforward=self.dim_feedforward, max_len=self.max_len)
         head_width(self.model_dim, self.num_heads)
+        check_causal(self.block)
         super().__post_init__()
         self.settings.check_heads(self.model_dim, self.num_heads)
 
@@ -174,11 +178,13 @@ class TransformerLM(SettingsModule):
         They equal those of `__call__` at that position, at the cost of one position.
 
         Raises:
-            InputError: the tokens are not `[B]` ids of the vocabulary, or `position` is beyond the cache; traced values
-                are not checked.
+            InputError: the tokens are not `[B]` ids of the vocabulary, or not as many as the cache has rows; or
+                `position` is beyond the cache. Traced values are not checked.
         """
         check_token_ids("tokens", tokens, self.vocabulary_size, "[B]")
-        length = cache.blocks[0].key.shape[2]
+        num_rows, _, length, _ = cache.blocks[0].key.shape
+        if (given := jnp.shape(tokens)[0]) != num_rows:  # they could broadcast
+            raise InputError(f"tokens has {given} rows and the cache has {num_rows}; they must be equal")
         check_position(position, length)
         x = embedded(self.embedding, jnp.asarray(tokens)[:, None])  # [B 1 D]
         if self.positional_encoding is not None:

@@ -11,7 +11,10 @@ from commands import call
 from compiled_models import compiled, drawn
 
 from transformer_jax import InputError, LanguageModelConfig, LanguageModelTrainer, load_run, train_language_model
+from transformer_jax.inspection.__main__ import Command, carry_out, text_of
+from transformer_jax.inspection.page.page import inspect
 from transformer_jax.tasks.language_model.continuation import Continuation, Draws
+from transformer_jax.tasks.language_model.examples import text_examples, visible
 from transformer_jax.tasks.language_model.task import language_model_data
 
 SENTENCE = b"The quick brown fox jumps over the lazy dog. "
@@ -115,6 +118,54 @@ def test_maps_are_labelled_with_the_texts_characters(trainer):
     assert many[1].key_labels == {"decoder": ["FF"]}
 
 
+def most_probable(trainer: LanguageModelTrainer, text: bytes) -> list[tuple[int, float]]:
+    """The most probable byte after each of a text's, and its probability."""
+    rows = [log_probs(trainer, text[: end + 1]) for end in range(len(text))]
+    return [(int(row.argmax()), float(2 ** row.max())) for row in rows]
+
+
+def test_examples_are_texts_with_the_byte_that_is_expected_after_each(trainer):
+    """They are padded to one shape, which changes no answer."""
+    short, long = trainer.read_examples(["a é", "fox\nfox"])
+    assert short.labels == ["a", " ", "é", "·"]
+    assert (short.title, short.expected, long.title) == ("a é", None, "fox\\nfox")
+    assert long.labels == ["f", "o", "x", "\\n", "f", "o", "x"]
+    for example, text in ((short, "a é".encode()), (long, b"fox\nfox")):
+        assert example.inputs.shape == (1, 7)
+        answer = example.answer(trainer.forward(example.inputs)[0])
+        expected = most_probable(trainer, text)
+        assert answer.text == visible(bytes(byte for byte, _ in expected).decode(errors="replace"))
+        assert [part.place for part in answer.parts] == example.labels
+        np.testing.assert_allclose([part.probability for part in answer.parts], [p for _, p in expected], rtol=1e-4)
+
+
+def test_the_answer_names_each_byte():
+    logits = np.full((4, 256), -9.0, np.float32)
+    logits[range(4), list(b"a\n\xc3\xa9")] = 9.0
+    (example,) = text_examples([np.array([7, 8, 9], np.int32)])
+    assert [part.text for part in example.answer(logits).parts] == ["a", "\\n", "C3"]
+    (example,) = text_examples([np.array([7, 8, 9, 10], np.int32)])
+    answer = example.answer(logits)
+    assert [part.text for part in answer.parts] == ["a", "\\n", "é", "·"]
+    assert (answer.text, answer.probability) == ("a\\né", None)
+
+
+def test_the_inspection_page_shows_texts_and_without_them_the_test_text(trainer, text):
+    page = inspect(trainer, trainer.read_examples(["The fox"]))
+    (answer,) = page.answers
+    said = bytes(byte for byte, _ in most_probable(trainer, b"The fox"))
+    assert answer.text == visible(said.decode(errors="replace"))
+    assert text_of(page).startswith(f"The fox\n  → {answer.text}\n")
+    own = LanguageModelTrainer(LanguageModelConfig(**TINY, data=text))
+    own.params = trainer.params
+    first, second = own.test_examples([0, 1])
+    test = SENTENCE * 2
+    assert first.title == "\\n" + test[:14].decode()
+    assert first.expected == test[:15].decode()
+    assert (second.title, second.expected) == (test[7:22].decode(), test[8:23].decode())
+    assert [example.title for example in own.inspect().examples][:2] == [first.title, second.title]
+
+
 def test_the_pictures_of_the_training_are_the_first_windows_maps(trainer):
     inputs = np.frombuffer(SENTENCE[:16] + SENTENCE[5:21], np.uint8).astype(np.int32).reshape(2, 16)
     pictured = trainer.attention_maps(trainer.params, inputs)
@@ -135,7 +186,7 @@ def test_the_pictures_of_the_training_are_the_first_windows_maps(trainer):
         ("\ud800", "half of a surrogate pair"),
     ],
 )
-@pytest.mark.parametrize("method", ["predict", "attention"])
+@pytest.mark.parametrize("method", ["predict", "attention", "examples"])
 @pytest.mark.usefixtures("without_type_checks")
 def test_what_is_no_text_is_an_error(trainer, method, inputs, message):
     with pytest.raises(InputError, match=message):
@@ -161,6 +212,8 @@ def test_a_draw_that_cannot_be_made_is_an_error(trainer, settings, message):
 def test_a_text_longer_than_a_window_has_no_maps(trainer):
     with pytest.raises(InputError, match=r"the text 'aaaa.*' has 17 bytes; it may have 1 to seq_len, 16"):
         trainer.attention("a" * 17)
+    with pytest.raises(InputError, match=r"the text 'aaaa.*' has 17 bytes"):
+        trainer.read_examples(["a" * 17])
 
 
 def test_logits_of_nan_are_an_error():
@@ -216,6 +269,11 @@ def test_a_text_of_repetitions_is_learned_and_the_run_keeps_all(tmp_path, text, 
     assert isinstance(run, LanguageModelTrainer)
     continued = run.predict("The quick brown ", max_new=60, top_k=1)
     assert continued == (SENTENCE * 3).decode()[16:76]
+    capsys.readouterr()
+    carry_out(Command(str(directory), ["brown fox jumps"], tmp_path / "page.html"))
+    title, answer, *_ = capsys.readouterr().out.splitlines()
+    assert title == "brown fox jumps"
+    assert answer.endswith("own fox jumps ")  # what follows each byte
     assert run.predict("The", max_new=7, seed=3) == trainer.predict("The", max_new=7, seed=3)
     assert run.test()["test"] == pytest.approx(results["test"], rel=1e-5)
 
@@ -259,7 +317,7 @@ def test_flags_of_all_tasks_work(tmp_path, text, flags):
         (lambda path: None, "No such file"),
         (lambda path: path.mkdir(), "Is a directory"),
         (lambda path: path.touch(), "the file is empty"),
-        (lambda path: path.write_bytes(b"short"), "has 5 bytes, of which 0 are held out"),
+        (lambda path: path.write_bytes(b"short"), "has 5 bytes, of which 0 are for val"),
     ],
     ids=["none", "directory", "empty", "short"],
 )

@@ -88,7 +88,11 @@ def test_random_bytes_take_eight_bits():
 def test_only_the_end_of_a_large_training_text_is_learned_from(monkeypatch):
     monkeypatch.setattr("transformer_jax.tasks.language_model.report.MAX_LEARNED", 50)
     text = split_text(TRAIN * 11, 1)
-    assert other_bits(text)["order-5 n-grams"] == WittenBell(text.train[-50:]).bits_per_byte(text.test[:])
+    bits = other_bits(text)
+    assert bits["order-5 n-grams"] == WittenBell(text.train[-50:]).bits_per_byte(text.test[:])
+    expected = bits_after(COMPRESSORS["xz"], text.test[:], text.train[-50:])
+    assert bits["xz after the end of the training text"] == expected
+    assert "xz after the training text" not in bits
 
 
 def test_the_table_is_in_the_order_of_the_bits():

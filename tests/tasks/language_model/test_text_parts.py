@@ -4,6 +4,7 @@ import os
 import pickle
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -14,6 +15,14 @@ from transformer_jax.tasks.language_model.docstrings import SEPARATOR, library_d
 from transformer_jax.tasks.language_model.text_parts import MAX_HELD_OUT, TextPart, load_text, split_text
 
 BYTES = bytes(range(256)) * 4 + b"end"  # 1027
+
+
+@pytest.fixture
+def without_type_checks():
+    """Users call without the type checks of the tests, which would come first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def test_the_end_of_a_text_is_held_out_and_no_byte_is_lost():
@@ -81,7 +90,10 @@ def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path):
         (lambda path: path.mkdir(), "Is a directory"),
         (lambda path: path.touch(), "the file is empty"),
         (os.mkfifo, "not a regular file"),
-        (lambda path: path.write_bytes(BYTES), "has 1027 bytes, of which 51 are held out .* needs 1221 bytes or more"),
+        (
+            lambda path: path.write_bytes(BYTES),
+            "has 1027 bytes, of which 51 are for val; each part must have at least seq_len, 61$",
+        ),
     ],
     ids=["none", "directory", "empty", "pipe", "short"],
 )
@@ -89,6 +101,20 @@ def test_a_file_that_cannot_be_read_or_is_too_short_is_an_error(tmp_path, make, 
     make(tmp_path / "text")
     with pytest.raises(InputError, match=f"{tmp_path / 'text'}:? .*{message}|{tmp_path / 'text'} {message}"):
         load_text(tmp_path / "text", 61)
+
+
+def test_the_message_names_the_part_that_is_too_short():
+    ends = np.array([500, 930, 1000, 1027])
+    with pytest.raises(InputError, match="the text has 1027 bytes, of which 27 are for test; .* seq_len, 28$"):
+        split_text(BYTES, 28, ends)
+
+
+@pytest.mark.parametrize("part", [slice(None, None, 2), slice(None, None, -1), 3])
+@pytest.mark.usefixtures("without_type_checks")
+def test_what_is_not_a_slice_of_neighbouring_bytes_is_an_error(part):
+    with pytest.raises(InputError, match=r"part is .*; it must be a slice of neighbouring bytes, \[start:stop\]"):
+        TextPart(BYTES, 3, 10)[part]
+    assert TextPart(BYTES, 3, 10)[1:3:1] == BYTES[4:6]
 
 
 def test_a_part_has_the_type_and_the_shape_of_its_bytes():

@@ -11,7 +11,7 @@ from babel.dates import format_date
 from transformer_jax import load_run
 from transformer_jax.data.loader import make_loader
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.translation.byte_text import END, PAD, START, decode
+from transformer_jax.tasks.byte_text import END, PAD, START, decode
 from transformer_jax.tasks.translation.dates import (
     FIRST_DAY,
     LAST_DAY,

@@ -14,8 +14,8 @@ from made_once import made_once
 
 from transformer_jax import Batch, load_run, make_loader
 from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, encode, pad
 from transformer_jax.tasks.translation import dates
-from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, encode, pad
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
 from transformer_jax.tasks.translation.report import byte_labels
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, train_translation

@@ -210,7 +210,7 @@
       if (images !== null) {
         example.append(" ", ...Array.from({ length: images[1] }, (_, i) => picture(images[0] + i, 24, `image ${i}`)));
       }
-      row.append(element("td", cosine.toFixed(4)), example, element("td", `${text} (${percent(probability)})`));
+      row.append(element("td", cosine.toFixed(4)), example, element("td", `${text}${probability === null ? "" : ` (${percent(probability)})`}`));
       if (isKnown) row.append(element("td", expected ?? ""));
       return row;
     }));

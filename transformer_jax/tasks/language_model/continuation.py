@@ -70,7 +70,7 @@ class Continuation:
 
         def step(tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
             logits, cache = apply(tokens, position, cache, method="decode_step")
-            # An end, which is never drawn: a text has none.
+            # `sample` needs an end token; this one has probability 0.
             return jnp.pad(logits, ((0, 0), (0, 1)), constant_values=-jnp.inf), cache
 
         last = jax.lax.dynamic_index_in_dim(given, length - 1, 1, keepdims=False)

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float, Int, UInt64
 
 from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.tasks.language_model.config import NUM_BYTES
 
-NUM_BYTES = 256
 MAX_ORDER = 7  # a context and the byte after it are one number of 64 bits
 
 
@@ -33,7 +33,7 @@ class WittenBell:
         order: longest context in bytes.
 
     Raises:
-        InputError: `order` is outside 0 … 7, or the text is no longer.
+        InputError: `order` is outside 0 … 7, or the text has at most `order` bytes.
     """
 
     def __init__(self, text: bytes, order: int = 5) -> None:

@@ -22,13 +22,15 @@ def other_bits(text: TextSplits) -> dict[str, float]:
     """Bits per byte of the test text that an n-gram model and compressors need, by their names.
 
     The n-gram model has counted in the training text. A compressor is given the training text first, and the growth of
-    its output counts; or the test text alone.
+    its output counts; or the test text alone. Of more than `MAX_LEARNED` bytes of training text both get the last ones,
+    and of what it is given gzip sees the last 32 KiB only, xz all. The size of the models themselves is not counted.
     """
+    given = "the training text" if len(text.train) <= MAX_LEARNED else "the end of the training text"
     train, test = text.train[max(0, len(text.train) - MAX_LEARNED) :], text.test[:]
     ngrams = WittenBell(train, min(ORDER, len(train) - 1))
     bits = {f"order-{ngrams.order} n-grams": ngrams.bits_per_byte(test)}
     for name, compress in COMPRESSORS.items():
-        bits[f"{name} after the training text"] = bits_after(compress, test, train)
+        bits[f"{name} after {given}"] = bits_after(compress, test, train)
         bits[f"{name} alone"] = bits_alone(compress, test)
     return bits
 

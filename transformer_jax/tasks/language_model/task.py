@@ -19,19 +19,21 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
+from transformer_jax.tasks.byte_text import encode, labels
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.tasks.language_model.config import NUM_BYTES
 from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
 from transformer_jax.tasks.language_model.continuation import Continuation, Draws
+from transformer_jax.tasks.language_model.examples import text_examples
 from transformer_jax.tasks.language_model.report import other_bits, prompts, save_attention, save_samples, table
 from transformer_jax.tasks.language_model.text_parts import TextSplits, load_text
 from transformer_jax.tasks.language_model.windows import UNSCORED, RandomWindows, ScoredWindows
-from transformer_jax.tasks.translation.byte_text import encode, labels
+from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
-PICTURED = 64  # positions of a window in the pictures of the training
+PICTURED = 64  # positions of a window in the pictures of the training, and in the examples of the test set
 
 
 class LanguageModelTrainer(TrainerModule):
@@ -73,7 +75,7 @@ class LanguageModelTrainer(TrainerModule):
     def attention_maps(
         self, params: Params, inputs: Int[np.ndarray, "B T"]
     ) -> Mapping[str, Sequence[Float[np.ndarray, "1 H _T _T"]]]:
-        # Of the first window's beginning, which sees nothing else.
+        # Of the first window's beginning: the first positions of a causal model do not depend on later ones.
         _, layers = self.forward(np.asarray(inputs)[:1, :PICTURED], return_attention=True, params=params)
         return {"decoder": layers}
 
@@ -136,16 +138,48 @@ class LanguageModelTrainer(TrainerModule):
             InputError: `inputs` is no text and no list of texts; or a text is empty, or longer than a window.
         """
         maps = []
+        for ids in self._windows(inputs):
+            _, layers = self.forward(ids[None], return_attention=True)
+            names = {"decoder": labels(ids)}
+            maps.append(LabelledMaps({"decoder": [layer[0] for layer in layers]}, names, names))
+        return maps[0] if isinstance(inputs, str | bytes) else maps
+
+    def examples(self, inputs: str | bytes | Sequence[str | bytes]) -> list[InspectedExample]:
+        """A text, or the texts of a list, with the byte that the model expects after each of theirs.
+
+        Raises:
+            InputError: as `attention`.
+        """
+        return text_examples(self._windows(inputs))
+
+    def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
+        """Texts, each a word of a command line.
+
+        Raises:
+            InputError: as `attention`.
+        """
+        return self.examples(list(words))
+
+    def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
+        """The beginnings of windows of these numbers in the test text, with the bytes that do follow.
+
+        Raises:
+            InputError: a number is not in the test set.
+        """
+        inputs = [window[: PICTURED + 1] for window, _ in self.test_samples(numbers)]
+        return text_examples([ids[:-1] for ids in inputs], [ids[1:] for ids in inputs])
+
+    def _windows(self, inputs: object) -> list[Int[np.ndarray, " _"]]:
+        """The bytes of a text, or of the texts of a list, each of which fits in a window."""
+        found = []
         for text in _texts(inputs):
             ids = np.frombuffer(text, np.uint8).astype(np.int32) if isinstance(text, bytes) else encode(text)
             if len(ids) > self.config.seq_len:
                 raise InputError(
                     f"the text {text[:40]!r} has {len(ids)} bytes; it may have 1 to seq_len, {self.config.seq_len}"
                 )
-            _, layers = self.forward(ids[None], return_attention=True)
-            names = {"decoder": labels(ids)}
-            maps.append(LabelledMaps({"decoder": [layer[0] for layer in layers]}, names, names))
-        return maps[0] if isinstance(inputs, str | bytes) else maps
+            found.append(ids)
+        return found
 
     def _draws(self, given: Mapping[str, Any]) -> Draws:
         names = [field.name for field in dataclasses.fields(Draws)]

@@ -38,7 +38,13 @@ class TextPart:
         return self.stop - self.start
 
     def __getitem__(self, part: slice) -> bytes:
-        """A copy of some bytes."""
+        """A copy of some neighbouring bytes.
+
+        Raises:
+            InputError: `part` is no slice, or one with a step other than 1.
+        """
+        if not isinstance(part, slice) or part.step not in (None, 1):
+            raise InputError(f"part is {part!r}; it must be a slice of neighbouring bytes, [start:stop]")
         start, stop, _ = part.indices(len(self))
         return self.source[self.start + start : self.start + max(start, stop)]
 
@@ -107,10 +113,10 @@ def split_text(
     if ends is not None:
         cuts = [int(ends[np.searchsorted(ends, cut)]) for cut in cuts]
     parts = TextSplits(*(TextPart(source, *bounds) for bounds in zip([0, *cuts], [*cuts, size], strict=True)))
-    if min(map(len, parts)) < min_held_out:
-        shortest = min(map(len, parts))
+    shortest = min(parts.sizes(), key=parts.sizes().__getitem__)
+    if parts.sizes()[shortest] < min_held_out:
         raise InputError(
-            f"{name} has {size} bytes, of which {shortest} are held out for the test; these must be at least seq_len, "
-            f"{min_held_out}: the text needs {int(min_held_out / HELD_OUT) + 1} bytes or more"
+            f"{name} has {size} bytes, of which {parts.sizes()[shortest]} are for {shortest}; each part must have at "
+            f"least seq_len, {min_held_out}"
         )
     return parts

@@ -29,8 +29,8 @@ class RandomWindows:
         seed: of the draws.
 
     Raises:
-        InputError: the seed is negative or another number below 1, or the text is shorter than a window and its last
-            target.
+        InputError: `seed` is negative, or `seq_len` or `size` below 1; or the text is shorter than a window and its
+            last target.
     """
 
     def __init__(self, text: TextPart, seq_len: int, size: int, seed: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.tasks.translation.byte_text import END, PAD, START, characters, decode, labels, pad
+from transformer_jax.tasks.byte_text import END, PAD, START, decode, labels, pad, token_names
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of, probability_of_all
 
@@ -49,17 +49,6 @@ def _answer(places: Sequence[str]) -> Callable[[np.ndarray], Answer]:
         return Answer(decode(ids), probability_of_all(named[: int(ends[0]) + 1 if ends.size else None]), named)
 
     return answer
-
-
-def token_names(ids: Int[np.ndarray, " T"]) -> list[str]:
-    """A name for each token: its character if the bytes are a text, else ASCII characters and hexadecimal numbers."""
-    names = {PAD: "pad", START: "start", END: "end"}
-    is_byte = ids < PAD
-    try:
-        text = iter(characters(ids[is_byte].astype(np.uint8).tobytes().decode()))
-        return [next(text) if number < PAD else names[number] for number in ids.tolist()]
-    except UnicodeDecodeError:
-        return [names.get(number) or (chr(number) if number < 128 else f"{number:02X}") for number in ids.tolist()]
 
 
 def is_right(logits: Float[np.ndarray, "B T V"], targets: Int[np.ndarray, "B T"]) -> list[bool]:

@@ -14,7 +14,7 @@ from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.data.stacked_samples import StackedSamples
-from transformer_jax.tasks.translation.byte_text import encode, pad
+from transformer_jax.tasks.byte_text import encode, pad
 
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from transformer_jax.data.stacked_samples import numpy_collate
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.tasks.attention_maps import drawable
-from transformer_jax.tasks.translation.byte_text import characters
+from transformer_jax.tasks.byte_text import characters
 from transformer_jax.tasks.translation.padded_pairs import PairDataset, TextPair
 from transformer_jax.tasks.translation.text_metrics import char_error_rate, exact_match, translation_scores
 from transformer_jax.training.trainer import TrainerModule

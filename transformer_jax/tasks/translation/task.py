@@ -24,8 +24,8 @@ from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.nn.masks import padding_mask
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
+from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
-from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
 from transformer_jax.tasks.translation.examples import is_right, translation_examples
 from transformer_jax.tasks.translation.padded_pairs import PairDataset, PairInputs, PairSplits, TextPair

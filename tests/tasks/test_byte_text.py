@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.translation.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, pad
+from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, pad
 
 
 def test_ids_are_the_bytes_of_utf8():

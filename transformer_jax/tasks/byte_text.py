@@ -63,6 +63,17 @@ def labels(ids: Sequence[int] | Integer[np.ndarray, " T"]) -> list[str]:
     return [names.get(number, f"{number:02X}") for number in array.tolist()]
 
 
+def token_names(ids: Int[np.ndarray, " T"]) -> list[str]:
+    """A name for each token: its character if the bytes are a text, else ASCII characters and hexadecimal numbers."""
+    names = {PAD: "pad", START: "start", END: "end"}
+    is_byte = ids < PAD
+    try:
+        text = iter(characters(ids[is_byte].astype(np.uint8).tobytes().decode()))
+        return [next(text) if number < PAD else names[number] for number in ids.tolist()]
+    except UnicodeDecodeError:
+        return [names.get(number) or (chr(number) if number < 128 else f"{number:02X}") for number in ids.tolist()]
+
+
 def pad(sequences: Sequence[Int[np.ndarray, " _"]], length: int) -> Int[np.ndarray, "B {length}"]:
     """Sequences of ids as the rows of one array, padded with PAD.
 
