@@ -1,6 +1,6 @@
 """Finds out how the three models that ship work, by changing what happens inside of them.
 
-python benchmarks/inside.py                        # the numbers of docs/inside.md, in two or three minutes on two CPU cores
+python benchmarks/inside.py                        # the numbers of docs/inside.md, in 2 to 3 minutes on two cores
 python benchmarks/inside.py --images docs/images   # and its pictures
 """
 

@@ -19,12 +19,12 @@ from transformer_jax.cli import config_file, parse, parse_known, run
 from transformer_jax.config import setting
 from transformer_jax.field_types import type_hints
 from transformer_jax.runs.config_file import ConfigFile
+from transformer_jax.tasks.anomaly.data import default_config
 from transformer_jax.tasks.anomaly.task import (
     AnomalyConfig,
     Cifar100Config,
     DigitsConfig,
     FilesConfig,
-    default_config,
     train_anomaly,
 )
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import import_pytorch
-from transformer_jax.tasks.anomaly.task import FilesConfig, anomaly_data
-from transformer_jax.tasks.translation.task import TranslationConfig, translation_data
+from transformer_jax.tasks.anomaly.config import FilesConfig
+from transformer_jax.tasks.anomaly.data import anomaly_data
+from transformer_jax.tasks.translation.config import TranslationConfig
+from transformer_jax.tasks.translation.data import translation_data
 
 
 def features(directory: Path) -> None:

@@ -13,14 +13,13 @@ from made_once import made_once
 
 from transformer_jax import TransformerPredictor
 from transformer_jax.data.batch import Batch
+from transformer_jax.tasks.anomaly.data import anomaly_data, default_config
 from transformer_jax.tasks.anomaly.report import Predictions, permutation_error, predict_sets, print_mistakes
 from transformer_jax.tasks.anomaly.tables import cifar100_table, digits_table
 from transformer_jax.tasks.anomaly.task import (
     AnomalyTrainer,
     Cifar100Config,
     DigitsConfig,
-    anomaly_data,
-    default_config,
     train_anomaly,
 )
 

@@ -13,9 +13,11 @@ from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.anomaly import config as anomaly_config
+from transformer_jax.tasks.anomaly.config import FilesConfig
+from transformer_jax.tasks.anomaly.data import anomaly_data
 from transformer_jax.tasks.anomaly.mapped_rows import open_rows
 from transformer_jax.tasks.anomaly.sets import AnomalySets, SetsOfRows
-from transformer_jax.tasks.anomaly.task import AnomalyTrainer, FilesConfig, anomaly_data
+from transformer_jax.tasks.anomaly.task import AnomalyTrainer
 
 MODEL = {"model_dim": 12, "num_heads": 3, "num_layers": 2}
 SMALL = {"set_size": 5, "max_epochs": 2, "warmup": 3, "batch_size": 13, **MODEL}

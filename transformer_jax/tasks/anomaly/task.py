@@ -20,7 +20,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.data.batch import Batch
-from transformer_jax.data.loader import Loader, make_loader
 from transformer_jax.errors import InputError
 from transformer_jax.nn.checks import as_array, check_sequence
 from transformer_jax.nn.position_kinds import SinusoidalPositions
@@ -29,15 +28,14 @@ from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
 from transformer_jax.tasks.anomaly.config import Cifar100Config as Cifar100Config
 from transformer_jax.tasks.anomaly.config import DigitsConfig as DigitsConfig
 from transformer_jax.tasks.anomaly.config import FilesConfig as FilesConfig
+from transformer_jax.tasks.anomaly.data import AnomalyData, anomaly_data, default_config
 from transformer_jax.tasks.anomaly.examples import features_of_images, read_images, set_example
-from transformer_jax.tasks.anomaly.features import has_cifar100, has_features
-from transformer_jax.tasks.anomaly.mapped_rows import in_memory
+from transformer_jax.tasks.anomaly.features import has_features
 from transformer_jax.tasks.anomaly.report import permutation_error, predict_sets, print_mistakes, save_pictures
-from transformer_jax.tasks.anomaly.sets import AnomalySets, SetsOfRows
-from transformer_jax.tasks.anomaly.tables import FeatureTable
+from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
+from transformer_jax.tasks.experiment import Results, train_and_test
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
@@ -67,7 +65,7 @@ class AnomalyTrainer(TrainerModule):
         return f"SetAnomalyTask_{self.config.dataset}"
 
     @staticmethod
-    def load_data(config: AnomalyConfig) -> "AnomalyData":
+    def load_data(config: AnomalyConfig) -> AnomalyData:
         return anomaly_data(config)
 
     def create_model(self) -> TransformerPredictor:
@@ -182,7 +180,7 @@ class AnomalyTrainer(TrainerModule):
         ]
 
     @functools.cached_property
-    def test_data(self) -> "AnomalyData":
+    def test_data(self) -> AnomalyData:
         """The task's data sets, where they are at hand.
 
         Raises:
@@ -210,56 +208,6 @@ class AnomalyTrainer(TrainerModule):
         if isinstance(self.model, TransformerPredictor):
             check_sequence("inputs", sets, len(self.params["input_layer"]["kernel"]))
         return sets, is_one
-
-
-def default_config(data_dir: Path = Path("data")) -> AnomalyConfig:
-    """`Cifar100Config` if CIFAR-100 or its features lie under `data_dir`; else `DigitsConfig`, and a printed hint."""
-    digits = DigitsConfig(data_dir=data_dir)  # checks the directory's name
-    if has_cifar100(data_dir):
-        return Cifar100Config(data_dir=data_dir)
-    print(
-        f"No CIFAR-100 under {data_dir}: using scikit-learn's handwritten digits. "
-        "--dataset cifar100 downloads CIFAR-100 and the ResNet's weights."
-    )
-    return digits
-
-
-@dataclasses.dataclass(frozen=True)
-class AnomalyData(TaskData):
-    """Sets of images: those of training are drawn anew in each epoch, the others are always the same."""
-
-    train_eval_loader: Loader  # sets of the training images, always the same
-    table: FeatureTable
-
-
-def anomaly_data(config: AnomalyConfig) -> AnomalyData:
-    """Sets of the images of `config.table()`, whose features are the constants, or come with each batch."""
-    table = config.table()
-    on_host = config.keeps_on_host(table)
-
-    def sets(subset: Int[np.ndarray, " M"], seed: int, *, redraw: bool = False) -> AnomalySets | SetsOfRows:
-        drawn = AnomalySets(table.labels, config.set_size, seed=seed, subset=subset, redraw=redraw)
-        return SetsOfRows(drawn, table.features) if on_host else drawn
-
-    def fixed(subset: Int[np.ndarray, " M"], seed: int) -> Loader:
-        return make_loader(sets(subset, seed), config.batch_size)
-
-    train_loader = make_loader(
-        sets(table.train, config.seed, redraw=True),
-        config.batch_size,
-        shuffle=True,
-        drop_last=True,
-        seed=config.seed,
-        num_workers=config.num_workers,
-    )
-    return AnomalyData(
-        train_loader,
-        val_loader=fixed(table.val, seed=42),
-        test_loader=fixed(table.test, seed=43),
-        train_eval_loader=fixed(table.train, seed=41),
-        table=table,
-        constants=None if on_host else in_memory(table.features),
-    )
 
 
 def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:

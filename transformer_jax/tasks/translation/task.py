@@ -15,7 +15,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.data.batch import Batch
-from transformer_jax.data.loader import make_loader
 from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Cache, Decoded, greedy_decode
@@ -25,15 +24,14 @@ from transformer_jax.nn.masks import padding_mask
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad
-from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
+from transformer_jax.tasks.experiment import Results, train_and_test
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
+from transformer_jax.tasks.translation.data import TranslationData, translation_data
 from transformer_jax.tasks.translation.examples import is_right, translation_examples
-from transformer_jax.tasks.translation.padded_pairs import PairDataset, PairInputs, PairSplits, TextPair
-from transformer_jax.tasks.translation.pair_files import summary
+from transformer_jax.tasks.translation.padded_pairs import PairDataset, PairInputs, TextPair
 from transformer_jax.tasks.translation.report import save_attention, score
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.progress import quietly
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
@@ -54,7 +52,7 @@ class TranslationTrainer(TrainerModule):
         self._translate = jax.jit(self.own_strategy.share(self._decode, returns_rows=True))
 
     @staticmethod
-    def load_data(config: TranslationConfig) -> "TranslationData":
+    def load_data(config: TranslationConfig) -> TranslationData:
         return translation_data(config)
 
     def create_model(self) -> Transformer:
@@ -253,39 +251,6 @@ class TranslationTrainer(TrainerModule):
 def _padded_length(length: int) -> int:
     """To the next multiple of `LENGTH_STEP`, as far as the model has positions."""
     return min(-(-length // LENGTH_STEP) * LENGTH_STEP, Transformer.max_len)
-
-
-@dataclasses.dataclass(frozen=True)
-class TranslationData(TaskData):
-    """Pairs of texts, in batches of at most four shapes."""
-
-    splits: PairSplits
-
-
-def translation_data(config: TranslationConfig) -> TranslationData:
-    """Dates, or pairs from a file."""
-    splits = config.splits()
-    if config.data is not None:
-        with quietly(config):
-            print(summary(splits))
-    if config.batch_size > len(splits.train):
-        raise InputError(
-            f"batch_size is {config.batch_size}; it may be at most {len(splits.train)}, the number of pairs for "
-            f"training: --batch-size {len(splits.train)}"
-        )
-    train_loader = make_loader(
-        splits.train,
-        config.batch_size,
-        shuffle=True,
-        drop_last=True,
-        seed=config.seed,
-        num_workers=config.num_workers,
-        groups=splits.train.buckets,
-    )
-    val_loader, test_loader = (
-        make_loader(split, config.batch_size, groups=split.buckets) for split in (splits.val, splits.test)
-    )
-    return TranslationData(train_loader, val_loader, test_loader, splits)
 
 
 def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
