@@ -497,6 +497,12 @@ def test_names_that_are_not_there_are_errors(names, message):
         capture(model, drawn(model, X), X, names=names)
 
 
+def test_parameters_alone_are_no_variables():
+    variables = drawn(TransformerPredictor(D, 3, H, 1), jnp.ones((1, T, 6)))
+    with pytest.raises(InputError, match=r'variables has \S+, .*; it must be {"params": …}, as {"params": run.params}'):
+        capture(TransformerPredictor(D, 3, H, 1), variables["params"], jnp.ones((1, T, 6)), names=["logits"])
+
+
 def test_a_model_of_another_package_needs_inputs():
     with pytest.raises(InputError, match=r"Twice needs inputs: activation_names\(model, \*inputs\)"):
         activation_names(Twice())

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from transformer_jax import (
+    ALiBi,
     Causal,
     Dense,
     InputError,
@@ -186,6 +187,8 @@ def test_the_block_of_everything_covers_logits_of_any_rank():
         (lambda: Padding(np.ones((B, S))), "valid has type float64"),
         (lambda: Segments(np.ones(T, int), KEY_IDS), r"query_ids is int64\[5\]; it must be \[B, T\]"),
         (lambda: Dense(np.ones((T, S))), "mask has type float64"),
+        (lambda: Causal() & ALiBi(4), r"mask is ALiBi\(4\); it must be a mask such as Causal\(\), .* given as bias="),
+        (lambda: Causal() & Causal, r"mask is Causal; it must be a mask such as Causal\(\), or an array: Causal\(\)"),
         (lambda: Causal() & np.ones((B, S, S, S, S), bool), "mask has shape"),
         (lambda: MaskFunction("causal"), "fn is 'causal'; it must be a function of"),
         (lambda: Causal().show(0, 3), "num_queries is 0; it must be at least 1"),

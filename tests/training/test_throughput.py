@@ -91,6 +91,12 @@ def test_a_profile_that_cannot_be_is_refused_before_anything_is_written(tmp_path
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_profile_behind_the_last_step_is_an_error():
+    assert profiled_steps("8:20", 9) == (8, 20)
+    with pytest.raises(InputError, match="profile is '9:20'; the first step must be below 9, the number of steps"):
+        profiled_steps("9:20", 9)
+
+
 def test_a_profile_of_steps_that_do_not_come_says_so(tmp_path):
     lines = []
     profile = Profile(tmp_path, "100:200", lines.append)

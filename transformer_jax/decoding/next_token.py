@@ -47,7 +47,9 @@ def draw_tokens(
     _check_logits(logits)
     check_number("temperature", temperature)
     if not 0 < temperature < math.inf:
-        raise InputError(f"temperature is {temperature}; it must be a finite number above 0")
+        raise InputError(
+            f"temperature is {temperature}; it must be a finite number above 0 (greedy_decode is its limit)"
+        )
     # With the largest at 0, no temperature can bring all of them to -inf.
     logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / max(temperature, _TINY)
     if top_k is None and top_p is None:

@@ -17,7 +17,7 @@ from transformer_jax.trained.trainers import find_trainer
 OUTPUT = Path("inspection.html")
 PROGRAM = "python -m transformer_jax.inspection"
 EXAMPLES = f"""examples:
-  {PROGRAM} reverse 3 1 4 1 5 9 2 6
+  {PROGRAM} reverse 3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3
   {PROGRAM} dates "March 3, 2004" "mardi 3 janvier 2017"
   {PROGRAM} digits 0 17 --output digits.html
   {PROGRAM} checkpoints/ReverseTask

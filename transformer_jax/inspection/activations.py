@@ -129,6 +129,9 @@ def activation_names(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str,
 def _run(
     model: nn.Module, variables: Variables, inputs: tuple[Any, ...], inspected: InspectedPass, kwargs: dict[str, Any]
 ) -> tuple[Any, Captured]:
+    if isinstance(variables, Mapping) and variables and "params" not in variables:
+        names = ", ".join(list(variables)[:3])
+        raise InputError(f'variables has {names}; it must be {{"params": …}}, as {{"params": run.params}}')
     with nn.intercept_methods(inspected.intercept):
         output = model.apply(unstack(variables), *inputs, **kwargs)
     inspected.check()

@@ -90,8 +90,17 @@ Masks = AttentionMask | Mask
 
 
 def as_attention_mask(mask: Masks) -> AttentionMask:
-    """A mask value as it is, an array as `Dense`."""
-    return mask if isinstance(mask, AttentionMask) else Dense(mask)
+    """A mask value as it is, an array as `Dense`.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if isinstance(mask, AttentionMask):
+        return mask
+    if isinstance(mask, type) or not (hasattr(mask, "dtype") or isinstance(mask, bool | int | float | list | tuple)):
+        hint = f": {mask.__name__}()" if isinstance(mask, type) else "; a bias is given as bias="
+        raise InputError(f"mask is {shown(mask)}; it must be a mask such as Causal(), or an array{hint}")
+    return Dense(mask)
 
 
 @value

@@ -53,13 +53,19 @@ class Profile(Callback):
             self._write(f"Trace: {self._directory / 'plugins' / 'profile'}")
 
 
-def profiled_steps(text: str) -> tuple[int, int]:
+def profiled_steps(text: str, num_steps: int | None = None) -> tuple[int, int]:
     """The two steps of `START:STOP`.
 
+    Args:
+        text: as above.
+        num_steps: of the training; None if they are not known yet.
+
     Raises:
-        InputError: the text has another form, or the second is not above the first.
+        InputError: the text has another form, the second is not above the first, or the training has not as many.
     """
     start, _, stop = text.partition(":")
     if not (start.isdecimal() and stop.isdecimal() and len(text) < 25 and int(start) < int(stop)):
         raise InputError(f"profile is {text!r}; it must be START:STOP, two steps, the second the higher, as 100:150")
+    if num_steps is not None and int(start) >= num_steps:
+        raise InputError(f"profile is {text!r}; the first step must be below {num_steps}, the number of steps")
     return int(start), int(stop)

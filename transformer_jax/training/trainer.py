@@ -27,6 +27,7 @@ from transformer_jax.training.initial_params import check_initial, choose_initia
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.process_age import process_age
 from transformer_jax.training.processes import check_same, largest
+from transformer_jax.training.profiling import profiled_steps
 from transformer_jax.training.programs import Programs, begin_initial_state, create_programs, without_seed
 from transformer_jax.training.progress import parameter_table, quietly
 from transformer_jax.training.results import results_of, summary, write_end
@@ -134,6 +135,8 @@ class TrainerModule(Evaluator):
         self.stopwatch.reset()
         self.config = self.config.resolved(len(train_loader))
         num_steps = len(train_loader) * self.config.max_epochs
+        if self.config.profile is not None:
+            profiled_steps(self.config.profile, num_steps)
         programs = self._begin_to_compile(train_loader, num_steps)
         config, example = self.config, train_loader.example()
         begin = None if initial_params is None else choose_initial(initial_params, programs.shapes.params, config)
