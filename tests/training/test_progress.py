@@ -1,5 +1,8 @@
 """What a training prints as it goes on."""
 
+import sys
+import types
+
 import pytest
 
 from transformer_jax.training.callbacks import Step
@@ -41,6 +44,14 @@ def test_quiet_prints_nothing(capsys):
     lines.on_step(step(1))
     lines.write("a line")
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_notebook_gets_a_bar_and_a_process_that_only_imports_its_packages_does_not(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    for shell, kind in ((None, ProgressLines), (types.SimpleNamespace(kernel=1), ProgressBar)):
+        ipython = types.SimpleNamespace(get_ipython=lambda shell=shell: shell)
+        monkeypatch.setitem(sys.modules, "IPython", ipython)
+        assert isinstance(show_progress(0, 7, quiet=False), kind)
 
 
 def test_a_terminal_gets_a_bar_with_the_latest_values(monkeypatch, capsys):

@@ -19,7 +19,9 @@ SECONDS_BETWEEN_LINES = 10.0
 
 def show_progress(first_step: int, num_steps: int, *, quiet: bool) -> "ProgressBar | ProgressLines":
     """A bar where standard error is a terminal or the process a notebook's; else lines, none if `quiet`."""
-    in_notebook = "ipykernel" in sys.modules
+    # IPython is imported in every kernel; a process that only talks to kernels has no shell with one.
+    ipython = sys.modules.get("IPython")
+    in_notebook = ipython is not None and hasattr(ipython.get_ipython(), "kernel")
     if not quiet and (in_notebook or (sys.stderr is not None and sys.stderr.isatty())):
         return ProgressBar(first_step, num_steps)
     return ProgressLines(num_steps, quiet=quiet)
