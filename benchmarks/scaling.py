@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
-from transformer_jax.nn.blockwise import MASKED_BLOCK
+from transformer_jax.nn.block_sizes import choose_block_sizes
 from transformer_jax.nn.dot_product import MIN_BLOCKWISE_LOGITS
+from transformer_jax.nn.position_masks import Causal
 from transformer_jax.training.throughput import PEAK_FLOPS
 
 
@@ -139,12 +140,12 @@ def attention_flops(length: int) -> float:
     """FLOPs of causal attention for each token, layer and unit of the width, forward twice and backward once.
 
     A product of all queries and keys has 2 T. Plain attention has two in a forward and four in a backward pass,
-    blockwise attention, which computes logits again, five; of its blocks it leaves out those above the diagonal.
+    blockwise attention, which computes logits again, five; it computes a staircase of the logits, up to the diagonal.
     """
     if length**2 < MIN_BLOCKWISE_LOGITS:
         return (2 * 2 + 4) * 2 * length
-    num_blocks = -(-length // MASKED_BLOCK[0])
-    return (2 * 2 + 5) * 2 * length * (num_blocks + 1) / (2 * num_blocks)
+    num_stairs = -(-length // choose_block_sizes(Causal(), length, length).stair)
+    return (2 * 2 + 5) * 2 * length * (num_stairs + 1) / (2 * num_stairs)
 
 
 def compile_case(model: str, mesh: dict[str, int]) -> Case:

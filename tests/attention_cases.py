@@ -23,6 +23,7 @@ from transformer_jax import (
     SoftCap,
     Window,
 )
+from transformer_jax.nn.block_sizes import BlockSizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Case:
     mask: Any
     bias: Any
     dropout: Any
-    block_sizes: tuple[int, int]
+    sizes: BlockSizes
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -127,5 +128,5 @@ def cases(draw) -> Case:
         mask,
         bias,
         AttentionDropout(rate, jax.random.key(3)) if rate else None,
-        (draw(st.integers(1, 12)), draw(st.integers(1, 12))),
+        BlockSizes(draw(st.integers(1, min(T, 12))), draw(st.integers(1, min(S, 12))), draw(st.integers(1, 3))),
     )

@@ -1,4 +1,4 @@
-"""Masks as values: what they allow, how they combine, print and draw, and which blocks they empty."""
+"""Masks as values: what they allow, how they combine, print and draw."""
 
 import contextlib
 
@@ -7,9 +7,6 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from attention_cases import expressions, mask_leaves, masks_of_positions
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from transformer_jax import (
     ALiBi,
@@ -23,9 +20,7 @@ from transformer_jax import (
     Window,
     combine_masks,
 )
-from transformer_jax.nn.block_lists import list_blocks
 from transformer_jax.nn.plain import fitted, whole_block
-from transformer_jax.nn.score_block import BlockGrid
 
 B, H, T, S = 2, 3, 5, 7
 POSITION, KEY = np.arange(T)[:, None], np.arange(S)[None]
@@ -115,57 +110,6 @@ def test_numbers_in_a_mask_are_known_when_a_program_is_compiled_and_arrays_are_i
 
 def full_of_2(mask):
     return jnp.broadcast_to(fitted(mask, (B, H, T, S)), (B, H, T, S))
-
-
-def visited(mask, grid: BlockGrid) -> tuple[np.ndarray, np.ndarray]:
-    """Which blocks of a grid are computed, and which of them with the mask."""
-    shape = grid.num_query_blocks, grid.num_key_blocks
-    found = []
-    lists = list_blocks(mask, grid)
-    for order, num_listed in (lists.full, lists.mixed):
-        blocks = np.zeros(shape, bool)
-        for row, (numbers, count) in enumerate(zip(np.asarray(order), np.asarray(num_listed), strict=True)):
-            blocks[row, numbers[:count]] = True
-        found.append(blocks)
-    return found[0] | found[1], found[1]
-
-
-@pytest.mark.parametrize(
-    ("mask", "num_visited", "num_mixed"),
-    [
-        (None, 16, 0),
-        (Causal(), 10, 4),
-        (Causal(-8), 6, 3),
-        (Window(8, 0), 7, 7),  # the block of the query and the one before: linear
-        (Causal() & Window(8, None), 7, 7),
-        (Prefix(9), 8, 4),
-        (Causal() | Prefix(8), 10, 3),
-        (~Causal(-1), 10, 4),
-        (Padding(np.arange(32)[None] < 12), 8, 4),
-        (Segments(np.arange(32)[None] // 16, np.arange(32)[None] // 16), 8, 0),
-        (Causal(np.int32(0)), 10, 4),
-    ],
-)
-def test_blocks_that_a_mask_empties_are_not_visited(mask, num_visited, num_mixed):
-    found, mixed = visited(mask, BlockGrid(0, 32, 32, 8, 8))
-    assert (found.sum(), mixed.sum()) == (num_visited, num_mixed)
-
-
-@pytest.mark.slow
-@given(st.data())
-@settings(max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_a_block_is_left_out_or_computed_without_the_mask_only_where_that_is_right(data):
-    num_queries, num_keys = data.draw(st.integers(1, 19)), data.draw(st.integers(1, 19))
-    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
-    leaves = masks_of_positions() | mask_leaves(rng, B, H, num_queries, num_keys)
-    mask = data.draw(expressions(leaves))
-    grid = BlockGrid(data.draw(st.integers(0, B - 1)), num_queries, num_keys, 4, 3)
-    allowed = full(mask, (B, H, num_queries, num_keys))[grid.batch]
-    found, mixed = visited(mask, grid)
-    for (i, j), is_visited in np.ndenumerate(found):
-        block = allowed[:, 4 * i : 4 * i + 4, 3 * j : 3 * j + 3]
-        assert is_visited or not block.any()
-        assert not is_visited or mixed[i, j] or block.all()
 
 
 def test_the_block_of_everything_covers_logits_of_any_rank():

@@ -32,7 +32,8 @@ from transformer_jax import (
     explain,
     scaled_dot_product,
 )
-from transformer_jax.nn import block_layout
+from transformer_jax.nn import block_layout, block_sizes
+from transformer_jax.nn.block_sizes import BlockSizes, is_staircase
 from transformer_jax.nn.blockwise import blockwise_attention
 from transformer_jax.nn.mesh_axis import divided_by_compiler
 from transformer_jax.nn.plain import plain_attention
@@ -58,7 +59,7 @@ def both(case: Case):
         return result.values.reshape(case.cotangent.shape), result.log_sum_exp.reshape(case.cotangent.shape[:-1])
 
     def blockwise(q, k, v, bias):
-        return blockwise_attention(q, k, v, case.mask, bias, case.dropout, case.num_batch, case.block_sizes)
+        return blockwise_attention(q, k, v, case.mask, bias, case.dropout, case.num_batch, case.sizes)
 
     def total(attend, *arguments):
         values, log_sum_exp = attend(*arguments)
@@ -97,19 +98,34 @@ def test_blockwise_and_plain_agree_in_random_cases(number):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mask", [Causal(), Causal() & ~Window(0, 0)], ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "length"), [(BlockSizes(8, 8, num_stairs=4), 19), (BlockSizes(11, 11, num_stairs=3), 11)], ids=str
+)
+def test_a_staircase_of_each_block_on_the_diagonal_gives_the_same(mask, sizes, length):
+    """With groups of heads, a bias that is added, one that has parameters, and dropout."""
+    assert is_staircase(mask, sizes, length)
+    rng = np.random.default_rng(0)
+    q, cotangent = (normal(rng, B, 4, length, width) for width in (5, 3))
+    k, v = (normal(rng, B, 2, length, width) for width in (5, 3))
+    bias = DenseBias(jnp.asarray(normal(rng, B, 1, length, length))) + RelativeBias(jnp.asarray(normal(rng, 8, 4)))
+    assert_the_same(Case(q, k, v, cotangent, B, mask, bias, AttentionDropout(0.3, jax.random.key(3)), sizes))
+
+
+@pytest.mark.slow
 def test_rows_computed_at_once_as_on_accelerators_give_the_same(monkeypatch):
     monkeypatch.setattr(block_layout, "rows_at_once", lambda num_rows: 3)
     rng = np.random.default_rng(0)
     q, k, v, cotangent = (normal(rng, B, H, length, 4) for length in (17, 19, 19, 17))
     valid = np.arange(19) < np.array([[4], [19]])
     bias = DenseBias(jnp.asarray(normal(rng, B, 1, 17, 19))) + RelativeBias(jnp.asarray(normal(rng, 8, H)))
-    assert_the_same(Case(q, k, v, cotangent, B, Padding(valid) & Causal(1), bias, None, (6, 5)))
+    assert_the_same(Case(q, k, v, cotangent, B, Padding(valid) & Causal(1), bias, None, BlockSizes(6, 5)))
 
 
 def test_a_large_bias_does_not_reach_the_queries_that_fill_a_block():
     """exp(100) is beyond float32."""
     operands = [normal(np.random.default_rng(0), 1, 1, 5, width) for width in (3, 3, 2, 2)]
-    assert_the_same(Case(*operands, 1, None, DenseBias(jnp.full((1, 1), 100.0)), None, (2, 2)))
+    assert_the_same(Case(*operands, 1, None, DenseBias(jnp.full((1, 1), 100.0)), None, BlockSizes(2, 2)))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +139,7 @@ def test_a_large_bias_does_not_reach_the_queries_that_fill_a_block():
 )
 def test_a_bias_with_a_traced_offset_has_a_gradient(bias):
     operands = [normal(np.random.default_rng(0), 1, 1, 5, width) for width in (3, 3, 2, 2)]
-    assert_the_same(Case(*operands, 1, Causal(1), bias, None, (2, 2)))
+    assert_the_same(Case(*operands, 1, Causal(1), bias, None, BlockSizes(2, 2)))
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
@@ -218,7 +234,7 @@ def test_dropout_drops_the_same_weights_in_every_implementation_and_keeps_the_me
     v = jnp.broadcast_to(jnp.eye(S), (B, H, S, S))  # so that the values are the weights
     dropout = AttentionDropout(0.25, jax.random.key(4))
     plain, weights = dot_product_attention(q, k, v, dropout=dropout, return_attention=True)
-    blockwise = blockwise_attention(q, k, v, None, None, dropout, B, (4, 5))[0]
+    blockwise = blockwise_attention(q, k, v, None, None, dropout, B, BlockSizes(4, 5))[0]
     np.testing.assert_allclose(blockwise, plain, atol=1e-6)
     np.testing.assert_array_equal(plain, weights)
     assert np.mean(np.asarray(weights) == 0) == pytest.approx(0.25, abs=0.05)  # 858 weights: 0.015 is one deviation
@@ -339,9 +355,11 @@ def test_what_cannot_be_is_an_error_that_names_it(options, message):
             dot_product_attention(**{"q": q, "k": k, "v": v, "implementation": implementation} | options)
 
 
-def test_where_the_compiler_divides_the_program_blockwise_needs_no_communication():
-    """On a mesh that splits the batch or the heads, every device computes its own part."""
+def test_where_the_compiler_divides_the_program_blockwise_needs_no_communication(monkeypatch):
+    """On a mesh that splits the batch or the heads, every device computes its own part, here of 3 × 3 blocks."""
     q, k, v, cotangent = operands(3, 3, queries=320, keys=320)
+    monkeypatch.setattr(block_sizes, "LARGE", 128)
+    monkeypatch.setattr(block_sizes, "STAIR", 32)
     mesh = Mesh(np.array(jax.devices()[:3]), ("devices",))
 
     def gradients(q, k, v, cotangent, implementation="auto"):

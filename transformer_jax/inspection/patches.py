@@ -48,7 +48,7 @@ class Patch:
 
 
 Function: TypeAlias = Callable[[Array], ArrayLike]
-# What may stand in the place of an activation: a value, a function of it, a patch, or several of the latter two.
+# The change of an activation: a new value, a function of it, a patch, or a list of functions and patches.
 Change: TypeAlias = Any
 
 

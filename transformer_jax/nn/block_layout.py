@@ -15,10 +15,14 @@ MAX_AT_ONCE = 64  # rows, on accelerators
 
 def split_blocks(x: Float[Array, "N H T w"], group: int, size: int) -> Float[Array, "N Hkv nq G q w"]:
     """Cut the positions of each head into blocks of a size, with zeros at the end where needed."""
-    rest = -x.shape[2] % size
-    if rest:
-        x = jnp.pad(x, ((0, 0), (0, 0), (0, rest), (0, 0)))
+    x = fill_blocks(x, size)
     return x.reshape(len(x), -1, group, x.shape[2] // size, size, x.shape[-1]).swapaxes(2, 3)
+
+
+def fill_blocks(x: Float[Array, "N H T w"], size: int) -> Float[Array, "N H padded w"]:
+    """Positions up to a multiple of a size; the new ones are zero."""
+    rest = -x.shape[2] % size
+    return jnp.pad(x, ((0, 0), (0, 0), (0, rest), (0, 0))) if rest else x
 
 
 def join_blocks(x: Float[Array, "N Hkv nq G q w"], like: Float[Array, "N H T d"]) -> Float[Array, "N H T w"]:

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Shaped, UInt32
 from transformer_jax.nn.attention_dropout import kept
 from transformer_jax.nn.attention_masks import AttentionMask
 from transformer_jax.nn.biases import AttentionBias
+from transformer_jax.nn.block_lists import Part
 from transformer_jax.nn.leaves import join, join_gradients, split
 from transformer_jax.nn.score_block import BlockGrid, Range, ScoreBlock
 
@@ -34,8 +35,8 @@ class Gradients(NamedTuple):
     """Gradients summed over the blocks seen so far, but for the factor 1/√d of queries and keys."""
 
     q: Queries  # of this block of queries
-    k: Float[Array, "nk d k"]  # of all blocks of keys; transposed, which makes the products fast
-    v: Float[Array, "nk d_v k"]
+    k: Float[Array, "d S"]  # of all keys; transposed, which makes the products fast
+    v: Float[Array, "d_v S"]
     bias: Any  # as the bias, or None
 
 
@@ -53,16 +54,11 @@ class Row:
     seeds: UInt32[Array, " 2"]  # of the dropout
     first_weights: UInt32[Array, ""]  # index of this row's first row of weights, among those of all batch elements
 
-    def block(self, query_block: Array, key_block: Array) -> ScoreBlock:
-        """The ranges of a block of this row."""
-        grid = self.grid
-        queries = Range(query_block * grid.query_size, grid.query_size)
-        return ScoreBlock(
-            Range(grid.batch, 1),
-            Range(self.first_head, self.group),
-            queries,
-            Range(key_block * grid.key_size, grid.key_size),
-        )
+    def block(self, query_block: Array, part: Part) -> ScoreBlock:
+        """The indices of a part of a block of queries."""
+        size = self.grid.query_size
+        queries = Range(query_block * size + part.first, size - part.first)
+        return ScoreBlock(Range(self.grid.batch, 1), Range(self.first_head, self.group), queries, part.keys)
 
     @property
     def scale(self) -> float:
@@ -76,10 +72,11 @@ class Row:
 
     def seen(self, logits: Logits, block: ScoreBlock) -> Logits:
         """The logits, -∞ where a query may not see a key."""
-        allowed: Array = block.indices().key < self.grid.num_keys
-        if self.mask is not None:
-            allowed = allowed & self.mask.allows(block)
-        return jnp.where(allowed[0], logits, -jnp.inf)
+        allowed: Array | None = None if self.mask is None else self.mask.allows(block)
+        if self.grid.num_keys % self.grid.key_size:  # the last block ends beyond the keys
+            is_key = block.indices().key < self.grid.num_keys
+            allowed = is_key if allowed is None else allowed & is_key
+        return logits if allowed is None else jnp.where(allowed[0], logits, -jnp.inf)
 
     def kept(self, block: ScoreBlock) -> Bool[Array, "G q k"]:
         """The weights of a block that dropout keeps."""
@@ -89,10 +86,15 @@ class Row:
         return kept(self.dropout_rate, self.seeds, rows, at.key[0].astype(jnp.uint32))
 
 
-def forward_step(
-    row: Row, block: ScoreBlock, is_mixed: bool, so_far: Running, q: Queries, k: Keys, v: Values
-) -> Running:
-    """Add a block of keys to the running softmax."""
+def forward_step(row: Row, query_block: Array, part: Part, so_far: Running, q: Queries, k: Keys, v: Values) -> Running:
+    """Add a part of the keys of this row to the running softmax of a block of queries."""
+    of_part = Running(*(x[:, part.first :] for x in so_far))
+    block, k, v = row.block(query_block, part), _in_range(k, part.keys), _in_range(v, part.keys)
+    new = _with_keys(row, block, part.is_mixed, of_part, q[:, part.first :], k, v)
+    return Running(*map(_with_last, so_far, new))
+
+
+def _with_keys(row: Row, block: ScoreBlock, is_mixed: bool, so_far: Running, q: Queries, k: Keys, v: Values) -> Running:
     logits = row.logits(q, k)
     if row.bias is not None:
         logits = row.bias.cut(block).apply(logits[None], block)[0]
@@ -112,19 +114,28 @@ class QueryBlock(NamedTuple):
     """Inputs of the backward pass for one block of queries."""
 
     q: Queries
-    q_transposed: Float[Array, "d rows"]  # of G times q rows
+    q_transposed: Float[Array, "d G q"]
     of_values: Float[Array, "G q d_v"]  # cotangent
-    of_values_transposed: Float[Array, "d_v rows"]
+    of_values_transposed: Float[Array, "d_v G q"]
     log_sum_exp: Float[Array, "G q"]  # +∞ for a query that sees nothing
     delta: Float[Array, "G q"]  # sum of the products of values and their cotangents
 
+    def since(self, first: int) -> "QueryBlock":
+        """The same for the queries from `first` on."""
+        transposed = self.q_transposed, self.of_values_transposed
+        q, _, of_values, _, *numbers = (x[:, first:] for x in self)
+        q_transposed, of_values_transposed = (x[:, :, first:] for x in transposed)
+        return QueryBlock(q, q_transposed, of_values, of_values_transposed, *numbers)
+
 
 def backward_step(
-    row: Row, block: ScoreBlock, key_block: Array, is_mixed: bool, so_far: Gradients, of: QueryBlock, k: Keys, v: Values
+    row: Row, query_block: Array, part: Part, so_far: Gradients, of: QueryBlock, k: Keys, v: Values
 ) -> Gradients:
-    """Add the gradients of a block of keys."""
+    """Add the gradients of a part of the keys of this row, as a block of queries sees them."""
+    of, block = of.since(part.first), row.block(query_block, part)
+    k, v = _in_range(k, part.keys), _in_range(v, part.keys)
     logits, of_logits = _with_gradient(row, block, of.q, k)
-    if is_mixed:
+    if part.is_mixed:
         logits = row.seen(logits, block)
     wide = logits.dtype
     weights = jnp.exp(logits * row.scale - of.log_sum_exp[..., None])
@@ -140,24 +151,30 @@ def backward_step(
     of_k = _product(of.q_transposed, cotangent, wide)
     of_v = _product(of.of_values_transposed, dropped.astype(v.dtype), wide)
     bias = so_far.bias if so_far.bias is None else so_far.bias.add_cut(of_bias, block)
-    return Gradients(so_far.q + of_q, _added(so_far.k, of_k, key_block), _added(so_far.v, of_v, key_block), bias)
+    q = _with_last(so_far.q, so_far.q[:, part.first :] + of_q)
+    return Gradients(q, _added(so_far.k, of_k, part.keys), _added(so_far.v, of_v, part.keys), bias)
 
 
-def _product(transposed: Float[Array, "w rows"], of_logits: Logits, wide: Any) -> Float[Array, "w k"]:
-    rows = of_logits.reshape(-1, of_logits.shape[-1])
-    product: Array = jnp.einsum("wr,rk->wk", transposed, rows, preferred_element_type=wide)
+def _product(transposed: Float[Array, "w G q"], of_logits: Logits, wide: Any) -> Float[Array, "w k"]:
+    columns, rows = transposed.reshape(len(transposed), -1), of_logits.reshape(-1, of_logits.shape[-1])
+    product: Array = jnp.einsum("wr,rk->wk", columns, rows, preferred_element_type=wide)
     return product
 
 
-def _added(total: Float[Array, "nk w k"], part: Float[Array, "w k"], key_block: Array) -> Float[Array, "nk w k"]:
-    old = block_at(total, key_block)
-    return lax.dynamic_update_slice(total, (old + part)[None], (key_block, 0, 0), allow_negative_indices=False)
+def _with_last(old: Float[Array, "G q ..."], new: Float[Array, "G part ..."]) -> Float[Array, "G q ..."]:
+    """An array whose last queries are replaced."""
+    first = old.shape[1] - new.shape[1]
+    return old.at[:, first:].set(new) if first else new
 
 
-def block_at(blocks: Shaped[Array, "n ..."], number: Array) -> Shaped[Array, "..."]:
-    """One of several blocks; its number is not checked."""
-    block: Array = lax.dynamic_index_in_dim(blocks, number, keepdims=False, allow_negative_indices=False)
-    return block
+def _in_range(x: Shaped[Array, "S w"], keys: Range) -> Shaped[Array, "k w"]:
+    part: Array = lax.dynamic_slice_in_dim(x, *keys, allow_negative_indices=False)
+    return part
+
+
+def _added(total: Float[Array, "w S"], part: Float[Array, "w k"], keys: Range) -> Float[Array, "w S"]:
+    old = lax.dynamic_slice_in_dim(total, *keys, axis=1, allow_negative_indices=False)
+    return lax.dynamic_update_slice_in_dim(total, old + part, keys.start, axis=1, allow_negative_indices=False)
 
 
 def _with_gradient(row: Row, block: ScoreBlock, q: Queries, k: Keys) -> tuple[Logits, Any]:

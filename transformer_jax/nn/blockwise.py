@@ -22,16 +22,12 @@ from jaxtyping import Float, Int, UInt32
 from transformer_jax.nn.attention_dropout import AttentionDropout, first_row
 from transformer_jax.nn.attention_masks import AttentionMask
 from transformer_jax.nn.biases import AttentionBias
-from transformer_jax.nn.block_layout import join_blocks, over_rows, split_blocks
-from transformer_jax.nn.block_lists import BlockLists, list_blocks
-from transformer_jax.nn.block_steps import Gradients, QueryBlock, Row, Running, backward_step, block_at, forward_step
+from transformer_jax.nn.block_layout import fill_blocks, join_blocks, over_rows, split_blocks
+from transformer_jax.nn.block_lists import BlockLists, Part, list_blocks
+from transformer_jax.nn.block_sizes import BlockSizes, choose_block_sizes
+from transformer_jax.nn.block_steps import Gradients, QueryBlock, Row, Running, backward_step, forward_step
 from transformer_jax.nn.leaves import Skeleton, join, join_gradients, split, split_gradients
 from transformer_jax.nn.mesh_axis import is_divided_by_compiler
-from transformer_jax.nn.score_block import BlockGrid
-
-# Queries and keys of a block, as measured on CPUs: larger ones make faster products, and smaller ones follow a mask.
-BLOCK = 1024, 1024
-MASKED_BLOCK = 512, 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Plan:
     bias: Skeleton
     dropout_rate: float
     num_batch: int  # B of the mask and the bias; the operands may have a multiple of it
-    block_sizes: tuple[int, int]  # queries and keys
+    sizes: BlockSizes
     all_at_once: bool  # whether the program has no loop over rows, which the compiler could not divide over devices
 
 
@@ -75,7 +71,7 @@ def blockwise_attention(
     bias: AttentionBias | None,
     dropout: AttentionDropout | None,
     num_batch: int,
-    block_sizes: tuple[int, int] | None = None,
+    sizes: BlockSizes | None = None,
 ) -> Outputs:
     """Values of attention, and the log-sum-exp of each query's logits, -∞ where it sees nothing.
 
@@ -87,13 +83,12 @@ def blockwise_attention(
         bias: of B batch elements.
         dropout: of the weights.
         num_batch: B, a divisor of N; element n has the mask and the bias of element `n % B`.
-        block_sizes: queries and keys of a block; None for those that measured fastest.
+        sizes: of the blocks; None for those that measured fastest.
     """
     of_mask, *mask_arrays = split(mask)
     of_bias, parameters, others = split(bias)
     rate, seeds = (0.0, jnp.zeros(2, jnp.uint32)) if dropout is None else (dropout.rate, dropout.seeds())
-    sizes = block_sizes or (MASKED_BLOCK if mask is not None else BLOCK)
-    sizes = min(sizes[0], q.shape[2]), min(sizes[1], k.shape[2])
+    sizes = sizes or choose_block_sizes(mask, q.shape[2], k.shape[2])
     plan = Plan(of_mask, of_bias, float(rate), num_batch, sizes, is_divided_by_compiler())
     first = first_row(math.prod(q.shape[:3]))
     constants = Constants((mask_arrays[0], mask_arrays[1]), others, seeds, first)
@@ -119,8 +114,8 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> Outputs:
         def of_queries(arguments: tuple[Array, Array]) -> tuple[Array, Array]:
             i, q = arguments
 
-            def step(j: Array, is_mixed: bool, so_far: Running) -> Running:
-                return forward_step(row, row.block(i, j), is_mixed, so_far, q, block_at(k, j), block_at(v, j))
+            def step(part: Part, so_far: Running) -> Running:
+                return forward_step(row, i, part, so_far, q, k, v)
 
             shape = q.shape[:-1]
             start = Running(
@@ -159,11 +154,11 @@ def _attend_backward(plan: Plan, saved: Any, cotangents: Outputs) -> tuple[Opera
     rows = _row_numbers(k), queries, k, v
     total, (of_q, of_k, of_v) = over_rows(of_row, total, rows, all_at_once=plan.all_at_once)
     factor = 1 / math.sqrt(k.shape[-1])
-    of_k, of_v = (x.swapaxes(-1, -2)[:, :, :, None] for x in (of_k, of_v))  # [N Hkv nk 1 k d]
+    of_k, of_v = (x[..., : operands.k.shape[2]].swapaxes(-1, -2) for x in (of_k, of_v))
     results = Operands(
         (join_blocks(of_q, operands.q) * factor).astype(operands.q.dtype),
-        (join_blocks(of_k, operands.k) * factor).astype(k.dtype),
-        join_blocks(of_v, operands.v).astype(v.dtype),
+        (of_k * factor).astype(k.dtype),
+        of_v.astype(v.dtype),
         [x.astype(old.dtype) for x, old in zip(split_gradients(plan.bias, total), operands.bias, strict=True)],
     )
     return results, None
@@ -179,37 +174,37 @@ def _row_gradients(
     total: Any,
     index: Array,
     queries: QueryBlock,
-    k: Float[Array, "nk k d"],
-    v: Float[Array, "nk k d_v"],
+    k: Float[Array, "S d"],
+    v: Float[Array, "S d_v"],
 ) -> tuple[Any, tuple[Array, Array, Array]]:
-    """Gradients of one row: of the bias, added to `total`; and of its queries, keys and values in blocks."""
+    """Gradients of one row: of the bias, added to `total`; of its queries in blocks; of its keys and values [w, S]."""
     row, lists = _row(plan, operands, constants, index)
     wide = _wide(k)
 
     def of_queries(sums: tuple[Any, Array, Array], arguments: tuple[Array, QueryBlock]) -> tuple[Any, Array]:
         i, of = arguments
 
-        def step(j: Array, is_mixed: bool, so_far: Gradients) -> Gradients:
-            return backward_step(row, row.block(i, j), j, is_mixed, so_far, of, block_at(k, j), block_at(v, j))
+        def step(part: Part, so_far: Gradients) -> Gradients:
+            return backward_step(row, i, part, so_far, of, k, v)
 
         total, of_k, of_v = sums
         result = lists.visit(i, step, Gradients(jnp.zeros(of.q.shape, wide), of_k, of_v, total))
         return (result.bias, result.k, result.v), result.q
 
-    zeros = (jnp.zeros((len(x), x.shape[2], x.shape[1]), wide) for x in (k, v))
+    zeros = (jnp.zeros(x.shape[::-1], wide) for x in (k, v))
     numbers = jnp.arange(len(queries.q))
     (total, *of_keys), of_q = lax.scan(of_queries, (total, *zeros), (numbers, queries))
     return total, (of_q, *of_keys)
 
 
-def _row_numbers(k: Float[Array, "N Hkv nk k d"]) -> Int[Array, "N Hkv"]:
+def _row_numbers(k: Float[Array, "N Hkv S d"]) -> Int[Array, "N Hkv"]:
     return jnp.arange(k.shape[0] * k.shape[1]).reshape(k.shape[:2])
 
 
 def _row(plan: Plan, operands: Operands, constants: Constants, index: Array) -> tuple[Row, BlockLists]:
     (_, num_heads, num_queries, _), num_groups = operands.q.shape, operands.k.shape[1]
     group = num_heads // num_groups
-    grid = BlockGrid(index // num_groups % plan.num_batch, num_queries, operands.k.shape[2], *plan.block_sizes)
+    grid = plan.sizes.grid(index // num_groups % plan.num_batch, num_queries, operands.k.shape[2])
     mask = join(plan.mask, *constants.mask)
     first_weights = constants.first_weights + index.astype(jnp.uint32) * np.uint32(group * num_queries)
     bias = join(plan.bias, operands.bias, constants.bias)
@@ -217,7 +212,7 @@ def _row(plan: Plan, operands: Operands, constants: Constants, index: Array) -> 
     row = Row(
         grid, mask, bias, first_head, group, operands.q.shape[-1], plan.dropout_rate, constants.seeds, first_weights
     )
-    return row, list_blocks(mask, grid)
+    return row, list_blocks(mask, grid, plan.sizes)
 
 
 def _wide(x: Array) -> Any:
@@ -225,24 +220,23 @@ def _wide(x: Array) -> Any:
 
 
 def _in_blocks(plan: Plan, operands: Operands) -> tuple[Array, Array, Array]:
-    """Queries `[N, Hkv, nq, G, q, d]`, keys and values `[N, Hkv, nk, k, d]`, with zeros at the end where needed."""
+    """Queries in blocks `[N, Hkv, nq, G, q, d]`, and keys and values; zeros at the end fill the last block."""
     group = operands.q.shape[1] // operands.k.shape[1]
-    q = split_blocks(operands.q, group, plan.block_sizes[0])
-    k, v = (split_blocks(x, 1, plan.block_sizes[1])[:, :, :, 0] for x in (operands.k, operands.v))
+    q = split_blocks(operands.q, group, plan.sizes.queries)
+    k, v = (fill_blocks(x, plan.sizes.keys) for x in (operands.k, operands.v))
     return q, k, v
 
 
 def _query_blocks(
     plan: Plan, operands: Operands, of_values: Array, log_sum_exp: Array, delta: Array
 ) -> tuple[QueryBlock, Array, Array]:
-    """Everything of the queries, and keys and values, in blocks."""
+    """Everything of the queries in blocks, and keys and values as `_in_blocks` gives them."""
     q, k, v = _in_blocks(plan, operands)
     # Queries beyond T, which fill the last block, get weights of 0 whatever a bias is there.
-    beyond = -log_sum_exp.shape[2] % plan.block_sizes[0]
+    beyond = -log_sum_exp.shape[2] % plan.sizes.queries
     log_sum_exp = jnp.pad(log_sum_exp, ((0, 0), (0, 0), (0, beyond)), constant_values=jnp.inf)
     of_values, *of_queries = (
-        split_blocks(x, q.shape[3], plan.block_sizes[0]) for x in (of_values, log_sum_exp[..., None], delta[..., None])
+        split_blocks(x, q.shape[3], plan.sizes.queries) for x in (of_values, log_sum_exp[..., None], delta[..., None])
     )
-    transposed = (x.reshape(*x.shape[:3], -1, x.shape[-1]).swapaxes(-1, -2) for x in (q, of_values))
-    q_transposed, of_values_transposed = transposed
+    q_transposed, of_values_transposed = (jnp.moveaxis(x, -1, 3) for x in (q, of_values))  # [N Hkv nq w G q]
     return QueryBlock(q, q_transposed, of_values, of_values_transposed, *(x[..., 0] for x in of_queries)), k, v

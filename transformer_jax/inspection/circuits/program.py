@@ -40,7 +40,7 @@ class Space:
 
 # The logit of a key is the sum of `x_query[a] · matrix · x_key[b]` over the pairs (a, b); None for a constant 1.
 Scores = Mapping[tuple[Space | None, Space], Matrix]
-# What a head adds to `b` is the weighted mean of `x_key[a] · matrix`, for each pair (a, b).
+# A head adds to `b` the weighted mean of `x_key[a] · matrix`, for each pair (a, b).
 Moves = Mapping[tuple[Space, Space], Matrix]
 
 
