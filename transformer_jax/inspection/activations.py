@@ -9,10 +9,10 @@ from jax import Array
 
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.example_inputs import example_inputs
+from transformer_jax.inspection.inspected_call import inspected, model_call
 from transformer_jax.inspection.inspected_pass import InspectedPass
 from transformer_jax.inspection.names import check_names
 from transformer_jax.inspection.patches import Change
-from transformer_jax.nn.layer_scan import unstack
 from transformer_jax.trees import Variables
 
 Captured = dict[str, Array]  # by name, in the order of the pass
@@ -40,7 +40,7 @@ def capture(
     Raises:
         InputError: a name is unknown or there twice, or a pattern matches nothing.
     """
-    return _run(model, variables, inputs, InspectedPass(check_names(names), {}), kwargs)
+    return inspected(model_call(model, variables, inputs, kwargs), check_names(names))
 
 
 @overload
@@ -91,7 +91,7 @@ def patch(
     """
     if not isinstance(patches, Mapping):
         raise InputError(f"patches is {patches!r}; it must be a dictionary from names or patterns to changes")
-    output, captured = _run(model, variables, inputs, InspectedPass(check_names(names or ()), patches), kwargs)
+    output, captured = inspected(model_call(model, variables, inputs, kwargs), check_names(names or ()), patches)
     return output if names is None else (output, captured)
 
 
@@ -117,22 +117,10 @@ def activation_names(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str,
     def run(arrays: Mapping[int, Array]) -> None:
         given: Any = jax.tree.unflatten(structure, [arrays.get(place, leaf) for place, leaf in enumerate(leaves)])
         variables = model.init(keys, *given, **kwargs)
-        inspected = InspectedPass(("*",), {}, keeps_values=False)
-        with nn.intercept_methods(inspected.intercept):
+        of_pass = InspectedPass(("*",), {}, keeps_values=False)
+        with nn.intercept_methods(of_pass.intercept):
             model.apply(variables, *given, rngs=keys, **kwargs)
-        letters.update(inspected.letters)
+        letters.update(of_pass.letters)
 
     jax.eval_shape(run, arrays)
     return letters
-
-
-def _run(
-    model: nn.Module, variables: Variables, inputs: tuple[Any, ...], inspected: InspectedPass, kwargs: dict[str, Any]
-) -> tuple[Any, Captured]:
-    if isinstance(variables, Mapping) and variables and "params" not in variables:
-        names = ", ".join(list(variables)[:3])
-        raise InputError(f'variables has {names}; it must be {{"params": …}}, as {{"params": run.params}}')
-    with nn.intercept_methods(inspected.intercept):
-        output = model.apply(unstack(variables), *inputs, **kwargs)
-    inspected.check()
-    return output, inspected.captured

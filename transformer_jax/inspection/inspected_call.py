@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 from jax import Array
 
+from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_pass import InspectedPass
 from transformer_jax.inspection.names import matches
 from transformer_jax.inspection.patches import Change
@@ -50,7 +51,14 @@ def inspected(
 def model_call(
     model: nn.Module, variables: Variables, inputs: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Callable[[], Any]:
-    """One pass of a model as a function without arguments, for `inspected`."""
+    """One pass of a model as a function without arguments, for `inspected`.
+
+    Raises:
+        InputError: the variables lack "params".
+    """
+    if isinstance(variables, Mapping) and variables and "params" not in variables:
+        names = ", ".join(list(variables)[:3])
+        raise InputError(f'variables has {names}; it must be {{"params": …}}, as {{"params": run.params}}')
     return lambda: model.apply(unstack(variables), *inputs, **kwargs)
 
 

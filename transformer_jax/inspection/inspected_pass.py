@@ -13,7 +13,8 @@ from jax import Array
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.names import Numbered, activation_name, check_found, is_layer, matches
 from transformer_jax.inspection.norm_scales import is_flax_norm, normalized
-from transformer_jax.inspection.patches import Change, KnockOut, Patch, Site, parts_of
+from transformer_jax.inspection.patch_sites import Site
+from transformer_jax.inspection.patches import Change, KnockOut, Patch, parts_of
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.taps import Tapped
 

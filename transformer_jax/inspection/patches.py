@@ -7,32 +7,15 @@ chosen heads and positions are taken: `[d]` is the same for all heads of `[B, H,
 Patches are pytrees: `jax.vmap` over `zero(heads=jnp.arange(8))` runs a pass for each head.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Bool
 
-from transformer_jax.errors import InputError
-from transformer_jax.nn.checks import as_array, broadcasts, known_values
+from transformer_jax.inspection.patch_sites import Indices, Site, as_indices, chosen_along, of_its_shape, that_fits
 from transformer_jax.nn.values import static, value
-
-Indices: TypeAlias = int | Sequence[int] | np.ndarray | Array  # or truth values
-
-
-class Site(NamedTuple):
-    """An activation that is patched."""
-
-    name: str
-    letters: str  # of its axes: "B H T d"
-
-    def axis(self, *letters: str) -> int | None:
-        """The first axis with one of these letters."""
-        axes = [number for number, letter in enumerate(self.letters.split()) if letter in letters]
-        return axes[0] if axes else None
 
 
 class Patch:
@@ -59,7 +42,7 @@ class Whole(Patch):
     array: Any
 
     def apply(self, x: Array, site: Site) -> Array:
-        return _of_its_shape(self.array, x, site)
+        return of_its_shape(self.array, x, site)
 
 
 @value
@@ -69,7 +52,7 @@ class Applied(Patch):
     function: Function = static()
 
     def apply(self, x: Array, site: Site) -> Array:
-        return _of_its_shape(self.function(x), x, site)
+        return of_its_shape(self.function(x), x, site)
 
 
 @value
@@ -99,7 +82,7 @@ class Chosen(Patch):
         changed = self.changed(x, site).astype(x.dtype)
         for what, letters, chosen in (("heads", ("H", "Hkv"), self.heads), ("positions", ("T", "S"), self.positions)):
             if chosen is not None:
-                changed = jnp.where(_along(what, letters, chosen, x, site), changed, x)
+                changed = jnp.where(chosen_along(what, letters, chosen, x, site), changed, x)
         return changed
 
 
@@ -118,7 +101,7 @@ class Replace(Chosen):
     array: Any = None
 
     def changed(self, x: Array, site: Site) -> Array:
-        return jnp.broadcast_to(_fitting(self.array, x, site), x.shape)
+        return jnp.broadcast_to(that_fits(self.array, x, site), x.shape)
 
 
 @value
@@ -128,7 +111,7 @@ class Swap(Chosen):
     array: Any = None
 
     def changed(self, x: Array, site: Site) -> Array:
-        return _of_its_shape(self.array, x, site)
+        return of_its_shape(self.array, x, site)
 
 
 @value
@@ -138,7 +121,7 @@ class Add(Chosen):
     direction: Any = None
 
     def changed(self, x: Array, site: Site) -> Array:
-        return x + _fitting(self.direction, x, site)
+        return x + that_fits(self.direction, x, site)
 
 
 @value
@@ -157,13 +140,13 @@ class KnockOut(Patch):
             ("heads", "H", self.heads),
         ):
             if indices is not None:
-                chosen = chosen & _along(what, (letter,), indices, x, site)
+                chosen = chosen & chosen_along(what, (letter,), indices, x, site)
         return jnp.where(chosen, -jnp.inf, x)
 
 
 def zero(heads: Indices | None = None, positions: Indices | None = None) -> Patch:
     """Zeros in the place of chosen heads and positions (zero ablation)."""
-    return Zero(_indices(heads), _indices(positions))
+    return Zero(as_indices(heads), as_indices(positions))
 
 
 def mean(array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None) -> Patch:
@@ -179,12 +162,12 @@ def mean(array: ArrayLike, heads: Indices | None = None, positions: Indices | No
 
 def replace(array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None) -> Patch:
     """Values of an array, broadcast to the activation, in the place of those of chosen heads and positions."""
-    return Replace(_indices(heads), _indices(positions), array)
+    return Replace(as_indices(heads), as_indices(positions), array)
 
 
 def add(direction: ArrayLike, heads: Indices | None = None, positions: Indices | None = None) -> Patch:
     """A direction, broadcast to the activation, added at chosen heads and positions (steering)."""
-    return Add(_indices(heads), _indices(positions), direction)
+    return Add(as_indices(heads), as_indices(positions), direction)
 
 
 def swap(array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None) -> Patch:
@@ -195,7 +178,7 @@ def swap(array: ArrayLike, heads: Indices | None = None, positions: Indices | No
         heads: which are taken from it; None for all.
         positions: likewise.
     """
-    return Swap(_indices(heads), _indices(positions), array)
+    return Swap(as_indices(heads), as_indices(positions), array)
 
 
 def knock_out(queries: Indices | None, keys: Indices | None, heads: Indices | None = None) -> Patch:
@@ -209,7 +192,7 @@ def knock_out(queries: Indices | None, keys: Indices | None, heads: Indices | No
         keys: positions of the keys; None for all.
         heads: which; None for all.
     """
-    return KnockOut(_indices(queries), _indices(keys), _indices(heads))
+    return KnockOut(as_indices(queries), as_indices(keys), as_indices(heads))
 
 
 def parts_of(change: Change) -> tuple[Patch, ...]:
@@ -225,64 +208,3 @@ def parts_of(change: Change) -> tuple[Patch, ...]:
     ):
         return tuple(patch for part in change for patch in parts_of(part))
     return (Applied(change),) if callable(change) else (Whole(change),)
-
-
-def _indices(chosen: Any) -> Any:
-    if not isinstance(chosen, list | tuple | range):
-        return chosen
-    return np.asarray(chosen) if len(chosen) else np.zeros(0, int)
-
-
-def _along(what: str, letters: tuple[str, ...], chosen: Any, x: Array, site: Site) -> Bool[Array, "..."]:
-    """Truth values along one axis of an activation, which broadcast to it: those that are chosen.
-
-    Raises:
-        InputError: the activation has no such axis, or one that is chosen is not there.
-    """
-    axis = site.axis(*letters)
-    if axis is None:
-        raise InputError(f"{what} is {chosen!r}; {site.name} is [{site.letters}] and has no {what}")
-    size = x.shape[axis]
-    array = as_array(what, chosen)
-    if array.dtype == bool:
-        if array.shape != (size,):
-            raise InputError(f"{what} of {site.name} has shape {array.shape}; truth values must be ({size},)")
-        is_chosen = jnp.asarray(array)
-    else:
-        _check_indices(what, array, size, site)
-        indices = jnp.asarray(array).reshape(-1, 1)
-        is_chosen = (jnp.where(indices < 0, indices + size, indices) == jnp.arange(size)).any(0)
-    return is_chosen.reshape(tuple(size if number == axis else 1 for number in range(x.ndim)))
-
-
-def _check_indices(what: str, array: Array | np.ndarray, size: int, site: Site) -> None:
-    if not jnp.issubdtype(array.dtype, jnp.integer) or array.ndim > 1:
-        raise InputError(f"{what} of {site.name} is {array!r}; it must be whole numbers or truth values, in one row")
-    known = known_values(array)
-    if known is not None and (outside := known[(known < -size) | (known >= size)]).size:
-        raise InputError(f"{what} of {site.name} holds {outside.flat[0]}; there are {size}, 0 … {size - 1}")
-
-
-def _as_value(value: Any, site: Site) -> Array:
-    try:
-        return jnp.asarray(value)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"the patch of {site.name} is {value!r}; it must be an array, a function that returns one, or a patch"
-        ) from None
-
-
-def _of_its_shape(array: Any, x: Array, site: Site) -> Array:
-    value = _as_value(array, site)
-    if value.shape != x.shape:
-        raise InputError(f"the patch of {site.name} has shape {value.shape}; it must be {x.shape}, [{site.letters}]")
-    return value.astype(x.dtype)
-
-
-def _fitting(array: Any, x: Array, site: Site) -> Array:
-    value = _as_value(array, site)
-    if not broadcasts(value.shape, x.shape):
-        raise InputError(
-            f"the patch of {site.name} has shape {value.shape}; it must broadcast to {x.shape}, [{site.letters}]"
-        )
-    return value

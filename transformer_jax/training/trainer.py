@@ -23,7 +23,7 @@ from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.hooks import Task
-from transformer_jax.training.initial_params import check_initial, choose_initial
+from transformer_jax.training.initial_params import InitialParams, check_initial, choose_initial
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.process_age import process_age
 from transformer_jax.training.processes import check_same, largest
@@ -133,21 +133,11 @@ class TrainerModule(Evaluator):
         if self._run is not None:  # of an earlier training, which a `with` block still holds
             self._run.close()
         self.stopwatch.reset()
-        self.config = self.config.resolved(len(train_loader))
-        num_steps = len(train_loader) * self.config.max_epochs
-        if self.config.profile is not None:
-            profiled_steps(self.config.profile, num_steps)
-        programs = self._begin_to_compile(train_loader, num_steps)
-        config, example = self.config, train_loader.example()
-        begin = None if initial_params is None else choose_initial(initial_params, programs.shapes.params, config)
-        data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants)
-        check_same({"the data": data})
-        self._run = run = self._open_run(
-            data,
-            None if begin is None else begin.digest,
-            lambda: ignores_num_steps(self.create_schedule, num_steps),
-        )
+        programs, begin, run = self._begin(train_loader, val_loader, initial_params)
+        self._run = run
         try:
+            config, example = self.config, train_loader.example()
+            num_steps = len(train_loader) * config.max_epochs
             check_initial(config, begin, is_resumed=bool(run.checkpoints.steps))
             self._announce(programs.shapes.params, num_steps)
             with StopRequest(largest if jax.process_count() > 1 else None) as request:
@@ -156,13 +146,11 @@ class TrainerModule(Evaluator):
                     programs.runner.begin_to_compile(self._local_samples(example))
                 import_pytorch()  # while the compiler works
 
-                def first_state() -> TrainState:  # held by nobody else, so that it is freed when the training goes on
-                    state = programs.initial_state(np.uint32(config.seed), example[0], self.constants)
-                    return state if begin is None else begin.state_like(state, programs.rule.optimizer)
-
                 with TrainingLoop(
                     programs.runner,
-                    first_state(),
+                    self._first_state(
+                        programs, example, begin
+                    ),  # no name, so that it is freed when the training goes on
                     self._local_loader(train_loader),
                     lambda state: self._evaluate_state(val_loader, state),
                     run,
@@ -180,6 +168,29 @@ class TrainerModule(Evaluator):
         except BaseException:
             run.close()
             raise
+
+    def _begin(
+        self, train_loader: Loader, val_loader: Loader, initial_params: Params | None
+    ) -> tuple[Programs, InitialParams | None, RunDirectory | SharedRun]:
+        """Settle the config, begin to compile, and open the run's directory."""
+        self.config = self.config.resolved(len(train_loader))
+        num_steps = len(train_loader) * self.config.max_epochs
+        if self.config.profile is not None:
+            profiled_steps(self.config.profile, num_steps)
+        programs = self._begin_to_compile(train_loader, num_steps)
+        begin = None if initial_params is None else choose_initial(initial_params, programs.shapes.params, self.config)
+        data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants)
+        check_same({"the data": data})
+        run = self._open_run(
+            data,
+            None if begin is None else begin.digest,
+            lambda: ignores_num_steps(self.create_schedule, num_steps),
+        )
+        return programs, begin, run
+
+    def _first_state(self, programs: Programs, example: Samples, begin: InitialParams | None) -> TrainState:
+        state = programs.initial_state(np.uint32(self.config.seed), example[0], self.constants)
+        return state if begin is None else begin.state_like(state, programs.rule.optimizer)
 
     def _begin_to_compile(self, train_loader: Loader, num_steps: int) -> Programs:
         """Begin to compile all but the steps, and settle the criterion, whose metrics are known then."""
