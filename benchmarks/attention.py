@@ -29,9 +29,9 @@ from tqdm import tqdm
 from transformer_jax.cli import parse, run
 from transformer_jax.config import check_at_least
 from transformer_jax.errors import InputError
-from transformer_jax.nn.attention_masks import AttentionMask
-from transformer_jax.nn.dot_product import Implementation, dot_product_attention
-from transformer_jax.nn.position_masks import Causal, Window
+from transformer_jax.nn.dot_product.attention import Implementation, dot_product_attention
+from transformer_jax.nn.masks.positions import Causal, Window
+from transformer_jax.nn.masks.symbolic import AttentionMask
 
 TURN_SECONDS = 0.5  # on the clock, or one call where that takes longer
 QUICK_LENGTH = 2048

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
-from transformer_jax.nn.block_sizes import choose_block_sizes
-from transformer_jax.nn.dot_product import MIN_BLOCKWISE_LOGITS
-from transformer_jax.nn.position_masks import Causal
+from transformer_jax.nn.dot_product.attention import MIN_BLOCKWISE_LOGITS
+from transformer_jax.nn.dot_product.block_sizes import choose_block_sizes
+from transformer_jax.nn.masks.positions import Causal
 from transformer_jax.training.throughput import PEAK_FLOPS
 
 

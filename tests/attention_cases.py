@@ -23,7 +23,7 @@ from transformer_jax import (
     SoftCap,
     Window,
 )
-from transformer_jax.nn.block_sizes import BlockSizes
+from transformer_jax.nn.dot_product.block_sizes import BlockSizes
 
 
 @dataclasses.dataclass(frozen=True)

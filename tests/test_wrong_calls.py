@@ -58,7 +58,7 @@ from transformer_jax.nn.checks import check_token_ids
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.feed_forward import FeedForward
-from transformer_jax.nn.masks import fit_mask
+from transformer_jax.nn.masks.arrays import fit_mask
 from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.tasks.translation.dates import date_pairs, write_date
 from transformer_jax.training.metrics import means, weighted_sums

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import ALiBi, BiasFunction, Causal, DenseBias, InputError, RelativeBias, SoftCap
-from transformer_jax.nn.plain import whole_block
+from transformer_jax.nn.dot_product.plain import whole_block
 from transformer_jax.nn.position_biases import alibi_slopes, relative_buckets
 
 B, H, T, S = 2, 3, 5, 7

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from transformer_jax import Causal, Dense, Padding, Prefix, Segments, Window
-from transformer_jax.nn.block_lists import list_blocks
-from transformer_jax.nn.block_sizes import BlockSizes, choose_block_sizes, is_staircase
-from transformer_jax.nn.plain import fitted
+from transformer_jax.nn.dot_product.block_lists import list_blocks
+from transformer_jax.nn.dot_product.block_sizes import BlockSizes, choose_block_sizes, is_staircase
+from transformer_jax.nn.dot_product.plain import fitted
 
 B, H = 2, 3
 NONE, MASKED, FULL = 0, 1, 2  # a logit is not computed, with the mask, without it

@@ -32,11 +32,11 @@ from transformer_jax import (
     explain,
     scaled_dot_product,
 )
-from transformer_jax.nn import block_layout, block_sizes
-from transformer_jax.nn.block_sizes import BlockSizes, is_staircase
-from transformer_jax.nn.blockwise import blockwise_attention
+from transformer_jax.nn.dot_product import block_layout, block_sizes
+from transformer_jax.nn.dot_product.block_sizes import BlockSizes, is_staircase
+from transformer_jax.nn.dot_product.blockwise import blockwise_attention
+from transformer_jax.nn.dot_product.plain import plain_attention
 from transformer_jax.nn.mesh_axis import divided_by_compiler
-from transformer_jax.nn.plain import plain_attention
 
 B, H, T, S, D = 2, 3, 11, 13, 5
 by_chance = functools.partial(

@@ -15,7 +15,7 @@ from transformer_jax import (
     TransformerEncoder,
     dot_product_attention,
 )
-from transformer_jax.nn.explanation import AttentionCall, Explanation, attention_line, recording_attention
+from transformer_jax.nn.dot_product.explanation import AttentionCall, Explanation, attention_line, recording_attention
 
 B, S, T, D, H, V = 2, 7, 5, 12, 2, 11
 SOURCE, TARGET = np.zeros((B, S), int), np.zeros((B, T), int)

@@ -7,8 +7,8 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
 from transformer_jax import ALiBi, AttentionDropout, Causal, Padding, Window, explain
-from transformer_jax.nn.dot_product import _request
-from transformer_jax.nn.fused import fused_attention
+from transformer_jax.nn.dot_product.attention import _request
+from transformer_jax.nn.dot_product.fused import fused_attention
 
 T = 256
 CUDA, TPU = ("cuda", jnp.bfloat16), ("tpu", jnp.float32)

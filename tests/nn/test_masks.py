@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import causal_mask, combine_masks, expand_mask, padding_mask
-from transformer_jax.nn.masks import fit_mask
+from transformer_jax.nn.masks.arrays import fit_mask
 
 B, H, T, S = 2, 3, 5, 7
 

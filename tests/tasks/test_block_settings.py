@@ -37,7 +37,7 @@ from transformer_jax import (
     train_reverse,
 )
 from transformer_jax.field_types import type_hints
-from transformer_jax.nn.dot_product import Implementation
+from transformer_jax.nn.dot_product.attention import Implementation
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.tasks.block_settings import FEED_FORWARDS, NORMS, POSITIONS
 

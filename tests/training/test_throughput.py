@@ -8,7 +8,7 @@ import pytest
 from events import read_scalars
 
 from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, make_loader
-from transformer_jax.nn.explanation import AttentionCall, Explanation
+from transformer_jax.nn.dot_product.explanation import AttentionCall, Explanation
 from transformer_jax.training.callbacks import Step
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.memory import Memory

@@ -5,7 +5,7 @@
 `+` puts one after the other: of two that add, it is the sum; here the capped sum of logits and ALiBi. Biases apply
 after the logits' division by √d and before the mask. They are pytrees, and gradients reach the arrays in them.
 
-Query i stands at position i + `offset`, and key j at position j, as in `transformer_jax.nn.attention_masks`.
+Query i stands at position i + `offset`, and key j at position j, as in `transformer_jax.nn.masks.symbolic`.
 """
 
 from collections.abc import Callable

@@ -9,10 +9,10 @@ from jaxtyping import Float, Int
 
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import KeyValue
-from transformer_jax.nn.attention_masks import Masks
 from transformer_jax.nn.blocks import Block
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.position_masks import causal_and
+from transformer_jax.nn.masks.positions import causal_and
+from transformer_jax.nn.masks.symbolic import Masks
 
 
 class CausalBlock(EncoderBlock):

@@ -8,11 +8,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from transformer_jax.nn.attention import KeyValue
-from transformer_jax.nn.attention_masks import Masks
-from transformer_jax.nn.attention_rows import AttentionRows, ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.checks import check_sequence
-from transformer_jax.nn.position_masks import causal_and
+from transformer_jax.nn.dot_product.rows import AttentionRows, ReturnAttention, Weights
+from transformer_jax.nn.masks.positions import causal_and
+from transformer_jax.nn.masks.symbolic import Masks
 
 OfTarget = TypeVar("OfTarget")
 OfMemory = TypeVar("OfMemory")

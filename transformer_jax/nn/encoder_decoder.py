@@ -10,16 +10,16 @@ from jaxtyping import Bool, Float, Int
 
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import head_width
-from transformer_jax.nn.attention_masks import Masks
-from transformer_jax.nn.attention_rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.checks import as_array, check_position, check_sequence, check_token_ids
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
 from transformer_jax.nn.dense import Dense
+from transformer_jax.nn.dot_product.plain import fitted
+from transformer_jax.nn.dot_product.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embedding import embedded, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.plain import fitted
+from transformer_jax.nn.masks.symbolic import Masks
 
 # Token ids, or features of the model's width, which no embedding changes.
 Source = Int[ArrayLike, "B S"] | Float[ArrayLike, "B S D"]

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.data.local_rows import LocalSamples
-from transformer_jax.nn.explanation import AttentionCall, recording_attention
+from transformer_jax.nn.dot_product.explanation import AttentionCall, recording_attention
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.layer_norms import layers_of
 from transformer_jax.training.layer_stacks import StackedLayout, StackedStates

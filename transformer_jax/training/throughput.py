@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
-from transformer_jax.nn.explanation import AttentionCall, attention_line
+from transformer_jax.nn.dot_product.explanation import AttentionCall, attention_line
 from transformer_jax.training.callbacks import Callback, Log, Step
 from transformer_jax.training.memory import Memory
 

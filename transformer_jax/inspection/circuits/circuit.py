@@ -13,7 +13,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.circuits.program import Place, Tokens, Weights
 from transformer_jax.inspection.circuits.sampling import Draw
 from transformer_jax.nn.checks import check_token_ids
-from transformer_jax.nn.position_masks import Causal
+from transformer_jax.nn.masks.positions import Causal
 from transformer_jax.nn.predictor import TransformerPredictor
 
 BEGIN = "BOS"  # the first token of a program that needs a place for queries which select nothing

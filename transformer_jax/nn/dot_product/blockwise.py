@@ -4,8 +4,8 @@ Keys pass in blocks under a running maximum and sum of each query (Rabe and Staa
 pass computes the weights of each block again, from the log-sum-exp of the queries' logits. Blocks of which a mask
 allows nothing are not computed.
 
-The work on one block is in `transformer_jax.nn.block_steps`, and the order of the blocks in
-`transformer_jax.nn.block_lists`.
+The work on one block is in `block_steps.py`, the order of the blocks in `block_lists.py`, and their sizes in
+`block_sizes.py`.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Float, Int, UInt32
 
-from transformer_jax.nn.attention_dropout import AttentionDropout, first_row
-from transformer_jax.nn.attention_masks import AttentionMask
 from transformer_jax.nn.biases import AttentionBias
-from transformer_jax.nn.block_layout import fill_blocks, join_blocks, over_rows, split_blocks
-from transformer_jax.nn.block_lists import BlockLists, Part, list_blocks
-from transformer_jax.nn.block_sizes import BlockSizes, choose_block_sizes
-from transformer_jax.nn.block_steps import Gradients, QueryBlock, Row, Running, backward_step, forward_step
-from transformer_jax.nn.leaves import Skeleton, join, join_gradients, split, split_gradients
+from transformer_jax.nn.dot_product.block_layout import fill_blocks, join_blocks, over_rows, split_blocks
+from transformer_jax.nn.dot_product.block_lists import BlockLists, Part, list_blocks
+from transformer_jax.nn.dot_product.block_sizes import BlockSizes, choose_block_sizes
+from transformer_jax.nn.dot_product.block_steps import Gradients, QueryBlock, Row, Running, backward_step, forward_step
+from transformer_jax.nn.dot_product.dropout import AttentionDropout, first_row
+from transformer_jax.nn.dot_product.leaves import Skeleton, join, join_gradients, split, split_gradients
+from transformer_jax.nn.masks.symbolic import AttentionMask
 from transformer_jax.nn.mesh_axis import is_divided_by_compiler
 
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.nn.attention_dropout import AttentionDropout
-from transformer_jax.nn.attention_masks import AttentionMask
 from transformer_jax.nn.biases import AttentionBias
+from transformer_jax.nn.dot_product.dropout import AttentionDropout
+from transformer_jax.nn.masks.symbolic import AttentionMask
 
 Shape = tuple[int, ...]
 

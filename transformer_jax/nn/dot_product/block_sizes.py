@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 from jax import Array
 
-from transformer_jax.nn.attention_masks import AttentionMask
+from transformer_jax.nn.masks.symbolic import AttentionMask
 from transformer_jax.nn.score_block import BlockGrid
 
 LARGE = 1024  # positions of a block at most

@@ -10,8 +10,8 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Int
 
-from transformer_jax.nn.attention_masks import AttentionMask
-from transformer_jax.nn.block_sizes import BlockSizes
+from transformer_jax.nn.dot_product.block_sizes import BlockSizes
+from transformer_jax.nn.masks.symbolic import AttentionMask
 from transformer_jax.nn.score_block import BlockGrid, Range, opposite
 
 Carry = TypeVar("Carry")

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.nn.attention_masks import AttentionMask, Both, Dense
-from transformer_jax.nn.attention_request import AttentionRequest
+from transformer_jax.nn.dot_product.plain import fitted
+from transformer_jax.nn.dot_product.request import AttentionRequest
+from transformer_jax.nn.masks.positions import Causal, Window
+from transformer_jax.nn.masks.symbolic import AttentionMask, Both, Dense
 from transformer_jax.nn.mesh_axis import is_divided_by_compiler
-from transformer_jax.nn.plain import fitted
-from transformer_jax.nn.position_masks import Causal, Window
 
 GPU_BACKENDS = "gpu", "cuda"
 TPU_BLOCK = 128  # which T and S are multiples of

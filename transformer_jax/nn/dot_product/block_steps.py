@@ -10,11 +10,11 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float, Shaped, UInt32
 
-from transformer_jax.nn.attention_dropout import kept
-from transformer_jax.nn.attention_masks import AttentionMask
 from transformer_jax.nn.biases import AttentionBias
-from transformer_jax.nn.block_lists import Part
-from transformer_jax.nn.leaves import join, join_gradients, split
+from transformer_jax.nn.dot_product.block_lists import Part
+from transformer_jax.nn.dot_product.dropout import kept
+from transformer_jax.nn.dot_product.leaves import join, join_gradients, split
+from transformer_jax.nn.masks.symbolic import AttentionMask
 from transformer_jax.nn.score_block import BlockGrid, Range, ScoreBlock
 
 Queries = Float[Array, "G q d"]  # of the G query heads that share a head of keys and values

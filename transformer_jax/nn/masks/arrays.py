@@ -28,7 +28,7 @@ _USE_PADDING_MASK = (
 
 
 class SymbolicMask:
-    """Base class of the masks of `transformer_jax.nn.attention_masks`, which are no arrays."""
+    """Base class of the masks of `transformer_jax.nn.masks.symbolic`, which are no arrays."""
 
     def __and__(self, other: Any) -> Any:
         raise NotImplementedError

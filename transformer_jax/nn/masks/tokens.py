@@ -1,4 +1,4 @@
-"""Masks that say something of each token: padding, and packed segments. See `transformer_jax.nn.attention_masks`."""
+"""Masks that say something of each token: padding, and packed segments. See `transformer_jax.nn.masks.symbolic`."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +7,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Int, Shaped
 
 from transformer_jax.errors import InputError
-from transformer_jax.nn.attention_masks import AttentionMask
 from transformer_jax.nn.checks import as_array
-from transformer_jax.nn.masks import fit_mask, padding_mask
+from transformer_jax.nn.masks.arrays import fit_mask, padding_mask
+from transformer_jax.nn.masks.symbolic import AttentionMask
 from transformer_jax.nn.score_block import BlockGrid, Bounds, ScoreBlock
 from transformer_jax.nn.values import shown, value
 

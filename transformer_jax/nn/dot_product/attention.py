@@ -13,14 +13,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Shaped
 
 from transformer_jax.errors import InputError
-from transformer_jax.nn.attention_dropout import AttentionDropout
-from transformer_jax.nn.attention_masks import Masks, as_attention_mask
-from transformer_jax.nn.attention_request import AttentionRequest
 from transformer_jax.nn.biases import Biases, as_attention_bias
-from transformer_jax.nn.blockwise import blockwise_attention
-from transformer_jax.nn.explanation import Explanation, record_attention
-from transformer_jax.nn.fused import fused_attention, fused_refusal
-from transformer_jax.nn.plain import check_operands, plain_attention
+from transformer_jax.nn.dot_product.blockwise import blockwise_attention
+from transformer_jax.nn.dot_product.dropout import AttentionDropout
+from transformer_jax.nn.dot_product.explanation import Explanation, record_attention
+from transformer_jax.nn.dot_product.fused import fused_attention, fused_refusal
+from transformer_jax.nn.dot_product.plain import check_operands, plain_attention
+from transformer_jax.nn.dot_product.request import AttentionRequest
+from transformer_jax.nn.masks.symbolic import Masks, as_attention_mask
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
 # Logits of one head from which blockwise attention is faster on CPUs (benchmarks/attention.py).
@@ -87,7 +87,7 @@ def dot_product_attention(
             of the queries reads head `h // (H / Hkv)` (Ainslie et al. 2023).
         v: values `[..., S, d_v]`.
         mask: which keys a query may see: a value such as `Causal() & Padding(valid)`, or an array; see
-            `transformer_jax.nn.masks` for the ranks.
+            `transformer_jax.nn.masks.arrays` for the ranks.
         bias: what is added to the logits before the mask: a value such as `ALiBi(num_heads)`, or an array of the ranks
             of masks.
         dropout: of the weights.

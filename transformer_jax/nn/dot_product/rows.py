@@ -14,11 +14,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.errors import InputError
-from transformer_jax.nn.attention_masks import AttentionMask, Masks, as_attention_mask
-from transformer_jax.nn.attention_request import AttentionRequest
 from transformer_jax.nn.biases import AttentionBias, Biases, as_attention_bias
 from transformer_jax.nn.checks import as_array, known_values
-from transformer_jax.nn.plain import check_operands
+from transformer_jax.nn.dot_product.plain import check_operands
+from transformer_jax.nn.dot_product.request import AttentionRequest
+from transformer_jax.nn.masks.symbolic import AttentionMask, Masks, as_attention_mask
 from transformer_jax.nn.score_block import Range, ScoreBlock
 
 Indices: TypeAlias = Int[ArrayLike, " _"] | Sequence[int]  # of a length of their own

@@ -2,8 +2,8 @@
 
     mask = Causal() & Window(256, 0) & Padding(valid)
 
-They combine with `&`, `|` and `~`, also with arrays of the ranks of `transformer_jax.nn.masks`; they are pytrees, so
-that a compiled function can take them; they print themselves, and `mask.show(T, S)` draws one.
+They combine with `&`, `|` and `~`, also with arrays of the ranks of `transformer_jax.nn.masks.arrays`; they are
+pytrees, so that a compiled function can take them; they print themselves, and `mask.show(T, S)` draws one.
 
 Query i stands at position i + `offset`, and key j at position j. The offset is 0 unless given: in cached decoding it is
 the number of positions before the first query, and it may be traced.
@@ -19,8 +19,8 @@ from jaxtyping import Bool
 
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.checks import broadcasts, check_offset
-from transformer_jax.nn.mask_drawing import Drawing, draw
-from transformer_jax.nn.masks import Mask, SymbolicMask, expand_mask, fit_mask
+from transformer_jax.nn.masks.arrays import Mask, SymbolicMask, expand_mask, fit_mask
+from transformer_jax.nn.masks.drawing import Drawing, draw
 from transformer_jax.nn.score_block import BlockGrid, Bounds, Range, ScoreBlock, Start, opposite
 from transformer_jax.nn.values import offset_shown, shown, static, value
 
@@ -105,7 +105,7 @@ def as_attention_mask(mask: Masks) -> AttentionMask:
 
 @value
 class Dense(AttentionMask):
-    """A mask that is given as an array, of the ranks of `transformer_jax.nn.masks`.
+    """A mask that is given as an array, of the ranks of `transformer_jax.nn.masks.arrays`.
 
     Raises:
         InputError: the array is no mask.

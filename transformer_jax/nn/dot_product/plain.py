@@ -14,11 +14,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Shaped
 
 from transformer_jax.errors import InputError
-from transformer_jax.nn.attention_dropout import AttentionDropout, first_row, kept
-from transformer_jax.nn.attention_masks import AttentionMask, Masks
 from transformer_jax.nn.biases import AttentionBias, Biases, as_attention_bias
 from transformer_jax.nn.checks import as_array
-from transformer_jax.nn.masks import fit_mask
+from transformer_jax.nn.dot_product.dropout import AttentionDropout, first_row, kept
+from transformer_jax.nn.masks.arrays import fit_mask
+from transformer_jax.nn.masks.symbolic import AttentionMask, Masks
 from transformer_jax.nn.score_block import Range, ScoreBlock
 
 Logits = Float[Array, "... T S"]
@@ -50,7 +50,7 @@ def scaled_dot_product(
         q: queries `[..., T, d]`.
         k: keys `[..., S, d]`.
         v: values `[..., S, d_v]`.
-        mask: True = may attend; an array, see `transformer_jax.nn.masks` for the ranks, or a value such as `Causal()`.
+        mask: True = may attend; an array, of the ranks in `transformer_jax.nn.masks.arrays`, or one like `Causal()`.
 
     Returns:
         The values `[..., T, d_v]` and the attention weights `[..., T, S]`, each row of which sums to one.

@@ -1,4 +1,4 @@
-"""Masks that follow from positions alone: causal, a window, a prefix. See `transformer_jax.nn.attention_masks`."""
+"""Masks that follow from positions alone: causal, a window, a prefix. See `transformer_jax.nn.masks.symbolic`."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Int
 
 from transformer_jax.errors import InputError, check_whole
-from transformer_jax.nn.attention_masks import AttentionMask, Masks
 from transformer_jax.nn.checks import check_offset
-from transformer_jax.nn.masks import fit_mask
+from transformer_jax.nn.masks.arrays import fit_mask
+from transformer_jax.nn.masks.symbolic import AttentionMask, Masks
 from transformer_jax.nn.score_block import BlockGrid, Bounds, ScoreBlock, Start, Truth
 from transformer_jax.nn.values import offset_shown, shown, value
 

@@ -1,0 +1,1 @@
+"""Which query may see which key: arrays, and symbolic masks that need none."""
