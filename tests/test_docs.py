@@ -254,7 +254,7 @@ def test_the_code_on_attention_prints_what_the_page_shows(root, capsys):
     assert capsys.readouterr().out == "".join(blocks_of("docs/attention.md", "text"))
     assert names["gradient"].shape == (4,)
     assert abs(names["gradient"]).min() > 0
-    assert names["rows"].shape == (2, 1, 2, 600)
+    assert names["rows"].shape == (3, 1, 2, 600)
     assert [of_layer.shape for of_layer in names["maps"]] == 2 * [(1, 1, 3, 600)]
 
 

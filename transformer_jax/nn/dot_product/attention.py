@@ -23,8 +23,10 @@ from transformer_jax.nn.dot_product.request import AttentionRequest
 from transformer_jax.nn.masks.symbolic import Masks, as_attention_mask
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
-# Logits of one head from which blockwise attention is faster on CPUs (benchmarks/attention.py).
+# Blockwise attention is faster on CPUs from so many logits of one head on, where all of them are more than a cache holds
+# (benchmarks/attention.py).
 MIN_BLOCKWISE_LOGITS = 320 * 320
+MIN_BLOCKWISE_TOTAL = 3_250_000
 MIN_FUSED_LOGITS = 128 * 128  # fewer stay in one program with what is around them
 
 
@@ -79,7 +81,8 @@ def dot_product_attention(
     - `fused` runs the kernels of cuDNN on GPUs and of JAX on TPUs, for some types, widths and masks.
 
     `auto` takes `plain` where weights are asked for, else `fused` where it can, else `blockwise` from 320 × 320 logits
-    on. The softmax is in float32 or wider for any type. A query that may see nothing gets zeros and zero gradients.
+    of each head and 3.25 million of all heads and batch elements on. The softmax is in float32 or wider for any type. A
+    query that may see nothing gets zeros and zero gradients.
 
     Args:
         q: queries `[..., T, d]`; the leading axes are none, `[B]`, `[B, H]`, or more before these.
@@ -212,7 +215,8 @@ def _suited(request: AttentionRequest, refusals: Mapping[str, str | None]) -> tu
         return "plain", "the weights are asked for", "it has no weights"
     if refusals["fused"] is None and num_logits >= MIN_FUSED_LOGITS:
         return "fused", "the kernel takes this mask, type and width", "fused is faster"
-    if refusals["blockwise"] is None and num_logits >= MIN_BLOCKWISE_LOGITS:
+    is_large = num_logits >= MIN_BLOCKWISE_LOGITS and math.prod(request.logits_shape) >= MIN_BLOCKWISE_TOTAL
+    if refusals["blockwise"] is None and is_large:
         return "blockwise", "its memory grows as T + S", "so many at once are slower"
     return "plain", "they are few", "plain is faster for few"
 
