@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
-from transformer_jax.nn.dot_product.attention import MIN_BLOCKWISE_LOGITS
+from transformer_jax.nn.dot_product.attention import MIN_BLOCKWISE_LOGITS, Implementation
 from transformer_jax.nn.dot_product.block_sizes import choose_block_sizes
 from transformer_jax.nn.masks.positions import Causal
 from transformer_jax.training.throughput import PEAK_FLOPS
@@ -75,6 +75,7 @@ class Settings:
 
     models: tuple[str, ...] = ("100 M", "1 B", "10 B")  # of SIZES
     devices: tuple[int, ...] = (8, 64, 256)  # of MESHES
+    attention: Implementation = "auto"  # implementation of attention
     json: Path | None = None  # file for the numbers
 
     def __post_init__(self) -> None:
@@ -89,6 +90,7 @@ class Case(NamedTuple):
     model: str
     data: int
     fsdp: int
+    attention: Implementation
     compiled: dict[str, Any]
 
     @property
@@ -117,7 +119,7 @@ class Case(NamedTuple):
         size, count = SIZES[self.model], self.parameters
         parts, copies = (self.fsdp - 1) / self.fsdp, (self.data - 1) / self.data
         multiplied = count - size.vocab_size * size.model_dim
-        attention = attention_flops(size.seq_len) * size.num_layers * size.model_dim
+        attention = attention_flops(size.seq_len, self.attention) * size.num_layers * size.model_dim
         return {
             "state": 12 * count / self.fsdp,
             "all-gather": 2 * 2 * count * parts,
@@ -136,23 +138,24 @@ class Case(NamedTuple):
         }
 
 
-def attention_flops(length: int) -> float:
+def attention_flops(length: int, attention: Implementation) -> float:
     """FLOPs of causal attention for each token, layer and unit of the width, forward twice and backward once.
 
     A product of all queries and keys has 2 T. Plain attention has two in a forward and four in a backward pass,
     blockwise attention, which computes logits again, five; it computes a staircase of the logits, up to the diagonal.
     """
-    if length**2 < MIN_BLOCKWISE_LOGITS:
+    if attention == "plain" or length**2 < MIN_BLOCKWISE_LOGITS:
         return (2 * 2 + 4) * 2 * length
     num_stairs = -(-length // choose_block_sizes(Causal(), length, length).stair)
     return (2 * 2 + 5) * 2 * length * (num_stairs + 1) / (2 * num_stairs)
 
 
-def compile_case(model: str, mesh: dict[str, int]) -> Case:
+def compile_case(model: str, mesh: dict[str, int], attention: Implementation) -> Case:
     """Compile a step in a process of its own, which has as many devices as the mesh."""
     size, devices = SIZES[model], mesh["data"] * mesh["fsdp"]
     settings = {name: value for name, value in dataclasses.asdict(size).items() if name != "rows_per_device"}
     settings |= {"batch_size": size.rows_per_device * devices, "mesh": f"data={mesh['data']},fsdp={mesh['fsdp']}"}
+    settings["attention"] = attention
     with tempfile.TemporaryDirectory() as directory:
         flags = (
             f"--xla_force_host_platform_device_count={devices} --xla_dump_to={directory} --xla_dump_hlo_as_text "
@@ -161,7 +164,7 @@ def compile_case(model: str, mesh: dict[str, int]) -> Case:
         command = [sys.executable, str(Path(__file__).with_name("scaling_step.py")), json.dumps(settings)]
         environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-    return Case(model, mesh["data"], mesh["fsdp"], json.loads(printed.splitlines()[-1]))
+    return Case(model, mesh["data"], mesh["fsdp"], attention, json.loads(printed.splitlines()[-1]))
 
 
 def row(*cells: object) -> str:
@@ -216,7 +219,7 @@ def main(settings: Settings) -> None:
     chosen += [(model, mesh) for (model, devices), mesh in WIDER.items() if (model, MESHES[devices]) in chosen]
     cases = []
     for model, mesh in chosen:
-        cases.append(compile_case(model, mesh))
+        cases.append(compile_case(model, mesh, settings.attention))
         print(f"{model}, {mesh}: {cases[-1].compiled['seconds']:.0f} s", file=sys.stderr, flush=True)
     if settings.json:
         results = [case._asdict() | {"arithmetic": case.arithmetic, "seconds": case.seconds} for case in cases]

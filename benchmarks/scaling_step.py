@@ -22,7 +22,15 @@ from jax import Array
 from jaxtyping import Int, PRNGKeyArray
 
 from collectives import Program
-from transformer_jax import BlockSettings, TrainerModule, TrainingConfig, TransformerLM, make_loader, setting
+from transformer_jax import (
+    AttentionSettings,
+    BlockSettings,
+    TrainerModule,
+    TrainingConfig,
+    TransformerLM,
+    make_loader,
+    setting,
+)
 from transformer_jax.data.batch import Batch
 from transformer_jax.training.memory import Memory
 from transformer_jax.training.metrics import Elements
@@ -64,7 +72,12 @@ class LanguageTrainer(TrainerModule):
     def create_model(self) -> TransformerLM:
         config = self.config
         settings = BlockSettings(
-            config.dropout_prob, norm_first=True, activation=nn.gelu, remat=config.remat, scan_layers=config.scan_layers
+            config.dropout_prob,
+            attention=AttentionSettings(implementation=config.attention),
+            norm_first=True,
+            activation=nn.gelu,
+            remat=config.remat,
+            scan_layers=config.scan_layers,
         )
         sizes = config.vocab_size, config.model_dim, config.num_heads, config.num_layers, 4 * config.model_dim
         return TransformerLM(*sizes, settings=settings, tie_embeddings=False)

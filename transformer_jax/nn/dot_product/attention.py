@@ -23,8 +23,8 @@ from transformer_jax.nn.dot_product.request import AttentionRequest
 from transformer_jax.nn.masks.symbolic import Masks, as_attention_mask
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
-# Blockwise attention is faster on CPUs from so many logits of one head on, where all of them are more than a cache holds
-# (benchmarks/attention.py).
+# Blockwise attention is faster on CPUs from so many logits of one head on, where all of them together are more than a
+# cache holds (docs/attention.md).
 MIN_BLOCKWISE_LOGITS = 320 * 320
 MIN_BLOCKWISE_TOTAL = 3_250_000
 MIN_FUSED_LOGITS = 128 * 128  # fewer stay in one program with what is around them
