@@ -22,9 +22,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
-from transformer_jax.nn.dot_product.attention import MIN_BLOCKWISE_LOGITS, Implementation
+from transformer_jax.nn.dot_product.attention import Implementation, explain
 from transformer_jax.nn.dot_product.block_sizes import choose_block_sizes
 from transformer_jax.nn.masks.positions import Causal
 from transformer_jax.training.throughput import PEAK_FLOPS
@@ -144,7 +147,9 @@ def attention_flops(length: int, attention: Implementation) -> float:
     A product of all queries and keys has 2 T. Plain attention has two in a forward and four in a backward pass,
     blockwise attention, which computes logits again, five; it computes a staircase of the logits, up to the diagonal.
     """
-    if attention == "plain" or length**2 < MIN_BLOCKWISE_LOGITS:
+    row = jax.ShapeDtypeStruct((4, 12, length, 64), jnp.bfloat16)  # no fewer rows and heads than any size has
+    chosen = attention if attention != "auto" else explain(row, row, row, Causal(), backend="cpu").implementation
+    if chosen == "plain":
         return (2 * 2 + 4) * 2 * length
     num_stairs = -(-length // choose_block_sizes(Causal(), length, length).stair)
     return (2 * 2 + 5) * 2 * length * (num_stairs + 1) / (2 * num_stairs)

@@ -23,7 +23,7 @@ from transformer_jax import (
     SoftCap,
     Window,
 )
-from transformer_jax.nn.dot_product.block_sizes import BlockSizes
+from transformer_jax.nn.dot_product.block_sizes import BlockSizes, is_staircase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +113,11 @@ def cases(draw) -> Case:
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     num_batch, more = draw(st.integers(1, 2)), draw(st.sampled_from([1, 1, 2]))
     num_groups, group = draw(st.integers(1, 2)), draw(st.sampled_from([1, 1, 2]))
-    T, S = draw(st.integers(1, 23)), draw(st.integers(1, 29))  # noqa: N806
+    T = draw(st.integers(1, 23))  # noqa: N806
+    S = draw(st.just(T) | st.integers(1, 29))  # noqa: N806
     width, width_v = draw(st.integers(1, 9)), draw(st.integers(1, 5))
     num_rows, num_heads = num_batch * more, num_groups * group
-    mask = draw(st.none() | expressions(mask_leaves(rng, num_batch, num_heads, T, S)))
+    mask = draw(st.none() | st.just(Causal()) | expressions(mask_leaves(rng, num_batch, num_heads, T, S)))
     bias = draw(biases(rng, num_batch, num_heads, T, S))
     rate = draw(st.sampled_from([0.0, 0.0, 0.3]))
     return Case(
@@ -128,5 +129,15 @@ def cases(draw) -> Case:
         mask,
         bias,
         AttentionDropout(rate, jax.random.key(3)) if rate else None,
-        BlockSizes(draw(st.integers(1, min(T, 12))), draw(st.integers(1, min(S, 12))), draw(st.integers(1, 3))),
+        draw(sizes_of_blocks(mask, T, S)),
     )
+
+
+def sizes_of_blocks(mask, T: int, S: int) -> st.SearchStrategy:  # noqa: N803
+    """Any sizes, or a staircase where the mask is one."""
+    sizes = st.builds(BlockSizes, st.integers(1, min(T, 12)), st.integers(1, min(S, 12)), st.integers(1, 3))
+    if mask is None or T != S:
+        return sizes
+    squares = [BlockSizes(size, size, num_stairs=number) for size in range(2, T + 1) for number in range(2, size + 1)]
+    stairs = [square for square in squares if is_staircase(mask, square, T)]
+    return sizes | st.sampled_from(stairs) if stairs else sizes

@@ -69,8 +69,8 @@ def test_neighbours_that_are_allowed_in_full_are_joined_and_the_rest_is_masked()
 
 
 def test_a_staircase_leaves_out_the_most_of_the_blocks_on_the_diagonal():
-    found = computed(Causal(), BlockSizes(8, 8, num_stairs=4), 20, 20)
-    position = np.arange(20)
+    found = computed(Causal(), BlockSizes(8, 8, num_stairs=4), 24, 24)
+    position = np.arange(24)
     np.testing.assert_array_equal(found > NONE, position[:, None] // 2 >= position // 2)
     np.testing.assert_array_equal(found == MASKED, (found > NONE) & (position[:, None] // 8 == position // 8))
 
@@ -82,12 +82,14 @@ def test_a_staircase_leaves_out_the_most_of_the_blocks_on_the_diagonal():
         (None, (1100, 3), BlockSizes(560, 3)),  # two blocks that are nearly full, and not one full and one empty
         (Causal(), (1024, 1024), BlockSizes(1024, 1024, num_stairs=4)),
         (Causal() & Window(None, 3), (600, 600), BlockSizes(600, 600, num_stairs=3)),
-        (Causal(), (1100, 1100), BlockSizes(576, 576, num_stairs=3)),
+        (Causal(), (2000, 2000), BlockSizes(1000, 1000, num_stairs=4)),
+        (Causal(), (1100, 1100), BlockSizes(550, 550, num_stairs=5)),
+        (Causal(), (1101, 1101), BlockSizes(368, 368, num_joined=2)),  # no two blocks fill it
         (Causal(), (1024, 1000), BlockSizes(512, 512, num_joined=2)),
         (Causal(1), (1024, 1024), BlockSizes(512, 512, num_joined=2)),  # a query sees the key after it
-        (Causal(-5), (2048, 2048), BlockSizes(512, 512, num_joined=2)),  # cuts blocks off the diagonal as well
+        (Causal(-5), (2048, 2048), BlockSizes(512, 512, num_joined=2)),  # cuts blocks off the diagonal
         (Causal(jnp.int32(0)), (1024, 1024), BlockSizes(512, 512, num_joined=2)),  # not known yet
-        (Window(256, 0), (2048, 2048), BlockSizes(512, 512, num_joined=2)),  # likewise
+        (Window(256, 0), (2048, 2048), BlockSizes(512, 512, num_joined=2)),  # cuts blocks off the diagonal
         (Causal() & Padding(np.ones((1, 600), bool)), (600, 600), BlockSizes(304, 304, num_joined=2)),
         (Dense(np.ones((600, 600), bool)), (1, 600), BlockSizes(1, 304, num_joined=2)),
     ],

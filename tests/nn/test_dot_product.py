@@ -100,11 +100,12 @@ def test_blockwise_and_plain_agree_in_random_cases(number):
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", [Causal(), Causal() & ~Window(0, 0)], ids=str)
 @pytest.mark.parametrize(
-    ("sizes", "length"), [(BlockSizes(8, 8, num_stairs=4), 19), (BlockSizes(11, 11, num_stairs=3), 11)], ids=str
+    ("sizes", "length"), [(BlockSizes(8, 8, num_stairs=4), 24), (BlockSizes(11, 11, num_stairs=3), 11)], ids=str
 )
 def test_a_staircase_of_each_block_on_the_diagonal_gives_the_same(mask, sizes, length):
     """With groups of heads, a bias that is added, one that has parameters, and dropout."""
     assert is_staircase(mask, sizes, length)
+    assert not is_staircase(mask, BlockSizes(8, 8, num_stairs=4), 30)  # a stair would end beyond the queries
     rng = np.random.default_rng(0)
     q, cotangent = (normal(rng, B, 4, length, width) for width in (5, 3))
     k, v = (normal(rng, B, 2, length, width) for width in (5, 3))
@@ -282,6 +283,20 @@ def test_a_traced_offset_gives_what_a_known_one_gives():
     full = operands(B, H, queries=S)[0].at[:, :, 7:9].set(q)
     expected = dot_product_attention(full, k, v, Causal() & Window(3, None), ALiBi(H))[:, :, 7:9]
     np.testing.assert_allclose(attend(7), expected, atol=1e-6)
+
+
+def test_a_bias_without_a_derivative_at_hidden_keys_has_one_at_the_others():
+    """Forward mode; the logarithm is not a number for the keys that the mask hides."""
+    q, k, v, _ = operands(1, 1, keys=T)
+
+    def values(rate):
+        bias = BiasFunction(lambda logit, b, h, query, key, rate: logit - rate * jnp.log(query - key + 1.0), (rate,))
+        return dot_product_attention(q, k, v, Causal(), bias)
+
+    rate, step = jnp.float32(0.3), 1e-2
+    _, tangent = quick_jit(lambda rate: jax.jvp(values, (rate,), (jnp.ones_like(rate),)))(rate)
+    expected = (values(rate + step) - values(rate - step)) / (2 * step)
+    np.testing.assert_allclose(tangent, expected, atol=1e-3)  # of a difference of float32, and its second order
 
 
 def test_it_can_be_mapped_and_given_masks_as_arguments():

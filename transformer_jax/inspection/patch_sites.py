@@ -49,13 +49,13 @@ def chosen_along(what: str, letters: tuple[str, ...], chosen: Any, x: Array, sit
             raise InputError(f"{what} of {site.name} has shape {array.shape}; truth values must be ({size},)")
         is_chosen = jnp.asarray(array)
     else:
-        _checkas_indices(what, array, size, site)
+        _check_indices(what, array, size, site)
         indices = jnp.asarray(array).reshape(-1, 1)
         is_chosen = (jnp.where(indices < 0, indices + size, indices) == jnp.arange(size)).any(0)
     return is_chosen.reshape(tuple(size if number == axis else 1 for number in range(x.ndim)))
 
 
-def _checkas_indices(what: str, array: Array | np.ndarray, size: int, site: Site) -> None:
+def _check_indices(what: str, array: Array | np.ndarray, size: int, site: Site) -> None:
     if not jnp.issubdtype(array.dtype, jnp.integer) or array.ndim > 1:
         raise InputError(f"{what} of {site.name} is {array!r}; it must be whole numbers or truth values, in one row")
     known = known_values(array)
@@ -63,7 +63,7 @@ def _checkas_indices(what: str, array: Array | np.ndarray, size: int, site: Site
         raise InputError(f"{what} of {site.name} holds {outside.flat[0]}; there are {size}, 0 … {size - 1}")
 
 
-def _as_array(value: Any, site: Site) -> Array:
+def _as_value(value: Any, site: Site) -> Array:
     try:
         return jnp.asarray(value)
     except (TypeError, ValueError):
@@ -74,7 +74,7 @@ def _as_array(value: Any, site: Site) -> Array:
 
 def of_its_shape(array: Any, x: Array, site: Site) -> Array:
     """An array that must have the shape of the activation `x`, in its type."""
-    value = _as_array(array, site)
+    value = _as_value(array, site)
     if value.shape != x.shape:
         raise InputError(f"the patch of {site.name} has shape {value.shape}; it must be {x.shape}, [{site.letters}]")
     return value.astype(x.dtype)
@@ -82,7 +82,7 @@ def of_its_shape(array: Any, x: Array, site: Site) -> Array:
 
 def that_fits(array: Any, x: Array, site: Site) -> Array:
     """An array that must broadcast to the activation `x`."""
-    value = _as_array(array, site)
+    value = _as_value(array, site)
     if not broadcasts(value.shape, x.shape):
         raise InputError(
             f"the patch of {site.name} has shape {value.shape}; it must broadcast to {x.shape}, [{site.letters}]"

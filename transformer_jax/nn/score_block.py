@@ -41,7 +41,7 @@ class Indices(NamedTuple):
 class ScoreBlock(NamedTuple):
     """Block of the logits `[B, H, T, S]`: a range of each axis.
 
-    A range may end beyond its axis where that is no multiple of the block. What is computed there is used nowhere.
+    A range whose start is a multiple of its size may end beyond its axis. What is computed there is used nowhere.
     """
 
     batch: Range

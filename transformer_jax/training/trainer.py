@@ -133,12 +133,12 @@ class TrainerModule(Evaluator):
         if self._run is not None:  # of an earlier training, which a `with` block still holds
             self._run.close()
         self.stopwatch.reset()
-        programs, begin, run = self._begin(train_loader, val_loader, initial_params)
+        programs, initial, run = self._prepare(train_loader, val_loader, initial_params)
         self._run = run
         try:
             config, example = self.config, train_loader.example()
             num_steps = len(train_loader) * config.max_epochs
-            check_initial(config, begin, is_resumed=bool(run.checkpoints.steps))
+            check_initial(config, initial, is_resumed=bool(run.checkpoints.steps))
             self._announce(programs.shapes.params, num_steps)
             with StopRequest(largest if jax.process_count() > 1 else None) as request:
                 is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
@@ -148,9 +148,8 @@ class TrainerModule(Evaluator):
 
                 with TrainingLoop(
                     programs.runner,
-                    self._first_state(
-                        programs, example, begin
-                    ),  # no name, so that it is freed when the training goes on
+                    # In no variable of this function, so that its memory is freed when the training goes on.
+                    self._first_state(programs, example, initial),
                     self._local_loader(train_loader),
                     lambda state: self._evaluate_state(val_loader, state),
                     run,
@@ -169,7 +168,7 @@ class TrainerModule(Evaluator):
             run.close()
             raise
 
-    def _begin(
+    def _prepare(
         self, train_loader: Loader, val_loader: Loader, initial_params: Params | None
     ) -> tuple[Programs, InitialParams | None, RunDirectory | SharedRun]:
         """Settle the config, begin to compile, and open the run's directory."""
@@ -178,19 +177,21 @@ class TrainerModule(Evaluator):
         if self.config.profile is not None:
             profiled_steps(self.config.profile, num_steps)
         programs = self._begin_to_compile(train_loader, num_steps)
-        begin = None if initial_params is None else choose_initial(initial_params, programs.shapes.params, self.config)
+        initial = (
+            None if initial_params is None else choose_initial(initial_params, programs.shapes.params, self.config)
+        )
         data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants)
         check_same({"the data": data})
         run = self._open_run(
             data,
-            None if begin is None else begin.digest,
+            None if initial is None else initial.digest,
             lambda: ignores_num_steps(self.create_schedule, num_steps),
         )
-        return programs, begin, run
+        return programs, initial, run
 
-    def _first_state(self, programs: Programs, example: Samples, begin: InitialParams | None) -> TrainState:
+    def _first_state(self, programs: Programs, example: Samples, initial: InitialParams | None) -> TrainState:
         state = programs.initial_state(np.uint32(self.config.seed), example[0], self.constants)
-        return state if begin is None else begin.state_like(state, programs.rule.optimizer)
+        return state if initial is None else initial.state_like(state, programs.rule.optimizer)
 
     def _begin_to_compile(self, train_loader: Loader, num_steps: int) -> Programs:
         """Begin to compile all but the steps, and settle the criterion, whose metrics are known then."""

@@ -45,7 +45,8 @@ class BlockLists:
     def visit(self, query_block: Array, step: Callable[[Part, Carry], Carry], carry: Carry) -> Carry:
         """Run `step` on all parts of the key blocks of a query block."""
         for blocks in (self.full, self.mixed):
-            if isinstance(blocks.num_listed, np.ndarray) and not blocks.num_listed.any():
+            is_known, is_single = isinstance(blocks.num_listed, np.ndarray), blocks.order.shape[1] == 1
+            if is_known and not blocks.num_listed.any():
                 continue  # the program need not hold the step
 
             def of_block(number: Any, carry: Carry, blocks: KeyBlocks = blocks) -> Carry:
@@ -55,9 +56,9 @@ class BlockLists:
                 return carry
 
             number = jnp.asarray(blocks.num_listed)[query_block]
-            if blocks.order.shape[1] == 1 and isinstance(blocks.num_listed, np.ndarray) and blocks.num_listed.all():
+            if is_single and is_known and blocks.num_listed.all():
                 carry = of_block(0, carry)
-            elif blocks.order.shape[1] == 1:  # in a loop XLA would compute the only block first, listed or not
+            elif is_single:  # not a loop: XLA moves products of the same keys out of it, which then run in any case
                 carry = lax.cond(number > 0, partial(of_block, 0), lambda carry: carry, carry)
             else:
                 carry = lax.fori_loop(0, number, of_block, carry)

@@ -122,10 +122,14 @@ class QueryBlock(NamedTuple):
 
     def since(self, first: int) -> "QueryBlock":
         """The same for the queries from `first` on."""
-        transposed = self.q_transposed, self.of_values_transposed
-        q, _, of_values, _, *numbers = (x[:, first:] for x in self)
-        q_transposed, of_values_transposed = (x[:, :, first:] for x in transposed)
-        return QueryBlock(q, q_transposed, of_values, of_values_transposed, *numbers)
+        return QueryBlock(
+            self.q[:, first:],
+            self.q_transposed[:, :, first:],
+            self.of_values[:, first:],
+            self.of_values_transposed[:, :, first:],
+            self.log_sum_exp[:, first:],
+            self.delta[:, first:],
+        )
 
 
 def backward_step(

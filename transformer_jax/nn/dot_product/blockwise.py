@@ -2,7 +2,7 @@
 
 Keys pass in blocks under a running maximum and sum of each query (Rabe and Staats 2021; Dao et al. 2022). The backward
 pass computes the weights of each block again, from the log-sum-exp of the queries' logits. Blocks of which a mask
-allows nothing are not computed.
+allows nothing are not computed, where there are several.
 
 The work on one block is in `block_steps.py`, the order of the blocks in `block_lists.py`, and their sizes in
 `block_sizes.py`.
