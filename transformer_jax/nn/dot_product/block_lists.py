@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
@@ -45,8 +44,7 @@ class BlockLists:
     def visit(self, query_block: Array, step: Callable[[Part, Carry], Carry], carry: Carry) -> Carry:
         """Run `step` on all parts of the key blocks of a query block."""
         for blocks in (self.full, self.mixed):
-            is_known, is_single = isinstance(blocks.num_listed, np.ndarray), blocks.order.shape[1] == 1
-            if is_known and not blocks.num_listed.any():
+            if isinstance(blocks.num_listed, np.ndarray) and not blocks.num_listed.any():
                 continue  # the program need not hold the step
 
             def of_block(number: Any, carry: Carry, blocks: KeyBlocks = blocks) -> Carry:
@@ -55,13 +53,7 @@ class BlockLists:
                     carry = step(Part(first, Range(start + keys.start, keys.size), is_mixed), carry)
                 return carry
 
-            number = jnp.asarray(blocks.num_listed)[query_block]
-            if is_single and is_known and blocks.num_listed.all():
-                carry = of_block(0, carry)
-            elif is_single:  # not a loop: XLA moves products of the same keys out of it, which then run in any case
-                carry = lax.cond(number > 0, partial(of_block, 0), lambda carry: carry, carry)
-            else:
-                carry = lax.fori_loop(0, number, of_block, carry)
+            carry = lax.fori_loop(0, jnp.asarray(blocks.num_listed)[query_block], of_block, carry)
         return carry
 
 
@@ -75,9 +67,12 @@ def list_blocks(mask: AttentionMask | None, grid: BlockGrid, sizes: BlockSizes) 
     some, every = (True, True) if mask is None else mask.bounds(grid)
     is_whole = (np.arange(shape[1]) + 1) * grid.key_size <= grid.num_keys  # the last one may end beyond the keys
     every = every & some & is_whole
-    if shape[1] == 1 and isinstance(every, Array):
-        some, every = True, np.zeros(shape, bool)  # one step for all of it is faster than a choice of steps
-    num_joined = min(sizes.num_joined, shape[1])
+    # XLA moves the products of an only block out of a loop, so that they run whether it is listed or not: it is listed
+    # as mixed for all queries, and no blocks are joined to one.
+    is_full = not isinstance(every, Array) and every.all()
+    if shape[1] == 1 and not is_full:
+        some, every = True, np.zeros(shape, bool)
+    num_joined = min(sizes.num_joined, max(1, shape[1] // 2))
     full, is_covered = _joined(_broadcast(every, shape), num_joined)
     mixed = _broadcast(some & opposite(is_covered), shape)
     width = num_joined * sizes.keys

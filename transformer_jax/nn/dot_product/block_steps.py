@@ -67,7 +67,7 @@ class Row:
 
     def logits(self, q: Queries, k: Keys) -> Logits:
         """Logits of a block without the bias, to be multiplied by `scale`."""
-        logits = _batch_product("ngqd,nkd->ngqk", q, k, jnp.promote_types(q.dtype, jnp.float32))
+        logits = jnp.einsum("gqd,kd->gqk", q, k, preferred_element_type=jnp.promote_types(q.dtype, jnp.float32))
         return logits if self.bias is None else logits * (1 / math.sqrt(self.width))
 
     def seen(self, logits: Logits, block: ScoreBlock) -> Logits:
@@ -106,7 +106,7 @@ def _with_keys(row: Row, block: ScoreBlock, is_mixed: bool, so_far: Running, q: 
     total = so_far.total * rescale + weights.sum(-1)
     if row.dropout_rate:
         weights = jnp.where(row.kept(block), weights, 0)
-    values = _batch_product("ngqk,nkd->ngqd", weights.astype(v.dtype), v, logits.dtype)
+    values = jnp.einsum("gqk,kd->gqd", weights.astype(v.dtype), v, preferred_element_type=logits.dtype)
     return Running(so_far.values * rescale[..., None] + values, maximum, total)
 
 
@@ -157,13 +157,6 @@ def backward_step(
     bias = so_far.bias if so_far.bias is None else so_far.bias.add_cut(of_bias, block)
     q = _with_last(so_far.q, so_far.q[:, part.first :] + of_q)
     return Gradients(q, _added(so_far.k, of_k, part.keys), _added(so_far.v, of_v, part.keys), bias)
-
-
-def _batch_product(spec: str, x: Float[Array, "G q x"], y: Float[Array, "k y"], wide: Any) -> Float[Array, "G q z"]:
-    """A product of the forward pass, as one of a batch of one: products without a batch are those with parameters,
-    which `remat="dots"` keeps for the backward pass."""
-    product: Array = jnp.einsum(spec, x[None], y[None], preferred_element_type=wide)[0]
-    return product
 
 
 def _product(transposed: Float[Array, "w G q"], of_logits: Logits, wide: Any) -> Float[Array, "w k"]:
