@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from transformer_jax.attention.attention import Implementation, dot_product_attention
+from transformer_jax.attention.masks.positions import Causal, Window
+from transformer_jax.attention.masks.symbolic import AttentionMask
 from transformer_jax.cli import parse, run
 from transformer_jax.config import check_at_least
 from transformer_jax.errors import InputError
-from transformer_jax.nn.dot_product.attention import Implementation, dot_product_attention
-from transformer_jax.nn.masks.positions import Causal, Window
-from transformer_jax.nn.masks.symbolic import AttentionMask
 
 TURN_SECONDS = 0.5  # on the clock, or one call where that takes longer
 QUICK_LENGTH = 2048

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from transformer_jax import params_to_torch
 from transformer_jax.decoding.token_by_token import greedy_decode
+from transformer_jax.devices.replicated import Replicated
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.nn.positions import sinusoidal_table
-from transformer_jax.training.replicated import Replicated
 
 START_TOKEN = 0
 

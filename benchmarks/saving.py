@@ -14,9 +14,9 @@ from pathlib import Path
 from unittest import mock
 
 from transformer_jax.cli import parse, run
+from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.tasks.reverse import ReverseConfig, ReverseTrainer, reverse_data
-from transformer_jax.training.compilation import prepare_jax
 
 
 @dataclasses.dataclass(frozen=True)

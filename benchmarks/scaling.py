@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from transformer_jax.attention.attention import Implementation, explain
+from transformer_jax.attention.block_sizes import choose_block_sizes
+from transformer_jax.attention.masks.positions import Causal
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
-from transformer_jax.nn.dot_product.attention import Implementation, explain
-from transformer_jax.nn.dot_product.block_sizes import choose_block_sizes
-from transformer_jax.nn.masks.positions import Causal
 from transformer_jax.training.throughput import PEAK_FLOPS
 
 

@@ -99,8 +99,8 @@ class Reference:
 
 def prepare_reverse(directory: Path, seed: int) -> tuple[Any, Any, Any]:
     """Trainer and loaders of the reverse task."""
+    from transformer_jax.devices.compilation import prepare_jax
     from transformer_jax.tasks.reverse import ReverseConfig, ReverseTrainer, reverse_data
-    from transformer_jax.training.compilation import prepare_jax
 
     # Without evaluation, which the references' turns have not either.
     config = ReverseConfig(seed=seed, eval_every=10, checkpoint_dir=directory)
@@ -112,9 +112,9 @@ def prepare_reverse(directory: Path, seed: int) -> tuple[Any, Any, Any]:
 def prepare_anomaly(directory: Path, seed: int) -> tuple[Any, Any, Any]:
     """Trainer and loaders of the anomaly task at CIFAR-100's size, with the references' features."""
     from transformer_jax.data.loader import make_loader
+    from transformer_jax.devices.compilation import prepare_jax
     from transformer_jax.tasks.anomaly.sets import AnomalySets
     from transformer_jax.tasks.anomaly.task import AnomalyTrainer, Cifar100Config
-    from transformer_jax.training.compilation import prepare_jax
 
     task = TASKS["anomaly"]
     assert isinstance(task, AnomalyTask)

@@ -23,7 +23,7 @@ from transformer_jax import (
     SoftCap,
     Window,
 )
-from transformer_jax.nn.dot_product.block_sizes import BlockSizes, is_staircase
+from transformer_jax.attention.block_sizes import BlockSizes, is_staircase
 
 
 @dataclasses.dataclass(frozen=True)

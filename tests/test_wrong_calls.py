@@ -50,15 +50,15 @@ from transformer_jax import (
     stratified_split,
     warmup_then_cosine_schedule,
 )
+from transformer_jax.array_checks import check_token_ids
+from transformer_jax.attention.masks.arrays import fit_mask
 from transformer_jax.data.batch import num_rows, pad_batch, pad_rows, stack_batches
 from transformer_jax.data.epoch_sampler import EpochBatchSampler
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.decoding.next_token import draw_tokens
-from transformer_jax.nn.checks import check_token_ids
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.feed_forward import FeedForward
-from transformer_jax.nn.masks.arrays import fit_mask
 from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.tasks.translation.dates import date_pairs, write_date
 from transformer_jax.training.metrics import means, weighted_sums

@@ -17,13 +17,13 @@ import tyro
 from jax.errors import JaxRuntimeError
 
 from transformer_jax.config import TrainingConfig, setting
+from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError
 from transformer_jax.field_types import type_hints
 from transformer_jax.flags import in_one_line, with_none
 from transformer_jax.help_text import HELP_FLAGS, help_text
 from transformer_jax.runs.config_file import ConfigFile, read_config_file
 from transformer_jax.training.background_errors import BackgroundErrors, silence_background
-from transformer_jax.training.compilation import prepare_jax
 from transformer_jax.training.signals import CommandSignals, Interrupted, Stopped, end_at_signals
 
 Config = TypeVar("Config")

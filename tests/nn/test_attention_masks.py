@@ -20,7 +20,7 @@ from transformer_jax import (
     Window,
     combine_masks,
 )
-from transformer_jax.nn.dot_product.plain import fitted, whole_block
+from transformer_jax.attention.plain import fitted, whole_block
 
 B, H, T, S = 2, 3, 5, 7
 POSITION, KEY = np.arange(T)[:, None], np.arange(S)[None]

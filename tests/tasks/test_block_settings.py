@@ -36,8 +36,8 @@ from transformer_jax import (
     parse,
     train_reverse,
 )
+from transformer_jax.attention.attention import Implementation
 from transformer_jax.field_types import type_hints
-from transformer_jax.nn.dot_product.attention import Implementation
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.tasks.block_settings import FEED_FORWARDS, NORMS, POSITIONS
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from transformer_jax.devices.packing import Packing
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.training.attention_pictures import LogAttention, attention_picture
 from transformer_jax.training.callbacks import Evaluation
 from transformer_jax.training.layer_norms import gradient_norms, layer_norms, layer_of, layers_of
-from transformer_jax.training.packing import Packing
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from transformer_jax import ReverseConfig, ReverseTrainer, TransformerEncoder
+from transformer_jax.devices.sharded import Sharded
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.layer_keys import path_hash
 from transformer_jax.nn.layer_scan import recording_scanned_stacks
@@ -20,7 +21,6 @@ from transformer_jax.training.layer_norms import gradient_norms, layers_of
 from transformer_jax.training.layer_stacks import LayerStacks, StackedStates
 from transformer_jax.training.optimizers import adam, with_average, with_frozen
 from transformer_jax.training.programs import create_programs
-from transformer_jax.training.sharded import Sharded
 from transformer_jax.training.step import initial_state
 
 CONFIG = ReverseConfig(

@@ -22,9 +22,9 @@ from transformer_jax import (
 )
 from transformer_jax.data.batch import pad_batch
 from transformer_jax.errors import InputError
+from transformer_jax.mesh_axis import all_rows, part_of_rows
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.dropout import counter_bits
-from transformer_jax.nn.mesh_axis import all_rows, part_of_rows
 from transformer_jax.training.step import gradients_and_sums, initial_state
 
 CONFIG = ReverseConfig(

@@ -5,8 +5,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
+from transformer_jax.array_checks import as_array
 from transformer_jax.errors import InputError
-from transformer_jax.nn.checks import as_array
 
 
 def previous_token_scores(weights: Float[ArrayLike, "..."]) -> Float[Array, " H"]:

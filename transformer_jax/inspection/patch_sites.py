@@ -8,8 +8,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool
 
+from transformer_jax.array_checks import as_array, broadcasts, known_values
 from transformer_jax.errors import InputError
-from transformer_jax.nn.checks import as_array, broadcasts, known_values
 
 Indices: TypeAlias = int | Sequence[int] | np.ndarray | Array  # or truth values
 

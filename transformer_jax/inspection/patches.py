@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from transformer_jax.attention.values import static, value
 from transformer_jax.inspection.patch_sites import Indices, Site, as_indices, chosen_along, of_its_shape, that_fits
-from transformer_jax.nn.values import static, value
 
 
 class Patch:

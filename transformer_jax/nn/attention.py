@@ -10,23 +10,23 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
+from transformer_jax.array_checks import check_sequence
+from transformer_jax.attention.attention import Implementation, dot_product_attention
+from transformer_jax.attention.biases import AttentionBias, Biases
+from transformer_jax.attention.dropout import AttentionDropout
+from transformer_jax.attention.masks.positions import Causal
+from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.plain import scaled_dot_product as scaled_dot_product
+from transformer_jax.attention.plain import tapped_attention
+from transformer_jax.attention.rows import AttentionRows, ReturnAttention, Weights
+from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_number, check_probability
-from transformer_jax.nn.biases import AttentionBias, Biases
-from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
-from transformer_jax.nn.dot_product.attention import Implementation, dot_product_attention
-from transformer_jax.nn.dot_product.dropout import AttentionDropout
-from transformer_jax.nn.dot_product.plain import scaled_dot_product as scaled_dot_product
-from transformer_jax.nn.dot_product.plain import tapped_attention
-from transformer_jax.nn.dot_product.rows import AttentionRows, ReturnAttention, Weights
 from transformer_jax.nn.heads import KeyValue as KeyValue
 from transformer_jax.nn.heads import check_kv_heads
 from transformer_jax.nn.heads import head_width as head_width
 from transformer_jax.nn.layer_keys import dropout_key
-from transformer_jax.nn.masks.positions import Causal
-from transformer_jax.nn.masks.symbolic import Masks
 from transformer_jax.nn.position_kinds import NoPositions, Positions
-from transformer_jax.nn.score_block import Start
 from transformer_jax.nn.taps import Tapped
 
 

@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 import flax.linen as nn
 
+from transformer_jax.attention.attention import Implementation
 from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
-from transformer_jax.nn.dot_product.attention import Implementation
 from transformer_jax.nn.feed_forward import Activation, FeedForward
 from transformer_jax.nn.heads import check_kv_heads
 from transformer_jax.nn.norms import LayerNorm

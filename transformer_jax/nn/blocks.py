@@ -17,11 +17,11 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
+from transformer_jax.attention.rows import ReturnAttention, checked_weights
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import MultiheadAttention, head_width
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
 from transformer_jax.nn.block_settings import Remat as Remat
-from transformer_jax.nn.dot_product.rows import ReturnAttention, checked_weights
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.layer_keys import DropoutKeys, drawing_from
 from transformer_jax.nn.layer_scan import LAYER_INPUT, LAYERS, record_scanned_stack, scan_layers, stack

@@ -7,12 +7,12 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
+from transformer_jax.attention.masks.positions import causal_and
+from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.masks.positions import causal_and
-from transformer_jax.nn.masks.symbolic import Masks
 
 
 class CausalBlock(EncoderBlock):

@@ -7,12 +7,12 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
+from transformer_jax.array_checks import check_sequence
+from transformer_jax.attention.masks.positions import causal_and
+from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.rows import AttentionRows, ReturnAttention, Weights
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block, Stack
-from transformer_jax.nn.checks import check_sequence
-from transformer_jax.nn.dot_product.rows import AttentionRows, ReturnAttention, Weights
-from transformer_jax.nn.masks.positions import causal_and
-from transformer_jax.nn.masks.symbolic import Masks
 
 OfTarget = TypeVar("OfTarget")
 OfMemory = TypeVar("OfMemory")

@@ -8,10 +8,10 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
+from transformer_jax.array_checks import check_sequence
+from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, Stack
-from transformer_jax.nn.checks import check_sequence
-from transformer_jax.nn.dot_product.rows import AttentionRows, Indices, ReturnAttention, Weights
-from transformer_jax.nn.masks.symbolic import Masks
 
 OfKeys = TypeVar("OfKeys")
 

@@ -8,18 +8,18 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
+from transformer_jax.array_checks import as_array, check_position, check_sequence, check_token_ids
+from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.plain import fitted
+from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
-from transformer_jax.nn.checks import as_array, check_position, check_sequence, check_token_ids
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
 from transformer_jax.nn.dense import Dense
-from transformer_jax.nn.dot_product.plain import fitted
-from transformer_jax.nn.dot_product.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embedding import embedded, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.masks.symbolic import Masks
 
 # Token ids, or features of the model's width, which no embedding changes.
 Source = Int[ArrayLike, "B S"] | Float[ArrayLike, "B S D"]
@@ -138,7 +138,7 @@ class Transformer(SettingsModule):
         """Predict the token after each target position, all in one pass (teacher forcing).
 
         Inside `jax.jit` an id outside the vocabulary is no error, and gives NaN or another token's embedding;
-        `transformer_jax.nn.checks.check_token_ids` checks ids before a compiled function is called.
+        `transformer_jax.array_checks.check_token_ids` checks ids before a compiled function is called.
 
         Args:
             source: tokens `[B, S]` or features `[B, S, D]`.

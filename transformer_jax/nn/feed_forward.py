@@ -8,8 +8,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
+from transformer_jax.array_checks import check_sequence
 from transformer_jax.errors import check_sizes
-from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.taps import Tapped

@@ -7,16 +7,16 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
+from transformer_jax.array_checks import check_position, check_token_ids
+from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import KeyValue, head_width
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.causal import CausalBlock, CausalStack, check_causal
-from transformer_jax.nn.checks import check_position, check_token_ids
 from transformer_jax.nn.dense import Dense
-from transformer_jax.nn.dot_product.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embedding import embedded, token_embedding
-from transformer_jax.nn.masks.symbolic import Masks
 
 
 class CausalCache(NamedTuple):

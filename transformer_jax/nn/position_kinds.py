@@ -22,12 +22,12 @@ import flax.linen as nn
 from jax import Array
 from jaxtyping import Float
 
+from transformer_jax.attention.biases import AttentionBias
+from transformer_jax.attention.position_biases import ALiBi, RelativeBias
+from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_number, check_sizes
-from transformer_jax.nn.biases import AttentionBias
-from transformer_jax.nn.position_biases import ALiBi, RelativeBias
 from transformer_jax.nn.positions import AddedPositions, LearnedEncoding, PositionalEncoding
 from transformer_jax.nn.rotary import check_even, rotate
-from transformer_jax.nn.score_block import Start
 
 
 class AttentionPositions(nn.Module):

@@ -9,8 +9,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
+from transformer_jax.array_checks import check_position, check_sequence
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.checks import check_position, check_sequence
 
 
 def sinusoidal_table(length: int, d_model: int) -> Float[np.ndarray, "T D"]:

@@ -7,15 +7,15 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
+from transformer_jax.array_checks import check_sequence
+from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
 from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
-from transformer_jax.nn.checks import check_sequence
 from transformer_jax.nn.dense import Dense
-from transformer_jax.nn.dot_product.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.masks.symbolic import Masks
 
 
 class TransformerPredictor(SettingsModule):

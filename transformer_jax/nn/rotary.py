@@ -6,9 +6,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from transformer_jax.array_checks import as_array, known_values
+from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError
-from transformer_jax.nn.checks import as_array, known_values
-from transformer_jax.nn.score_block import Start
 
 
 def check_even(head_width: int) -> None:

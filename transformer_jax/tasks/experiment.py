@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 from transformer_jax.config import MAX_COUNT, TrainingConfig
 from transformer_jax.data.downloads import in_one_line
 from transformer_jax.data.loader import Loader
+from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import run_path
 from transformer_jax.tasks.sweep import SUMMARY, is_sweep, lines, members, write_summary
 from transformer_jax.trained.initial import find_initial
 from transformer_jax.trained.pretrained import check_fits, find_trained
-from transformer_jax.training.compilation import prepare_jax
 from transformer_jax.training.process_age import process_age
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.signals import Interrupted

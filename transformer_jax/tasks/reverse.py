@@ -11,12 +11,12 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
+from transformer_jax.array_checks import as_array, check_token_ids
 from transformer_jax.config import TrainingConfig, check_at_least, check_memory, setting
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import make_loader
 from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.errors import InputError, check_probability, check_sizes
-from transformer_jax.nn.checks import as_array, check_token_ids
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.tasks.attention_maps import LabelledMaps

@@ -10,11 +10,11 @@ import jax
 from flax.traverse_util import flatten_dict
 from jaxtyping import PRNGKeyArray
 
+from transformer_jax.attention.attention import Implementation
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import SettingsModule
-from transformer_jax.nn.dot_product.attention import Implementation
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.runs.settings import read_settings
 from transformer_jax.trained.load import load_run

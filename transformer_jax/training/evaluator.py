@@ -14,15 +14,15 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.data.loader import Loader
 from transformer_jax.data.local_rows import LocalSamples, RowRange
+from transformer_jax.devices.compilation import CompiledStep
+from transformer_jax.devices.parallel import create_strategy, sum_over_devices
+from transformer_jax.devices.processes import whole
+from transformer_jax.devices.replicated import Replicated
+from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
-from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.inspected_example import InspectedExample, examples_in_batch, numbers_in
 from transformer_jax.training.metrics import Sums, means, weighted_sums
-from transformer_jax.training.parallel import create_strategy, sum_over_devices
-from transformer_jax.training.processes import whole
-from transformer_jax.training.replicated import Replicated
-from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.trees import Arrays, Inputs, Params
 
 

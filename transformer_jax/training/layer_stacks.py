@@ -11,10 +11,10 @@ import optax
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
+from transformer_jax.devices.strategy import Layout
 from transformer_jax.nn.layer_scan import LAYERS, Path, layer_name
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.optimizers import ByName
-from transformer_jax.training.strategy import Layout
 from transformer_jax.trees import Arrays, Params, Shapes
 
 Tree = TypeVar("Tree")

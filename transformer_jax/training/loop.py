@@ -10,9 +10,12 @@ import jax
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
+from transformer_jax.devices.processes import any_of, is_first, whole
+from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, Position
+from transformer_jax.runs.shared_run import SharedRun
 from transformer_jax.training.callbacks import (
     Callback,
     CheckFinite,
@@ -23,14 +26,11 @@ from transformer_jax.training.callbacks import (
     SaveTimes,
     Step,
 )
-from transformer_jax.training.processes import any_of, is_first, whole
 from transformer_jax.training.profiling import Profile
 from transformer_jax.training.progress import format_metric, show_progress
 from transformer_jax.training.runner import Call, StepRunner
-from transformer_jax.training.shared_run import SharedRun
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, average_of
-from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.training.throughput import LogThroughput, ShowAttention, ShowMemory
 from transformer_jax.trees import Params
 

@@ -14,9 +14,9 @@ from jaxtyping import PRNGKeyArray
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
+from transformer_jax.devices.compilation import begin_to_run_once
 from transformer_jax.nn.layer_scan import recording_scanned_stacks
 from transformer_jax.training.alike_results import in_loops
-from transformer_jax.training.compilation import begin_to_run_once
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.layer_stacks import LayerStacks, StackedStates
 from transformer_jax.training.runner import Pace, StepRunner

@@ -10,8 +10,8 @@ import jax
 from tqdm import tqdm
 
 from transformer_jax.config import TrainingConfig
+from transformer_jax.devices.processes import is_first
 from transformer_jax.training.callbacks import Callback, Step
-from transformer_jax.training.processes import is_first
 from transformer_jax.trees import Params
 
 SECONDS_BETWEEN_LINES = 10.0

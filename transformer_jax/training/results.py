@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.devices.processes import is_first
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, Position
-from transformer_jax.training.processes import is_first
+from transformer_jax.runs.shared_run import SharedRun
 from transformer_jax.training.progress import format_metric
-from transformer_jax.training.shared_run import SharedRun
 
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
 

@@ -9,18 +9,18 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from transformer_jax.attention.explanation import AttentionCall, recording_attention
 from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.data.local_rows import LocalSamples
-from transformer_jax.nn.dot_product.explanation import AttentionCall, recording_attention
-from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.devices.compilation import CompiledStep
+from transformer_jax.devices.memory import Memory
+from transformer_jax.devices.processes import largest
+from transformer_jax.devices.stopwatch import Stopwatch
+from transformer_jax.devices.strategy import Layout, Strategy
 from transformer_jax.training.layer_norms import layers_of
 from transformer_jax.training.layer_stacks import StackedLayout, StackedStates
-from transformer_jax.training.memory import Memory
 from transformer_jax.training.metrics import Sums, SumsOfSteps
-from transformer_jax.training.processes import largest
 from transformer_jax.training.step import LossFunction, TrainState, UpdateRule
-from transformer_jax.training.stopwatch import Stopwatch
-from transformer_jax.training.strategy import Layout, Strategy
 from transformer_jax.trees import Arrays
 
 MAX_STEPS_PER_CALL = 32

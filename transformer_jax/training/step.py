@@ -10,10 +10,10 @@ from jax import Array
 from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.data.batch import Batch
-from transformer_jax.nn.mesh_axis import part_of_rows
+from transformer_jax.devices.parallel import sum_over_devices
+from transformer_jax.mesh_axis import part_of_rows
 from transformer_jax.training.layer_norms import Layers, gradient_norms
 from transformer_jax.training.metrics import Elements, Sums, weighted_sums
-from transformer_jax.training.parallel import sum_over_devices
 from transformer_jax.trees import Arrays, Params
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
-from transformer_jax.nn.dot_product.explanation import AttentionCall, attention_line
+from transformer_jax.attention.explanation import AttentionCall, attention_line
+from transformer_jax.devices.memory import Memory
 from transformer_jax.training.callbacks import Callback, Log, Step
-from transformer_jax.training.memory import Memory
 
 # Largest FLOPs per second of a dense product in bfloat16, from the vendors' data sheets, by the beginning of the name
 # that JAX gives to a kind of device; the longest beginning counts.

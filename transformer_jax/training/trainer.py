@@ -13,11 +13,13 @@ from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader, import_pytorch
+from transformer_jax.devices.processes import check_same, largest
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory, run_path
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.runs.provenance import provenance
 from transformer_jax.runs.settings import settings_of
+from transformer_jax.runs.shared_run import SharedRun
 from transformer_jax.training.attention_pictures import LogAttention
 from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
@@ -26,13 +28,11 @@ from transformer_jax.training.hooks import Task
 from transformer_jax.training.initial_params import InitialParams, check_initial, choose_initial
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.process_age import process_age
-from transformer_jax.training.processes import check_same, largest
 from transformer_jax.training.profiling import profiled_steps
 from transformer_jax.training.programs import Programs, begin_initial_state, create_programs, without_seed
 from transformer_jax.training.progress import parameter_table, quietly
 from transformer_jax.training.results import results_of, summary, write_end
 from transformer_jax.training.schedules import ignores_num_steps
-from transformer_jax.training.shared_run import SharedRun
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, average_of
 from transformer_jax.trees import Arrays, Params

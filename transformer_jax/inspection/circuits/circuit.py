@@ -9,11 +9,11 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from transformer_jax.array_checks import check_token_ids
+from transformer_jax.attention.masks.positions import Causal
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.circuits.program import Place, Tokens, Weights
 from transformer_jax.inspection.circuits.sampling import Draw
-from transformer_jax.nn.checks import check_token_ids
-from transformer_jax.nn.masks.positions import Causal
 from transformer_jax.nn.predictor import TransformerPredictor
 
 BEGIN = "BOS"  # the first token of a program that needs a place for queries which select nothing

@@ -11,10 +11,10 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray, UInt8
 
 from transformer_jax.data.downloads import directory_for_download, in_one_line
+from transformer_jax.devices.compilation import CompiledStep, begin_to_run_once
+from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.data_files import file_size
-from transformer_jax.training.compilation import CompiledStep, begin_to_run_once
-from transformer_jax.training.stopwatch import Stopwatch
 from transformer_jax.trees import Variables
 
 FEATURE_DIM = 512  # channels of the last block

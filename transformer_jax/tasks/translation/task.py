@@ -14,13 +14,13 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
+from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.data.batch import Batch
 from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Cache, Decoded, greedy_decode
 from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
-from transformer_jax.nn.masks.arrays import padding_mask
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad

@@ -1,0 +1,116 @@
+"""Which logits blockwise attention computes, and with which sizes of blocks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_cases import expressions, mask_leaves, masks_of_positions
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from transformer_jax import Causal, Dense, Padding, Prefix, Segments, Window
+from transformer_jax.attention.block_lists import list_blocks
+from transformer_jax.attention.block_sizes import BlockSizes, choose_block_sizes, is_staircase
+from transformer_jax.attention.plain import fitted
+
+B, H = 2, 3
+NONE, MASKED, FULL = 0, 1, 2  # a logit is not computed, with the mask, without it
+
+
+def computed(mask, sizes: BlockSizes, num_queries: int, num_keys: int, batch: int = 0) -> np.ndarray:
+    """How each logit [T, S] is computed; none is computed twice."""
+    grid = sizes.grid(batch, num_queries, num_keys)
+    shape = grid.num_query_blocks * grid.query_size, grid.num_key_blocks * grid.key_size
+
+    def of_queries(number, counts):
+        def step(part, counts):
+            queries = np.arange(part.first, grid.query_size)[:, None] + number * grid.query_size
+            keys = part.keys.start + np.arange(part.keys.size)
+            return counts.at[queries, keys].add(MASKED if part.is_mixed else FULL + 8)
+
+        return list_blocks(mask, grid, sizes).visit(number, step, counts)
+
+    run = jax.jit(lambda: jax.lax.fori_loop(0, grid.num_query_blocks, of_queries, jnp.zeros(shape, int)))
+    counts = np.asarray(run())[:num_queries, :num_keys]
+    assert np.isin(counts, [NONE, MASKED, FULL + 8]).all()
+    return np.where(counts > FULL, FULL, counts)
+
+
+@pytest.mark.parametrize(
+    ("mask", "num_computed", "num_masked"),
+    [
+        (None, 16, 0),
+        (Causal(), 10, 4),
+        (Causal(-8), 6, 3),
+        (Window(8, 0), 7, 7),  # the block of the query and the one before: linear
+        (Causal() & Window(8, None), 7, 7),
+        (Prefix(9), 8, 4),
+        (Causal() | Prefix(8), 10, 3),
+        (~Causal(-1), 10, 4),
+        (Padding(np.arange(32)[None] < 12), 8, 4),
+        (Segments(np.arange(32)[None] // 16, np.arange(32)[None] // 16), 8, 0),
+        (Causal(np.int32(0)), 10, 4),
+    ],
+)
+def test_blocks_that_a_mask_empties_are_not_computed(mask, num_computed, num_masked):
+    found = computed(mask, BlockSizes(8, 8), 32, 32)
+    assert ((found > NONE).sum(), (found == MASKED).sum()) == (64 * num_computed, 64 * num_masked)
+
+
+def test_neighbours_that_are_allowed_in_full_are_joined_and_the_rest_is_masked():
+    """The last row of blocks sees two pairs of blocks, and the block on the diagonal alone."""
+    grid = BlockSizes(8, 8).grid(0, 40, 40)
+    lists = list_blocks(Causal(), grid, BlockSizes(8, 8, num_joined=2))
+    assert lists.full.size == 16
+    np.testing.assert_array_equal(lists.full.num_listed, [0, 0, 1, 1, 2])
+    np.testing.assert_array_equal(lists.mixed.num_listed, [1, 2, 1, 2, 1])
+    found = computed(Causal(), BlockSizes(8, 8, num_joined=2), 40, 40)
+    assert ((found > NONE).sum(), (found == MASKED).sum()) == (64 * 15, 64 * 7)
+
+
+def test_a_staircase_leaves_out_the_most_of_the_blocks_on_the_diagonal():
+    found = computed(Causal(), BlockSizes(8, 8, num_stairs=4), 24, 24)
+    position = np.arange(24)
+    np.testing.assert_array_equal(found > NONE, position[:, None] // 2 >= position // 2)
+    np.testing.assert_array_equal(found == MASKED, (found > NONE) & (position[:, None] // 8 == position // 8))
+
+
+@pytest.mark.parametrize(
+    ("mask", "shape", "sizes"),
+    [
+        (None, (1024, 1024), BlockSizes(1024, 1024)),
+        (None, (1100, 3), BlockSizes(560, 3)),  # two blocks that are nearly full, and not one full and one empty
+        (Causal(), (1024, 1024), BlockSizes(1024, 1024, num_stairs=4)),
+        (Causal() & Window(None, 3), (600, 600), BlockSizes(600, 600, num_stairs=3)),
+        (Causal(), (2000, 2000), BlockSizes(1000, 1000, num_stairs=4)),
+        (Causal(), (1100, 1100), BlockSizes(550, 550, num_stairs=5)),
+        (Causal(), (1101, 1101), BlockSizes(368, 368, num_joined=2)),  # no two blocks fill it
+        (Causal(), (1024, 1000), BlockSizes(512, 512, num_joined=2)),
+        (Causal(1), (1024, 1024), BlockSizes(512, 512, num_joined=2)),  # a query sees the key after it
+        (Causal(-5), (2048, 2048), BlockSizes(512, 512, num_joined=2)),  # cuts blocks off the diagonal
+        (Causal(jnp.int32(0)), (1024, 1024), BlockSizes(512, 512, num_joined=2)),  # not known yet
+        (Window(256, 0), (2048, 2048), BlockSizes(512, 512, num_joined=2)),  # cuts blocks off the diagonal
+        (Causal() & Padding(np.ones((1, 600), bool)), (600, 600), BlockSizes(304, 304, num_joined=2)),
+        (Dense(np.ones((600, 600), bool)), (1, 600), BlockSizes(1, 304, num_joined=2)),
+    ],
+    ids=str,
+)
+def test_sizes_of_blocks_follow_the_mask(mask, shape, sizes):
+    assert choose_block_sizes(mask, *shape) == sizes
+
+
+@pytest.mark.slow
+@given(st.data())
+@settings(max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_a_logit_is_left_out_or_computed_without_the_mask_only_where_that_is_right(data):
+    num_queries, num_keys = data.draw(st.integers(1, 19)), data.draw(st.integers(1, 19))
+    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
+    mask = data.draw(expressions(masks_of_positions() | mask_leaves(rng, B, H, num_queries, num_keys)))
+    sizes = BlockSizes(min(4, num_queries), min(3, num_keys), data.draw(st.integers(1, 3)))
+    stairs = BlockSizes(min(6, num_queries), min(6, num_queries), num_stairs=3)
+    batch = data.draw(st.integers(0, B - 1))
+    allowed = np.broadcast_to(fitted(mask, (B, H, num_queries, num_keys)), (B, H, num_queries, num_keys))[batch]
+    may_be_stairs = num_queries == num_keys and is_staircase(mask, stairs, num_queries)
+    for found in [computed(mask, of, num_queries, num_keys, batch) for of in [sizes] + may_be_stairs * [stairs]]:
+        assert not allowed[:, found == NONE].any()
+        assert allowed[:, found == FULL].all()

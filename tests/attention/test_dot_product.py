@@ -1,0 +1,411 @@
+"""Attention by every implementation: they agree, with PyTorch and with the formulas, and say which of them runs."""
+
+import functools
+import os
+import re
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from attention_cases import Case, cases, normal
+from compiled_models import quick_jit
+from hypothesis import HealthCheck, given, seed, settings
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from transformer_jax import (
+    ALiBi,
+    AttentionDropout,
+    BiasFunction,
+    Causal,
+    DenseBias,
+    InputError,
+    MaskFunction,
+    Padding,
+    Prefix,
+    RelativeBias,
+    SoftCap,
+    Window,
+    dot_product_attention,
+    explain,
+    scaled_dot_product,
+)
+from transformer_jax.attention.block_sizes import BlockSizes, is_staircase
+from transformer_jax.attention.blockwise import blockwise_attention
+from transformer_jax.attention.plain import plain_attention
+from transformer_jax.mesh_axis import divided_by_compiler
+from transformer_jax.nn.dot_product import block_layout, block_sizes
+
+B, H, T, S, D = 2, 3, 11, 13, 5
+by_chance = functools.partial(
+    settings, deadline=None, database=None, derandomize=False, suppress_health_check=list(HealthCheck)
+)
+
+
+def operands(*leading: int, dtype=np.float32, queries: int = T, keys: int = S) -> list[jax.Array]:
+    rng = np.random.default_rng(0)
+    shapes = (queries, D), (keys, D), (keys, 7), (queries, 7)
+    return [jnp.asarray(rng.normal(size=(*leading, *shape)), dtype) for shape in shapes]
+
+
+def both(case: Case):
+    """Values, log-sum-exp and gradients of a case, plain and blockwise."""
+
+    def plain(q, k, v, bias):
+        q, k, v = (x.reshape(-1, case.num_batch, *x.shape[1:]) for x in (q, k, v))
+        result = plain_attention(q, k, v, case.mask, bias, case.dropout, with_log_sum_exp=True)
+        return result.values.reshape(case.cotangent.shape), result.log_sum_exp.reshape(case.cotangent.shape[:-1])
+
+    def blockwise(q, k, v, bias):
+        return blockwise_attention(q, k, v, case.mask, bias, case.dropout, case.num_batch, case.sizes)
+
+    def total(attend, *arguments):
+        values, log_sum_exp = attend(*arguments)
+        finite = jnp.where(jnp.isfinite(log_sum_exp), log_sum_exp, 0)
+        return jnp.sum(values * case.cotangent) + 0.1 * jnp.sum(jnp.sin(finite)), (values, log_sum_exp)
+
+    results = []
+    for attend in (plain, blockwise):
+        run = jax.value_and_grad(functools.partial(total, attend), (0, 1, 2, 3), has_aux=True, allow_int=True)
+        (_, outputs), gradients = quick_jit(run)(case.q, case.k, case.v, case.bias)
+        leaves = jax.tree.leaves((outputs, gradients))
+        results.append([np.asarray(leaf) for leaf in leaves if leaf.dtype != jax.dtypes.float0])  # of an offset
+    return results
+
+
+def assert_the_same(case: Case) -> None:
+    for plain, found in zip(*both(case), strict=True):
+        finite = np.isfinite(plain)
+        np.testing.assert_array_equal(finite, np.isfinite(found))  # -∞, the log-sum-exp of nothing
+        size = max(1.0, np.abs(plain[finite]).max(initial=0))
+        np.testing.assert_allclose(found[finite], plain[finite], rtol=0, atol=1e-5 * size)
+
+
+@given(cases())
+@by_chance(max_examples=2, derandomize=True)
+def test_blockwise_and_plain_agree_in_values_and_all_gradients(case):
+    assert_the_same(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(5))
+def test_blockwise_and_plain_agree_in_random_cases(number):
+    """50 cases, each compiled; 500 with ATTENTION_CASES=500 in the environment, which take some ten minutes."""
+    examples = int(os.environ.get("ATTENTION_CASES", "50")) // 5
+    seed(number)(by_chance(max_examples=examples)(given(cases())(assert_the_same)))()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", [Causal(), Causal() & ~Window(0, 0)], ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "length"), [(BlockSizes(8, 8, num_stairs=4), 24), (BlockSizes(11, 11, num_stairs=3), 11)], ids=str
+)
+def test_a_staircase_of_each_block_on_the_diagonal_gives_the_same(mask, sizes, length):
+    """With groups of heads, a bias that is added, one that has parameters, and dropout."""
+    assert is_staircase(mask, sizes, length)
+    assert not is_staircase(mask, BlockSizes(8, 8, num_stairs=4), 30)  # a stair would end beyond the queries
+    rng = np.random.default_rng(0)
+    q, cotangent = (normal(rng, B, 4, length, width) for width in (5, 3))
+    k, v = (normal(rng, B, 2, length, width) for width in (5, 3))
+    bias = DenseBias(jnp.asarray(normal(rng, B, 1, length, length))) + RelativeBias(jnp.asarray(normal(rng, 8, 4)))
+    assert_the_same(Case(q, k, v, cotangent, B, mask, bias, AttentionDropout(0.3, jax.random.key(3)), sizes))
+
+
+@pytest.mark.slow
+def test_rows_computed_at_once_as_on_accelerators_give_the_same(monkeypatch):
+    monkeypatch.setattr(block_layout, "rows_at_once", lambda num_rows: 3)
+    rng = np.random.default_rng(0)
+    q, k, v, cotangent = (normal(rng, B, H, length, 4) for length in (17, 19, 19, 17))
+    valid = np.arange(19) < np.array([[4], [19]])
+    bias = DenseBias(jnp.asarray(normal(rng, B, 1, 17, 19))) + RelativeBias(jnp.asarray(normal(rng, 8, H)))
+    assert_the_same(Case(q, k, v, cotangent, B, Padding(valid) & Causal(1), bias, None, BlockSizes(6, 5)))
+
+
+def test_a_large_bias_does_not_reach_the_queries_that_fill_a_block():
+    """exp(100) is beyond float32."""
+    operands = [normal(np.random.default_rng(0), 1, 1, 5, width) for width in (3, 3, 2, 2)]
+    assert_the_same(Case(*operands, 1, None, DenseBias(jnp.full((1, 1), 100.0)), None, BlockSizes(2, 2)))
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        ALiBi(1, jnp.int32(2)),
+        RelativeBias(jnp.arange(8.0)[:, None], True, 9, jnp.int32(2)),
+        BiasFunction(lambda logit, b, h, query, key: logit + 0.1 * (query - key), (), jnp.int32(2)),
+    ],
+    ids=lambda bias: type(bias).__name__,
+)
+def test_a_bias_with_a_traced_offset_has_a_gradient(bias):
+    operands = [normal(np.random.default_rng(0), 1, 1, 5, width) for width in (3, 3, 2, 2)]
+    assert_the_same(Case(*operands, 1, Causal(1), bias, None, BlockSizes(2, 2)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_in_half_precision_both_are_within_its_rounding_of_float32(dtype):
+    q, k, v, cotangent = operands(B, H, dtype=dtype)
+
+    def outcome(implementation, *operands):
+        def total(q, k, v):
+            values = dot_product_attention(q, k, v, Causal(2), ALiBi(H), implementation=implementation)
+            return jnp.sum(values.astype(jnp.float32) * cotangent.astype(jnp.float32)), values
+
+        gradients, values = quick_jit(jax.grad(total, (0, 1, 2), has_aux=True))(*operands)
+        assert values.dtype == operands[0].dtype
+        return [np.asarray(x, np.float32) for x in (values, *gradients)]
+
+    wide = outcome("plain", *(x.astype(jnp.float32) for x in (q, k, v)))
+    for implementation in ("plain", "blockwise"):
+        for result, expected in zip(outcome(implementation, q, k, v), wide, strict=True):
+            # A few roundings of numbers of the size of the largest.
+            atol = 4 * float(jnp.finfo(dtype).eps) * np.abs(expected).max()
+            np.testing.assert_allclose(result, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("implementation", ["plain", "blockwise"])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_values_and_gradients_are_those_of_pytorch(implementation, is_causal):
+    q, k, v, cotangent = operands(B, H, queries=T, keys=T)
+    mask = Causal() if is_causal else None
+
+    def total(q, k, v):
+        values = dot_product_attention(q, k, v, mask, implementation=implementation)
+        return jnp.sum(values * cotangent), values
+
+    gradients, values = quick_jit(jax.grad(total, (0, 1, 2), has_aux=True))(q, k, v)
+    tensors = [torch.tensor(np.asarray(x), requires_grad=True) for x in (q, k, v)]
+    expected = torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=is_causal)
+    (expected * torch.tensor(np.asarray(cotangent))).sum().backward()
+    np.testing.assert_allclose(values, expected.detach(), atol=1e-5)
+    for gradient, tensor in zip(gradients, tensors, strict=True):
+        np.testing.assert_allclose(gradient, tensor.grad, atol=1e-5)
+
+
+def bucket_of_t5(ahead: int, size: int, furthest: int) -> int:
+    """Raffel et al. 2020, in both directions, one distance at a time."""
+    half, distance = size // 2, abs(ahead)
+    exact = half // 2
+    if distance >= exact:
+        distance = min(half - 1, exact + int(np.log(distance / exact) / np.log(furthest / exact) * (half - exact)))
+    return distance + (half if ahead > 0 else 0)
+
+
+def test_window_alibi_soft_cap_and_relative_bias_are_the_formulas_in_float64():
+    q, k, v, _ = operands(B, H)
+    table = normal(np.random.default_rng(2), 8, H)
+    bias = SoftCap(1.5) + ALiBi(H, offset=1) + RelativeBias(jnp.asarray(table), max_distance=9, offset=1)
+    result = dot_product_attention(q, k, v, Window(4, 2, offset=1), bias, implementation="blockwise")
+    wide = [np.asarray(x, np.float64) for x in (q, k, v)]
+    logits = np.einsum("bhtd,bhsd->bhts", wide[0], wide[1]) / np.sqrt(D)
+    position, key = np.arange(T)[:, None] + 1, np.arange(S)[None]
+    logits = 1.5 * np.tanh(logits / 1.5)
+    logits -= np.array([2.0**-4, 2.0**-8, 2.0**-2])[:, None, None] * np.abs(position - key)
+    buckets = np.vectorize(lambda ahead: bucket_of_t5(ahead, 8, 9))(key - position)
+    logits += np.moveaxis(table.astype(np.float64)[buckets], -1, 0)
+    weights = np.where((key >= position - 4) & (key <= position + 2), np.exp(logits), 0)
+    expected = weights / weights.sum(-1, keepdims=True) @ wide[2]
+    np.testing.assert_allclose(result, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("implementation", ["plain", "blockwise"])
+def test_a_query_that_sees_nothing_gets_zeros_and_zero_gradients(implementation):
+    q, k, v, _ = operands(B, H)
+    bias = DenseBias(jnp.zeros((T, S)).at[4].set(-jnp.inf))  # hides all keys from one query
+
+    def total(q, k, v, bias):
+        values, log_sum_exp = dot_product_attention(
+            q, k, v, Causal(-3), bias, implementation=implementation, return_log_sum_exp=True
+        )
+        return values.sum(), (values, log_sum_exp)
+
+    with jax.debug_nans(True):  # not even on the way
+        gradients, (values, log_sum_exp) = jax.grad(total, (0, 1, 2, 3), has_aux=True)(q, k, v, bias)
+    blind = [0, 1, 2, 4]
+    np.testing.assert_array_equal(values[:, :, blind], 0)
+    np.testing.assert_array_equal(np.isneginf(log_sum_exp[0, 0]), np.isin(np.arange(T), blind))
+    np.testing.assert_array_equal(gradients[0][:, :, blind], 0)
+    for gradient in jax.tree.leaves(gradients):
+        assert np.isfinite(gradient).all()
+
+
+def test_dropout_drops_the_same_weights_in_every_implementation_and_keeps_the_mean():
+    q, k, _, _ = operands(B, H)
+    v = jnp.broadcast_to(jnp.eye(S), (B, H, S, S))  # so that the values are the weights
+    dropout = AttentionDropout(0.25, jax.random.key(4))
+    plain, weights = dot_product_attention(q, k, v, dropout=dropout, return_attention=True)
+    blockwise = blockwise_attention(q, k, v, None, None, dropout, B, BlockSizes(4, 5))[0]
+    np.testing.assert_allclose(blockwise, plain, atol=1e-6)
+    np.testing.assert_array_equal(plain, weights)
+    assert np.mean(np.asarray(weights) == 0) == pytest.approx(0.25, abs=0.05)  # 858 weights: 0.015 is one deviation
+    whole = dot_product_attention(q, k, v, implementation="plain")
+    is_kept = np.asarray(weights) != 0
+    np.testing.assert_allclose(np.asarray(weights)[is_kept], np.asarray(whole)[is_kept] / 0.75, rtol=1e-5)
+    other = dot_product_attention(q, k, v, dropout=AttentionDropout(0.25, jax.random.key(5)))
+    assert abs(np.corrcoef(is_kept.ravel(), (np.asarray(other) != 0).ravel())[0, 1]) < 0.15
+
+
+def test_fewer_heads_of_keys_and_values_are_read_by_groups_of_query_heads():
+    q, k, v, _ = operands(B, 6)
+    k, v = k[:, :2], v[:, :2]
+    for implementation in ("plain", "blockwise"):
+        result = dot_product_attention(q, k, v, Causal(2), ALiBi(6), implementation=implementation)
+        repeated = (jnp.repeat(x, 3, axis=1) for x in (k, v))
+        expected = dot_product_attention(q, *repeated, Causal(2), ALiBi(6), implementation="plain")
+        np.testing.assert_allclose(result, expected, atol=1e-6)
+    with pytest.raises(InputError, match="k and v have 4 heads and q has 6; theirs must divide those of q"):
+        dot_product_attention(q, q[:, :4], q[:, :4])
+
+
+@pytest.mark.parametrize("leading", [(), (B,), (B, H), (2, B, H)])
+@pytest.mark.parametrize("implementation", ["plain", "blockwise"])
+def test_leading_axes_are_those_of_scaled_dot_product(leading, implementation):
+    q, k, v, _ = operands(*leading)
+    mask = np.random.default_rng(1).random((T, S)) < 0.7
+    values = dot_product_attention(q, k, v, mask, implementation=implementation)
+    np.testing.assert_allclose(values, scaled_dot_product(q, k, v, mask)[0], atol=1e-6)
+    np.testing.assert_allclose(
+        dot_product_attention(q, k, v, Causal(1) | Prefix(2), implementation=implementation),
+        scaled_dot_product(q, k, v, np.tri(T, S, 1, dtype=bool) | (np.arange(S) < 2))[0],
+        atol=1e-6,
+    )
+
+
+def test_a_traced_offset_gives_what_a_known_one_gives():
+    """The queries of a cached decoding: positions 7 and 8 of 13."""
+    q, k, v, _ = operands(B, H, queries=2)
+    attend = quick_jit(
+        lambda position: dot_product_attention(
+            q, k, v, Causal(position) & Window(3, None, position), ALiBi(H, position), implementation="blockwise"
+        )
+    )
+    full = operands(B, H, queries=S)[0].at[:, :, 7:9].set(q)
+    expected = dot_product_attention(full, k, v, Causal() & Window(3, None), ALiBi(H))[:, :, 7:9]
+    np.testing.assert_allclose(attend(7), expected, atol=1e-6)
+
+
+def test_a_bias_without_a_derivative_at_hidden_keys_has_one_at_the_others():
+    """Forward mode; the logarithm is not a number for the keys that the mask hides."""
+    q, k, v, _ = operands(1, 1, keys=T)
+
+    def values(rate):
+        bias = BiasFunction(lambda logit, b, h, query, key, rate: logit - rate * jnp.log(query - key + 1.0), (rate,))
+        return dot_product_attention(q, k, v, Causal(), bias)
+
+    rate, step = jnp.float32(0.3), 1e-2
+    _, tangent = quick_jit(lambda rate: jax.jvp(values, (rate,), (jnp.ones_like(rate),)))(rate)
+    expected = (values(rate + step) - values(rate - step)) / (2 * step)
+    np.testing.assert_allclose(tangent, expected, atol=1e-3)  # of a difference of float32, and its second order
+
+
+def test_it_can_be_mapped_and_given_masks_as_arguments():
+    q, k, v, _ = operands(4, B, H)
+    valid = np.random.default_rng(3).random((4, B, S)) < 0.7
+
+    def attend(q, k, v, mask):
+        return dot_product_attention(q, k, v, mask, implementation="blockwise")
+
+    mapped = quick_jit(jax.vmap(attend))(q, k, v, jax.vmap(Padding)(valid))
+    one_by_one = [attend(*(x[n] for x in (q, k, v)), Padding(valid[n])) for n in range(4)]
+    np.testing.assert_allclose(mapped, one_by_one, atol=1e-6)
+
+
+def shapes(*shape: int, dtype=jnp.float32) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(shape, dtype)] * 3
+
+
+def test_explain_says_which_runs_and_why_the_others_do_not():
+    many = shapes(11, 3, 320, 16)
+    for few in (shapes(10, 3, 320, 16), shapes(32, 3, 319, 16)):  # all of them, and those of one head
+        assert explain(*few).implementation == "plain"
+    assert explain(*many, Causal()).implementation == "blockwise"
+    assert explain(*many, return_attention=True).implementation == "plain"
+    assert str(explain(*many, return_attention=True)) == (
+        "plain attention of 320 × 320 logits: the weights are asked for; not blockwise: it has no weights; "
+        "attention_rows gives those of chosen queries; not fused: it has no weights"
+    )
+    assert "no kernel for the backend cpu" in explain(*many, backend="cpu").others["fused"]
+    assert explain(*shapes(11, 3, 320, 16, dtype=jnp.int32)).implementation == "blockwise"  # in float32
+
+
+@pytest.fixture
+def _without_type_checks():
+    """Users call without the type checks of the tests, which would come first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("_without_type_checks")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"implementation": "flash"}, "implementation is 'flash'; it must be one of auto, plain, blockwise, fused"),
+        (
+            {"implementation": "fused"},
+            "implementation is 'fused', which cannot run: there is no kernel",
+        ),
+        ({"implementation": "blockwise", "return_attention": True}, "'blockwise', which cannot run: it has no weights"),
+        ({"mask": np.ones((T, T), bool)}, "mask of shape .* does not broadcast"),
+        ({"mask": Padding(np.ones((5, S), bool))}, r"Padding\(bool\[5, 13\]\) does not broadcast"),
+        ({"mask": MaskFunction(lambda b, h, q, k: q - k)}, "mask function <lambda> gave int32; it must give booleans"),
+        (
+            {"mask": MaskFunction(lambda b, h, q, k: None)},
+            "mask function <lambda> gave NoneType; it must",
+        ),
+        (
+            {"mask": MaskFunction(lambda b, h, q, k: jnp.ones(4, bool))},
+            r"mask function <lambda> gave shape \(4,\) for indices that broadcast to",
+        ),
+        ({"q": np.zeros((B, H, T, D), complex)}, "q has type complex128; it must hold real numbers"),
+        ({"bias": ALiBi(4)}, "num_heads of the bias is 4; it must be that of the attention, 3"),
+        ({"bias": np.zeros((T, T), np.float32)}, "bias of shape .* does not broadcast"),
+        ({"bias": np.zeros((T, S), bool)}, "bias has type bool; it must be of a floating-point type"),
+    ],
+)
+def test_what_cannot_be_is_an_error_that_names_it(options, message):
+    q, k, v, _ = operands(B, H)
+    for implementation in ("plain", "blockwise"):
+        with pytest.raises(InputError, match=message):
+            dot_product_attention(**{"q": q, "k": k, "v": v, "implementation": implementation} | options)
+
+
+def test_where_the_compiler_divides_the_program_blockwise_needs_no_communication(monkeypatch):
+    """On a mesh that splits the batch or the heads, every device computes its own part, here of 3 × 3 blocks."""
+    q, k, v, cotangent = operands(3, 3, queries=320, keys=320)
+    monkeypatch.setattr(block_sizes, "LARGE", 128)
+    monkeypatch.setattr(block_sizes, "STAIR", 32)
+    mesh = Mesh(np.array(jax.devices()[:3]), ("devices",))
+
+    def gradients(q, k, v, cotangent, implementation="blockwise"):
+        dropout = AttentionDropout(0.3, jax.random.key(5))
+
+        def attend(q, k, v):
+            return dot_product_attention(
+                q, k, v, Causal(), ALiBi(3), dropout=dropout, implementation=implementation
+            )  # fmt: skip
+
+        values, pullback = jax.vjp(attend, q, k, v)
+        return values, *pullback(cotangent)
+
+    def divided(q, k, v, cotangent):
+        with divided_by_compiler():
+            return gradients(q, k, v, cotangent)
+
+    expected = jax.jit(functools.partial(gradients, implementation="plain"))(q, k, v, cotangent)
+    for spec in (PartitionSpec("devices"), PartitionSpec(None, "devices")):
+        split = NamedSharding(mesh, spec)
+        arguments = [jax.device_put(x, split) for x in (q, k, v, cotangent)]
+        program = jax.jit(divided, out_shardings=split).lower(*arguments).compile()
+        collectives = re.findall(r"\b(all-\w+|reduce-scatter|collective-\w+)(?:-start)?\(", program.as_text())
+        assert collectives == []
+        for actual, whole in zip(program(*arguments), expected, strict=True):
+            np.testing.assert_allclose(actual, whole, atol=1e-5)  # float32 sums of 320 terms in another order
+
+
+def test_a_kernel_that_the_compiler_cannot_divide_is_not_taken():
+    with divided_by_compiler():
+        on_tpu = explain(*3 * [jax.ShapeDtypeStruct((4, 4, 512, 128), jnp.bfloat16)], backend="tpu")
+    assert on_tpu.implementation == "blockwise"
+    assert "the compiler can't divide the kernel over devices" in str(on_tpu)

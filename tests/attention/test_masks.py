@@ -1,0 +1,120 @@
+"""Masks: truth tables, ranks, and errors for impossible ones."""
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax import causal_mask, combine_masks, expand_mask, padding_mask
+from transformer_jax.attention.masks.arrays import fit_mask
+
+B, H, T, S = 2, 3, 5, 7
+
+
+def test_causal_mask_lets_each_position_see_itself_and_earlier_ones():
+    np.testing.assert_array_equal(causal_mask(3), [[True, False, False], [True, True, False], [True, True, True]])
+
+
+def test_padding_mask_hides_the_padded_keys_from_every_query():
+    mask = padding_mask(np.array([[1, 1, 0], [1, 0, 0]]))
+    assert mask.shape == (2, 1, 1, 3)
+    np.testing.assert_array_equal(mask[:, 0, 0], [[True, True, False], [True, False, False]])
+
+
+@pytest.mark.parametrize(
+    ("shape", "expanded"),
+    [((T, S), (1, 1, T, S)), ((B, T, S), (B, 1, T, S)), ((B, H, T, S), (B, H, T, S)), ((B, 1, T, S), (B, 1, T, S))],
+)
+def test_expand_mask_adds_the_shared_axes_and_keeps_the_content(shape, expanded):
+    mask = np.random.default_rng(0).integers(2, size=shape)
+    result = expand_mask(mask)
+    assert result.shape == expanded
+    assert result.dtype == bool
+    np.testing.assert_array_equal(result, mask.reshape(expanded).astype(bool))
+
+
+def test_combined_masks_allow_what_all_of_them_allow():
+    valid = np.array([[True, True, False], [True, False, False]])
+    combined = combine_masks(causal_mask(3), None, padding_mask(valid))
+    np.testing.assert_array_equal(combined[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 0]])
+    np.testing.assert_array_equal(combined[1, 0], [[1, 0, 0], [1, 0, 0], [1, 0, 0]])
+
+
+def test_combining_no_masks_gives_none():
+    assert combine_masks(None, None) is None
+
+
+@pytest.mark.parametrize("shape", [(S,), (B, B, H, T, S)])
+def test_other_ranks_are_an_error_that_names_the_shape_and_padding_mask(shape):
+    with pytest.raises(ValueError, match=r"padding_mask") as error:
+        expand_mask(np.ones(shape, bool))
+    assert str(shape) in str(error.value)
+
+
+def test_a_float_mask_is_an_error_that_names_its_type():
+    with pytest.raises(ValueError, match="float32"):
+        expand_mask(np.ones((T, S), np.float32))
+    with pytest.raises(ValueError, match="float32"):
+        padding_mask(np.ones((B, S), np.float32))
+
+
+@pytest.mark.parametrize("value", [-(10**9), -1, 2])
+def test_an_integer_mask_that_holds_more_than_0_and_1_is_an_error_that_names_the_value(value):
+    mask = np.array([[0, 1, value]])
+    for use in (expand_mask, padding_mask, lambda mask: combine_masks(causal_mask(3), mask)):
+        name = "valid" if use is padding_mask else "mask"
+        with pytest.raises(ValueError, match=f"{name} holds {value}; .* 0 and 1"):
+            use(mask)
+
+
+def test_in_a_traced_mask_every_integer_other_than_0_means_true():
+    np.testing.assert_array_equal(jax.jit(expand_mask)(np.array([[0, 1, -(10**9)]]))[0, 0], [[False, True, True]])
+    with pytest.raises(ValueError, match="mask holds 2"):
+        jax.jit(lambda: expand_mask(np.array([[0, 2]])))()
+
+
+def test_a_validity_of_another_rank_is_an_error():
+    with pytest.raises(ValueError, match=r"\(7,\)"):
+        padding_mask(np.ones(S, bool))
+
+
+def test_masks_that_do_not_broadcast_against_each_other_are_an_error_naming_both_shapes():
+    with pytest.raises(ValueError, match=r"\(1, 1, 5, 5\) and \(2, 1, 1, 7\)"):
+        combine_masks(causal_mask(T), padding_mask(np.ones((B, S), bool)))
+
+
+@pytest.mark.parametrize(
+    ("mask_shape", "logits_shape", "fitted"),
+    [
+        ((T, S), (B, H, T, S), (1, 1, T, S)),
+        ((B, T, S), (B, H, T, S), (B, 1, T, S)),
+        ((B, 1, 1, S), (B, H, T, S), (B, 1, 1, S)),
+        ((B, H, T, S), (B, H, T, S), (B, H, T, S)),
+        ((T, S), (T, S), (T, S)),
+        ((T, S), (B, T, S), (1, T, S)),
+        ((B, T, S), (B, T, S), (B, T, S)),
+        ((B, 1, 1, S), (B, T, S), (B, 1, S)),
+    ],
+)
+def test_a_mask_is_fitted_to_the_axes_that_the_logits_have(mask_shape, logits_shape, fitted):
+    mask = np.random.default_rng(1).integers(2, size=mask_shape)
+    result = fit_mask(mask, logits_shape)
+    assert result.shape == fitted
+    np.testing.assert_array_equal(result, mask.reshape(fitted).astype(bool))
+
+
+@pytest.mark.parametrize(
+    ("mask_shape", "logits_shape"),
+    [
+        ((B, S), (B, H, T, S)),  # a validity vector
+        ((T, T), (B, H, T, S)),
+        ((H, T, S), (B, H, T, S)),
+        ((B, H + 1, T, S), (B, H, T, S)),
+        ((B, T, S), (T, S)),
+        ((B, H, T, S), (B, T, S)),
+    ],
+)
+def test_sizes_that_do_not_fit_are_an_error_that_names_both_shapes_and_padding_mask(mask_shape, logits_shape):
+    with pytest.raises(ValueError, match=r"padding_mask") as error:
+        fit_mask(np.ones(mask_shape, bool), logits_shape)
+    assert str(mask_shape) in str(error.value)
+    assert str(logits_shape) in str(error.value)

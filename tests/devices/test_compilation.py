@@ -1,0 +1,88 @@
+"""Compiled steps: once for each shape, also where the compilation was begun ahead of the first call."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.devices.compilation import CompiledStep, begin_to_run_once
+from transformer_jax.devices.stopwatch import Stopwatch
+
+
+@pytest.fixture
+def watch() -> Stopwatch:
+    return Stopwatch("compile")
+
+
+@pytest.fixture
+def step(watch) -> CompiledStep:
+    """A step that is traced as often as `step.traces` has entries."""
+
+    def scale(state, batch):
+        compiled.traces.append(batch.shape)
+        return state * jnp.sum(batch)
+
+    compiled = CompiledStep(scale, stopwatch=watch)
+    compiled.traces = []
+    return compiled
+
+
+def test_a_step_is_compiled_once_for_each_shape_and_type(step, watch):
+    batches = [np.arange(3.0), np.ones(3), np.arange(5.0), np.arange(3)]
+    assert [float(step(jnp.float32(2), batch)) for batch in batches] == [6, 6, 20, 6]
+    assert step.traces == [(3,), (5,), (3,)]
+    assert step.count == 3
+    assert watch.seconds["compile"] > 0
+
+
+def test_what_was_begun_is_what_is_called(step):
+    for _ in range(2):
+        step.begin_to_compile(jnp.float32(2), np.zeros(3))
+    assert (step.count, step.traces) == (1, [(3,)])
+    assert float(step(jnp.float32(2), np.arange(3.0))) == 6
+    assert (step.count, step.traces) == (1, [(3,)])
+
+
+def test_a_step_that_does_not_fit_its_batch_is_an_error_at_once(step):
+    with pytest.raises(AttributeError):
+        step.begin_to_compile(jnp.float32(2), [np.zeros(3)])
+    assert step.count == 0
+
+
+@pytest.mark.slow
+def test_devices_that_share_batches_take_any_number_of_calls_ahead():
+    """Where they are too many for XLA, it ends the process, here after 20 s of waiting."""
+    program = """
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 2)
+from transformer_jax.devices.compilation import CompiledStep
+from transformer_jax.devices.parallel import sum_over_devices
+from transformer_jax.devices.replicated import Replicated
+strategy = Replicated(256, 2)
+step = CompiledStep(lambda state, batch: sum_over_devices((batch @ state @ state).sum()), strategy)
+state, batch = strategy.place(np.eye(128)), strategy.place_rows(np.ones((256, 128)))
+sums = [step(state, batch) for _ in range(10_000)]
+print({float(sum) for sum in sums})
+"""
+    flags = "--xla_cpu_collective_call_terminate_timeout_seconds=20"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert process.stdout == "{32768.0}\n", process.stderr
+
+
+def test_what_runs_once_has_its_shapes_at_once_and_its_result_from_the_background():
+    shapes, finish = begin_to_run_once(lambda seed: (jax.random.key(seed), jnp.arange(6.0).reshape(2, 3)), 5)
+    assert [(leaf.shape, leaf.dtype) for leaf in shapes] == [((), jax.random.key(0).dtype), ((2, 3), jnp.float32)]
+    key, array = finish()
+    assert key == jax.random.key(5)
+    np.testing.assert_array_equal(array, [[0, 1, 2], [3, 4, 5]])
+
+
+def test_the_callers_settings_hold_for_what_runs_once():
+    with jax.enable_x64(True):
+        _, finish = begin_to_run_once(lambda array: array + 1, np.full(3, 1e-12))
+        np.testing.assert_array_equal(finish(), np.full(3, 1 + 1e-12))

@@ -1,0 +1,192 @@
+"""Several real processes that train together, over the loopback interface."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from events import read_scalars
+from moves import Way, train
+from repository import REPOSITORY
+
+from transformer_jax import InputError, ReverseConfig
+from transformer_jax.config import Criterion
+from transformer_jax.runs.checkpoints import Checkpoints
+
+PATIENCE = 120  # seconds that a process may take to end
+TWO_BY_TWO, SETTINGS = Way(2, 2), {"max_epochs": 2, "precision": 64}
+CLOSE = {"rtol": 0, "atol": 1e-12}  # sums in another order; in float32 rounding would turn a ReLU, and runs would part
+
+
+@pytest.mark.slow
+def test_two_processes_follow_one_and_each_loads_its_rows(tmp_path):
+    first, second = train(TWO_BY_TWO, "reverse", tmp_path / "two", **SETTINGS)
+    (alone,) = train(Way(1, 4), "reverse", tmp_path / "one", **SETTINGS)
+    assert len(first["losses"]) == 100
+    assert second["losses"] == []  # the first one alone logs
+    np.testing.assert_allclose(first["losses"], alone["losses"], **CLOSE)
+    assert first["metrics"] == second["metrics"] == pytest.approx(alone["metrics"], abs=1e-12)
+    assert first["params"] == second["params"]
+    assert alone["rows"] == 2 * 6400
+    assert first["rows"] == second["rows"] == 6400
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_bitwise_with_as_many_devices_and_closely_with_fewer(tmp_path):
+    uninterrupted = train(TWO_BY_TWO, "reverse", tmp_path / "whole", **SETTINGS)[0]
+    losses = {}
+    for name, way in {"1 x 2": Way(1, 2), "4 x 1": Way(4, 1), "2 x 2": TWO_BY_TWO}.items():
+        directory = tmp_path / name
+        begun = train(TWO_BY_TWO, "reverse", directory, **SETTINGS, stop_after=1)[0]["losses"]
+        losses[name] = begun + train(way, "reverse", directory, **SETTINGS)[0]["losses"]
+    assert losses["4 x 1"] == losses["2 x 2"] == uninterrupted["losses"]
+    np.testing.assert_allclose(losses["1 x 2"], uninterrupted["losses"], **CLOSE)
+
+
+@pytest.mark.slow
+def test_a_mesh_that_spans_processes_trains_dates_whose_batches_differ_in_shape(tmp_path):
+    first, _ = train(Way(2, 2, {"mesh": "fsdp=2,tensor=2"}), "dates", tmp_path / "two", precision=64)
+    (alone,) = train(Way(1, 1), "dates", tmp_path / "one", precision=64)
+    assert len(first["losses"]) == 50
+    np.testing.assert_allclose(first["losses"], alone["losses"], **CLOSE)
+    # Each device has half of the kernels' rows and half of their columns.
+    assert max(first["shares"]) < 0.5
+
+
+class Command:
+    """`experiments/reverse.py`, started as some processes of two devices each."""
+
+    def __init__(
+        self, directory: Path, *flags: str, own: tuple[tuple[str, ...], ...] = ((), ()), started: Sequence[int] = (0, 1)
+    ) -> None:
+        self.run = directory / "together"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+        common = [f"--checkpoint-dir={directory}", "--name=together", "--train-size=6400", "--eval-every=1", *flags]
+        self.processes = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, REPOSITORY / "experiments/reverse.py", *common, "--distributed"),
+                    *(f"--coordinator={address}", "--num-processes=2", f"--process-id={number}", *own[number]),
+                ],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for number in started
+        ]
+
+    def wait_for_a_checkpoint(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not list((self.run / "checkpoints").glob("[0-9]*")):
+            assert time.monotonic() < deadline
+            assert self.processes[0].poll() is None
+            time.sleep(0.05)
+
+    def end(self) -> list[tuple[int, str, str]]:
+        """Status, output and errors of each."""
+        outputs = [process.communicate(timeout=PATIENCE) for process in self.processes]
+        statuses = [process.returncode for process in self.processes]
+        return [(status, *output) for status, output in zip(statuses, outputs, strict=True)]
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_saves_all_and_the_same_commands_go_on(tmp_path):
+    command = Command(tmp_path, "--max-epochs=15")
+    command.wait_for_a_checkpoint()
+    command.processes[1].send_signal(signal.SIGTERM)
+    ended = command.end()
+    assert [status for status, *_ in ended] == [143, 143]
+    lines = {errors for *_, errors in ended}
+    step = Checkpoints(command.run / "checkpoints", Criterion("accuracy", "max"), create=False).steps[-1]
+    assert lines == {f"SIGTERM: stopped and saved after step {step}; the same command goes on from there\n"}
+    again = Command(tmp_path, "--max-epochs=15")
+    (status, output, _), (other_status, other_output, _) = again.end()
+    assert (status, other_status) == (0, 0)
+    assert f"Going on after step {step} of 750" in output
+    assert "accuracy" not in other_output
+    assert json.loads((command.run / "results.json").read_text())["num_devices"] == 4
+    assert len(read_scalars(command.run)["val/accuracy"]) == 15  # one event file, without doubles
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_dies_ends_the_others_with_a_line_within_a_minute(tmp_path, victim):
+    command = Command(tmp_path, "--max-epochs=400")
+    command.wait_for_a_checkpoint()
+    command.processes[victim].kill()
+    since = time.monotonic()
+    ended = command.end()
+    assert time.monotonic() - since < 60
+    status, _, errors = ended[1 - victim]
+    assert status not in (0, -signal.SIGKILL)
+    assert len(errors.splitlines()) == 1
+    assert "has died" in errors
+    assert "the same commands go on from the newest checkpoint" in errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("present", [0, 1])
+def test_a_process_that_is_not_started_is_an_error_after_the_time_out(tmp_path, present):
+    command = Command(tmp_path, "--connect-timeout=3", started=[present])
+    ((status, _, errors),) = command.end()
+    assert status != 0
+    assert len(errors.splitlines()) == 1
+    assert "error: not all processes met at 127.0.0.1:" in errors
+    assert "in 3 seconds (connect_timeout): the address is wrong, or one was not started" in errors
+
+
+@pytest.mark.slow
+def test_processes_of_different_settings_are_an_error_that_names_the_setting(tmp_path):
+    for status, _, errors in Command(tmp_path, own=(("--lr=0.001",), ("--lr=0.002",))).end():
+        assert status == 2
+        assert "lr is 0.002 in process 1 and 0.001 in process 0; all processes must be started with the same" in errors
+
+
+@pytest.mark.slow
+def test_a_batch_that_the_devices_of_all_processes_do_not_divide_is_an_error_in_each(tmp_path):
+    for status, _, errors in Command(tmp_path, "--batch-size=126").end():
+        assert status == 2
+        assert "batch_size / accumulate is 126; the processes have 4 devices" in errors
+        assert "it may be 124 or 128" in errors
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"coordinator": "node1:1234"}, "distributed is False, coordinator node1:1234, num_processes None"),
+        ({"distributed": True, "process_id": 1}, "give all three or, where JAX finds them by itself, none"),
+        (
+            {"distributed": True, "coordinator": "node1", "num_processes": 2, "process_id": 1},
+            "coordinator is 'node1'; it must be HOST:PORT, as node1:12345",
+        ),
+        (
+            {"distributed": True, "coordinator": "node1:1", "num_processes": 2, "process_id": 2},
+            "process_id is 2; it must be from 0 to 1, below num_processes",
+        ),
+        ({"connect_timeout": 0.0}, "connect_timeout is 0.0; it must be a finite number above 0"),
+        ({"distributed": True, "seeds": "0..1"}, "distributed is True, but seeds and sweep"),
+    ],
+)
+def test_settings_of_processes_that_cannot_work_are_errors(settings, message):
+    with pytest.raises(InputError, match=message):
+        ReverseConfig(**settings)
+
+
+def test_a_process_alone_is_the_first_and_says_so_before_jax_has_begun():
+    code = (
+        "import jax; from jax._src import xla_bridge; from transformer_jax.devices.processes import is_first; "
+        "print(is_first(), xla_bridge.backends_are_initialized())"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY)
+    assert process.stdout == "True False\n"

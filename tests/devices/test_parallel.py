@@ -1,0 +1,171 @@
+"""Data parallelism: however many devices share a batch, the training is the same."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+from jax.sharding import PartitionSpec
+
+from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, load_run, make_loader
+from transformer_jax.devices.parallel import sum_over_devices
+from transformer_jax.devices.replicated import Replicated
+from transformer_jax.mesh_axis import AXIS, device_number
+from transformer_jax.nn.dropout import counter_bits
+
+# The tests have three CPU devices (conftest.py), a machine perhaps one GPU.
+needs_three = pytest.mark.skipif("len(jax.local_devices()) < 3", reason="there are fewer than three devices")
+
+CONFIG = ReverseConfig(
+    max_epochs=3, batch_size=12, seq_len=5, num_categories=3, model_dim=6, warmup=2, eval_every=1, dropout_prob=0.3
+)
+
+
+def train(directory: Path, num_devices: int, **settings) -> ReverseTrainer:
+    config = dataclasses.replace(CONFIG, checkpoint_dir=directory, num_devices=num_devices, **settings)
+    loaders = [
+        make_loader(ReverseDataset(3, 5, size, seed=1), config.batch_size, shuffle=training, drop_last=training)
+        for size, training in ((100, True), (23, False))
+    ]
+    trainer = ReverseTrainer(config)
+    trainer.fit(*loaders)
+    trainer.run.close()
+    return trainer
+
+
+def assert_equal_params(a: ReverseTrainer, b: ReverseTrainer, atol: float) -> None:
+    a, b = (flatten_dict(trainer.params, sep="/") for trainer in (a, b))
+    for name, array in a.items():
+        # The softmax makes this one's gradient zero: what is left is rounding alone, which Adam scales up.
+        if atol == 0 or not name.endswith("key_proj/bias"):
+            np.testing.assert_allclose(array, b[name], rtol=0, atol=atol, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def by_one_device(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("one"), 1)
+
+
+@pytest.mark.slow
+@needs_three
+@pytest.mark.parametrize("num_devices", [2, 3])
+def test_devices_that_share_the_batches_train_what_one_trains(tmp_path, by_one_device, num_devices):
+    """Dropout and the short last batch of the validation set included; only sums are rounded in another order."""
+    trainer = train(tmp_path, num_devices)
+    assert trainer.strategy.num_devices == num_devices
+    assert_equal_params(trainer, by_one_device, atol=1e-6)
+    loader = make_loader(ReverseDataset(3, 5, 23, seed=1), 12)
+    shared, alone = trainer.evaluate(loader), by_one_device.evaluate(loader)
+    assert shared == pytest.approx(alone, abs=1e-6)
+    assert {leaf.sharding.num_devices for leaf in jax.tree.leaves(trainer.params)} == {1}
+
+
+@pytest.mark.slow
+@needs_three
+def test_a_run_goes_on_with_another_number_of_devices(tmp_path, by_one_device):
+    train(tmp_path, 2)
+    for step in (16, 24):  # as if it had been killed after the first epoch
+        for path in (tmp_path / "ReverseTask/checkpoints" / str(step)).rglob("*"):
+            if path.is_file():
+                path.unlink()
+    with pytest.warns(UserWarning, match="can't be read"):
+        resumed = train(tmp_path, 3)
+    assert_equal_params(resumed, by_one_device, atol=1e-6)
+
+
+@pytest.mark.slow
+@needs_three
+def test_the_same_number_of_devices_trains_bitwise_the_same(tmp_path):
+    assert_equal_params(train(tmp_path / "a", 2), train(tmp_path / "b", 2), atol=0)
+
+
+@needs_three
+def test_dropout_gives_the_rows_of_a_batch_the_same_bits_however_many_devices_share_it():
+    key = jax.random.key(7)
+    mesh = Replicated(12, 3).mesh
+
+    def bits(rows):
+        assert rows.shape == (4, 5)
+        return counter_bits(key, rows.shape)
+
+    spec = PartitionSpec(AXIS)
+    sharded = jax.jit(jax.shard_map(bits, mesh=mesh, in_specs=spec, out_specs=spec))(np.zeros((12, 5)))
+    np.testing.assert_array_equal(sharded, counter_bits(key, (12, 5)))
+
+
+@needs_three
+def test_what_the_devices_have_is_added_up_inside_a_sharded_step_alone():
+    def step(state, batch):
+        return sum_over_devices({"rows": jnp.sum(batch), "number": jnp.asarray(device_number()), "state": state})
+
+    rows = np.arange(12.0)
+    sharded = jax.jit(Replicated(12, 3).share(step))(np.float32(2), rows)
+    assert {name: float(value) for name, value in sharded.items()} == {"rows": 66, "number": 0 + 1 + 2, "state": 6}
+    alone = step(jnp.float32(2), rows)
+    assert {name: float(value) for name, value in alone.items()} == {"rows": 66, "number": 0, "state": 2}
+
+
+@pytest.mark.parametrize(("batch_size", "chosen"), [(24, 3), (128, 2), (16, 2), (2 * 37, 2), (95, 1), (21, 1), (14, 1)])
+def test_the_number_of_devices_that_is_chosen_divides_the_batch_into_parts_that_are_not_too_small(batch_size, chosen):
+    if jax.default_backend() == "cpu":
+        assert len(jax.devices()) == 3  # set for all tests
+        assert Replicated(batch_size).num_devices == chosen
+    else:
+        assert Replicated(batch_size).num_devices == 1
+
+
+@pytest.mark.slow
+@needs_three
+def test_a_batch_that_the_devices_cannot_divide_is_padded(tmp_path, by_one_device):
+    """Evaluation takes larger batches than the training's too."""
+    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, num_devices=3))
+    trainer.params = by_one_device.params
+    loader = make_loader(ReverseDataset(3, 5, 37, seed=1), 19)
+    assert trainer.evaluate(loader) == pytest.approx(by_one_device.evaluate(loader), abs=1e-6)
+
+
+@pytest.mark.slow
+@needs_three
+def test_a_run_is_loaded_where_there_are_fewer_devices(tmp_path):
+    trainer = train(tmp_path, 3)
+    config = json.loads((trainer.run.path / "config.json").read_text())
+    (trainer.run.path / "config.json").write_text(json.dumps(config | {"num_devices": 12}))
+    loaded = load_run(trainer.run.path)
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, trainer.params)
+
+
+def test_a_number_of_devices_that_cannot_work_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="num_devices is 5; it must be a divisor of batch_size, 12"):
+        dataclasses.replace(CONFIG, num_devices=5)
+    with pytest.raises(InputError, match=r"num_devices is 12; JAX has \d of kind"):
+        train(tmp_path, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "flags", "devices"),
+    [
+        ("", "", "len(os.sched_getaffinity(0))"),
+        ("jax.config.update('jax_num_cpu_devices', 3)", "", "3"),
+        ("", "--xla_force_host_platform_device_count=3", "3"),
+        ("jax.devices()", "", "1"),
+    ],
+)
+def test_jax_gets_a_device_for_each_core_unless_told_otherwise_or_too_late(before, flags, devices):
+    code = f"""
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = {flags!r}
+import jax
+from transformer_jax.devices.parallel import provide_cpu_devices
+{before}
+provide_cpu_devices()
+assert len(jax.devices()) == {devices}, jax.devices()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,256 @@
+"""Sharded training: on any mesh it is the training of one device, and each device holds its part."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
+from repository import REPOSITORY
+
+from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, make_loader
+from transformer_jax.devices.parallel import create_strategy
+from transformer_jax.devices.partition_rules import spec_of
+from transformer_jax.devices.replicated import Replicated
+from transformer_jax.devices.sharded import Sharded
+from transformer_jax.training.programs import create_programs
+
+FLAGS = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+
+
+def in_a_process(script, *arguments, flags=FLAGS, **environment):
+    """What a script of the tests prints in its last line, a JSON text."""
+    process = subprocess.run(
+        [sys.executable, REPOSITORY / "tests" / script, *arguments],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(REPOSITORY)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def runs(task, directory, *settings, **environment):
+    """What `mesh_runs.py` prints for these settings."""
+    return in_a_process("mesh_runs.py", task, directory, *map(json.dumps, settings), **environment)
+
+
+@pytest.mark.slow
+def test_a_run_that_moves_from_mesh_to_mesh_follows_the_losses_of_one_device_and_each_holds_its_part(tmp_path):
+    # With the default seed runs of three epochs part by 6e-5: docs/scaling.md, "How far runs part".
+    settings = {"max_epochs": 3, "seed": 1}
+    (one,) = runs("reverse", tmp_path, settings | {"name": "one", "num_devices": 1})
+    legs = (
+        {"mesh": "fsdp=8"},
+        {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "all"},
+        {"mesh": "data=8", "strategy": "sharded"},
+    )
+    moved = [
+        runs("reverse", tmp_path, settings | leg | {"name": "moved", "stop_after": epoch})[0]
+        for epoch, leg in enumerate(legs, 1)
+    ]
+    assert len(one["losses"]) == 150
+    losses = np.concatenate([leg["losses"] for leg in moved])
+    np.testing.assert_allclose(losses, one["losses"], rtol=0, atol=1e-5)
+    assert moved[-1]["metrics"] == pytest.approx(one["metrics"], abs=1e-5)
+    # Of 10 346 parameters the block's kernels have 8 192, and that of the output network 1 024, which no rule names.
+    # The others are small, and stay whole.
+    whole = 10346 - 8192 - 1024
+    expected = [(whole + 8192 / 8 + 1024 / 8) / 10346, (whole + 8192 / 4 + 1024 / 2) / 10346, 1.0]
+    for leg, share in zip(moved, expected, strict=True):
+        assert leg["shares"] == pytest.approx([share, share], rel=1e-3)  # as the leg began, and as it ended
+
+
+@pytest.mark.slow
+def test_blocks_of_other_parts_follow_the_losses_of_one_device(tmp_path):
+    """With one head of keys for four of queries, fewer than the devices that share heads, and weights that drop."""
+    parts = {"positions": "relative", "norm": "rms", "feed_forward": "swiglu", "num_kv_heads": 1, "qk_norm": True}
+    settings = parts | {"num_heads": 4, "attention_dropout": 0.25, "norm_first": True, "max_epochs": 1}
+    alone = {"name": "alone", "num_devices": 1}
+    shared = {"name": "shared", "mesh": "data=2,fsdp=2,tensor=2", "scan_layers": True}
+    one, all_axes = runs("reverse", tmp_path, settings | alone, settings | shared)
+    np.testing.assert_allclose(all_axes["losses"], one["losses"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_language_model_follows_the_losses_of_one_device(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{number} squared is {number**2}.\n" for number in range(999)))
+    settings = {"data": str(text), "norm_first": True, "num_heads": 4, "num_kv_heads": 2}
+    shared = {"name": "shared", "mesh": "data=2,fsdp=2,tensor=2", "scan_layers": True}
+    one, all_axes = runs("text", tmp_path, settings | {"name": "alone", "num_devices": 1}, settings | shared)
+    np.testing.assert_allclose(all_axes["losses"], one["losses"], rtol=0, atol=1e-5)
+    assert one["losses"][-1] < 5 < one["losses"][0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_digits_follow_the_losses_of_one_device_on_any_mesh_but_for_rounding(scan_layers, tmp_path):
+    one, *others = runs(
+        "digits",
+        tmp_path,
+        *(
+            {"scan_layers": scan_layers, "name": str(number)} | settings
+            for number, settings in enumerate(
+                [
+                    {"num_devices": 1},
+                    {"mesh": "data=8", "accumulate": 2},
+                    {"mesh": "fsdp=8"},
+                    {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "all"},
+                ]
+            )
+        ),
+        JAX_ENABLE_X64="1",
+    )
+    assert len(one["losses"]) == 60
+    assert np.mean(one["losses"][-20:]) < 2.2  # it learns: the loss of a guess is log 10, 2.3
+    for other in others:
+        # In float32 rounding turns a ReLU on or off whose input is nearly 0, and parts two runs by 1e-3 after some 30
+        # steps, on one device as well. Float64 rounds at 2e-16: 1e-12 leaves a defect no room.
+        np.testing.assert_allclose(other["losses"], one["losses"], rtol=0, atol=1e-12)
+        assert other["metrics"] == pytest.approx(one["metrics"], abs=1e-12)
+
+
+@pytest.mark.slow
+def test_digits_in_float32_end_as_accurate_on_a_mesh_as_on_one_device(tmp_path):
+    settings = {"max_epochs": 15}
+    all_axes = {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 2, "remat": "all"}
+    one, other = runs(
+        "digits", tmp_path, settings | {"name": "one", "num_devices": 1}, settings | all_axes | {"name": "all"}
+    )
+    assert one["metrics"]["accuracy"] > 0.9
+    # Of 143 sets. Three runs that differed in rounding alone ended with one accuracy, and losses within 0.006.
+    assert other["metrics"]["accuracy"] == pytest.approx(one["metrics"]["accuracy"], abs=3.5 / 143)
+    assert other["metrics"]["loss"] == pytest.approx(one["metrics"]["loss"], abs=0.03)
+
+
+@pytest.mark.slow
+def test_the_devices_exchange_what_their_strategy_needs_and_nothing_of_the_optimizers_state():
+    meshes = "data=8", "fsdp=8", "data=2,fsdp=2,tensor=2", "data=8,fsdp=4,tensor=2"
+    programs = in_a_process("mesh_programs.py", *meshes, flags=FLAGS.replace("count=8", "count=64"))
+    assert all(program["lowered"] == ["cuda", "tpu"] for program in programs.values())
+    data, fsdp, all_three, _ = (program["collectives"] for program in programs.values())
+    # All gradients and sums in one.
+    assert data == {"all-reduce backward arrays": 1}
+    # 2 layers have 6 kernels each, the output network one: each is gathered once, and its gradient summed once, the
+    # small ones together with one of them. (CPUs gather once for both passes, and have no reduce-scatter.)
+    assert fsdp["all-gather forward arrays"] == 13
+    assert fsdp["all-reduce backward arrays"] == 13
+    # Tensor parallelism sums the outputs of attention and feed-forward of each layer, and as many gradients.
+    assert all_three["all-gather forward arrays"] == 13
+    assert all_three["all-reduce forward arrays"] == 4
+    for collectives in (fsdp, all_three):
+        assert not [name for name in collectives if "update" in name and "scalars" not in name]
+
+
+@pytest.mark.slow
+def test_a_loop_over_layers_gathers_one_layer_at_a_time():
+    program = in_a_process("mesh_programs.py", "fsdp=8:scan")["fsdp=8:scan"]
+    assert program["lowered"] == ["cuda", "tpu"]
+    # A layer's six kernels in each round of the loop, and again in that of the backward pass; the output network's.
+    assert program["collectives"]["all-gather forward arrays"] == 6 + 1
+    assert program["collectives"]["all-gather backward arrays"] == 6
+    assert not [name for name in program["collectives"] if "update" in name and "scalars" not in name]
+    stacks = program["stacks"]
+    assert stacks["5,4,32"] > 0  # each device's part of those of attention, and of their gradients
+    assert [stacks[whole] for whole in ("5,32,32", "5,32,64", "5,64,32")] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_loop_over_layers_follows_the_losses_of_one_device_on_a_mesh(tmp_path):
+    settings = {"num_layers": 3, "train_size": 3200}
+    mesh = {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "dots", "scan_layers": True}
+    one, looped = runs(
+        "reverse", tmp_path, settings | {"name": "one", "num_devices": 1}, settings | mesh | {"name": "looped"}
+    )
+    assert len(one["losses"]) == 25
+    np.testing.assert_allclose(looped["losses"], one["losses"], rtol=0, atol=1e-5)
+    assert looped["metrics"] == pytest.approx(one["metrics"], abs=1e-5)
+    # Of the 8 544 parameters of a block its kernels have 8 192, of the 1 802 others the output network's 1 024.
+    share = (352 * 3 + 778 + 8192 * 3 / 4 + 1024 / 2) / (8544 * 3 + 1802)
+    assert looped["shares"] == pytest.approx([share, share], rel=1e-3)
+
+
+def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
+    return AbstractMesh((data, fsdp, tensor), ("data", "fsdp", "tensor"))
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "spec"),
+    [
+        ("encoder/layers_0/self_attn/query_proj/kernel", (64, 64), ("fsdp", "tensor")),
+        ("0/mu/encoder/layers_0/self_attn/output_proj/kernel", (64, 64), ("tensor", "fsdp")),
+        ("encoder/layers_0/feed_forward/contract/kernel", (62, 64), ("tensor", "fsdp")),
+        ("encoder/layers_0/feed_forward/expand/kernel", (62, 64), (None, "tensor")),  # 4 does not divide 62
+        ("source_embedding/embedding", (1000, 64), ("fsdp", None)),
+        ("table", (33, 64), (None, "fsdp")),
+        ("table", (33, 37), (None, None)),
+        ("encoder/layers_0/self_attn/query_proj/bias", (64,), ()),
+        ("v_row/encoder/layers_0/self_attn/query_proj/kernel", (4096,), ("fsdp",)),  # Adafactor's
+    ],
+)
+def test_a_parameter_is_split_by_the_rule_of_its_path_or_along_its_largest_axis(path, shape, spec):
+    assert spec_of(path, shape, mesh(2, 4, 2)) == PartitionSpec(*spec)
+
+
+def test_a_table_of_ones_own_overrides_the_rules():
+    assert spec_of("head/kernel", (64, 64), mesh(1, 4, 2), {"head/kernel": (None, "tensor")}) == PartitionSpec(
+        None, "tensor"
+    )
+
+
+CONFIG = ReverseConfig(batch_size=12, num_heads=3, model_dim=6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mesh": "data=99"}, r"mesh is data=99, which takes 99 devices; JAX has \d+ of kind .*, so mesh may be data="),
+        ({"mesh": "rows=2"}, "mesh is 'rows=2'; it must be sizes of the axes data, fsdp, tensor, as data=4,fsdp=2"),
+        ({"mesh": "data=0"}, "mesh is 'data=0'; it must be sizes"),
+        ({"mesh": "data=2,data=2"}, "it must be sizes"),
+        ({"mesh": "tensor=2"}, "tensor must divide num_heads, 3: it may be 1, 3"),
+        ({"mesh": "fsdp=2", "batch_size": 15}, r"must divide batch_size, 15: the nearest that work are 14 and 16"),
+        ({"mesh": "fsdp=2", "strategy": "replicated"}, "strategy is replicated, but mesh is fsdp=2"),
+        ({"mesh": "data=2", "num_devices": 1}, "num_devices is 1, and mesh is data=2, which takes 2"),
+    ],
+)
+def test_a_mesh_that_cannot_work_is_an_error_with_what_can(settings, message):
+    with pytest.raises(InputError, match=message):
+        create_strategy(dataclasses.replace(CONFIG, **settings))
+
+
+def test_the_strategy_follows_from_the_mesh_unless_it_is_forced():
+    def chosen(**settings):
+        return type(create_strategy(dataclasses.replace(CONFIG, **settings)))
+
+    assert chosen() is Replicated
+    assert chosen(mesh="data=3") is Replicated
+    assert chosen(mesh="data=3", strategy="sharded") is Sharded
+    assert chosen(mesh="fsdp=2") is Sharded
+    assert chosen(strategy="sharded") is Sharded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_the_backward_pass_of_split_parameters_computes_again_what_remat_says(scan_layers, tmp_path):
+    def products(remat):
+        config = dataclasses.replace(CONFIG, mesh="fsdp=2", scan_layers=scan_layers, remat=remat, num_layers=2)
+        trainer = ReverseTrainer(config)
+        loader = make_loader(ReverseDataset(10, 16, 12), config.batch_size)
+        traced = create_programs(trainer, loader, 80).runner.trace(loader.example())
+        return traced.lower().as_text().count("dot_general")
+
+    layers = 1 if scan_layers else 2  # in the program
+    # Again: the logits and the values of attention, 2 products; or all but the last, of 8.
+    assert products("dots") - products("none") == 2 * layers
+    assert products("all") - products("none") > 4 * layers
+
+
+def test_the_trainer_says_what_each_device_holds(tmp_path):
+    trainer = ReverseTrainer(dataclasses.replace(CONFIG, mesh="fsdp=2,tensor=1", checkpoint_dir=tmp_path))
+    assert trainer.strategy.description == "2 × cpu, sharded: data=1, fsdp=2, tensor=1"

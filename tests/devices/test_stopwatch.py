@@ -1,0 +1,57 @@
+"""The stopwatch: seconds of each activity, of which only the innermost runs."""
+
+import contextlib
+
+import pytest
+
+from transformer_jax.devices.stopwatch import Stopwatch
+from transformer_jax.training import stopwatch as stopwatch_module
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that shows what the test sets."""
+
+    class Clock:
+        now = 100.0
+
+        def perf_counter(self) -> float:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(stopwatch_module, "time", clock)
+    return clock
+
+
+def test_an_activity_inside_another_pauses_it(clock):
+    watch = Stopwatch("train", "compile")
+    with watch.during("train"):
+        clock.now += 2
+        with watch.during("compile"):
+            clock.now += 30
+        clock.now += 5
+        assert watch.seconds == {"train": 7, "compile": 30}  # while it runs, too
+    clock.now += 1000
+    assert watch.seconds == {"train": 7, "compile": 30}
+
+
+def test_an_activity_that_ends_in_an_error_stops(clock):
+    watch = Stopwatch("train")
+    with contextlib.suppress(KeyboardInterrupt), watch.during("train"):
+        clock.now += 3
+        raise KeyboardInterrupt
+    clock.now += 1000
+    assert watch.seconds == {"train": 3}
+
+
+def test_a_resumed_run_adds_to_what_was_measured_before(clock):
+    watch = Stopwatch("train", "compile")
+    with watch.during("compile"):
+        clock.now += 4
+    watch.restore({"train": 50.0, "compile": 1.0})
+    assert watch.seconds == {"train": 50, "compile": 5}
+
+
+def test_an_unknown_activity_is_an_error():
+    with pytest.raises(KeyError, match="evaluate"), Stopwatch("eval").during("evaluate"):
+        pass

@@ -1,0 +1,238 @@
+"""Attention by the implementation that suits: plain, blockwise or fused. `explain` says which, and why."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.linen.dtypes import promote_dtype
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, Shaped
+
+from transformer_jax.attention.biases import Biases, as_attention_bias
+from transformer_jax.attention.blockwise import blockwise_attention
+from transformer_jax.attention.dropout import AttentionDropout
+from transformer_jax.attention.explanation import Explanation, record_attention
+from transformer_jax.attention.fused import fused_attention, fused_refusal
+from transformer_jax.attention.masks.symbolic import Masks, as_attention_mask
+from transformer_jax.attention.plain import check_operands, plain_attention
+from transformer_jax.attention.request import AttentionRequest
+from transformer_jax.errors import InputError
+
+Implementation = Literal["auto", "plain", "blockwise", "fused"]
+# Blockwise attention is faster on CPUs from so many logits of one head on, where all of them together are more than a
+# cache holds (docs/attention.md).
+MIN_BLOCKWISE_LOGITS = 320 * 320
+MIN_BLOCKWISE_TOTAL = 3_250_000
+MIN_FUSED_LOGITS = 128 * 128  # fewer stay in one program with what is around them
+
+
+@overload
+def dot_product_attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    mask: Masks | None = None,
+    bias: Biases | None = None,
+    *,
+    dropout: AttentionDropout | None = None,
+    implementation: Implementation = "auto",
+    return_attention: Literal[False] = False,
+    return_log_sum_exp: Literal[False] = False,
+) -> Array: ...
+@overload
+def dot_product_attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    mask: Masks | None = None,
+    bias: Biases | None = None,
+    *,
+    dropout: AttentionDropout | None = None,
+    implementation: Implementation = "auto",
+    return_attention: bool = False,
+    return_log_sum_exp: bool = False,
+) -> Any: ...
+
+
+def dot_product_attention(
+    q: Shaped[ArrayLike, "... T d"],
+    k: Shaped[ArrayLike, "... S d"],
+    v: Shaped[ArrayLike, "... S d_v"],
+    mask: Masks | None = None,
+    bias: Biases | None = None,
+    *,
+    dropout: AttentionDropout | None = None,
+    implementation: Implementation = "auto",
+    return_attention: bool = False,
+    return_log_sum_exp: bool = False,
+) -> Float[Array, "... T d_v"] | tuple[Array, ...]:
+    """Attend to `v` by the similarity of `q` and `k`: `softmax(bias(Q Kᵀ / √d)) V` (Vaswani et al. 2017, equation 1).
+
+    The implementations agree, in values, gradients and what dropout drops:
+
+    - `plain` computes all weights at once, and takes everything. Only it differentiates twice or forward.
+    - `blockwise` computes blocks of them, again in the backward pass: its memory grows as T + S, and blocks that the
+      mask empties are not computed. The gradient of a bias that is an array is held once for each batch element and
+      head computed at once: one on CPUs, up to 64 elsewhere, all of a device on a mesh that splits parameters.
+    - `fused` runs the kernels of cuDNN on GPUs and of JAX on TPUs, for some types, widths and masks.
+
+    `auto` takes `plain` where weights are asked for, else `fused` where it can, else `blockwise` from 320 × 320 logits
+    of each head and 3.25 million of all heads and batch elements on. The softmax is in float32 or wider for any type. A
+    query that may see nothing gets zeros and zero gradients.
+
+    Args:
+        q: queries `[..., T, d]`; the leading axes are none, `[B]`, `[B, H]`, or more before these.
+        k: keys `[..., S, d]`. With a head axis, they and the values may have fewer heads, Hkv, a divisor of H: head h
+            of the queries reads head `h // (H / Hkv)` (Ainslie et al. 2023).
+        v: values `[..., S, d_v]`.
+        mask: which keys a query may see: a value such as `Causal() & Padding(valid)`, or an array; see
+            `transformer_jax.attention.masks.arrays` for the ranks.
+        bias: what is added to the logits before the mask: a value such as `ALiBi(num_heads)`, or an array of the ranks
+            of masks.
+        dropout: of the weights.
+        implementation: auto, plain, blockwise or fused.
+        return_attention: also return the weights `[..., T, S]`, as they were used, dropout and all.
+        return_log_sum_exp: also return the log-sum-exp `[..., T]` of each query's logits, in float32 or wider; -∞
+            where it sees nothing.
+
+    Returns:
+        The values `[..., T, d_v]`; with `return_…`, a tuple of them and what else was asked for, in this order.
+
+    Raises:
+        InputError: shapes do not fit or hold a 0, an operand holds no numbers, a mask or a bias does not fit or gives
+            something else than truth values or logits; or the implementation cannot do what is asked.
+    """
+    request = _request(q, k, v, mask, bias, dropout, return_attention, return_log_sum_exp)
+    explanation = _choose(request, implementation)
+    record_attention(explanation)
+    chosen = explanation.implementation
+    q, k, v = (jnp.asarray(x) for x in promote_dtype(q, k, v, dtype=None))  # to one floating type
+    biases = None if bias is None else as_attention_bias(bias)
+    if chosen == "plain":
+        result = plain_attention(q, k, v, mask, biases, dropout, with_log_sum_exp=return_log_sum_exp)
+        outputs: tuple[Any, ...] = result.values, result.attention, result.log_sum_exp
+    else:
+        run = _run_blockwise if chosen == "blockwise" else fused_attention
+        values, log_sum_exp = run(q, k, v, request)
+        outputs = values, None, log_sum_exp
+    asked = (True, return_attention, return_log_sum_exp)
+    wanted = tuple(output for output, is_asked in zip(outputs, asked, strict=True) if is_asked)
+    return wanted if len(wanted) > 1 else outputs[0]
+
+
+def explain(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Masks | None = None,
+    bias: Biases | None = None,
+    *,
+    dropout: AttentionDropout | None = None,
+    implementation: Implementation = "auto",
+    return_attention: bool = False,
+    return_log_sum_exp: bool = False,
+    backend: str | None = None,
+) -> Explanation:
+    """Which implementation `dot_product_attention` runs for these arguments, and why the others do not.
+
+    Args:
+        q: array, or anything with a shape and a dtype, such as `jax.ShapeDtypeStruct`.
+        k: likewise.
+        v: likewise.
+        mask: as there.
+        bias: as there.
+        dropout: as there.
+        implementation: as there.
+        return_attention: as there.
+        return_log_sum_exp: as there.
+        backend: cpu, cuda or tpu; None for that of this process.
+
+    Raises:
+        InputError: as there.
+    """
+    request = _request(q, k, v, mask, bias, dropout, return_attention, return_log_sum_exp, backend)
+    return _choose(request, implementation)
+
+
+def _request(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Masks | None,
+    bias: Biases | None,
+    dropout: AttentionDropout | None,
+    wants_attention: bool,
+    wants_log_sum_exp: bool,
+    backend: str | None = None,
+) -> AttentionRequest:
+    if dropout is not None and not isinstance(dropout, AttentionDropout):
+        raise InputError(f"dropout is {dropout!r}; it must be an AttentionDropout(rate, key), or None")
+    check_operands(grouped=True, q=q, k=k, v=v)
+    dtype = jnp.result_type(*(x.dtype if hasattr(x, "dtype") else jnp.asarray(x).dtype for x in (q, k, v)))
+    request = AttentionRequest(
+        np.shape(q),
+        np.shape(k),
+        np.shape(v),
+        dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.promote_types(dtype, jnp.float32),  # as promote_dtype
+        None if mask is None else as_attention_mask(mask),
+        None if bias is None else as_attention_bias(bias),
+        None if dropout is None or dropout.rate == 0 else dropout,
+        wants_attention,
+        wants_log_sum_exp,
+        backend or jax.default_backend(),
+    )
+    if request.mask is not None:
+        request.mask.check(request.logits_shape)
+    if request.bias is not None:
+        request.bias.check(request.logits_shape)
+    return request
+
+
+def _choose(request: AttentionRequest, implementation: str) -> Explanation:
+    if implementation not in get_args(Implementation):
+        allowed = ", ".join(get_args(Implementation))
+        raise InputError(f"implementation is {implementation!r}; it must be one of {allowed}")
+    refusals = {"plain": None, "blockwise": _blockwise_refusal(request), "fused": fused_refusal(request)}
+    if implementation != "auto":
+        if reason := refusals[implementation]:
+            raise InputError(f"implementation is {implementation!r}, which cannot run: {reason}")
+        chosen, reason, otherwise = implementation, "it was asked for", "another was asked for"
+    else:
+        chosen, reason, otherwise = _suited(request, refusals)
+    others = {name: refusal or otherwise for name, refusal in refusals.items() if name != chosen}
+    num_queries, num_keys = request.logits_shape[-2:]
+    return Explanation(chosen, reason, others, (num_queries, num_keys))
+
+
+def _suited(request: AttentionRequest, refusals: Mapping[str, str | None]) -> tuple[str, str, str]:
+    """What `auto` takes, the reason for it, and that against others that could run too."""
+    num_logits = math.prod(request.logits_shape[-2:])
+    if request.wants_attention:
+        return "plain", "the weights are asked for", "it has no weights"
+    if refusals["fused"] is None and num_logits >= MIN_FUSED_LOGITS:
+        return "fused", "the kernel takes this mask, type and width", "fused is faster"
+    is_large = num_logits >= MIN_BLOCKWISE_LOGITS and math.prod(request.logits_shape) >= MIN_BLOCKWISE_TOTAL
+    if refusals["blockwise"] is None and is_large:
+        return "blockwise", "its memory grows as T + S", "so many at once are slower"
+    return "plain", "they are few", "plain is faster for few"
+
+
+def _blockwise_refusal(request: AttentionRequest) -> str | None:
+    if request.wants_attention:
+        return "it has no weights; attention_rows gives those of chosen queries"
+    if request.dtype not in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64):
+        return f"the type is {request.dtype}; it takes float16, bfloat16, float32 and float64"
+    return None
+
+
+def _run_blockwise(q: Array, k: Array, v: Array, request: AttentionRequest) -> tuple[Array, Array]:
+    q, k, v = request.with_heads(q, k, v)
+    values, log_sum_exp = blockwise_attention(
+        q, k, v, request.mask, request.bias, request.dropout, request.num_batch
+    )  # fmt: skip
+    leading = request.logits_shape[:-2]
+    return values.reshape(*leading, *values.shape[-2:]), log_sum_exp.reshape(*leading, log_sum_exp.shape[-1])

@@ -1,0 +1,202 @@
+"""Changes of attention logits as values: additive biases, soft caps, functions of your own.
+
+    bias = ALiBi(num_heads) + SoftCap(50.0)
+
+`+` puts one after the other: of two that add, it is the sum; here the capped sum of logits and ALiBi. Biases apply
+after the logits' division by √d and before the mask. They are pytrees, and gradients reach the arrays in them.
+
+Query i stands at position i + `offset`, and key j at position j, as in `transformer_jax.attention.masks.symbolic`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from transformer_jax.array_checks import as_array, broadcasts, check_offset, known_values
+from transformer_jax.attention.score_block import ScoreBlock, Start
+from transformer_jax.attention.values import offset_shown, shown, static, value
+from transformer_jax.errors import InputError
+
+Logits = Float[Array, "b h q k"]
+
+
+class AttentionBias:
+    """Base class of biases as values. A subclass is a `value` with `apply`.
+
+    Raises:
+        InputError: at use, where an array in it does not fit the logits.
+    """
+
+    __array_ufunc__ = None  # so that `array + bias` is left to the bias
+
+    def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
+        """The logits of a block with this bias; `self` is what `cut` gave for the block."""
+        raise NotImplementedError
+
+    def cut(self, block: ScoreBlock) -> "AttentionBias":
+        """The part of the bias that a block needs."""
+        return self
+
+    def add_cut(self, part: Any, block: ScoreBlock) -> "AttentionBias":
+        """The gradient `self` with that of a block's part added."""
+        total: AttentionBias = jax.tree.map(jnp.add, self, part)
+        return total
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raise an `InputError` unless the bias fits logits of this shape, `[..., T, S]`."""
+
+    def shifted(self, offset: Start) -> "AttentionBias":
+        """The same bias for queries that stand `offset` positions further on; what is an array stays as it is."""
+        return self
+
+    def __add__(self, other: "Biases") -> "AttentionBias":
+        return Chain(self, as_attention_bias(other))
+
+    def __radd__(self, other: "Biases") -> "AttentionBias":
+        return Chain(as_attention_bias(other), self)
+
+
+Biases = AttentionBias | Float[ArrayLike, "..."]
+
+
+def as_attention_bias(bias: Biases) -> AttentionBias:
+    """A bias value as it is, an array as `DenseBias`."""
+    return bias if isinstance(bias, AttentionBias) else DenseBias(bias)
+
+
+@value
+class DenseBias(AttentionBias):
+    """A bias that is given as an array `[T, S]`, `[B, T, S]` or `[B, H, T, S]`, with 1 for any of them.
+
+    Raises:
+        InputError: the array has another rank, or is of no floating-point type.
+    """
+
+    array: Float[ArrayLike, "..."]
+
+    def __post_init__(self) -> None:
+        array = as_array("bias", self.array)
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise InputError(f"bias has type {array.dtype}; it must be of a floating-point type; a mask is no bias")
+        if array.ndim not in (2, 3, 4):
+            raise InputError(f"bias has shape {array.shape}; it may be [T, S], [B, T, S] or [B, H, T, S]")
+        object.__setattr__(self, "array", jnp.asarray(array))
+
+    def _wide(self) -> Float[Array, "#B #H #T #S"]:
+        array = jnp.asarray(self.array)
+        return array[None, None] if array.ndim == 2 else array[:, None] if array.ndim == 3 else array
+
+    def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
+        return logits + jnp.asarray(self.array).astype(logits.dtype)
+
+    def cut(self, block: ScoreBlock) -> "DenseBias":
+        return DenseBias(block.part(self._wide()))
+
+    def add_cut(self, part: Any, block: ScoreBlock) -> "DenseBias":
+        total = block.add_part(self._wide(), part.array)
+        return DenseBias(total.reshape(np.shape(self.array)))
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        needed = {2: (1, 1), 3: (*shape[:1], 1)}.get(len(shape), shape[-4:-2]) + shape[-2:]
+        if not broadcasts(self._wide().shape, needed):
+            raise InputError(
+                f"bias of shape {np.shape(self.array)} does not broadcast against attention logits of shape {shape}"
+            )
+
+    def __repr__(self) -> str:
+        return f"DenseBias({shown(self.array)})"
+
+
+@value
+class SoftCap(AttentionBias):
+    """Keep logits within ± `cap`: `cap · tanh(logit / cap)` (Gemma 2, Gemma Team 2024, section 2).
+
+    Raises:
+        InputError: `cap` is not above 0.
+    """
+
+    cap: Float[ArrayLike, ""] | float
+
+    def __post_init__(self) -> None:
+        array = as_array("cap", self.cap)
+        is_number = array.ndim == 0 and array.dtype != bool and jnp.issubdtype(array.dtype, jnp.number)
+        known = known_values(array) if is_number else None
+        if not is_number or (known is not None and not 0 < known < np.inf):
+            raise InputError(f"cap is {self.cap!r}; it must be a finite number above 0")
+
+    def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
+        return jnp.asarray(self.cap * jnp.tanh(logits / self.cap))
+
+    def __repr__(self) -> str:
+        return f"SoftCap({shown(self.cap)})"
+
+
+@value
+class BiasFunction(AttentionBias):
+    """One's own change of the logits: a function of a logit and its indices, and of parameters.
+
+        decay = BiasFunction(lambda logit, batch, head, query, key, rate: logit - rate * abs(query - key), (rate,))
+
+    Raises:
+        InputError: `fn` cannot be called; at use, it gives another type or shape than the logits.
+    """
+
+    fn: Callable[..., Any] = static()  # of the logit, four integers, which broadcast, and the parameters
+    parameters: tuple[Any, ...] = ()  # trees of arrays; gradients reach these, and nothing else that `fn` reads
+    offset: Start = 0  # added to the index of the query
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise InputError(f"fn is {self.fn!r}; it must be a function of (logit, batch, head, query, key)")
+        check_offset("offset", self.offset)
+
+    def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
+        at = block.indices()
+        result = self.fn(logits, at.batch, at.head, at.query + self.offset, at.key, *self.parameters)
+        is_float = hasattr(result, "dtype") and jnp.issubdtype(result.dtype, jnp.floating)
+        if not is_float or result.shape != logits.shape:
+            given = f"{result.dtype}{list(result.shape)}" if hasattr(result, "dtype") else type(result).__name__
+            raise InputError(
+                f"the bias function {shown(self.fn)} gave {given}; it must give the changed logits, "
+                f"{logits.dtype}{list(logits.shape)}"
+            )
+        return jnp.asarray(result).astype(logits.dtype)
+
+    def shifted(self, offset: Start) -> AttentionBias:
+        return BiasFunction(self.fn, self.parameters, self.offset + offset)
+
+    def __repr__(self) -> str:
+        return f"BiasFunction({shown(self.fn)}{offset_shown(self.offset, ', ')})"
+
+
+@value
+class Chain(AttentionBias):
+    """One bias after another, `first + second`."""
+
+    first: AttentionBias
+    second: AttentionBias
+
+    def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
+        return self.second.apply(self.first.apply(logits, block), block)
+
+    def cut(self, block: ScoreBlock) -> "Chain":
+        return Chain(self.first.cut(block), self.second.cut(block))
+
+    def add_cut(self, part: Any, block: ScoreBlock) -> "Chain":
+        return Chain(self.first.add_cut(part.first, block), self.second.add_cut(part.second, block))
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        self.first.check(shape)
+        self.second.check(shape)
+
+    def shifted(self, offset: Start) -> AttentionBias:
+        return Chain(self.first.shifted(offset), self.second.shifted(offset))
+
+    def __repr__(self) -> str:
+        return f"{self.first} + {self.second}"

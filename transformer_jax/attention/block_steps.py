@@ -1,0 +1,201 @@
+"""The work of blockwise attention on one block: a step of the running softmax, and of its gradient."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Bool, Float, Shaped, UInt32
+
+from transformer_jax.attention.biases import AttentionBias
+from transformer_jax.attention.block_lists import Part
+from transformer_jax.attention.dropout import kept
+from transformer_jax.attention.leaves import join, join_gradients, split
+from transformer_jax.attention.masks.symbolic import AttentionMask
+from transformer_jax.attention.score_block import BlockGrid, Range, ScoreBlock
+
+Queries = Float[Array, "G q d"]  # of the G query heads that share a head of keys and values
+Keys = Float[Array, "k d"]
+Values = Float[Array, "k d_v"]
+Logits = Float[Array, "G q k"]
+
+
+class Running(NamedTuple):
+    """Softmax of the keys seen so far, of each query: `values / total`."""
+
+    values: Float[Array, "G q d_v"]
+    maximum: Float[Array, "G q"]  # of the logits, without `Row.scale`
+    total: Float[Array, "G q"]
+
+
+class Gradients(NamedTuple):
+    """Gradients summed over the blocks seen so far, but for the factor 1/√d of queries and keys."""
+
+    q: Queries  # of this block of queries
+    k: Float[Array, "d S"]  # of all keys; transposed, which makes the products fast
+    v: Float[Array, "d_v S"]
+    bias: Any  # as the bias, or None
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One batch element and one head of keys and values, with the G heads of queries that share it."""
+
+    grid: BlockGrid
+    mask: AttentionMask | None
+    bias: AttentionBias | None
+    first_head: Array  # of the G
+    group: int  # G
+    width: int  # d
+    dropout_rate: float
+    seeds: UInt32[Array, " 2"]  # of the dropout
+    first_weights: UInt32[Array, ""]  # index of this row's first row of weights, among those of all batch elements
+
+    def block(self, query_block: Array, part: Part) -> ScoreBlock:
+        """The indices of a part of a block of queries."""
+        size = self.grid.query_size
+        queries = Range(query_block * size + part.first, size - part.first)
+        return ScoreBlock(Range(self.grid.batch, 1), Range(self.first_head, self.group), queries, part.keys)
+
+    @property
+    def scale(self) -> float:
+        """Factor still to be applied to `logits`: 1/√d inside the exponential; 1 with a bias, which comes after it."""
+        return 1 / math.sqrt(self.width) if self.bias is None else 1.0
+
+    def logits(self, q: Queries, k: Keys) -> Logits:
+        """Logits of a block without the bias, to be multiplied by `scale`."""
+        logits = jnp.einsum("gqd,kd->gqk", q, k, preferred_element_type=jnp.promote_types(q.dtype, jnp.float32))
+        return logits if self.bias is None else logits * (1 / math.sqrt(self.width))
+
+    def seen(self, logits: Logits, block: ScoreBlock) -> Logits:
+        """The logits, -∞ where a query may not see a key."""
+        allowed: Array | None = None if self.mask is None else self.mask.allows(block)
+        if self.grid.num_keys % self.grid.key_size:  # the last block ends beyond the keys
+            is_key = block.indices().key < self.grid.num_keys
+            allowed = is_key if allowed is None else allowed & is_key
+        return logits if allowed is None else jnp.where(allowed[0], logits, -jnp.inf)
+
+    def kept(self, block: ScoreBlock) -> Bool[Array, "G q k"]:
+        """The weights of a block that dropout keeps."""
+        at = block.indices()
+        head = jnp.arange(self.group, dtype=jnp.uint32)[:, None, None]
+        rows = self.first_weights + head * np.uint32(self.grid.num_queries) + at.query[0].astype(jnp.uint32)
+        return kept(self.dropout_rate, self.seeds, rows, at.key[0].astype(jnp.uint32))
+
+
+def forward_step(row: Row, query_block: Array, part: Part, so_far: Running, q: Queries, k: Keys, v: Values) -> Running:
+    """Add a part of the keys of this row to the running softmax of a block of queries."""
+    of_part = Running(*(x[:, part.first :] for x in so_far))
+    block, k, v = row.block(query_block, part), _in_range(k, part.keys), _in_range(v, part.keys)
+    new = _with_keys(row, block, part.is_mixed, of_part, q[:, part.first :], k, v)
+    return Running(*map(_with_last, so_far, new))
+
+
+def _with_keys(row: Row, block: ScoreBlock, is_mixed: bool, so_far: Running, q: Queries, k: Keys, v: Values) -> Running:
+    logits = row.logits(q, k)
+    if row.bias is not None:
+        logits = row.bias.cut(block).apply(logits[None], block)[0]
+    if is_mixed:
+        logits = row.seen(logits, block)
+    maximum = jnp.maximum(so_far.maximum, logits.max(-1))
+    weights = jnp.exp((logits - maximum[..., None]) * row.scale)
+    rescale = jnp.exp((so_far.maximum - maximum) * row.scale)
+    total = so_far.total * rescale + weights.sum(-1)
+    if row.dropout_rate:
+        weights = jnp.where(row.kept(block), weights, 0)
+    values = jnp.einsum("gqk,kd->gqd", weights.astype(v.dtype), v, preferred_element_type=logits.dtype)
+    return Running(so_far.values * rescale[..., None] + values, maximum, total)
+
+
+class QueryBlock(NamedTuple):
+    """Inputs of the backward pass for one block of queries."""
+
+    q: Queries
+    q_transposed: Float[Array, "d G q"]
+    of_values: Float[Array, "G q d_v"]  # cotangent
+    of_values_transposed: Float[Array, "d_v G q"]
+    log_sum_exp: Float[Array, "G q"]  # +∞ for a query that sees nothing
+    delta: Float[Array, "G q"]  # sum of the products of values and their cotangents
+
+    def since(self, first: int) -> "QueryBlock":
+        """The same for the queries from `first` on."""
+        return QueryBlock(
+            self.q[:, first:],
+            self.q_transposed[:, :, first:],
+            self.of_values[:, first:],
+            self.of_values_transposed[:, :, first:],
+            self.log_sum_exp[:, first:],
+            self.delta[:, first:],
+        )
+
+
+def backward_step(
+    row: Row, query_block: Array, part: Part, so_far: Gradients, of: QueryBlock, k: Keys, v: Values
+) -> Gradients:
+    """Add the gradients of a part of the keys of this row, as a block of queries sees them."""
+    of, block = of.since(part.first), row.block(query_block, part)
+    k, v = _in_range(k, part.keys), _in_range(v, part.keys)
+    logits, of_logits = _with_gradient(row, block, of.q, k)
+    if part.is_mixed:
+        logits = row.seen(logits, block)
+    wide = logits.dtype
+    weights = jnp.exp(logits * row.scale - of.log_sum_exp[..., None])
+    of_weights = jnp.einsum("gqd,kd->gqk", of.of_values, v, preferred_element_type=wide)
+    dropped = weights
+    if row.dropout_rate:
+        factor = jnp.where(row.kept(block), 1 / (1 - row.dropout_rate), 0).astype(wide)
+        dropped, of_weights = weights * factor, of_weights * factor
+    cotangent, of_bias = of_logits(weights * (of_weights - of.delta[..., None]))
+    cotangent = cotangent.astype(of.q.dtype)
+    of_q = jnp.einsum("gqk,kd->gqd", cotangent, k, preferred_element_type=wide)
+    # Of queries and values as columns, the products run twice as fast.
+    of_k = _product(of.q_transposed, cotangent, wide)
+    of_v = _product(of.of_values_transposed, dropped.astype(v.dtype), wide)
+    bias = so_far.bias if so_far.bias is None else so_far.bias.add_cut(of_bias, block)
+    q = _with_last(so_far.q, so_far.q[:, part.first :] + of_q)
+    return Gradients(q, _added(so_far.k, of_k, part.keys), _added(so_far.v, of_v, part.keys), bias)
+
+
+def _product(transposed: Float[Array, "w G q"], of_logits: Logits, wide: Any) -> Float[Array, "w k"]:
+    columns, rows = transposed.reshape(len(transposed), -1), of_logits.reshape(-1, of_logits.shape[-1])
+    product: Array = jnp.einsum("wr,rk->wk", columns, rows, preferred_element_type=wide)
+    return product
+
+
+def _with_last(old: Float[Array, "G q ..."], new: Float[Array, "G part ..."]) -> Float[Array, "G q ..."]:
+    """An array whose last queries are replaced."""
+    first = old.shape[1] - new.shape[1]
+    return old.at[:, first:].set(new) if first else new
+
+
+def _in_range(x: Shaped[Array, "S w"], keys: Range) -> Shaped[Array, "k w"]:
+    part: Array = lax.dynamic_slice_in_dim(x, *keys, allow_negative_indices=False)
+    return part
+
+
+def _added(total: Float[Array, "w S"], part: Float[Array, "w k"], keys: Range) -> Float[Array, "w S"]:
+    old = lax.dynamic_slice_in_dim(total, *keys, axis=1, allow_negative_indices=False)
+    return lax.dynamic_update_slice_in_dim(total, old + part, keys.start, axis=1, allow_negative_indices=False)
+
+
+def _with_gradient(row: Row, block: ScoreBlock, q: Queries, k: Keys) -> tuple[Logits, Any]:
+    """Logits with the bias, and the function from their cotangent to that of those without, and of the bias."""
+    plain = row.logits(q, k)
+    if row.bias is None:
+        return plain, lambda cotangent: (cotangent, None)
+    skeleton, parameters, others = split(row.bias.cut(block))
+
+    def biased(logits: Logits, parameters: list[Array]) -> Logits:
+        result: Logits = join(skeleton, parameters, others).apply(logits[None], block)[0]
+        return result
+
+    logits, pullback = jax.vjp(biased, plain, parameters)
+
+    def of_logits(cotangent: Logits) -> tuple[Logits, Any]:
+        of_plain, of_parameters = pullback(cotangent)
+        return of_plain, join_gradients(skeleton, of_parameters)
+
+    return logits, of_logits

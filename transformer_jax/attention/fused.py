@@ -1,0 +1,152 @@
+"""Fused attention: the kernels of cuDNN on NVIDIA GPUs, and of JAX on TPUs, where type, widths and mask allow."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from transformer_jax.attention.masks.positions import Causal, Window
+from transformer_jax.attention.masks.symbolic import AttentionMask, Both, Dense
+from transformer_jax.attention.plain import fitted
+from transformer_jax.attention.request import AttentionRequest
+from transformer_jax.mesh_axis import is_divided_by_compiler
+
+GPU_BACKENDS = "gpu", "cuda"
+TPU_BLOCK = 128  # which T and S are multiples of
+MAX_GPU_WIDTH, MAX_HOPPER_WIDTH = 128, 256  # d, before and from compute capability 9.0 on
+
+
+class Reach(NamedTuple):
+    """How far a query sees to each side; None for no limit."""
+
+    left: int | None
+    right: int | None
+
+
+def fused_refusal(request: AttentionRequest) -> str | None:
+    """Why no kernel can compute what is asked for, or None."""
+    if request.wants_attention:
+        return "it has no weights"
+    if request.wants_log_sum_exp:
+        return "its log-sum-exp is of half precision or hidden"
+    if request.bias is not None:
+        return f"it takes no bias, {request.bias}"
+    if request.dropout is not None:
+        return "it drops other weights than the other implementations"
+    if request.backend in GPU_BACKENDS:
+        return _gpu_refusal(request)
+    if request.backend == "tpu" and is_divided_by_compiler():
+        return "the compiler can't divide the kernel over devices"
+    if request.backend == "tpu":
+        return _tpu_refusal(request)
+    return f"there is no kernel for the backend {request.backend}"
+
+
+def fused_attention(
+    q: Float[Array, "... T d"], k: Float[Array, "... S d"], v: Float[Array, "... S d"], request: AttentionRequest
+) -> tuple[Float[Array, "... T d"], None]:
+    """Values of attention that `fused_refusal` has nothing against; there is no log-sum-exp."""
+    q, k, v = request.with_heads(q, k, v)
+    values = _on_gpu(q, k, v, request) if request.backend in GPU_BACKENDS else _on_tpu(q, k, v, request)
+    return values.reshape(*request.logits_shape[:-2], *values.shape[-2:]), None
+
+
+def _gpu_refusal(request: AttentionRequest) -> str | None:
+    (num_queries, width), num_keys = request.q_shape[-2:], request.k_shape[-2]
+    if request.dtype not in (jnp.float16, jnp.bfloat16):
+        return f"cuDNN takes float16 and bfloat16; the type is {request.dtype}"
+    if request.v_shape[-1] != width:
+        return f"cuDNN takes values as wide as keys; the widths are {request.v_shape[-1]} and {width}"
+    if width % 8 or width > _max_gpu_width():
+        return f"cuDNN takes a head width that is a multiple of 8, at most {_max_gpu_width()}; it is {width}"
+    if isinstance(request.mask, Dense):
+        if request.mask.array.shape[-2:] != (num_queries, num_keys):  # type: ignore[union-attr]  # it is an array
+            return f"cuDNN takes arrays [..., T, S] as masks; that of {request.mask} would have to be enlarged"
+        if num_queries % 2 or num_keys % 2:
+            return f"cuDNN takes even T and S with an array as mask; they are {num_queries} and {num_keys}"
+        return None
+    reach = _reach(request.mask)
+    if reach is None or (reach.right != 0 and reach != Reach(None, None)):
+        return f"cuDNN takes the masks Causal(), Causal() & Window(left, 0), and arrays; the mask is {request.mask}"
+    return _causal_refusal("cuDNN", request)
+
+
+def _tpu_refusal(request: AttentionRequest) -> str | None:
+    (num_queries, width), num_keys = request.q_shape[-2:], request.k_shape[-2]
+    if request.dtype not in (jnp.bfloat16, jnp.float32):
+        return f"the TPU kernel takes bfloat16 and float32; the type is {request.dtype}"
+    if request.v_shape[-1] != width:
+        return f"the TPU kernel takes values as wide as keys; the widths are {request.v_shape[-1]} and {width}"
+    if width > TPU_BLOCK and width % TPU_BLOCK:
+        return f"the TPU kernel takes a head width of at most {TPU_BLOCK}, or a multiple of it; it is {width}"
+    if num_queries % TPU_BLOCK or num_keys % TPU_BLOCK:
+        return f"the TPU kernel takes T and S that are multiples of {TPU_BLOCK}; they are {num_queries} and {num_keys}"
+    if request.num_groups != request.num_heads:
+        return f"the TPU kernel takes as many heads of k and v as of q; they have {request.num_groups}"
+    if _reach(request.mask) not in (Reach(None, None), Reach(None, 0)):
+        return f"the TPU kernel takes the mask Causal(); the mask is {request.mask}"
+    return _causal_refusal("the TPU kernel", request)
+
+
+def _causal_refusal(kernel: str, request: AttentionRequest) -> str | None:
+    num_queries, num_keys = request.logits_shape[-2:]
+    if request.mask is not None and num_queries != num_keys:
+        return f"{kernel} takes a causal mask where T = S; they are {num_queries} and {num_keys}"
+    return None
+
+
+def _reach(mask: AttentionMask | None) -> Reach | None:
+    """How far a mask of positions lets every query see; None where it is another mask."""
+    if mask is None:
+        return Reach(None, None)
+    if isinstance(mask, Both):
+        reaches = _reach(mask.first), _reach(mask.second)
+        if None in reaches:
+            return None
+        sides = zip(*(reach for reach in reaches if reach), strict=True)
+        return Reach(*(min((side for side in both if side is not None), default=None) for both in sides))
+    if not isinstance(mask, Causal | Window) or not isinstance(mask.offset, int) or mask.offset != 0:
+        return None
+    return Reach(None, 0) if isinstance(mask, Causal) else Reach(mask.left, mask.right)
+
+
+def _max_gpu_width() -> int:
+    if jax.default_backend() != "gpu":
+        return MAX_GPU_WIDTH
+    capability = float(getattr(jax.local_devices()[0], "compute_capability", 0))
+    return MAX_HOPPER_WIDTH if capability >= 9 else MAX_GPU_WIDTH
+
+
+def _on_gpu(
+    q: Float[Array, "N H T d"], k: Float[Array, "N Hkv S d"], v: Float[Array, "N Hkv S d"], request: AttentionRequest
+) -> Float[Array, "N H T d"]:
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [N T H d], as the kernel wants them
+    if not isinstance(request.mask, Dense):
+        reach = _reach(request.mask) or Reach(None, None)
+        values = jax.nn.dot_product_attention(
+            q,
+            k,
+            v,
+            is_causal=reach.right == 0,
+            local_window_size=None if reach.left is None else (reach.left, 0),
+            implementation="cudnn",
+        )
+        return values.swapaxes(1, 2)
+    seen = fitted(request.mask, (request.num_batch, request.num_heads, *request.logits_shape[-2:]))
+    if len(q) != request.num_batch:  # more leading axes
+        seen = jnp.tile(seen, (len(q) // len(seen) if len(seen) > 1 else 1, 1, 1, 1))
+    values = jax.nn.dot_product_attention(q, k, v, mask=seen, implementation="cudnn").swapaxes(1, 2)
+    return jnp.where(seen.any(-1)[..., None], values, 0)  # the kernel averages where nothing is seen
+
+
+def _on_tpu(
+    q: Float[Array, "N H T d"], k: Float[Array, "N H S d"], v: Float[Array, "N H S d"], request: AttentionRequest
+) -> Float[Array, "N H T d"]:
+    from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention  # takes half a second
+
+    reach = _reach(request.mask) or Reach(None, None)
+    values: Array = flash_attention(q, k, v, causal=reach.right == 0, sm_scale=1 / math.sqrt(q.shape[-1]))
+    return values

@@ -1,0 +1,157 @@
+"""Attention masks: construction, combination, and the ranks that they may have.
+
+A mask is boolean, True = may attend. Integers 0/1 are accepted and mean the same. It has rank 2 `[T, S]`, rank 3
+`[B, T, S]` (one per batch element, shared by the heads) or rank 4 `[B, H, T, S]`, where an axis of size 1 stands for
+every index of that axis. No function here broadcasts a mask to the size of the logits.
+"""
+
+import functools
+import math
+import operator
+from typing import Any, cast, overload
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Shaped
+
+from transformer_jax.array_checks import as_array, known_values
+from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
+
+MAX_LENGTH = math.isqrt(MAX_SIZE)  # of a causal mask, which has its square of elements
+Mask = Shaped[ArrayLike, "..."]  # boolean or integer, of the ranks above
+
+_USE_PADDING_MASK = (
+    "a per-token validity vector [B, S] is not a mask of rank 2: call padding_mask(valid), which gives [B, 1, 1, S]"
+)
+
+
+class SymbolicMask:
+    """Base class of the masks of `transformer_jax.attention.masks.symbolic`, which are no arrays."""
+
+    def __and__(self, other: Any) -> Any:
+        raise NotImplementedError
+
+    def __rand__(self, other: Any) -> Any:
+        raise NotImplementedError
+
+
+def expand_mask(mask: Mask) -> Bool[Array, "#B #H #T #S"]:
+    """Bring a mask of rank 2, 3 or 4 to boolean rank 4, adding axes of size 1 for the batch and the heads.
+
+    `[T, S]` becomes `[1, 1, T, S]`, `[B, T, S]` becomes `[B, 1, T, S]`, rank 4 stays.
+
+    Raises:
+        InputError: the mask has another rank, is neither boolean nor integer, or holds integers other than 0 and 1.
+            The values of a traced mask are unknown; there, integers other than 0 mean True.
+    """
+    mask = _as_boolean(mask)
+    if mask.ndim not in (2, 3, 4):
+        raise InputError(
+            f"mask has shape {mask.shape}; it may be [T, S], [B, T, S] or [B, H, T, S], with 1 for any of them; "
+            f"{_USE_PADDING_MASK}"
+        )
+    if mask.ndim == 2:
+        return mask[None, None]  # [1 1 T S]
+    if mask.ndim == 3:
+        return mask[:, None]  # [B 1 T S]
+    return mask
+
+
+def padding_mask(valid: Shaped[ArrayLike, "..."]) -> Bool[Array, "B 1 1 S"]:
+    """Mask the padded keys of each batch element, for every head and every query.
+
+    Args:
+        valid: `[B, S]`, True (or 1) where there is a real token.
+
+    Raises:
+        InputError: `valid` has another rank, or is neither boolean nor integer.
+    """
+    valid = _as_boolean(valid, "valid")
+    if valid.ndim != 2:
+        raise InputError(f"valid has shape {valid.shape}; it may be [B, S], one truth value for each token")
+    return valid[:, None, None, :]
+
+
+def causal_mask(length: int) -> Bool[Array, "T T"]:
+    """Let position t attend to the positions up to and including t (Vaswani et al. 2017, section 3.2.3).
+
+    Raises:
+        InputError: `length` is below 1, or above `MAX_LENGTH`.
+    """
+    check_sizes(length=length)
+    if length > MAX_LENGTH:
+        raise InputError(f"length is {length}; it may be at most {MAX_LENGTH}")
+    return jnp.tri(length, dtype=bool)
+
+
+@overload
+def combine_masks(*masks: Mask | None) -> Array | None: ...
+@overload
+def combine_masks(*masks: SymbolicMask | Mask | None) -> SymbolicMask | Array | None: ...
+
+
+def combine_masks(*masks: SymbolicMask | Mask | None) -> SymbolicMask | Bool[Array, "#B #H #T #S"] | None:
+    """Mask that is True where all masks are. None stands for a mask that is True everywhere; of Nones alone, None.
+
+    Of arrays it is an array; with a value such as `Causal()` among them, a value.
+
+    Raises:
+        InputError: a mask that `expand_mask` rejects, or two whose sizes do not broadcast; it names both shapes.
+    """
+    if any(isinstance(mask, SymbolicMask) for mask in masks):
+        present: list[Any] = [mask for mask in masks if mask is not None]
+        symbolic: SymbolicMask = functools.reduce(operator.and_, present)
+        return symbolic
+    combined: Array | None = None
+    for mask in masks:
+        if mask is None:
+            continue
+        expanded = expand_mask(cast(Mask, mask))
+        if combined is None:
+            combined = expanded
+            continue
+        try:
+            combined = combined & expanded
+        except (TypeError, ValueError):
+            raise InputError(f"masks of shapes {combined.shape} and {expanded.shape} do not broadcast") from None
+    return combined
+
+
+def fit_mask(mask: Mask, logits_shape: tuple[int, ...], name: str | None = None) -> Bool[Array, "..."]:
+    """Bring a mask to a shape that broadcasts against attention logits of shape `[..., T, S]`.
+
+    Logits of rank 2 and 3 have no head axis, and those of rank 2 no batch axis either: there the mask may not vary
+    along the missing axes.
+
+    Args:
+        mask: an array of the ranks above.
+        logits_shape: as above.
+        name: of the mask in the error; None for its shape.
+
+    Raises:
+        InputError: a mask that `expand_mask` rejects, or whose sizes do not fit; it names both shapes.
+    """
+    expanded = expand_mask(mask)
+    missing = {2: (0, 1), 3: (1,)}.get(len(logits_shape), ())  # the axes of [B H T S] that such logits lack
+    fits = all(expanded.shape[axis] == 1 for axis in missing)
+    if fits:
+        expanded = jnp.squeeze(expanded, missing)
+        sizes = zip(reversed(expanded.shape), reversed(logits_shape), strict=False)
+        fits = all(size in (1, needed) for size, needed in sizes)
+    if not fits:
+        hint = f"; {_USE_PADDING_MASK}" if name is None else ""
+        what = name or f"mask of shape {jnp.shape(mask)}"
+        raise InputError(f"{what} does not broadcast against attention logits of shape {logits_shape}{hint}")
+    return expanded
+
+
+def _as_boolean(mask: ArrayLike, name: str = "mask") -> Array:
+    array = as_array(name, mask)
+    if not (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):
+        raise InputError(f"{name} has type {array.dtype}; it may be boolean (True = may attend) or integer 0/1")
+    values = known_values(array)
+    if array.dtype != bool and values is not None and not np.isin(values, (0, 1)).all():
+        raise InputError(f"{name} holds {values[~np.isin(values, (0, 1))][0]}; an integer mask may hold only 0 and 1")
+    return jnp.asarray(array).astype(bool)

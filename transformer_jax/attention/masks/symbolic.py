@@ -1,0 +1,239 @@
+"""Masks as values: which query may see which key, without an array `[T, S]`.
+
+    mask = Causal() & Window(256, 0) & Padding(valid)
+
+They combine with `&`, `|` and `~`, also with arrays of the ranks of `transformer_jax.attention.masks.arrays`; they are
+pytrees, so that a compiled function can take them; they print themselves, and `mask.show(T, S)` draws one.
+
+Query i stands at position i + `offset`, and key j at position j. The offset is 0 unless given: in cached decoding it is
+the number of positions before the first query, and it may be traced.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool
+
+from transformer_jax.array_checks import broadcasts, check_offset
+from transformer_jax.attention.masks.arrays import Mask, SymbolicMask, expand_mask, fit_mask
+from transformer_jax.attention.masks.drawing import Drawing, draw
+from transformer_jax.attention.score_block import BlockGrid, Bounds, Range, ScoreBlock, Start, opposite
+from transformer_jax.attention.values import offset_shown, shown, static, value
+from transformer_jax.errors import InputError, check_sizes
+
+
+class AttentionMask(SymbolicMask):
+    """Base class of masks as values. A subclass is a `value` with `allows`, and `bounds` where blocks can be skipped.
+
+    Raises:
+        InputError: at use, where an array in it does not fit the logits.
+    """
+
+    __array_ufunc__ = None  # so that `array & mask` is left to the mask
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        """Whether each query of a block may see each key."""
+        raise NotImplementedError
+
+    def bounds(self, grid: BlockGrid) -> Bounds:
+        """For each block of a grid: whether something may be allowed, and whether everything surely is.
+
+        Blocks of which nothing is allowed are not computed, and those of which everything is, without a mask.
+        """
+        return True, False
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raise an `InputError` unless the arrays of the mask fit logits of this shape."""
+
+    def shifted(self, offset: Start) -> "AttentionMask":
+        """The same mask for queries that stand `offset` positions further on; what is an array stays as it is."""
+        return self
+
+    def show(self, num_queries: int, num_keys: int, *, batch: int = 0, head: int = 0) -> Drawing:
+        """Draw the mask: a line for each query, ■ where a key may be seen and · where not.
+
+        A long mask is drawn in blocks, with ▒ where some of a block may be seen.
+
+        Raises:
+            InputError: a size is below 1, or an array in the mask has no such batch element, head, query or key.
+        """
+        check_sizes(num_queries=num_queries, num_keys=num_keys)
+        check_sizes(0, batch=batch, head=head)
+
+        def part(query: Range, key: Range) -> Bool[np.ndarray, "q k"]:
+            block = ScoreBlock(Range(batch, 1), Range(head, 1), query, key)
+            part: Bool[np.ndarray, "q k"] = np.broadcast_to(np.asarray(self.allows(block)), block.shape)[0, 0]
+            return part
+
+        return draw(part, num_queries, num_keys)
+
+    def __and__(self, other: "Masks") -> "AttentionMask":
+        return Both(self, as_attention_mask(other))
+
+    def __rand__(self, other: "Masks") -> "AttentionMask":
+        return Both(as_attention_mask(other), self)
+
+    def __or__(self, other: "Masks") -> "AttentionMask":
+        return Either(self, as_attention_mask(other))
+
+    def __ror__(self, other: "Masks") -> "AttentionMask":
+        return Either(as_attention_mask(other), self)
+
+    def __invert__(self) -> "AttentionMask":
+        return Opposite(self)
+
+
+Masks = AttentionMask | Mask
+
+
+def as_attention_mask(mask: Masks) -> AttentionMask:
+    """A mask value as it is, an array as `Dense`.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if isinstance(mask, AttentionMask):
+        return mask
+    if isinstance(mask, type) or not (hasattr(mask, "dtype") or isinstance(mask, bool | int | float | list | tuple)):
+        hint = f": {mask.__name__}()" if isinstance(mask, type) else "; a bias is given as bias="
+        raise InputError(f"mask is {shown(mask)}; it must be a mask such as Causal(), or an array{hint}")
+    return Dense(mask)
+
+
+@value
+class Dense(AttentionMask):
+    """A mask that is given as an array, of the ranks of `transformer_jax.attention.masks.arrays`.
+
+    Raises:
+        InputError: the array is no mask.
+    """
+
+    array: Mask
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "array", expand_mask(self.array).reshape(np.shape(self.array)))
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        return block.part(expand_mask(self.array))
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        fit_mask(self.array, shape)
+
+    def __repr__(self) -> str:
+        return f"Dense({shown(self.array)})"
+
+
+@value
+class MaskFunction(AttentionMask):
+    """A mask of one's own: a function of the indices of batch element, head, query and key.
+
+        every_third = MaskFunction(lambda batch, head, query, key: (query - key) % 3 == 0)
+
+    Raises:
+        InputError: `fn` cannot be called; at use, it gives something else than truth values of the indices' shape.
+    """
+
+    fn: Callable[..., Any] = static()  # of four arrays of integers, which broadcast; and of `arrays`
+    arrays: tuple[Any, ...] = ()  # more arguments of `fn`; what it reads besides must not be traced
+    offset: Start = 0  # added to the index of the query
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise InputError(f"fn is {self.fn!r}; it must be a function of (batch, head, query, key)")
+        check_offset("offset", self.offset)
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        at = block.indices()
+        result = self.fn(at.batch, at.head, at.query + self.offset, at.key, *self.arrays)
+        name = shown(self.fn)
+        if not isinstance(result, Array | np.ndarray | bool | np.bool_) or jnp.asarray(result).dtype != bool:
+            kind = getattr(result, "dtype", type(result).__name__)
+            raise InputError(f"the mask function {name} gave {kind}; it must give booleans, True = may attend")
+        if not broadcasts(np.shape(result), block.shape):
+            raise InputError(
+                f"the mask function {name} gave shape {np.shape(result)} for indices that broadcast to {block.shape}; "
+                "it must give one truth value for each logit, or sizes of 1"
+            )
+        return jnp.asarray(result).reshape((1,) * (4 - np.ndim(result)) + np.shape(result))
+
+    def shifted(self, offset: Start) -> AttentionMask:
+        return MaskFunction(self.fn, self.arrays, self.offset + offset)
+
+    def __repr__(self) -> str:
+        return f"MaskFunction({shown(self.fn)}{offset_shown(self.offset, ', ')})"
+
+
+@value
+class Both(AttentionMask):
+    """Keys that both masks allow, `first & second`."""
+
+    first: AttentionMask
+    second: AttentionMask
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        return self.first.allows(block) & self.second.allows(block)
+
+    def bounds(self, grid: BlockGrid) -> Bounds:
+        (some, every), (others_some, others_every) = self.first.bounds(grid), self.second.bounds(grid)
+        return some & others_some, every & others_every
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        self.first.check(shape)
+        self.second.check(shape)
+
+    def shifted(self, offset: Start) -> AttentionMask:
+        return Both(self.first.shifted(offset), self.second.shifted(offset))
+
+    def __repr__(self) -> str:
+        return " & ".join(f"({mask})" if isinstance(mask, Either) else f"{mask}" for mask in (self.first, self.second))
+
+
+@value
+class Either(AttentionMask):
+    """Keys that at least one of two masks allows, `first | second`."""
+
+    first: AttentionMask
+    second: AttentionMask
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        return self.first.allows(block) | self.second.allows(block)
+
+    def bounds(self, grid: BlockGrid) -> Bounds:
+        (some, every), (others_some, others_every) = self.first.bounds(grid), self.second.bounds(grid)
+        return some | others_some, every | others_every
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        self.first.check(shape)
+        self.second.check(shape)
+
+    def shifted(self, offset: Start) -> AttentionMask:
+        return Either(self.first.shifted(offset), self.second.shifted(offset))
+
+    def __repr__(self) -> str:
+        return f"{self.first} | {self.second}"
+
+
+@value
+class Opposite(AttentionMask):
+    """Keys that a mask does not allow, `~mask`."""
+
+    mask: AttentionMask
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        return ~self.mask.allows(block)
+
+    def bounds(self, grid: BlockGrid) -> Bounds:
+        some, every = self.mask.bounds(grid)
+        return opposite(every), opposite(some)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        self.mask.check(shape)
+
+    def shifted(self, offset: Start) -> AttentionMask:
+        return Opposite(self.mask.shifted(offset))
+
+    def __repr__(self) -> str:
+        return f"~({self.mask})" if isinstance(self.mask, Both | Either) else f"~{self.mask}"

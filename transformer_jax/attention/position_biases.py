@@ -1,0 +1,137 @@
+"""Biases that follow from the distance of query and key: ALiBi, and T5's learned relative bias."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int, Shaped
+
+from transformer_jax.array_checks import as_array, check_offset
+from transformer_jax.attention.biases import AttentionBias, Logits
+from transformer_jax.attention.score_block import ScoreBlock, Start
+from transformer_jax.attention.values import offset_shown, shown, static, value
+from transformer_jax.errors import InputError, check_sizes
+
+
+@value
+class ALiBi(AttentionBias):
+    """`- slope_h · |i - j|`: what is further away counts less, by another slope in each head (Press et al. 2022)."""
+
+    num_heads: int = static()  # H
+    offset: Start = 0  # position of query 0
+
+    def __post_init__(self) -> None:
+        check_sizes(num_heads=self.num_heads)
+        check_offset("offset", self.offset)
+
+    def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
+        at = block.indices()
+        slopes = block.of_heads(alibi_slopes(self.num_heads).astype(logits.dtype))[:, None, None]
+        return logits - slopes * jnp.abs(at.query + self.offset - at.key).astype(logits.dtype)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        _check_heads("num_heads", self.num_heads, shape)
+
+    def shifted(self, offset: Start) -> AttentionBias:
+        return ALiBi(self.num_heads, self.offset + offset)
+
+    def __repr__(self) -> str:
+        return f"ALiBi({self.num_heads}{offset_shown(self.offset, ', ')})"
+
+
+def alibi_slopes(num_heads: int) -> Float[np.ndarray, " H"]:
+    """The slope of each head: `2^(-8 h / H)`, h = 1 … H, for H a power of two.
+
+    For other H: those of the next smaller power of two, then every second one of the next larger power (Press et al.
+    2022, section 3 and their code).
+    """
+    power = 2 ** int(math.log2(num_heads))
+    slopes: Float[np.ndarray, " H"] = 2.0 ** (-8 / power * np.arange(1, power + 1))
+    if power == num_heads:
+        return slopes
+    return np.concatenate([slopes, alibi_slopes(2 * power)[::2][: num_heads - power]])
+
+
+@value
+class RelativeBias(AttentionBias):
+    """A learned number for each head and bucket of distances, T5's relative positions (Raffel et al. 2020).
+
+    Raises:
+        InputError: the table is not `[num_buckets, H]` of a floating-point type, with at least 4 buckets, an even
+            number where both directions have their own; or `max_distance` is no more than the exact buckets' distances.
+    """
+
+    table: Float[ArrayLike, "num_buckets H"]
+    bidirectional: bool = static(True)  # half of the buckets for keys after the query; else these count as distance 0
+    max_distance: int = static(128)  # from which on all distances share a bucket
+    offset: Start = 0  # position of query 0
+
+    def __post_init__(self) -> None:
+        shape = np.shape(self.table)
+        parts = 2 if self.bidirectional else 1
+        if len(shape) != 2 or shape[0] < 4 or shape[0] % parts or shape[1] < 1:
+            even = ", an even number" if self.bidirectional else ""
+            raise InputError(f"table has shape {shape}; it must be [num_buckets, H], at least 4 buckets{even}")
+        if not jnp.issubdtype(as_array("table", self.table).dtype, jnp.floating):
+            raise InputError(f"table has type {np.asarray(self.table).dtype}; it must be of a floating-point type")
+        check_sizes(shape[0] // parts // 2 + 1, max_distance=self.max_distance)
+        check_offset("offset", self.offset)
+
+    def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
+        (first_query, num_queries), (first_key, num_keys) = block.query, block.key
+        # Each diagonal of the block is one distance; those below the main diagonal come last, see `_along_diagonals`.
+        ahead = jnp.concatenate([jnp.arange(num_keys), jnp.arange(-num_queries, 0)])
+        ahead += first_key - first_query - self.offset
+        buckets = relative_buckets(ahead, np.shape(self.table)[0], self.max_distance, self.bidirectional)
+        of_heads = block.of_heads(jnp.asarray(self.table).T)  # [h num_buckets]
+        bias = _along_diagonals(jnp.take(of_heads, buckets, axis=1), num_queries, num_keys)
+        return logits + bias.astype(logits.dtype)[None]
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        _check_heads("the number of columns of the table", np.shape(self.table)[1], shape)
+
+    def shifted(self, offset: Start) -> AttentionBias:
+        return RelativeBias(self.table, self.bidirectional, self.max_distance, self.offset + offset)
+
+    def __repr__(self) -> str:
+        direction = "" if self.bidirectional else ", bidirectional=False"
+        return f"RelativeBias({shown(self.table)}{direction}{offset_shown(self.offset, ', ')})"
+
+
+def relative_buckets(
+    ahead: Int[ArrayLike, "..."], num_buckets: int, max_distance: int = 128, bidirectional: bool = True
+) -> Int[Array, "..."]:
+    """The bucket of each distance, key's position minus query's (Raffel et al. 2020, section 2.1, and their code).
+
+    Half of the buckets are single distances; the others grow logarithmically up to `max_distance`.
+    """
+    ahead = jnp.asarray(ahead)
+    size = num_buckets // 2 if bidirectional else num_buckets
+    exact = size // 2
+    distances = np.arange(max_distance + 1)
+    far = np.log(np.maximum(distances, 1) / exact) / math.log(max_distance / exact) * (size - exact)
+    # A distance on the edge of a bucket belongs to it, also where the logarithm is rounded down.
+    table = np.where(distances < exact, distances, np.minimum(exact + np.floor(far + 1e-9), size - 1)).astype(np.int32)
+    distance = jnp.abs(ahead) if bidirectional else jnp.maximum(-ahead, 0)
+    bucket = jnp.asarray(table)[jnp.minimum(distance, max_distance)]
+    return jnp.where(ahead > 0, bucket + size, bucket) if bidirectional else bucket
+
+
+def _along_diagonals(values: Shaped[Array, "h n"], num_queries: int, num_keys: int) -> Shaped[Array, "h q k"]:
+    """The matrix whose element (i, j) is `values[j - i]`, counted from the end where negative; n is q + k.
+
+    Rows of n - 1 elements, cut from the values repeated again and again, begin one element later in each: a gather, and
+    in the gradient a scatter, would be an order of magnitude slower.
+    """
+    n = values.shape[-1]
+    repeated = jnp.broadcast_to(values[:, None], (len(values), num_queries, n)).reshape(len(values), -1)
+    rows = repeated[:, : num_queries * (n - 1)].reshape(len(values), num_queries, n - 1)
+    return rows[:, :, :num_keys]
+
+
+def _check_heads(name: str, number: int, shape: tuple[int, ...]) -> None:
+    num_heads = shape[-3] if len(shape) > 3 else 1
+    if number != num_heads:
+        raise InputError(f"{name} of the bias is {number}; it must be that of the attention, {num_heads}")

@@ -1,0 +1,178 @@
+"""Weights of chosen queries and heads, at any length."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.linen.dtypes import promote_dtype
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int, Shaped
+
+from transformer_jax.array_checks import as_array, known_values
+from transformer_jax.attention.biases import AttentionBias, Biases, as_attention_bias
+from transformer_jax.attention.masks.symbolic import AttentionMask, Masks, as_attention_mask
+from transformer_jax.attention.plain import check_operands
+from transformer_jax.attention.request import AttentionRequest
+from transformer_jax.attention.score_block import Range, ScoreBlock
+from transformer_jax.errors import InputError
+
+Indices: TypeAlias = Int[ArrayLike, " _"] | Sequence[int]  # of a length of their own
+Weights: TypeAlias = Float[Array, "B heads queries S"]  # all of them, or those of an `AttentionRows`
+Maps = TypeVar("Maps")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionRows:
+    """Which attention weights a model returns: `return_attention=AttentionRows(queries, heads)`.
+
+    They are exact, those before dropout, and need memory of their own size alone: with `queries` none of T × S.
+
+    Raises:
+        InputError: at use, if an index is out of range; a traced one is not checked.
+    """
+
+    queries: Indices | None = None  # 0 … T - 1; None: all
+    heads: Indices | None = None  # 0 … H - 1; None: all
+
+    @staticmethod
+    def chosen(queries: Indices | None, heads: Indices | None) -> "Literal[True] | AttentionRows":
+        """`return_attention` for these queries and heads; with neither, True: all weights, as the pass used them."""
+        return True if queries is None and heads is None else AttentionRows(queries, heads)
+
+    def of(
+        self,
+        q: Float[Array, "B H T d"],
+        k: Float[Array, "B Hkv S d"],
+        mask: Masks | None = None,
+        bias: Biases | None = None,
+    ) -> Weights:
+        """The weights `[B, heads, queries, S]`, by `attention_rows`."""
+        queries = np.arange(q.shape[-2]) if self.queries is None else self.queries
+        return attention_rows(q, k, mask, bias, queries=queries, heads=self.heads)
+
+    def cut(self, attention: Float[Array, "B H T S"]) -> Weights:
+        """The same weights `[B, heads, queries, S]` out of all of them."""
+        for axis, name, indices in ((2, "queries", self.queries), (1, "heads", self.heads)):
+            if indices is not None:
+                attention = jnp.take(attention, _indices(name, indices, attention.shape[axis]), axis, mode="clip")
+        return attention
+
+
+ReturnAttention: TypeAlias = bool | AttentionRows
+
+
+def checked_weights(weights: Maps, asked: ReturnAttention) -> Maps:
+    """Weights that a block returned, which must be those that were asked for.
+
+    Raises:
+        InputError: their shape is another, as if the block had not handed `return_attention` on.
+    """
+    if isinstance(asked, AttentionRows):
+        wanted = [None if indices is None else np.shape(indices)[0] for indices in (asked.heads, asked.queries)]
+        for leaf in jax.tree.leaves(weights):
+            if any(size not in (None, found) for size, found in zip(wanted, leaf.shape[-3:-1], strict=True)):
+                raise InputError(
+                    f"a block returned attention weights of shape {leaf.shape}, and {asked} was asked for; it must "
+                    "hand its return_attention on to its attention"
+                )
+    return weights
+
+
+def attention_rows(
+    q: Shaped[ArrayLike, "... T d"],
+    k: Shaped[ArrayLike, "... S d"],
+    mask: Masks | None = None,
+    bias: Biases | None = None,
+    *,
+    queries: Indices,
+    heads: Indices | None = None,
+    log_sum_exp: Float[ArrayLike, "... T"] | None = None,
+) -> Float[Array, "... rows S"]:
+    """Exact attention weights of chosen queries and heads, without dropout, in memory that grows as their number × S.
+
+    Args:
+        q: as in `dot_product_attention`.
+        k: likewise.
+        mask: likewise.
+        bias: likewise.
+        queries: indices of the queries, 0 … T - 1.
+        heads: indices of the heads, 0 … H - 1; None for all, and where there is no axis of heads.
+        log_sum_exp: of all queries, as `dot_product_attention(…, return_log_sum_exp=True)` gives it: the weights are
+            then those which that pass used. None: computed from the chosen rows.
+
+    Returns:
+        Weights `[..., rows, S]`, with the axis of heads cut to those chosen; rows of queries that see nothing are zero.
+
+    Raises:
+        InputError: as `dot_product_attention`; or an index is out of range, or there are no heads to choose from.
+    """
+    check_operands(grouped=True, q=q, k=k, v=k)
+    q, k = (jnp.asarray(x) for x in promote_dtype(q, k, dtype=None))
+    masks = None if mask is None else as_attention_mask(mask)
+    biases = None if bias is None else as_attention_bias(bias)
+    request = AttentionRequest(q.shape, k.shape, k.shape, q.dtype, masks, biases, None, True, False, "")
+    shape = request.logits_shape
+    for part in (masks, biases):
+        if part is not None:
+            part.check(shape)
+    queries = _indices("queries", queries, shape[-2])
+    if heads is not None and not request.has_heads:
+        raise InputError(f"heads is {heads!r}; logits of shape {shape} have no axis of heads")
+    chosen = jnp.arange(request.num_heads) if heads is None else _indices("heads", heads, request.num_heads)
+    q, k, _ = request.with_heads(q, k, k)
+    sums = None if log_sum_exp is None else jnp.broadcast_to(log_sum_exp, shape[:-1]).reshape(*q.shape[:3])
+    rows = _rows(q, k, masks, biases, request.num_batch, queries, chosen, sums)
+    if not request.has_heads:
+        return rows.reshape(*shape[:-2], len(queries), shape[-1])
+    return rows.reshape(*shape[:-3], len(chosen), len(queries), shape[-1])
+
+
+def _rows(
+    q: Float[Array, "N H T d"],
+    k: Float[Array, "N Hkv S d"],
+    mask: AttentionMask | None,
+    bias: AttentionBias | None,
+    num_batch: int,
+    queries: Int[Array, " rows"],
+    heads: Int[Array, " chosen"],
+    log_sum_exp: Float[Array, "N H T"] | None,
+) -> Float[Array, "N chosen rows S"]:
+    group = q.shape[1] // k.shape[1]
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+
+    def of_row(number: Array, head: Array, query: Array) -> Float[Array, " S"]:
+        logits = jnp.einsum("d,sd->s", q[number, head, query], k[number, head // group], preferred_element_type=wide)
+        logits = logits[None, None, None] / math.sqrt(q.shape[-1])
+        block = ScoreBlock(Range(number % num_batch, 1), Range(head, 1), Range(query, 1), Range(0, k.shape[2]))
+        if bias is not None:
+            logits = bias.cut(block).apply(logits, block)
+        if mask is not None:
+            logits = jnp.where(mask.allows(block), logits, -jnp.inf)
+        logits = logits[0, 0, 0]
+        if log_sum_exp is None:
+            maximum = jnp.maximum(logits.max(), np.finfo(wide).min)
+            weights = jnp.exp(logits - maximum)
+            total = weights.sum()
+            return weights / jnp.where(total == 0, 1, total)
+        of_query = log_sum_exp[number, head, query]
+        return jnp.exp(logits - jnp.where(jnp.isneginf(of_query), jnp.inf, of_query))
+
+    over_queries = jax.vmap(of_row, (None, None, 0))
+    over_heads = jax.vmap(over_queries, (None, 0, None))
+    rows: Array = jax.lax.map(lambda number: over_heads(number, heads, queries), jnp.arange(len(q)))
+    return rows.astype(q.dtype)
+
+
+def _indices(name: str, indices: Any, length: int) -> Int[Array, " n"]:
+    array = as_array(name, indices)
+    if array.ndim != 1 or not array.size or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise InputError(f"{name} has type {array.dtype} and shape {array.shape}; it must be indices [n], at least one")
+    known = known_values(array)
+    if known is not None and (outside := known[(known < 0) | (known >= length)]).size:
+        raise InputError(f"{name} holds {outside[0]}; indices may be 0 … {length - 1}")
+    return jnp.asarray(array)

@@ -1,0 +1,166 @@
+"""Compilation in the background: a step once for each shape of batch, and programs that run only once."""
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
+
+import jax
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.devices.distributed import join_processes
+from transformer_jax.devices.memory import Memory
+from transformer_jax.devices.parallel import provide_cpu_devices
+from transformer_jax.devices.stopwatch import Stopwatch
+from transformer_jax.devices.strategy import Strategy
+
+# Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next one wait in a thread that a CPU device
+# needs; where there are no more threads than devices, one of them waits for ever for another's sum.
+MAX_CALLS_AHEAD = 16
+
+# Compiler options by backend; a backend that is not listed gets none. On CPUs the levels of optimization above LLVM's
+# first take longer and make no step faster, and small ones slower. For a program that runs only once the compiler
+# leaves most of its work undone; of the two options, the second halves the time that the first has left.
+STEP_OPTIONS = {"cpu": {"xla_backend_optimization_level": 1}}
+RUN_ONCE_OPTIONS = {"cpu": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}}
+
+_compiler = ThreadPoolExecutor(max_workers=1)  # one program after another, in the order in which they are needed
+
+Result = TypeVar("Result")
+
+
+class CompiledStep(Generic[Result]):
+    """A `step(state, batch, *more)`, compiled once for each shape of batch, and timed apart from its runs.
+
+    Args:
+        step: the function.
+        strategy: how devices share the step; None for one device.
+        rows_axis: of the batch's arrays, along which the rows lie.
+        donate_state: whether the state's memory may be used for the result.
+        stopwatch: times `compile`, which is the waiting for the compiler.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Result],
+        strategy: Strategy | None = None,
+        *,
+        rows_axis: int = 0,
+        donate_state: bool = False,
+        stopwatch: Stopwatch | None = None,
+    ) -> None:
+        if strategy is not None:
+            step = strategy.share(step, rows_axis=rows_axis)
+        options = STEP_OPTIONS.get(jax.default_backend())
+        self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else (), compiler_options=options)
+        self._strategy, self._rows_axis = strategy, rows_axis
+        self._executables: dict[Any, Future[jax.stages.Compiled]] = {}  # by shapes and types of the batch
+        self._first: jax.stages.Lowered | None = None
+        self._calls_ahead = 0
+        self._stopwatch = Stopwatch("compile") if stopwatch is None else stopwatch
+
+    @property
+    def count(self) -> int:
+        """Number of compilations."""
+        return len(self._executables)
+
+    def __call__(self, state: Any, batch: Any, *more: Any) -> Result:  # Any: pytrees of arrays
+        """Run the step, compiled for the shapes of this batch; the other arguments keep theirs."""
+        batch = self._placed(batch)
+        compiling = self.begin_to_compile(state, batch, *more)
+        with self._stopwatch.during("compile"):
+            executable = compiling.result()
+        result: Result = executable(state, batch, *more)
+        self._calls_ahead += 1
+        if self._calls_ahead == MAX_CALLS_AHEAD:
+            jax.block_until_ready(result)
+            self._calls_ahead = 0
+        return result
+
+    def result_shapes(self, state: Any, batch: Any, *more: Any) -> Result:
+        """Shapes and types of the step's result; `begin_to_compile` uses the same trace."""
+        with self._stopwatch.during("compile"):
+            shapes: Result = self._jitted.eval_shape(state, self._placed(batch), *more)
+        return shapes
+
+    def trace(self, state: Any, batch: Any, *more: Any) -> jax.stages.Traced:
+        """The step as it is written, for arguments of these shapes; it can be lowered for other platforms too."""
+        traced: jax.stages.Traced = self._jitted.trace(state, self._placed(batch), *more)
+        return traced
+
+    @functools.cached_property
+    def flops(self) -> float | None:
+        """FLOPs of the program for the first shape, a loop's body counted once; None where they are not known.
+
+        It is asked for after the first call.
+        """
+        analysis = None if self._first is None else self._first.cost_analysis()
+        return None if not analysis else float(analysis.get("flops", 0.0)) or None
+
+    @property
+    def memory(self) -> Memory | None:
+        """Memory of a call on each device, for the first shape; None where the backend does not tell."""
+        return Memory.of(next(iter(self._executables.values())).result()) if self._executables else None
+
+    def _placed(self, batch: Any) -> Any:
+        """Batches are placed by the call itself, but where each of several processes has rows of its own."""
+        if self._strategy is None or jax.process_count() == 1 or _is_placed(batch):
+            return batch
+        return self._strategy.place_rows(batch, self._rows_axis)
+
+    def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> Future[jax.stages.Compiled]:
+        """Compile in the background for a batch of these shapes, if that has not begun yet."""
+        batch = self._placed(batch)
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
+        if shapes not in self._executables:
+            with self._stopwatch.during("compile"):
+                lowered = self.trace(state, batch, *more).lower()  # here, where the caller's settings of JAX hold
+            self._first = self._first or lowered
+            self._executables[shapes] = _compiler.submit(lowered.compile)
+        return self._executables[shapes]
+
+
+def _is_placed(batch: Any) -> bool:
+    return all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(batch))
+
+
+def begin_to_run_once(
+    function: Callable[..., Result], *arguments: Any, shardings: Any = None
+) -> tuple[Result, Callable[..., Result]]:
+    """Compile in the background a program that runs only once, and quickly.
+
+    Args:
+        function: the program.
+        *arguments: for it.
+        shardings: where the arrays of the result lie; None for the first device.
+
+    Returns:
+        The shapes of the result, and a function that waits for the compiler and gives the result: for these arguments,
+        or for others of the same shapes that it is called with.
+    """
+    options = RUN_ONCE_OPTIONS.get(jax.default_backend())
+    lowered = jax.jit(function, compiler_options=options, out_shardings=shardings).lower(*arguments)
+    compiling = _compiler.submit(lowered.compile)
+
+    def finish(*others: Any) -> Result:
+        result: Result = compiling.result()(*(others or arguments))  # run by the caller, whose settings of JAX hold
+        return result
+
+    return lowered.out_info, finish
+
+
+def prepare_jax(config: TrainingConfig | None = None) -> None:
+    """Set JAX up for training in this process: devices for the CPU cores, other processes, the cache of programs.
+
+    These are global settings of JAX. Commands and the functions that run a whole experiment call it; no constructor
+    does.
+
+    Raises:
+        InputError: as `join_processes`.
+    """
+    provide_cpu_devices()
+    if config is not None:
+        join_processes(config)
+    if config is not None and config.compilation_cache is not None:
+        jax.config.update("jax_compilation_cache_dir", str(config.compilation_cache.absolute()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # the default leaves out small programs

@@ -1,0 +1,95 @@
+"""Mesh axis over which a batch's rows are split, and access to the other devices' rows inside a step.
+
+`Replicated.share` in `transformer_jax.devices.replicated` runs a step on every device of that mesh, each with its part
+of the rows.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+import jax
+from jax import Array, lax
+
+from transformer_jax.errors import InputError
+from transformer_jax.trees import Arrays
+
+AXIS = "batch_rows"  # name of the mesh's only axis
+
+# Number of the part that is computed, and the number of parts, where a device takes its rows part by part.
+_part: ContextVar[tuple[Array | int, int]] = ContextVar("_part", default=(0, 1))
+
+
+def sharing_axes() -> tuple[str, ...]:
+    """`(AXIS,)` inside a step whose batch is split over devices, `()` elsewhere."""
+    return tuple(axis for axis in jax.sharding.get_abstract_mesh().manual_axes if axis == AXIS)
+
+
+def device_number() -> Array | int:
+    """Index of this device along the axis inside a step whose batch is split over devices, 0 elsewhere."""
+    axes = sharing_axes()
+    return lax.axis_index(axes) if axes else 0
+
+
+def part_number() -> Array | int:
+    """Index of these rows among the parts into which devices and accumulation split the batch, in the batch's order."""
+    number, num_parts = _part.get()
+    return device_number() * num_parts + number
+
+
+@contextlib.contextmanager
+def part_of_rows(number: Array | int, num_parts: int) -> Iterator[None]:
+    """A block that computes part `number` of the `num_parts` equal parts of this device's rows."""
+    token = _part.set((number, num_parts))
+    try:
+        yield
+    finally:
+        _part.reset(token)
+
+
+# True while a step is traced that the compiler divides over devices.
+_is_divided: ContextVar[bool] = ContextVar("_is_divided", default=False)
+
+
+def is_divided_by_compiler() -> bool:
+    """Whether the program that is traced is written for the whole batch, and divided over devices by the compiler."""
+    return _is_divided.get()
+
+
+@contextlib.contextmanager
+def divided_by_compiler() -> Iterator[None]:
+    """A block that traces a program which the compiler divides over devices."""
+    token = _is_divided.set(True)
+    try:
+        yield
+    finally:
+        _is_divided.reset(token)
+
+
+def all_rows(tree: Arrays) -> Arrays:
+    """Gather the rows of the whole batch inside a step whose batch is split over devices; elsewhere return `tree`.
+
+    A loss that couples the rows of a batch, such as a contrastive one, compares this device's rows with all of them:
+
+        logits = embed(params, mine) @ all_rows(embed(params, theirs)).T  # [rows of this device, rows of the batch]
+        labels = device_number() * len(logits) + jnp.arange(len(logits))
+
+    Each device computes the losses of its own rows. Summed over devices, they and their gradients are those of the
+    whole batch on one device: the gradient with respect to a gathered row goes back to the device that the row is from.
+
+    Args:
+        tree: arrays `[rows of this device, ...]`.
+
+    Returns:
+        Arrays `[rows of the batch, ...]`, in the order of the batch.
+
+    Raises:
+        InputError: the rows of a device are computed part by part (`accumulate`), so that the others are not there.
+    """
+    num_parts = _part.get()[1]
+    if num_parts > 1:
+        raise InputError(
+            f"accumulate is {num_parts}; it must be 1 for a loss that compares the rows of a batch with each other"
+        )
+    axes = sharing_axes()
+    return jax.tree.map(lambda x: lax.all_gather(x, axes, tiled=True), tree) if axes else tree
