@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from inspected_models import SETTINGS, encoder_decoder, predictor
+from inspected_models import SETTINGS, encoder_decoder, in_float64, predictor
 
 from transformer_jax import capture, patch, patch_activations
 from transformer_jax.errors import InputError
@@ -13,13 +13,20 @@ pytestmark = pytest.mark.slow  # they compile
 STREAM = "encoder.layers.?.output"
 
 
+@pytest.fixture(autouse=True)
+def _float64():
+    """Quotients of small differences have 10 digits in float64, and in float32 as few as the processor leaves."""
+    with jax.enable_x64(True):
+        yield
+
+
 def metric(logits):
     return logits[:, 3, 1] - logits[:, 3, 4]
 
 
 def clean_and_corrupted(settings="post_norm"):
-    case = predictor(SETTINGS[settings])
-    return case, case.inputs, predictor(seed=5).inputs
+    case = in_float64(predictor(SETTINGS[settings]))
+    return case, case.inputs, in_float64(predictor(seed=5)).inputs
 
 
 @pytest.mark.parametrize("settings", ["post_norm", "pre_rms_grouped", "scanned_alibi"])
@@ -38,7 +45,7 @@ def test_each_place_is_a_pass_with_that_place_swapped(settings):
         changes = {name: swap(seen[name], heads=head, positions=position)}
         patched = patch(case.model, case.variables, *corrupted, patches=changes)
         expected = (metric(patched) - metric(low)) / (metric(high) - metric(low))
-        np.testing.assert_allclose(table[name][head, position], expected, atol=1e-4)  # a quotient of differences
+        np.testing.assert_allclose(table[name][head, position], expected, atol=1e-9)
 
 
 def test_a_whole_stream_restores_everything_and_an_unread_position_nothing():
@@ -47,10 +54,10 @@ def test_a_whole_stream_restores_everything_and_an_unread_position_nothing():
     whole = patch_activations(*arguments, names=[STREAM], metric=metric, by=())
     assert list(whole) == ["encoder.layers.0.output", "encoder.layers.1.output"]
     for restored in whole.values():
-        np.testing.assert_allclose(restored, [1, 1], atol=1e-5)
+        np.testing.assert_allclose(restored, [1, 1], atol=1e-9)
     by_position = patch_activations(*arguments, names=["encoder.layers.1.output"], metric=metric)
     restored = by_position["encoder.layers.1.output"]  # of the last block: position 3 alone is read
-    np.testing.assert_allclose(restored, np.eye(7)[3][:, None] * [1, 1], atol=1e-5)
+    np.testing.assert_allclose(restored, np.eye(7)[3][:, None] * [1, 1], atol=1e-9)
 
 
 def test_causal_tracing_corrupts_the_embeddings_of_one_input():
@@ -70,18 +77,18 @@ def test_causal_tracing_corrupts_the_embeddings_of_one_input():
     low = metric(patch(case.model, case.variables, *clean, patches={"embeddings": add(noise)})).mean()
     one = jnp.where(jnp.arange(7)[:, None] == 2, 0, noise)  # position 2 is as it was
     patched = metric(patch(case.model, case.variables, *clean, patches={"embeddings": add(one)})).mean()
-    assert restored[2] == pytest.approx(float((patched - low) / (high - low)), abs=1e-4)
+    assert restored[2] == pytest.approx(float((patched - low) / (high - low)), abs=1e-9)
 
 
 def test_a_translator_is_patched_at_the_source_positions():
-    case = encoder_decoder()
+    case = in_float64(encoder_decoder())
     source, *more = case.inputs
     other = np.where(np.arange(7) == 2, (source + 1) % 13, source)
     restored = patch_activations(
         case.model, case.variables, (source, *more), (other, *more), names=["encoder.layers.0.input"], metric=metric
     )["encoder.layers.0.input"]
-    # They differ at 2 alone. A quotient of small differences.
-    np.testing.assert_allclose(restored, np.eye(7)[2][:, None] * [1, 1], atol=1e-4)
+    # They differ at 2 alone.
+    np.testing.assert_allclose(restored, np.eye(7)[2][:, None] * [1, 1], atol=1e-9)
 
 
 def test_bad_arguments_are_named():

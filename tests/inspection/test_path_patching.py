@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from inspected_models import SETTINGS, predictor
+from inspected_models import SETTINGS, in_float64, predictor
 
 from transformer_jax import capture, patch, patch_path
 from transformer_jax.errors import InputError
@@ -13,6 +13,13 @@ pytestmark = pytest.mark.slow  # they compile
 FIRST, SECOND = "encoder.layers.0.attention", "encoder.layers.1.attention"
 
 
+@pytest.fixture(autouse=True)
+def _float64():
+    """Quotients of small differences have 10 digits in float64, and in float32 as few as the processor leaves."""
+    with jax.enable_x64(True):
+        yield
+
+
 def metric(logits):
     return logits[:, 3, 1] - logits[:, 3, 4]
 
@@ -20,7 +27,7 @@ def metric(logits):
 @pytest.mark.parametrize("settings", ["post_norm", "pre_rms_grouped"])
 @pytest.mark.parametrize("reads", ["queries", "keys", "values"])
 def test_a_path_is_made_of_three_passes(settings, reads):
-    case, (corrupted,) = predictor(SETTINGS[settings]), predictor(seed=5).inputs
+    case, (corrupted,) = in_float64(predictor(SETTINGS[settings])), in_float64(predictor(seed=5)).inputs
     (clean,) = case.inputs
     arguments = case.model, case.variables
     found = jax.jit(
@@ -37,12 +44,12 @@ def test_a_path_is_made_of_three_passes(settings, reads):
     group = 0 if settings == "pre_rms_grouped" and reads != "queries" else 2
     patched = patch(*arguments, clean, patches={f"{SECOND}.{reads}": swap(seen[f"{SECOND}.{reads}"], heads=group)})
     expected = (metric(patched) - metric(low)) / (metric(high) - metric(low))
-    np.testing.assert_allclose(found, expected, atol=1e-4)  # a quotient of differences in float32
+    np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
 def test_heads_between_keep_their_clean_outputs():
-    case = predictor(SETTINGS["pre_norm"], num_layers=3)
-    (corrupted,) = predictor(seed=5).inputs
+    case = in_float64(predictor(SETTINGS["pre_norm"], num_layers=3))
+    (corrupted,) = in_float64(predictor(seed=5)).inputs
     _, clean = capture(case.model, case.variables, *case.inputs, names=["*.head_outputs", "*feed_forward.output"])
     _, other = capture(case.model, case.variables, corrupted, names=[f"{FIRST}.head_outputs"])
     receiver = "encoder.layers.2.attention"
@@ -71,7 +78,7 @@ def test_heads_between_keep_their_clean_outputs():
     )
     low = metric(case.model.apply(case.variables, *case.inputs))
     high = metric(case.model.apply(case.variables, corrupted))
-    np.testing.assert_allclose(path(False), (metric(patched) - low) / (high - low), atol=1e-4)
+    np.testing.assert_allclose(path(False), (metric(patched) - low) / (high - low), atol=1e-9)
     assert jnp.abs(path(True) - path(False)).max() > 1e-3
 
 
