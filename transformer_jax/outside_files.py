@@ -1,0 +1,78 @@
+"""The gate for files that come from outside: what may be opened, and one line for whatever is wrong with them.
+
+Libraries read the files: `json`, `np.load(allow_pickle=False)`, `torch.load(weights_only=True)`, `flax.serialization`.
+None of them runs code that a file holds.
+"""
+
+import contextlib
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from transformer_jax.errors import InputError
+
+ZIP_START = b"PK\x03\x04"
+MAX_REASON = 200  # characters of a library's message
+
+
+@contextlib.contextmanager
+def outside_file(path: str | Path, kind: str, max_bytes: int) -> Iterator[Path]:
+    """Check a file, then turn any error of the library that reads it inside the `with` into an `InputError`.
+
+        with outside_file(path, "JSON", max_bytes=2**20) as file:
+            settings = json.loads(file.read_bytes())
+
+    Args:
+        path: of the file.
+        kind: of file that it must be, for the error message.
+        max_bytes: that the file may have; and if it is a zip archive, such as `.npz`, its entries together.
+
+    Raises:
+        InputError: it can't be opened, is no regular file, empty, too large, an archive whose entries are compressed
+            otherwise than by deflate; or the library could not read it.
+    """
+    try:
+        path = Path(path)
+        _check(path, max_bytes)
+        yield path
+    except InputError:
+        raise
+    except MemoryError as error:
+        raise InputError(f"{path} is larger than the memory") from error
+    except OSError as error:
+        reason = error.strerror or _in_one_line(error)
+        raise InputError(f"{path} can't be read: {reason}") from error
+    except Exception as error:  # damaged bytes make libraries raise errors of many classes
+        raise InputError(f"{path} is not {kind}, or damaged: {_in_one_line(error)}") from error
+
+
+def _check(path: Path, max_bytes: int) -> None:
+    status = path.stat()  # before it is opened, since opening a pipe waits for its writer
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
+        raise InputError(f"{path} is {kind}; it must be a regular file")
+    if not status.st_size:  # also those of /proc, which may never end
+        raise InputError(f"{path} is empty")
+    if status.st_size > max_bytes:
+        raise InputError(f"{path} has {status.st_size} bytes; it may have at most {max_bytes}")
+    with path.open("rb") as file:
+        if file.read(len(ZIP_START)) == ZIP_START:
+            _check_entries(path, max_bytes)
+
+
+def _check_entries(path: Path, max_bytes: int) -> None:
+    """Check what the entries of a zip archive claim. `zipfile` never inflates an entry beyond its claim.
+
+    Other methods than deflate are inflated whole, however much that is: 1 kB of bzip2 may hold 4 GB.
+    """
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
+        raise InputError(f"{path} has an entry that is neither stored nor deflated")
+    if (claimed := sum(entry.file_size for entry in entries)) > max_bytes:
+        raise InputError(f"{path} holds {claimed} bytes when unpacked; it may hold at most {max_bytes}")
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__} {error}".split())[:MAX_REASON]
