@@ -5,7 +5,9 @@ EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: reverse anomaly translate language-model check test lint types fast-tests faults bench docs tutorial tensorboard screenshots inside clean
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+.PHONY: reverse anomaly translate language-model check test lint types fast-tests all-tests wheel site faults bench docs tutorial tensorboard screenshots inside clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -19,12 +21,12 @@ translate: $(READY)
 language-model: $(READY)
 	$(BIN)/python experiments/language_model.py $(ARGS)
 
-# Everything but the slow tests, in under a minute.
+# Everything but the slow tests.
 check: $(READY)
-	$(MAKE) --jobs 2 lint types fast-tests
+	$(MAKE) --jobs 2 fast-tests lint types
 
-test: lint types $(READY)
-	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+test: $(READY)
+	$(MAKE) --jobs 2 all-tests lint types wheel site
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -34,8 +36,16 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+# Shapes of arrays are checked in the fast tests alone.
 fast-tests: $(READY)
-	$(BIN)/python -m pytest --numprocesses auto -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" --jaxtyping-packages=transformer_jax,beartype.beartype $(ARGS)
+
+all-tests: fast-tests
+	$(PYTEST) -m slow --ignore tests/test_wheel.py --ignore tests/test_site.py $(ARGS)
+
+# The wheel is built and used; the site is built where the extra `docs` is installed.
+wheel site: $(READY)
+	$(BIN)/python -m pytest --quiet tests/test_$@.py
 
 # Thousands of accidents and hostile files; writes the table of docs/reliability.md. ARGS="--help" lists the settings.
 faults: $(READY)

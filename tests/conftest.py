@@ -2,10 +2,11 @@
 
 import gc
 import os
-import tempfile
+import shutil
 
 import jax
 import pytest
+from repository import REPOSITORY
 
 jax.config.update("jax_num_cpu_devices", 3)  # batches are shared where a test says so, on any machine
 
@@ -13,14 +14,27 @@ jax.config.update("jax_num_cpu_devices", 3)  # batches are shared where a test s
 if "XLA_FLAGS" not in os.environ:
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
-# Compiled programs that the other tests of this process, and the commands that they run, use again.
-_compiled = tempfile.TemporaryDirectory(prefix="compiled-")
+# Compiled programs that all workers, the commands that they run, and later runs of the tests use again. JAX's key holds
+# the program, its compile options, XLA's flags and the version of jaxlib. There is no `jax_compilation_cache_max_size`:
+# with one JAX reads all entries at each write (0.6 s where there are 5 000). Without one it takes no lock: who reads an
+# entry that another process is writing compiles for itself, with a warning that pyproject.toml lets pass.
+COMPILED = REPOSITORY / ".pytest_cache" / "compiled"
+MAX_BYTES = 4 * 2**30  # of programs of older code
 for _name, _value in {
-    "jax_compilation_cache_dir": _compiled.name,
-    "jax_persistent_cache_min_compile_time_secs": 0.2,
+    "jax_compilation_cache_dir": str(COMPILED),
+    "jax_compilation_cache_max_size": -1,
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
 }.items():
     os.environ[_name.upper()] = str(_value)
     jax.config.update(_name, _value)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin with an empty cache of programs where the old one has grown too large; a worker finds it as it is."""
+    if hasattr(config, "workerinput") or not COMPILED.is_dir():
+        return
+    if sum(entry.stat().st_size for entry in os.scandir(COMPILED)) > MAX_BYTES:
+        shutil.rmtree(COMPILED)
 
 
 @pytest.fixture(autouse=True, scope="session")

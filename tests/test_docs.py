@@ -7,7 +7,6 @@ import re
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,19 +82,6 @@ def test_the_reference_has_each_public_name_once():
     listed = [name for page in PAGES for name in re.findall(r"^::: (\S+)$", text_of(page), re.MULTILINE)]
     assert len(listed) == len(set(listed))
     assert set(listed) == public
-
-
-@pytest.mark.slow
-def test_the_site_is_built_without_a_warning(tmp_path):
-    pytest.importorskip("mkdocs_jupyter")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    outcome = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    assert outcome.returncode == 0, outcome.stderr
-    page = (tmp_path / "site/api/tasks.html").read_text()
-    assert "numbers in a sequence" in page  # the comment behind a field
-    assert not list((tmp_path / "site").rglob("*.py"))
-    notebook = (tmp_path / "site/tutorial.html").read_text()
-    assert re.findall(r"<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]+>", notebook) == []
 
 
 @pytest.fixture(scope="module")
