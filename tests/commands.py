@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import io
-import logging
 import runpy
 import signal
 import subprocess
@@ -14,8 +13,6 @@ from typing import NamedTuple
 from unittest import mock
 
 from repository import REPOSITORY
-
-from transformer_jax.training.background_errors import LOGGERS
 
 
 class Outcome(NamedTuple):
@@ -31,13 +28,10 @@ def own_handlers() -> Iterator[None]:
     """This process's handlers of signals and errors come back after a command, which leaves its own in place."""
     previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     hooks = threading.excepthook, sys.unraisablehook
-    levels = {name: logging.getLogger(name).level for name in LOGGERS}
     try:
         yield
     finally:
         threading.excepthook, sys.unraisablehook = hooks
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
         for number, handler in previous.items():
             signal.signal(number, handler)
 

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -23,7 +24,6 @@ from transformer_jax.field_types import type_hints
 from transformer_jax.flags import in_one_line, with_none
 from transformer_jax.help_text import HELP_FLAGS, help_text
 from transformer_jax.runs.config_file import ConfigFile, read_config_file
-from transformer_jax.training.background_errors import BackgroundErrors, silence_background
 from transformer_jax.training.signals import CommandSignals, Interrupted, Stopped, end_at_signals
 
 Config = TypeVar("Config")
@@ -37,15 +37,17 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
     after `| head`, it ends in silence with 141, the status that a shell shows for other programs then.
     """
     signals = CommandSignals()
+    failed_threads: list[threading.ExceptHookArgs] = []
+    threading.excepthook = failed_threads.append  # the main thread joins libraries' threads and raises their errors
     gc.freeze()  # modules stay until the end; garbage collection need not look through them again and again
     try:
-        with BackgroundErrors():
-            config = read_config(sys.argv[1:])
-            _prepare(config)
-            train(config)
-            _flush_output()
-            signals.raise_if_signalled()
+        config = read_config(sys.argv[1:])
+        _prepare(config)
+        train(config)
+        _flush_output()
+        signals.raise_if_signalled()
     except (InputError, FloatingPointError, OSError, Interrupted, Stopped) as error:
+        failed_threads.clear()
         _exit(error)
     except JaxRuntimeError as error:
         if not jax.distributed.is_initialized() or "RESOURCE_EXHAUSTED" in str(error):  # out of memory, here
@@ -53,6 +55,8 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
         _exit_without(error)
     finally:
         end_at_signals()
+        for failed in failed_threads:
+            threading.__excepthook__(failed)
         gc.freeze()  # the process ends: a last garbage collection takes a second
 
 
@@ -192,7 +196,7 @@ def _prepare(config: object) -> None:
 def _exit(error: BaseException) -> NoReturn:
     """End the process with an error's line and status."""
     end_at_signals()
-    silence_background()
+    sys.unraisablehook = lambda failed: None  # of what libraries leave behind
     line, status = f"{_program()}: error: {error}", 2
     if isinstance(error, FloatingPointError):
         status = 1

@@ -1,6 +1,5 @@
 """The settings of a model's blocks reach it by flag, in every task."""
 
-import dataclasses
 from pathlib import Path
 from typing import get_args
 
@@ -143,16 +142,6 @@ def test_an_implementation_that_there_is_not_is_an_error(trainer_class, config_c
         InputError, match="'flash' for argument '--attention'. Expected one of .'auto', 'plain', 'blockwise'"
     ):
         parse(config_class, ["--attention", "flash"])
-
-
-def test_a_setting_of_the_blocks_that_create_model_does_not_read_is_an_error():
-    class Plain(ReverseTrainer):
-        def create_model(self):
-            return nn.Dense(self.config.model_dim)
-
-    for setting in ({"positions": "alibi"}, {"norm_first": True}, {"attention_dropout": 0.5}, {"attention": "plain"}):
-        with pytest.raises(InputError, match=f"{next(iter(setting))} is .*Plain.create_model does not read it"):
-            Plain(dataclasses.replace(ReverseConfig(), **setting))
 
 
 def test_sets_have_positions_only_where_they_are_asked_for():

@@ -2,13 +2,11 @@
 
 import dataclasses
 
-import flax.linen as nn
 import jax
 import pytest
 
-from transformer_jax import Criterion, InputError, ReverseConfig, TrainerModule, TrainingConfig, TransformerPredictor
+from transformer_jax import Criterion, InputError, TrainerModule, TrainingConfig, TransformerPredictor
 from transformer_jax.config import setting
-from transformer_jax.tasks.reverse import ReverseTrainer
 from transformer_jax.training.checks import with_criterion
 
 
@@ -112,28 +110,6 @@ def test_a_task_extends_the_table_of_schedules():
     assert trainer.create_schedule(7)(3) == 0.25
 
 
-def test_a_setting_of_the_model_that_nothing_reads_is_an_error():
-    assert Trainer(Config(width=3)).model.num_classes == 3
-    message = (
-        "num_layers is 2, but Trainer.create_model does not read it, so that it would change nothing; leave it at 1"
-    )
-    with pytest.raises(InputError, match=message):
-        Trainer(Config(num_layers=2))
-
-
-def test_a_model_that_takes_the_config_may_read_it_later():
-    class Model(nn.Module):
-        config: TrainingConfig
-
-    class Whole(Trainer):
-        def create_model(self):
-            return Model(self.config)
-
-    config = Config(num_layers=5)
-    assert Whole(config).model == Model(config)
-    assert type(Whole(config).model.config) is Config
-
-
 def test_a_static_hook_takes_no_self():
     class Static(Trainer):
         @staticmethod
@@ -147,11 +123,6 @@ def test_methods_of_every_base_are_hooks():
     kind = type("Evaluating", (Trainer,), {"evaluate": lambda self, x, y, z, w: None})
     with pytest.raises(InputError, match=r"Evaluating.evaluate takes \(self, x, y, z, w\); it is called with"):
         kind(Config())
-
-
-def test_the_config_of_a_trainer_is_the_one_that_was_given():
-    config = ReverseConfig(num_layers=3)
-    assert type(ReverseTrainer(config).config) is ReverseConfig
 
 
 def test_without_accuracy_the_lowest_loss_is_the_best():

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -60,15 +59,6 @@ def test_in_a_command_a_signal_is_an_error_where_the_main_thread_is():
     assert stopped.value.exit_status == 143
     with pytest.raises(Stopped):  # also if a callback swallowed the error
         signals.raise_if_signalled()
-
-
-def test_in_a_command_a_swallowed_signal_comes_again():
-    CommandSignals()
-    with pytest.raises(Stopped) as swallowed:
-        send(signal.SIGINT)
-    with pytest.raises(Stopped, match="SIGINT"):  # noqa: PT012
-        swallowed.value.send_again()
-        time.sleep(5)
 
 
 @pytest.mark.parametrize("handle", ["CommandSignals()", "end_at_signals()"])

@@ -16,7 +16,6 @@ from transformer_jax.runs.csv_log import CsvLogger
 from transformer_jax.runs.loggers import Logger, Position
 from transformer_jax.runs.tensorboard import TensorBoardLogger
 from transformer_jax.training.callbacks import Callback
-from transformer_jax.training.config_reads import check_reads, holding, watched
 from transformer_jax.training.metrics import Elements, Sums
 from transformer_jax.training.optimizers import adam, stop_frozen, with_average, with_frozen
 from transformer_jax.training.schedules import SCHEDULES
@@ -47,16 +46,7 @@ class Task:
 
     def __init__(self, config: TrainingConfig, model: nn.Module | None = None) -> None:
         self.config = config
-        if model is None:
-            self.config, read = watched(config)
-            model = self.create_model()
-            if fields := holding(model, self.config):
-                settings: dict[str, Any] = dict.fromkeys(fields, config)
-                model = model.clone(**settings)
-            else:
-                check_reads(type(self).__name__, config, read)
-            self.config = config
-        self.model = model
+        self.model = self.create_model() if model is None else model
 
     @classmethod
     def config_class_of(cls, name: str) -> type[TrainingConfig]:

@@ -26,17 +26,7 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, signal_number: int) -> None:
         name = signal.Signals(signal_number).name
         super().__init__(f"{name}: stopped; the same command goes on from what is saved")
-        self.signal_number = signal_number
         self.exit_status = 128 + signal_number
-        self.is_sent_again = False
-
-    def send_again(self) -> None:
-        """Send the signal again, a moment later, since this error came up in a callback that swallowed it.
-
-        Python calls such callbacks at any time, JAX's at garbage collections for one.
-        """
-        self.is_sent_again = True
-        threading.Timer(0.01, os.kill, (os.getpid(), self.signal_number)).start()
 
 
 class StopRequest:
@@ -101,7 +91,7 @@ class CommandSignals:
             raise self._stopped
 
     def _stop(self, signal_number: int, frame: FrameType | None) -> None:
-        if self._stopped is not None and not self._stopped.is_sent_again:
+        if self._stopped is not None:
             _end_by(signal_number)
         self._stopped = Stopped(signal_number)
         raise self._stopped
