@@ -17,7 +17,7 @@ import numpy as np
 from inspection_pages import CHROMIUM, opened, shown_map
 
 from transformer_jax import ReverseConfig, ReverseTrainer
-from transformer_jax.inspection.page.page import Page
+from transformer_jax.inspection.page.page import Page, inspection_page
 from transformer_jax.inspection.page.stored_maps import stored_maps
 
 SIZES = {"num_layers": 6, "num_heads": 8, "model_dim": 128, "test_size": 8}
@@ -39,7 +39,7 @@ def long_page(length: int, factor: float) -> Page:
         return leaf * factor if any(getattr(key, "key", None) == "query_proj" for key in path) else leaf
 
     trainer.params = jax.tree_util.tree_map_with_path(scaled, params)
-    return trainer.inspect(numbers)
+    return inspection_page(trainer, trainer.examples(numbers))
 
 
 def main() -> None:

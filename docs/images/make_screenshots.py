@@ -23,7 +23,7 @@ from tensorboard_pages import (
 )
 
 from transformer_jax import load_run
-from transformer_jax.inspection.page.page import inspect
+from transformer_jax.inspection.page.page import inspection_page
 
 IMAGES = Path(__file__).resolve().parent
 RATES = "3e-3,1e-3,5e-4"
@@ -45,14 +45,14 @@ def make_inspection_pictures() -> None:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "inspection.html"
         dates, digits = load_run("dates"), load_run("digits")
-        inspect(dates, dates.read_examples(["mardi 3 janvier 2017"]), title="dates").save(file)
+        inspection_page(dates, dates.read_examples(["mardi 3 janvier 2017"]), title="dates").save(file)
         with opened(file, width=1180, height=760) as (page, *_):
             choose_kind(page, "cross")
             head_button(page, 1, 0).click()
             shown_map(page, "cross", 1, 0)
             hover(page, 9, 6, 11, 20)  # from the day's first digit to the day
             save(page, "inspection_dates.png")
-        inspect(digits, digits.read_examples(["17"]), title="digits").save(file)
+        inspection_page(digits, digits.read_examples(["17"]), title="digits").save(file)
         with opened(file, width=1180, height=760, dark=True) as (page, *_):
             head_button(page, 1, 2).click()
             shown_map(page, "encoder", 1, 2)

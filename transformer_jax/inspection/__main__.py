@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from transformer_jax.cli import run
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.page.page import Page, inspect
+from transformer_jax.inspection.page.page import Page, inspection_page
 from transformer_jax.trained.trainers import find_trainer
 
 OUTPUT = Path("inspection.html")
@@ -70,7 +70,8 @@ def read_command(arguments: list[str]) -> Command:
 def carry_out(command: Command) -> None:
     """Print the answers and write the page."""
     trainer = find_trainer(command.run)
-    page = inspect(trainer, trainer.read_examples(command.words) if command.words else None, title=command.run)
+    examples = trainer.read_examples(command.words) if command.words else None
+    page = inspection_page(trainer, examples, title=command.run)
     page.save(command.output)
     print(text_of(page))
     print(f"Written: {command.output}")

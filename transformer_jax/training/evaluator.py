@@ -3,7 +3,6 @@
 import functools
 import weakref
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import Any
 
 import flax.linen as nn
@@ -170,21 +169,6 @@ class Evaluator(Task):
         if type(self).load_data is Evaluator.load_data:
             raise InputError(f"{type(self).__name__} has no load_data, and so no examples of its own; give inputs")
         return type(self).load_data(self.config)
-
-    def inspect(self, inputs: Any = None) -> Any:  # Any: a task's own types; a `Page`
-        """A page that shows what the model does with inputs: `.save("inspection.html")`; a notebook shows it itself.
-
-        Args:
-            inputs: as `examples` takes them, which is as `predict` does; None for the first examples of the test set.
-
-        Returns:
-            A `transformer_jax.inspection.page.page.Page`.
-
-        Raises:
-            InputError: there are no parameters yet, the inputs are not the task's, or the model has no attention.
-        """
-        page = import_module("transformer_jax.inspection.page.page")  # its wing lies above this one
-        return page.inspect(self, None if inputs is None else self.examples(inputs))
 
     def _local(self, loader: Iterable[Samples]) -> Iterable[Samples | LocalSamples]:
         """The batches of a loader; where several processes share them, this one's rows."""

@@ -28,7 +28,7 @@ from transformer_jax import (
 )
 from transformer_jax.inspection.page import stored_maps as storing
 from transformer_jax.inspection.page.neighbours import neighbours
-from transformer_jax.inspection.page.page import inspect
+from transformer_jax.inspection.page.page import inspection_page
 from transformer_jax.inspection.page.passes import InspectedPasses
 from transformer_jax.inspection.page.stored_maps import stored_maps
 from transformer_jax.tasks.anomaly.examples import read_images
@@ -128,7 +128,7 @@ def test_alike_examples_have_the_largest_cosines_and_are_others():
 @pytest.mark.slow
 def test_sets_show_their_images_and_the_right_answer():
     trainer = load_run("digits")
-    content = content_of(inspect(trainer, trainer.read_examples(["17"])))
+    content = content_of(inspection_page(trainer, trainer.read_examples(["17"])))
     assert (content["images"]["height"], content["images"]["number"]) == (8, 10)
     assert content["expected"] == content["answer"]["text"]
     assert sum(probability for _, probability in content["answer"]["parts"]) == pytest.approx(1)
@@ -168,7 +168,7 @@ def test_images_of_colours_are_resized_and_never_inverted(tmp_path):
 def test_texts_have_the_translation_that_predict_gives():
     trainer = load_run("dates")
     texts = ["March 3, 2004", "2017年1月3日"]
-    page = trainer.inspect(texts)
+    page = shown(trainer, texts)
     assert [answer.text for answer in page.answers] == trainer.predict(texts)
     content = content_of(page, 1)
     assert [kind["name"] for kind in content["kinds"]] == ["encoder", "decoder", "cross"]
@@ -225,7 +225,7 @@ def with_params(kind: type[TrainerModule]) -> TrainerModule:
 @pytest.mark.slow
 def test_a_task_that_says_nothing_has_numbers_as_labels():
     trainer, inputs = with_params(PlainTrainer), np.array([[0, 2, 1, 1, 0], [1, 1, 1, 2, 2]], np.int32)
-    page = trainer.inspect(inputs)
+    page = shown(trainer, inputs)
     content = content_of(page, 1)
     assert content["title"] == "1 1 1 2 2"
     assert content["kinds"][0]["queries"] == content["kinds"][0]["keys"] == ["1", "1", "1", "2", "2"]
@@ -238,7 +238,7 @@ def test_a_task_that_says_nothing_has_numbers_as_labels():
 
 @pytest.mark.slow
 def test_a_task_names_its_tokens_in_one_hook():
-    content = content_of(with_params(NamedTrainer).inspect(np.array([[0, 2, 1, 1, 0]], np.int32)))
+    content = content_of(shown(with_params(NamedTrainer), np.array([[0, 2, 1, 1, 0]], np.int32)))
     assert content["kinds"][0]["keys"] == ["a", "c", "b", "b", "a"]
 
 
@@ -255,6 +255,10 @@ def test_words_are_one_sequence_of_numbers_or_one_each():
     assert numbers_in(["3 1 4", "1 5"]) == [[3, 1, 4], [1, 5]]
 
 
+def shown(trainer, inputs):
+    return inspection_page(trainer, trainer.examples(inputs))
+
+
 def untrained() -> TrainerModule:
     return ReverseTrainer(ReverseConfig())
 
@@ -262,8 +266,8 @@ def untrained() -> TrainerModule:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: untrained().inspect([3, 1]), "ReverseTask is not trained yet"),
-        (lambda: load_run("reverse").inspect([3, 10]), "inputs holds the token id 10"),
+        (lambda: shown(untrained(), [3, 1]), "ReverseTask is not trained yet"),
+        (lambda: shown(load_run("reverse"), [3, 10]), "inputs holds the token id 10"),
         (lambda: load_run("reverse").read_examples(["3", "x"]), "inputs holds 'x'; it must hold whole numbers"),
         (lambda: load_run("digits").read_examples(["359"]), "example 359 is not there.* has 0 … 358"),
         (lambda: load_run("digits").read_examples(["-1"]), "example -1 is not there"),
@@ -271,11 +275,11 @@ def untrained() -> TrainerModule:
         (lambda: load_run("digits").read_examples(["a.png"]), "a set has at least 2"),
         (lambda: load_run("dates").read_examples(["x" * 300]), "has 300 bytes; it may have 1 to 256"),
         (lambda: load_run("dates").test_examples([2000]), "example 2000 is not there.* has 0 … 1999"),
-        (lambda: with_params(RecurrentTrainer).inspect(np.zeros((1, 5), np.int32)), "Recurrent has no layers with att"),
-        (lambda: with_params(PlainTrainer).inspect(), "PlainTrainer has no load_data, and so no examples"),
+        (lambda: shown(with_params(RecurrentTrainer), np.zeros((1, 5), np.int32)), "Recurrent has no layers with att"),
+        (lambda: inspection_page(with_params(PlainTrainer)), "PlainTrainer has no load_data, and so no examples"),
         (lambda: AnomalyTrainer(Cifar100Config(data_dir=Path("none"))).test_examples([0]), "none holds no features of"),
-        (lambda: with_params(PlainTrainer).inspect(3), "inputs is 3; it must be a batch"),
-        (lambda: inspect(load_run("reverse"), []), "there must be at least one example"),
+        (lambda: shown(with_params(PlainTrainer), 3), "inputs is 3; it must be a batch"),
+        (lambda: inspection_page(load_run("reverse"), []), "there must be at least one example"),
     ],
 )
 def test_wrong_inputs_are_named(wrong, message):
@@ -290,7 +294,7 @@ def test_texts_stay_texts_whatever_they_hold(tmp_path):
     hostile = "</script><script>document.title='taken'</script><img src=http://x.invalid/>&amp;"
     numbers = np.zeros((1, 5), np.int32)
     example = InspectedExample(inputs=numbers, labels=[hostile] * 5, title=hostile, expected=hostile)
-    inspect(trainer, [example], title=hostile).save(tmp_path / "inspection.html")
+    inspection_page(trainer, [example], title=hostile).save(tmp_path / "inspection.html")
     with opened(tmp_path / "inspection.html") as (page, problems, requests, _):
         assert page.title() == page.locator("h1").inner_text() == hostile
         assert page.locator("#example option").inner_text() == hostile
@@ -301,10 +305,10 @@ def test_texts_stay_texts_whatever_they_hold(tmp_path):
 @needs_chromium
 @pytest.mark.slow
 def test_a_notebook_shows_the_page_in_a_frame(tmp_path):
-    shown = with_params(PlainTrainer).inspect(np.array([[0, 2, 1, 1, 0]], np.int32))
-    shown.save(tmp_path / "page.html")
+    made = shown(with_params(PlainTrainer), np.array([[0, 2, 1, 1, 0]], np.int32))
+    made.save(tmp_path / "page.html")
     with opened(tmp_path / "page.html") as (page, problems, _, _):
-        page.set_content(f"<!doctype html><p>cell</p>{shown._repr_html_()}")
+        page.set_content(f"<!doctype html><p>cell</p>{made._repr_html_()}")
         frame = page.frame_locator("iframe")
         text = frame.locator("#value")
         text.wait_for()

@@ -8,7 +8,7 @@ from tensorboard_pages import CHROMIUM
 
 from transformer_jax import load_run, patch
 from transformer_jax.inspection import zero
-from transformer_jax.inspection.page.page import inspect
+from transformer_jax.inspection.page.page import inspection_page
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,7 +35,7 @@ def case(request, tmp_path_factory):
         "dates": (DATES, 1, "cross", 1, 0, (4, 17)),
     }[request.param]
     examples = trainer.examples(inputs)
-    page = inspect(trainer, examples)
+    page = inspection_page(trainer, examples)
     file = tmp_path_factory.mktemp("page") / "inspection.html"
     page.save(file)
     labelled = trainer.attention(inputs)

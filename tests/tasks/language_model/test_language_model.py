@@ -12,7 +12,7 @@ from compiled_models import compiled, drawn
 
 from transformer_jax import InputError, LanguageModelConfig, LanguageModelTrainer, load_run, train_language_model
 from transformer_jax.inspection.__main__ import Command, carry_out, text_of
-from transformer_jax.inspection.page.page import inspect
+from transformer_jax.inspection.page.page import inspection_page
 from transformer_jax.tasks.language_model.continuation import Continuation, Draws
 from transformer_jax.tasks.language_model.examples import text_examples, visible
 from transformer_jax.tasks.language_model.task import language_model_data
@@ -151,7 +151,7 @@ def test_the_answer_names_each_byte():
 
 
 def test_the_inspection_page_shows_texts_and_without_them_the_test_text(trainer, text):
-    page = inspect(trainer, trainer.read_examples(["The fox"]))
+    page = inspection_page(trainer, trainer.read_examples(["The fox"]))
     (answer,) = page.answers
     said = bytes(byte for byte, _ in most_probable(trainer, b"The fox"))
     assert answer.text == visible(said.decode(errors="replace"))
@@ -163,7 +163,7 @@ def test_the_inspection_page_shows_texts_and_without_them_the_test_text(trainer,
     assert first.title == "\\n" + test[:14].decode()
     assert first.expected == test[:15].decode()
     assert (second.title, second.expected) == (test[7:22].decode(), test[8:23].decode())
-    assert [example.title for example in own.inspect().examples][:2] == [first.title, second.title]
+    assert [example.title for example in inspection_page(own).examples][:2] == [first.title, second.title]
 
 
 def test_the_pictures_of_the_training_are_the_first_windows_maps(trainer):

@@ -52,12 +52,14 @@ class Page:
         )
 
 
-def inspect(trainer: Evaluator, examples: Sequence[InspectedExample] | None = None, title: str | None = None) -> Page:
-    """The page on a trainer's model and some examples.
+def inspection_page(
+    trainer: Evaluator, examples: Sequence[InspectedExample] | None = None, title: str | None = None
+) -> Page:
+    """Make a page that shows what a trainer's model does with some examples.
 
     Args:
         trainer: with parameters.
-        examples: as the task's `examples` gives them; None for the first ones of its test set.
+        examples: as `trainer.examples(inputs)` gives them; None for the first ones of its test set.
         title: of the page; the task's name if None.
 
     Raises:
@@ -67,7 +69,7 @@ def inspect(trainer: Evaluator, examples: Sequence[InspectedExample] | None = No
     if examples is None:
         examples = trainer.test_examples(range(min(FIRST, len(trainer.test_set))))
     if not examples:
-        raise InputError("inputs is empty; there must be at least one example")
+        raise InputError("examples is empty; there must be at least one example")
     passes = InspectedPasses(trainer, examples[0].inputs)
     computed = [passes.of(example) for example in examples]
     near = neighbours(passes, examples, compared_examples(trainer))

@@ -15,7 +15,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.ablation import ablate_heads
 from transformer_jax.inspection.activations import capture
 from transformer_jax.inspection.heads import HeadTable, kind_of
-from transformer_jax.inspection.logit_lens import logit_lens
+from transformer_jax.inspection.lens import logit_lens
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.trees import Inputs, Params

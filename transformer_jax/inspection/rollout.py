@@ -1,14 +1,38 @@
-"""Attention flow: how much attention can flow from a position to an input (Abnar and Zuidema 2020)."""
+"""Attention through all layers to the input: rollout, and maximum flow (Abnar and Zuidema 2020)."""
 
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.inspection.attention_rollout import with_residual
+from transformer_jax.errors import InputError
 
 UNITS = 2**24  # that the capacity 1 is counted in: the algorithm takes whole numbers, and float32 has no finer ones
+
+
+def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array, "L B T T"]:
+    """Multiply attention weights through the layers, with half of each layer for its residual connection.
+
+    `Ã_l = A_l Ã_(l-1)`, `A_l = ½ mean over heads + ½ I`, `Ã_(-1) = I` (their equation 1, with the residual connection).
+
+    Args:
+        weights: `[B, H, T, T]` of the self-attention of each layer of one stack, as `get_attention_maps` gives them.
+
+    Returns:
+        For each layer l the part of each input position in each position after it; the rows sum to 1.
+
+    Raises:
+        InputError: there is no layer, or the weights are not all of one shape `[B, H, T, T]`.
+    """
+    total = None
+    layers = []
+    for layer in _with_residual(weights):
+        total = layer if total is None else layer @ total
+        layers.append(total)
+    return jnp.stack(layers)
 
 
 def attention_flow(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[np.ndarray, "B T T"]:
@@ -30,7 +54,7 @@ def attention_flow(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[np.ndarr
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
-    layers = np.asarray(with_residual(weights), np.float64)
+    layers = np.asarray(_with_residual(weights), np.float64)
     num_layers, num_rows, length, _ = layers.shape
     flow = np.zeros((num_rows, length, length))
     for row in range(num_rows):
@@ -44,3 +68,16 @@ def attention_flow(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[np.ndarr
             found = maximum_flow(graph, num_layers * length + position, source)
             flow[row, position, source] = found.flow_value / UNITS
     return flow
+
+
+def _with_residual(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array, "L B T T"]:
+    """Mean over the heads, and half of each layer for its residual connection: `½ mean + ½ I`.
+
+    Raises:
+        InputError: as `attention_rollout`.
+    """
+    shapes = [jnp.shape(layer) for layer in weights]
+    if not shapes or len(set(shapes)) > 1 or len(shapes[0]) != 4 or shapes[0][2] != shapes[0][3]:
+        raise InputError(f"weights has shapes {shapes}; it must hold one [B, H, T, T] for each layer")
+    mean = jnp.stack([jnp.asarray(layer).mean(1) for layer in weights])
+    return (mean + jnp.eye(shapes[0][-1])) / 2
