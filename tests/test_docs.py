@@ -17,9 +17,9 @@ import jax
 import numpy as np
 import pytest
 from commands import call
+from finished_runs import reverse_run
 from flax.traverse_util import flatten_dict
 from repository import REPOSITORY
-from reverse_run import reverse_run
 
 import transformer_jax
 from transformer_jax import (

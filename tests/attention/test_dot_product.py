@@ -14,6 +14,7 @@ from attention_cases import Case, cases, normal
 from compiled_models import quick_jit
 from hypothesis import HealthCheck, given, seed, settings
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from transformer_jax.nn.dot_product import block_layout, block_sizes
 
 from transformer_jax import (
     ALiBi,
@@ -36,7 +37,6 @@ from transformer_jax.attention.block_sizes import BlockSizes, is_staircase
 from transformer_jax.attention.blockwise import blockwise_attention
 from transformer_jax.attention.plain import plain_attention
 from transformer_jax.mesh_axis import divided_by_compiler
-from transformer_jax.nn.dot_product import block_layout, block_sizes
 
 B, H, T, S, D = 2, 3, 11, 13, 5
 by_chance = functools.partial(

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
-from inspected_models import SETTINGS, encoder_decoder, language_model, predictor
+from tiny_models import SETTINGS, encoder_decoder, language_model, predictor
 
 from transformer_jax import MultiheadAttention, ablate_heads, ablation_table, load_run, mean_head_outputs, patch
 from transformer_jax.data.loader import make_loader

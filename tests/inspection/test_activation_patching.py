@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from inspected_models import SETTINGS, encoder_decoder, in_float64, predictor
+from tiny_models import SETTINGS, encoder_decoder, in_float64, predictor
 
 from transformer_jax import capture, patch, patch_activations
 from transformer_jax.errors import InputError

@@ -1,7 +1,7 @@
 import jax
 import numpy as np
 import pytest
-from inspected_models import SETTINGS, encoder_decoder, in_float64, predictor
+from tiny_models import SETTINGS, encoder_decoder, in_float64, predictor
 
 from transformer_jax import MultiheadAttention, capture, gradient_attention, patch
 

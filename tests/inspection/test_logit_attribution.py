@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from inspected_models import SETTINGS, Case, encoder_decoder, in_float64, language_model, predictor
+from tiny_models import SETTINGS, Case, encoder_decoder, in_float64, language_model, predictor
 
 from transformer_jax import MultiheadAttention, attribute_logits, capture
 from transformer_jax.errors import InputError

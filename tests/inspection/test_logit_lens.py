@@ -1,7 +1,7 @@
 import jax
 import numpy as np
 import pytest
-from inspected_models import SETTINGS, encoder_decoder, predictor
+from tiny_models import SETTINGS, encoder_decoder, predictor
 
 from transformer_jax import MultiheadAttention, capture, logit_lens
 from transformer_jax.errors import InputError

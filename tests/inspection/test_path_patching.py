@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from inspected_models import SETTINGS, in_float64, predictor
+from tiny_models import SETTINGS, in_float64, predictor
 
 from transformer_jax import capture, patch, patch_path
 from transformer_jax.errors import InputError

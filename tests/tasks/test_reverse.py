@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from commands import call, start
 from events import read_scalars
-from reverse_run import reverse_run
+from finished_runs import reverse_run
 
 from transformer_jax import (
     ReverseConfig,

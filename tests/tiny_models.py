@@ -1,4 +1,4 @@
-"""Small models of many parts, with inputs, for the tests of what looks inside of them."""
+"""The tiny models of the tests: one table of settings, with parameters and inputs."""
 
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.encoder import TransformerEncoder
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.feed_forward import GatedFeedForward
 from transformer_jax.nn.language_model import TransformerLM
@@ -45,6 +46,13 @@ def predictor(settings: BlockSettings = SETTINGS["post_norm"], seed: int = 0, **
     sizes = {"model_dim": 12, "num_classes": 5, "num_heads": 3, "num_layers": 2} | fields
     model = TransformerPredictor(**sizes, settings=settings, max_len=7)
     x = np.random.default_rng(seed).normal(size=(2, 7, 11)).astype(np.float32)
+    return Case(model, drawn(model, x, seed=seed), (x,))
+
+
+def encoder(settings: BlockSettings = SETTINGS["post_norm"], seed: int = 0) -> Case:
+    """2 layers of 3 heads of width 4; 2 rows of 7 positions."""
+    x = np.random.default_rng(seed).normal(size=(2, 7, 12)).astype(np.float32)
+    model = TransformerEncoder(2, 12, 3, 23, settings=settings)
     return Case(model, drawn(model, x, seed=seed), (x,))
 
 
