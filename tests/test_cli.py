@@ -113,21 +113,6 @@ def test_a_signal_to_the_whole_group_saves_also_with_workers(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_worker_ends_a_command_with_one_line(tmp_path):
-    with started(command("reverse.py", tmp_path, *LONG, "--num-workers=2")) as process:
-        wait_until(lambda: has_checkpoint(tmp_path), process)
-        worker = workers_of(process)[1]
-        worker.kill()
-        _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2
-    assert errors == (
-        f"reverse.py: error: a process that loads data ({worker.pid}, one of 2 workers) was killed by SIGKILL; "
-        "the same command goes on from the newest checkpoint\n"
-    )
-    assert has_checkpoint(tmp_path)
-
-
-@pytest.mark.slow
 def test_workers_end_after_a_killed_main_process(tmp_path):
     with started(command("reverse.py", tmp_path, *LONG, "--num-workers=2")) as process:
         wait_until(lambda: has_checkpoint(tmp_path), process)

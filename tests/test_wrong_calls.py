@@ -52,8 +52,7 @@ from transformer_jax import (
 )
 from transformer_jax.array_checks import check_token_ids
 from transformer_jax.attention.masks.arrays import fit_mask
-from transformer_jax.data.batch import num_rows, pad_batch, pad_rows, stack_batches
-from transformer_jax.data.epoch_sampler import EpochBatchSampler
+from transformer_jax.data.batch import num_rows, pad_batch, pad_rows
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.decoding.next_token import draw_tokens
 from transformer_jax.nn.dense import Dense
@@ -447,7 +446,6 @@ PLOTS = [
 ]
 SAMPLES = (zeros(3, 2), zeros(3))
 LENGTHS = np.array([1, 2, 3])
-SAMPLER = partial(EpochBatchSampler, shuffle=True, drop_last=False)
 DATA = [
     (lambda: num_rows({}), "have shapes []"),
     (lambda: num_rows([]), "have shapes []"),
@@ -456,20 +454,7 @@ DATA = [
     (lambda: pad_rows(zeros(0, 2), 3), "the batch has 0 rows"),
     (lambda: pad_batch(list(SAMPLES), 3), "a data set gives (inputs, targets); got list"),
     (lambda: pad_batch((zeros(3), zeros(2)), 3), "have shapes [(3,), (2,)]"),
-    (lambda: pad_batch(SAMPLES, 0), "batch_size is 0"),
-    (lambda: stack_batches(SAMPLES, 2, 1), "num_batches is 1"),
-    (lambda: stack_batches(SAMPLES, 2, 0), "num_batches is 0"),
-    (lambda: SAMPLER(0, 2, seed=1), "num_samples is 0"),
-    (lambda: SAMPLER(5, 0, seed=1), "batch_size is 0"),
-    (lambda: SAMPLER(5, 2, seed=-1), "seed is -1"),
-    (lambda: SAMPLER(5, 2, seed=1, groups=np.zeros(4, int)), "groups has 4 numbers"),
-    (lambda: next(SAMPLER(5, 2, seed=1).epoch(-1)), "epoch is -1"),
-    (lambda: next(SAMPLER(5, 2, seed=1).epoch(0, 9)), "first_batch is 9"),
     (lambda: choose_shapes(np.zeros(0, int), np.zeros(0, int)), "there are no pairs"),
-    (lambda: choose_shapes(LENGTHS, LENGTHS[:2]), "source_lengths and target_lengths have shapes (3,) and (2,)"),
-    (lambda: choose_shapes(LENGTHS, LENGTHS, 0), "max_shapes is 0"),
-    (lambda: smallest_shape(LENGTHS, LENGTHS, []), "shapes is empty"),
-    (lambda: smallest_shape(LENGTHS, LENGTHS[:1], [Shape(3, 3)]), "source_lengths and target_lengths have shapes"),
     (lambda: smallest_shape(LENGTHS, LENGTHS, [Shape(2, 2)]), "a pair has lengths 3 and 3"),
     (lambda: means([]), "steps is empty"),
     (lambda: weighted_sums({"loss": (zeros(3), zeros(3, 1))}, np.ones(3, bool)), "weights of shape (3, 1)"),

@@ -27,10 +27,9 @@ def as_pair(samples: PyTree) -> Samples:
     Raises:
         InputError: they are not a tuple of two.
     """
-    if not isinstance(samples, tuple):
-        raise InputError(f"a data set gives (inputs, targets); got {type(samples).__name__}")
-    if len(samples) != 2:
-        raise InputError(f"a data set gives (inputs, targets); got {type(samples).__name__} of length {len(samples)}")
+    if not (isinstance(samples, tuple) and len(samples) == 2):
+        length = f" of length {len(samples)}" if isinstance(samples, tuple) else ""
+        raise InputError(f"a data set gives (inputs, targets); got {type(samples).__name__}{length}")
     return samples
 
 
@@ -68,11 +67,8 @@ def pad_batch(samples: Samples, batch_size: int) -> Batch:
     """Pad a short batch to `batch_size` rows with copies of its last row, which count as invalid.
 
     Raises:
-        InputError: the samples are not `(inputs, targets)`, their arrays differ in the number of rows or have none, or
-            `batch_size` is below 1.
+        InputError: the samples are not `(inputs, targets)`, or their arrays differ in the number of rows or have none.
     """
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; it must be at least 1")
     inputs, targets = pad_rows(as_pair(samples), batch_size)
     rows = num_rows(samples)
     return Batch(inputs, targets, np.arange(max(rows, batch_size)) < rows)
@@ -90,13 +86,8 @@ def stack_batches(samples: Samples, batch_size: int, num_batches: int) -> tuple[
         Arrays `[num_batches, B, ...]`, and the number of batches that hold real rows.
 
     Raises:
-        InputError: as `pad_batch`; or `num_batches` is below 1, or too small for the samples.
+        InputError: as `pad_batch`.
     """
-    if num_batches < 1 or num_rows(as_pair(samples)) > num_batches * batch_size:
-        raise InputError(
-            f"num_batches is {num_batches}; it must be at least 1, and enough for {num_rows(samples)} rows with "
-            f"batch_size {batch_size}"
-        )
     padded = pad_batch(samples, num_batches * batch_size)
     batches = jax.tree.map(lambda array: array.reshape(num_batches, batch_size, *array.shape[1:]), padded)
     return batches, np.int32(-(-num_rows(samples) // batch_size))

@@ -30,11 +30,7 @@ class EpochBatchSampler:
     """Indices of the samples in each batch. Nothing in it changes, so that several epochs can be iterated at a time.
 
     With `groups`, samples of one group share batches. Where a group ends within a batch, samples of the next higher
-    group fill it up, so that there are as many batches as without groups.
-
-    Raises:
-        InputError: `num_samples` or `batch_size` is below 1, `seed` is negative, or `groups` does not have one number
-            for each sample.
+    group fill it up, so that there are as many batches as without groups. `make_loader` checks the fields.
     """
 
     num_samples: int  # N
@@ -45,23 +41,9 @@ class EpochBatchSampler:
     seed: int  # of the order
     groups: Int[np.ndarray, " N"] | None = None  # the group of each sample
 
-    def __post_init__(self) -> None:
-        for name, minimum in (("num_samples", 1), ("batch_size", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < minimum:
-                raise InputError(f"{name} is {value!r}; it must be at least {minimum}, a whole number")
-        if self.groups is not None and (np.ndim(self.groups) != 1 or np.asarray(self.groups).dtype.kind not in "iu"):
-            raise InputError(f"groups has shape {np.shape(self.groups)}; it must hold one whole number for each sample")
-        if self.groups is not None and len(self.groups) != self.num_samples:
-            raise InputError(f"groups has {len(self.groups)} numbers; there are {self.num_samples} samples")
-
     def __len__(self) -> int:
         """Batches in an epoch."""
         return self.num_samples // self.batch_size if self.drop_last else -(-self.num_samples // self.batch_size)
-
-    @property
-    def has_groups(self) -> bool:
-        return self.groups is not None
 
     def epoch(
         self, epoch: int, first_batch: int = 0, batches_at_once: Callable[[], int] = lambda: 1
@@ -74,18 +56,13 @@ class EpochBatchSampler:
             batches_at_once: called before each item; the item holds the indices of that many consecutive batches.
 
         Raises:
-            InputError: `epoch` is negative; `first_batch` is not one of the epoch's batches, nor their number;
-                `batches_at_once` is below 1.
+            InputError: `first_batch` is not one of the epoch's batches, nor their number.
         """
-        if epoch < 0:
-            raise InputError(f"epoch is {epoch}; it must be at least 0")
         if not 0 <= first_batch <= len(self):
             raise InputError(f"first_batch is {first_batch}; it must be between 0 and {len(self)}, the batches in all")
         order, batches = self._shuffled(epoch)
         while first_batch < len(batches):
             num_batches = batches_at_once()
-            if num_batches < 1:
-                raise InputError(f"batches_at_once gives {num_batches}; it must give at least 1")
             chosen = batches[first_batch : first_batch + num_batches]
             indices = [order[batch * self.batch_size : (batch + 1) * self.batch_size] for batch in chosen]
             yield EpochIndices(np.concatenate(indices).tolist(), epoch)

@@ -34,13 +34,10 @@ def choose_shapes(
         max_shapes: maximum number of shapes.
 
     Raises:
-        InputError: there are no pairs, or not as many sources as targets; or `max_shapes` is below 1.
+        InputError: there are no pairs.
     """
-    _check_lengths(source_lengths, target_lengths)
     if len(source_lengths) == 0:
         raise InputError("there are no pairs to choose shapes for")
-    if max_shapes < 1:
-        raise InputError(f"max_shapes is {max_shapes}; it must be at least 1")
     sizes = np.maximum(source_lengths, target_lengths)
     boundaries = np.unique(np.linspace(sizes.min(), sizes.max(), NUM_CANDIDATES).astype(int))
     below = (sizes <= boundary for boundary in boundaries)  # one [N] at a time, which may be large
@@ -67,11 +64,8 @@ def smallest_shape(
         shapes: from the smallest to the largest.
 
     Raises:
-        InputError: there are no shapes, or not as many sources as targets; or a pair fits into no shape.
+        InputError: a pair fits into no shape.
     """
-    _check_lengths(source_lengths, target_lengths)
-    if not len(shapes):
-        raise InputError("shapes is empty; it must hold at least one shape")
     sources, targets = np.array(shapes).T
     fits = (source_lengths[:, None] <= sources) & (target_lengths[:, None] <= targets)  # [N shape]
     if not fits.any(1).all():
@@ -82,12 +76,3 @@ def smallest_shape(
         )
     first: Int[np.ndarray, " N"] = fits.argmax(1)
     return first
-
-
-def _check_lengths(source_lengths: Int[np.ndarray, " N"], target_lengths: Int[np.ndarray, " M"]) -> None:
-    shapes = np.shape(source_lengths), np.shape(target_lengths)
-    if shapes[0] != shapes[1] or len(shapes[0]) != 1:
-        raise InputError(
-            f"source_lengths and target_lengths have shapes {shapes[0]} and {shapes[1]}; they must have one length for "
-            "each pair"
-        )

@@ -1,8 +1,12 @@
 """Batches of NumPy arrays through PyTorch's `DataLoader`, in an order that is a function of (seed, epoch)."""
 
+import atexit
 import functools
+import multiprocessing.util  # has Python end and await child processes at exit, before what is registered below
+import signal
 from collections.abc import Callable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, PyTree
@@ -11,7 +15,6 @@ from transformer_jax.data.batch import Samples, as_pair
 from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices
 from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange, only_item
 from transformer_jax.data.stacked_samples import numpy_collate
-from transformer_jax.data.worker_processes import WorkerProcesses
 from transformer_jax.errors import InputError, check_whole
 
 if TYPE_CHECKING:
@@ -31,6 +34,15 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Samples: ...
+
+
+@atexit.register
+def _kill_workers() -> None:
+    """Kill the worker processes: Python would wait for the end of them after a SIGTERM, which they block."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler would make an error of their death
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.kill()
 
 
 def import_pytorch() -> None:
@@ -68,13 +80,12 @@ class Loader:
         dataset: Dataset,
         sampler: EpochBatchSampler,
         num_workers: int,
-        collate: Callable[[Any], Any] = numpy_collate,
+        collate: Callable[[list[PyTree]], PyTree] = numpy_collate,
     ) -> None:
         self.dataset = dataset
         self._sampler = sampler
         self._num_workers, self._collate = num_workers, collate
         self._newest_epoch = _NewestEpoch()
-        self._workers = WorkerProcesses()
 
     @property
     def batch_size(self) -> int:
@@ -83,7 +94,7 @@ class Loader:
     @property
     def has_groups(self) -> bool:
         """Whether samples of one group share batches; batches of different groups may differ in shape."""
-        return self._sampler.has_groups
+        return self._sampler.groups is not None
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -108,22 +119,21 @@ class Loader:
                 batches. Workers load two items each in advance, so that a change takes effect as much later.
 
         Raises:
-            InputError: `first_batch` is not one of the epoch's batches, nor their number; `batches_at_once` is below 1;
-                a sample is not `(inputs, targets)`; a worker was killed.
-            RuntimeError: with workers, at the next item of an epoch after another one was begun.
+            InputError: `first_batch` is not one of the epoch's batches, nor their number; a sample is not
+                `(inputs, targets)`.
+            RuntimeError: with workers, at the next item of an epoch after another one was begun; or PyTorch's, if a
+                worker was killed.
         """
         indices = self._sampler.epoch(epoch, first_batch, batches_at_once)
         self._newest_epoch.indices = indices
-        with self._workers.watched():
-            return self._receive(self._begin(), indices)
+        return self._receive(self._begin(), indices)
 
     def _receive(self, batches: Iterator[PyTree], indices: Iterator[EpochIndices]) -> Iterator[Samples]:
         while True:
             # Workers outlive the epoch: PyTorch gives one and the same iterator for all epochs.
             if self._num_workers and indices is not self._newest_epoch.indices:
                 raise RuntimeError("another epoch of this loader was begun; with workers only the newest one goes on")
-            with self._workers.watched():
-                samples = next(batches, None)
+            samples = next(batches, None)
             if samples is None:
                 return
             # `LocalSamples` come from `of_rows` alone.
@@ -142,11 +152,19 @@ class Loader:
         return as_pair(numpy_collate([self.dataset[0]]))
 
     def _begin(self) -> Iterator[PyTree]:
-        """Begin to load the newest epoch."""
-        if self._num_workers and "_loader" not in vars(self):  # the first epoch; the workers stay for all
-            with self._workers.starting():
-                return iter(self._loader)
-        return iter(self._loader)
+        """Begin to load the newest epoch.
+
+        SIGTERM and SIGINT never reach the workers, also when the whole process group gets one: the main process
+        decides. They inherit that from their birth. The main process gets a signal of that time afterwards.
+        """
+        if not self._num_workers:
+            return iter(self._loader)
+        resource_tracker.ensure_running()  # before, since it unblocks the signals in this process when it starts
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        try:
+            return iter(self._loader)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     @functools.cached_property
     def _loader(self) -> "torch.utils.data.DataLoader[Samples]":
@@ -202,6 +220,8 @@ def make_loader(
             f"batch_size is {batch_size}; it may be at most {len(dataset)}, the size of the training set, "
             "since a shorter last batch is dropped"
         )
+    if groups is not None and (np.shape(groups) != (len(dataset),) or np.asarray(groups).dtype.kind not in "iu"):
+        raise InputError(f"groups has shape {np.shape(groups)}; it must hold {len(dataset)} whole numbers")
     sampler = EpochBatchSampler(
         len(dataset), batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed, groups=groups
     )

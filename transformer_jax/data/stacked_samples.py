@@ -1,7 +1,6 @@
 """Samples as one pytree of arrays: what a data set gives for a whole batch, and what others are stacked into."""
 
 from collections.abc import Sequence
-from typing import overload
 
 import jax
 import numpy as np
@@ -11,10 +10,10 @@ from transformer_jax.data.batch import num_rows
 from transformer_jax.errors import InputError
 
 
-class StackedSamples(Sequence[PyTree]):
+class StackedSamples:
     """Samples that are already stacked in one pytree of arrays `[B, ...]`.
 
-    It reads as the sequence of samples that any collate function expects, and `numpy_collate` takes the stack as it is.
+    It can be indexed and iterated, as any collate function expects, and `numpy_collate` takes the stack as it is.
     A data set's `__getitems__` returns it, so that loading a batch is one NumPy operation.
     """
 
@@ -24,21 +23,13 @@ class StackedSamples(Sequence[PyTree]):
     def __len__(self) -> int:
         return num_rows(self.stacked)
 
-    @overload
-    def __getitem__(self, index: int) -> PyTree: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> "StackedSamples": ...
-
-    def __getitem__(self, index: int | slice) -> PyTree:
-        if isinstance(index, slice):
-            return StackedSamples(jax.tree.map(lambda array: array[index], self.stacked))
+    def __getitem__(self, index: int) -> PyTree:
         if not -len(self) <= index < len(self):
             raise IndexError(f"index is {index}; there are {len(self)} samples")
         return jax.tree.map(lambda array: array[index], self.stacked)
 
 
-def numpy_collate(samples: Sequence[PyTree]) -> PyTree:
+def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
     """Stack samples, pytrees of equal structure, into one pytree of NumPy arrays `[B, ...]`.
 
     Raises:
