@@ -125,7 +125,7 @@ class TorchTransformer(nn.Module):
         self.transformer = nn.Transformer(
             model.model_dim, model.num_heads, *layers, model.dim_feedforward, batch_first=True
         )
-        self.transformer.load_state_dict(params_to_torch(stacks, {"params": weights}))
+        self.transformer.load_state_dict(params_to_torch(stacks, weights))
         self.register_buffer("positions", torch.from_numpy(sinusoidal_table(max_len, model.model_dim)))
         self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(max_len))
 

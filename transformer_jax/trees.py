@@ -10,8 +10,9 @@ from jaxtyping import PyTree
 
 Tree = TypeVar("Tree")
 
+# `params` is always the inner tree; `variables` is what a Flax model's `init` returns and its `apply` takes.
 Params: TypeAlias = Mapping[str, Any]  # nested dictionaries of arrays, by module and parameter name
-Variables: TypeAlias = Mapping[str, Params]  # {"params": ...}, the first argument of a Flax model's `apply`
+Variables: TypeAlias = Mapping[str, Params]  # {"params": params}
 Inputs: TypeAlias = PyTree[ArrayLike]  # of a model: pytree of arrays [B, ...], its structure is the task's
 Targets: TypeAlias = PyTree[ArrayLike]  # of a loss, likewise
 Arrays: TypeAlias = PyTree[ArrayLike]  # any pytree of arrays

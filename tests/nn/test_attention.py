@@ -194,7 +194,7 @@ def test_multihead_attention_its_maps_and_its_gradients_agree_with_pytorch(rank,
     x, memory = draw(B, T, D), draw(B, S, D, seed=1) if cross else None
     mask = masks(S if cross else T)[rank] if rank else None
     attend = MultiheadAttention(D, H)
-    params = params_from_torch(attend, module.state_dict())
+    params = {"params": params_from_torch(attend, module.state_dict())}
     cotangent = draw(B, T, D, seed=2)
 
     @quick_jit
@@ -224,7 +224,7 @@ def test_multihead_attention_its_maps_and_its_gradients_agree_with_pytorch(rank,
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
         gradients[0],
-        params_from_torch(attend, torch_gradients),
+        {"params": params_from_torch(attend, torch_gradients)},
     )
 
 

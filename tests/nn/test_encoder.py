@@ -89,7 +89,7 @@ def test_outputs_and_gradients_agree_with_pytorch(mask, norm_first, activation):
     """Gradients of the input and of every parameter."""
     module, mask = torch_encoder(norm_first=norm_first, activation=activation), MASKS[mask]
     ours = TransformerEncoder(L, D, H, F, settings=settings(norm_first, activation))
-    params = params_from_torch(ours, module.state_dict())
+    params = {"params": params_from_torch(ours, module.state_dict())}
     x, cotangent = draw(B, T, D), draw(B, T, D, seed=1)
     torch_x = torch.tensor(x, requires_grad=True)
     expected = module(torch_x, **pytorch_mask(mask, "mask"))
@@ -102,7 +102,7 @@ def test_outputs_and_gradients_agree_with_pytorch(mask, norm_first, activation):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5),
         gradients,
-        params_from_torch(ours, torch_gradients),
+        {"params": params_from_torch(ours, torch_gradients)},
     )
 
 
@@ -119,7 +119,7 @@ def test_a_mask_of_any_rank_means_what_its_broadcast_to_all_heads_and_queries_me
 def test_a_block_agrees_with_pytorch(norm_first):
     layer = torch_encoder(norm_first=norm_first).layers[0]
     block = EncoderBlock(D, H, F, settings=settings(norm_first))
-    params = params_from_torch(block, layer.state_dict())
+    params = {"params": params_from_torch(block, layer.state_dict())}
     expected = layer(torch.tensor(draw(B, T, D)), **pytorch_mask(RANDOM, "src_mask")).detach()
     np.testing.assert_allclose(compiled(block)(params, draw(B, T, D), RANDOM), expected, atol=1e-5)
 
@@ -131,7 +131,7 @@ def test_attention_maps_are_those_of_pytorch_layer_by_layer(mask, norm_first):
     module = torch_encoder(norm_first=norm_first)
     encoder = TransformerEncoder(L, D, H, F, settings=settings(norm_first))
     x = draw(B, T, D)
-    params = params_from_torch(encoder, module.state_dict())
+    params = {"params": params_from_torch(encoder, module.state_dict())}
     _, maps = compiled(encoder, return_attention=True)(params, x, full(mask))
     assert [attention.shape for attention in maps] == [(B, H, T, T)] * L
     renamed = {"src_key_padding_mask": "key_padding_mask", "src_mask": "attn_mask"}
@@ -150,7 +150,7 @@ def test_a_block_agrees_with_pytorch_on_a_residual_stream_of_large_mean(mean):
     """The variance as E[x²] - E[x]² is wrong by 0.3 at a mean of 1000, which changes the block's output by more."""
     layer = torch_encoder(norm_first=True).layers[0]
     block = EncoderBlock(D, H, F, settings=settings(norm_first=True))
-    params = params_from_torch(block, layer.state_dict())
+    params = {"params": params_from_torch(block, layer.state_dict())}
     x = mean + draw(B, T, D)
     exact = layer.double()(torch.tensor(x, dtype=torch.float64)).detach()
     output = compiled(block)(params, x, full(None))

@@ -71,7 +71,7 @@ def test_outputs_and_gradients_agree_with_pytorch(norm_first, padded):
     module = torch_transformer(norm_first)
     settings = BlockSettings(norm_first=norm_first, layer_norm_epsilon=1e-5)
     model = Transformer(**SIZES, settings=settings, final_norm=True)
-    params = params_from_torch(model, module.state_dict())
+    params = {"params": params_from_torch(model, module.state_dict())}
     source, target, cotangent = draw(B, S, D), draw(B, T, D, seed=1), draw(B, T, D, seed=2)
     valid = SOURCE_VALID | (not padded), TARGET_VALID | (not padded)
     masks = [np.asarray(padding_mask(one)) for one in valid]

@@ -81,7 +81,7 @@ def test_logits_are_those_of_pytorchs_encoder_with_a_causal_mask(norm_first, tie
     model = model_with(settings, tie_embeddings=tie_embeddings)
     stack = CausalStack(L, D, H, F, settings=settings)
     params = {
-        "decoder": params_from_torch(stack, encoder.state_dict())["params"],
+        "decoder": params_from_torch(stack, encoder.state_dict()),
         "embedding": {"embedding": embedding.weight.detach().numpy()},
     }
     if not tie_embeddings:

@@ -49,11 +49,11 @@ def test_the_published_reverse_model_solves_its_task_with_the_logits_of_the_form
     assert (model.model_dim, model.num_heads, model.num_layers, model.num_classes) == (32, 1, 1, 10)
     inputs = ReverseDataset(size=10_000, seed=44).inputs  # [N T]
     one_hot = np.eye(10, dtype=np.float32)[inputs]
-    logits = jax.jit(model.apply)(params, one_hot)  # [N T C]
+    logits = jax.jit(model.apply)({"params": params}, one_hot)  # [N T C]
     assert (logits.argmax(-1) == inputs[:, ::-1]).mean() == 1.0
     expected = evaluate(flax.serialization.msgpack_restore(REVERSE.read_bytes()), one_hot, num_heads=1)
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda array: array.astype(np.float64), (params, one_hot))
+        wide = jax.tree.map(lambda array: array.astype(np.float64), ({"params": params}, one_hot))
         np.testing.assert_allclose(jax.jit(model.apply)(*wide), expected, rtol=0, atol=1e-5)
     # Float32 alone puts the worst of 1.6 million logits 1.9e-5 off, in a range of ±10.6.
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
@@ -159,9 +159,9 @@ def test_a_path_serves_for_both_kinds(tmp_path):
     x = np.random.default_rng(0).normal(size=(3, 7, FEATURES)).astype(np.float32)
     model, params = load_pretrained(str(tmp_path / "flax"), num_heads=H)
     expected = evaluate(flax_tree(FEATURES, D, C, L), x, H)
-    np.testing.assert_allclose(model.apply(params, x), expected, atol=1e-5)
+    np.testing.assert_allclose(model.apply({"params": params}, x), expected, atol=1e-5)
     model, params = load_pretrained(str(tmp_path / "lightning"))
-    np.testing.assert_allclose(model.apply(params, x), module(torch.tensor(x)).detach(), atol=1e-5)
+    np.testing.assert_allclose(model.apply({"params": params}, x), module(torch.tensor(x)).detach(), atol=1e-5)
 
 
 @pytest.mark.parametrize("what", ["reverse", "nowhere/model.ckpt", "."])

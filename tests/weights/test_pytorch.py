@@ -113,7 +113,7 @@ def test_attention_and_a_block_from_pytorch_and_back_are_exact(module, model):
 def test_every_floating_type_stays_what_it_is(dtype):
     state = drawn(torch_encoder().to(dtype))
     params = params_from_torch(encoder(), state)
-    kernel = params["params"]["layers_2"]["feed_forward"]["expand"]["kernel"]
+    kernel = params["layers_2"]["feed_forward"]["expand"]["kernel"]
     assert (kernel.shape, str(kernel.dtype)) == ((D, F), str(dtype).removeprefix("torch."))
     assert_same(params_to_torch(encoder(), params), state)
 
@@ -125,7 +125,7 @@ def test_an_encoder_made_here_runs_in_pytorch(norm_first, final_norm):
     model, module = encoder(norm_first, final_norm), torch_encoder(norm_first, final_norm)
     x = draw(B, S, D)
     params = drawn_params(model, x)
-    module.load_state_dict(params_to_torch(model, params))
+    module.load_state_dict(params_to_torch(model, params["params"]))
     expected = compiled(model)(params, x, padding_mask(SOURCE_VALID))
     output = module.train()(torch.tensor(x), src_key_padding_mask=torch.tensor(~SOURCE_VALID))
     np.testing.assert_allclose(output.detach(), expected, atol=1e-5)
@@ -138,7 +138,7 @@ def test_an_encoder_decoder_made_here_runs_in_pytorch(norm_first, final_norm):
     model, module = transformer(norm_first, final_norm), torch_transformer(norm_first, final_norm)
     source, target = draw(B, S, D), draw(B, T, D, seed=1)
     params = drawn_params(model, source, target)
-    module.load_state_dict(params_to_torch(model, params))
+    module.load_state_dict(params_to_torch(model, params["params"]))
     expected = compiled(model)(params, source, target, padding_mask(SOURCE_VALID), padding_mask(TARGET_VALID))
     not_source, not_target = torch.tensor(~SOURCE_VALID), torch.tensor(~TARGET_VALID)
     output = module(
@@ -154,7 +154,7 @@ def test_an_encoder_decoder_made_here_runs_in_pytorch(norm_first, final_norm):
 
 def test_each_array_goes_where_its_name_says():
     state = drawn(torch_transformer())
-    decoder = params_from_torch(transformer(), state)["params"]["decoder"]["layers_1"]
+    decoder = params_from_torch(transformer(), state)["decoder"]["layers_1"]
     stacked = state["decoder.layers.1.multihead_attn.in_proj_weight"]
     for place, name in enumerate(("query_proj", "key_proj", "value_proj")):
         np.testing.assert_array_equal(decoder["cross_attn"][name]["kernel"], stacked[place * D : place * D + D].T)
@@ -236,14 +236,14 @@ def test_weights_of_another_model_are_refused_by_name(tmp_path, change, message)
 
 def test_parameters_of_another_model_do_not_go_out():
     x = draw(B, S, D)
-    params = drawn_params(encoder(), x)
+    params = drawn_params(encoder(), x)["params"]
     with pytest.raises(InputError, match="params lacks norm/"):
         params_to_torch(encoder(final_norm=True), params)
     with pytest.raises(InputError, match="params has layers_2/.* and 13 more arrays, for which"):
         params_to_torch(TransformerEncoder(L - 1, D, H, F), params)
-    with pytest.raises(InputError, match=r"params has the keys \['layers_0', .*; it must have only 'params'"):
-        params_to_torch(encoder(), params["params"])
-    params["params"]["layers_1"]["self_attn"]["key_proj"]["bias"] = np.full(D, np.nan)
+    with pytest.raises(InputError, match="params has the key 'params' alone; it must be what is under that key"):
+        params_to_torch(encoder(), {"params": params})
+    params["layers_1"]["self_attn"]["key_proj"]["bias"] = np.full(D, np.nan)
     with pytest.raises(InputError, match="layers_1/self_attn/key_proj/bias in params holds NaN"):
         params_to_torch(encoder(), params)
 
@@ -280,10 +280,10 @@ def test_parts_without_a_counterpart_are_errors_in_both_directions(model, messag
     with pytest.raises(InputError, match=message):
         params_from_torch(model, {})
     with pytest.raises(InputError, match=message):
-        params_to_torch(model, {"params": {}})
+        params_to_torch(model, {})
 
 
 def test_settings_that_change_no_prediction_do_not_hinder():
     settings = BlockSettings(attention=AttentionSettings(num_kv_heads=4, dropout_prob=0.5, implementation="blockwise"))
     block = EncoderBlock(12, 4, 13, settings=settings)
-    assert params_to_torch(block, block.init(jax.random.key(0), np.zeros((1, 1, 12), np.float32)))
+    assert params_to_torch(block, block.init(jax.random.key(0), np.zeros((1, 1, 12), np.float32))["params"])

@@ -80,7 +80,7 @@ def test_a_lightning_model_gives_the_same_logits_here(lightning_file, trained, z
         mask = torch.tensor(VALID)[:, None, None] if padded else None
         expected = trained(torch.tensor(x), mask, positions).detach()
         mask = np.asarray(padding_mask(VALID)) if padded else None
-        logits = compiled(model, add_positional_encoding=positions)(params, x, mask)
+        logits = compiled(model, add_positional_encoding=positions)({"params": params}, x, mask)
         np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
@@ -88,7 +88,7 @@ def test_a_lightning_file_determines_its_model(lightning_file):
     model, params = load_tutorial_weights(lightning_file())
     settings = BlockSettings(dropout_prob=0.1, layer_norm_epsilon=1e-5)
     assert model == TransformerPredictor(D, C, H, L, input_dropout_prob=0.05, settings=settings)
-    assert params["params"]["input_layer"]["kernel"].shape == (FEATURES, D)
+    assert params["input_layer"]["kernel"].shape == (FEATURES, D)
 
 
 def test_a_flax_model_gives_the_logits_of_the_formulas(flax_file):
@@ -96,7 +96,7 @@ def test_a_flax_model_gives_the_logits_of_the_formulas(flax_file):
     assert model == TransformerPredictor(D, C, H, L)
     x, tree = draw(B, T, FEATURES), flax_tree(FEATURES, D, C, L)
     for positions in (True, False):
-        logits = compiled(model, add_positional_encoding=positions)(params, x)
+        logits = compiled(model, add_positional_encoding=positions)({"params": params}, x)
         np.testing.assert_allclose(logits, evaluate(tree, x, H, positions=positions), atol=1e-5)
 
 
@@ -104,7 +104,7 @@ def test_a_flax_model_gives_the_logits_of_the_formulas(flax_file):
 def test_the_number_of_heads_changes_the_model(flax_file):
     x = draw(B, T, FEATURES)
     models = [load_tutorial_weights(flax_file(), num_heads=num_heads) for num_heads in (1, 3, 7)]
-    one, three, seven = (np.asarray(compiled(model)(params, x)) for model, params in models)
+    one, three, seven = (np.asarray(compiled(model)({"params": params}, x)) for model, params in models)
     assert min(np.abs(one - three).max(), np.abs(three - seven).max()) > 0.1
 
 

@@ -49,6 +49,5 @@ def _read(trainer: TrainerModule, what: str, directory: Path | None) -> Params:
             raise InputError(f"num_heads is {config.num_heads}; it must be {heads}, as in the training of {what}")
         return run.params
     if is_predictor and (what in PUBLISHED or os.path.isfile(what)):
-        params: Params = load_pretrained(what, num_heads=config.num_heads)[1]["params"]
-        return params
+        return load_pretrained(what, num_heads=config.num_heads)[1]
     raise InputError(f"init_from is {what}; it must be {kinds_of_models(is_predictor)}")

@@ -59,8 +59,8 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
         config.check_trained_on(cast(Config, run.config), what)  # of one class, since the tasks have one name
         origin, trained = run.config, Trained(what, run.model, run.params)
     elif is_predictor and (what in PUBLISHED or os.path.isfile(what)):
-        model, variables = load_pretrained(what, num_heads=config.num_heads)
-        origin, trained = model, Trained(what, model, variables["params"])
+        model, params = load_pretrained(what, num_heads=config.num_heads)
+        origin, trained = model, Trained(what, model, params)
     else:
         raise InputError(f"pretrained is {what}; it must be {kinds_of_models(is_predictor)}")
     # A predictor lacks the settings of how its blocks are computed, which are the user's; so are those of the machine.

@@ -4,11 +4,12 @@ import hashlib
 import http.client
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_jax.data.downloads import directory_for_download, fetch, in_one_line
 from transformer_jax.errors import InputError, check_path
 from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.trees import Params
 from transformer_jax.weights.tutorials import load_tutorial_weights
 
 TIMEOUT = 30.0  # seconds to wait for an answer
@@ -41,7 +42,7 @@ PUBLISHED = {
 
 def load_pretrained(
     what: str | Path, *, num_heads: int | None = None, cache_dir: str | Path = "data/pretrained"
-) -> tuple[TransformerPredictor, dict[str, Any]]:
+) -> tuple[TransformerPredictor, Params]:
     """A published model, or one from a file that the tutorials' code saved.
 
     The reverse task's models take one-hot numbers and positions; the anomaly task's take ResNet-34 features without
@@ -54,7 +55,7 @@ def load_pretrained(
         cache_dir: directory of downloaded files.
 
     Returns:
-        The model, and what its `apply` takes: `{"params": ...}`, NumPy arrays.
+        The model, and its parameters, for `model.apply({"params": params}, …)`: NumPy arrays.
 
     Raises:
         InputError: there is no such file, it cannot be downloaded (a failed download leaves no file), it is not the
@@ -68,7 +69,7 @@ def load_pretrained(
     return load_tutorial_weights(what, num_heads=num_heads)
 
 
-def _load_published(name: str, num_heads: int | None, cache_dir: Path) -> tuple[TransformerPredictor, dict[str, Any]]:
+def _load_published(name: str, num_heads: int | None, cache_dir: Path) -> tuple[TransformerPredictor, Params]:
     published = PUBLISHED[name]
     if num_heads not in (None, published.num_heads):
         raise InputError(f"num_heads is {num_heads}; that of {name} is {published.num_heads}")
@@ -91,7 +92,7 @@ def _load_published(name: str, num_heads: int | None, cache_dir: Path) -> tuple[
     return loaded
 
 
-def _load_checked(path: Path, published: Published) -> tuple[TransformerPredictor, dict[str, Any]]:
+def _load_checked(path: Path, published: Published) -> tuple[TransformerPredictor, Params]:
     if published.sha256 is not None:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()

@@ -24,8 +24,7 @@ def find_trainer(what: str) -> TrainerModule:
     if (directory := directory_of(what)) is not None:
         return load_run(directory)
     if what in PUBLISHED or os.path.isfile(what):
-        model, variables = load_pretrained(what)
-        return _tutorials_trainer(model, variables["params"])
+        return _tutorials_trainer(*load_pretrained(what))
     raise InputError(f"run is {what}; it must be {kinds_of_models(is_predictor=True)}")
 
 

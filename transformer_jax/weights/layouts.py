@@ -115,6 +115,19 @@ class Layout(NamedTuple):
         return self.transposed and path.endswith("kernel")
 
 
+def by_path(params: Params) -> Arrays:
+    """A model's parameters by path.
+
+    Raises:
+        InputError: they are not the nested dictionaries under "params" in what `model.init` returns.
+    """
+    if not isinstance(params, Mapping):
+        raise InputError(f"params is a {type(params).__name__}; it must be nested dictionaries of arrays")
+    if set(params) == {"params"}:
+        raise InputError("params has the key 'params' alone; it must be what is under that key")
+    return {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
+
+
 def check_arrays(arrays: Mapping[str, Any], shapes: Shapes, source: str) -> None:
     """Check that arrays are those of a model: names, shapes, types, finite numbers.
 

@@ -27,10 +27,10 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.encoder_decoder import Transformer
-from transformer_jax.trees import Params, Variables
+from transformer_jax.trees import Params
 from transformer_jax.weights.counterparts import check_attention, check_blocks
 from transformer_jax.weights.files import array_of, read_weights
-from transformer_jax.weights.layouts import STACKED, Layout, check_arrays
+from transformer_jax.weights.layouts import STACKED, Layout, by_path, check_arrays
 
 Model = MultiheadAttention | EncoderBlock | TransformerEncoder | Transformer
 
@@ -55,7 +55,7 @@ LAYOUT = Layout(
 )
 
 
-def params_from_torch(model: Model, weights: Mapping[str, Any] | str | Path) -> dict[str, Params]:
+def params_from_torch(model: Model, weights: Mapping[str, Any] | str | Path) -> Params:
     """Convert the weights of a PyTorch module to the parameters of its counterpart here.
 
     Args:
@@ -64,7 +64,7 @@ def params_from_torch(model: Model, weights: Mapping[str, Any] | str | Path) -> 
             any code in it.
 
     Returns:
-        First argument of `model.apply`: `{"params": ...}`, NumPy arrays in the floating-point type of the weights.
+        The parameters, for `model.apply({"params": params}, …)`: NumPy arrays in the floating-point type of the weights.
 
     Raises:
         InputError: the model has a part without a counterpart in PyTorch; the file cannot be read, or the weights are
@@ -77,27 +77,23 @@ def params_from_torch(model: Model, weights: Mapping[str, Any] | str | Path) -> 
         raise InputError(f"weights is a {type(weights).__name__}; it must be a state dict, or the path of a file")
     else:
         arrays, source = {name: array_of(value) for name, value in weights.items()}, "the state dict"
-    return {"params": LAYOUT.to_ours(arrays, _abstract_params(model), source)}
+    return LAYOUT.to_ours(arrays, _abstract_params(model), source)
 
 
-def params_to_torch(model: Model, params: Variables) -> dict[str, torch.Tensor]:
+def params_to_torch(model: Model, params: Params) -> dict[str, torch.Tensor]:
     """Convert parameters to the state dict of the PyTorch counterpart, for its `load_state_dict`.
 
     Args:
         model: one of the table above.
-        params: its parameters, `{"params": ...}`.
+        params: its parameters, `model.init(…)["params"]` for example.
 
     Raises:
         InputError: the model has a part without a counterpart in PyTorch; or the parameters are not those of this
             model, or not finite.
     """
-    if set(params) != {"params"}:
-        raise InputError(
-            f"params has the keys {sorted(params)}; it must have only 'params', as the result of model.init does"
-        )
     shapes = {path: leaf.shape for path, leaf in flatten_dict(_abstract_params(model), sep="/").items()}
-    check_arrays(flatten_dict(params["params"], sep="/"), shapes, "params")
-    return {name: _tensor_of(array) for name, array in LAYOUT.to_theirs(params["params"]).items()}
+    check_arrays(by_path(params), shapes, "params")
+    return {name: _tensor_of(array) for name, array in LAYOUT.to_theirs(params).items()}
 
 
 def _abstract_params(model: Model) -> Params:

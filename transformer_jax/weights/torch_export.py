@@ -2,7 +2,7 @@
 
 import functools
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
 from transformer_jax.weights.counterparts import check_exported
-from transformer_jax.weights.layouts import STACKED, Arrays, Layout, check_arrays
+from transformer_jax.weights.layouts import STACKED, Layout, by_path, check_arrays
 from transformer_jax.weights.torch_source import ENCODER_DECODER, FIRST_LINE, PREDICTOR, TorchModel, source_of
 
 SOURCE, WEIGHTS = "model.py", "weights.pt"  # in the directory of an export
@@ -55,7 +55,7 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
 
     Args:
         model: a `TransformerPredictor`, or a `Transformer` with vocabularies, of the default blocks.
-        params: its parameters, `run.params` or what is under "params" in the result of `model.init`.
+        params: its parameters, `run.params` or `model.init(…)["params"]`.
         directory: is made where it is missing; an earlier export in it is replaced.
 
     Returns:
@@ -191,7 +191,7 @@ def _state_dict(model: nn.Module, params: Params) -> dict[str, torch.Tensor]:
         features = jax.ShapeDtypeStruct((1, 1, _num_features(params)), jnp.float32)
         like = jax.eval_shape(model.init, jax.random.key(0), features)
     shapes = {path: leaf.shape for path, leaf in flatten_dict(like["params"], sep="/").items()}
-    check_arrays(_arrays(params), shapes, "params")
+    check_arrays(by_path(params), shapes, "params")
     return {
         name: torch.from_numpy(np.array(array, np.float32, order="C"))
         for name, array in LAYOUT.to_theirs(params).items()
@@ -200,20 +200,11 @@ def _state_dict(model: nn.Module, params: Params) -> dict[str, torch.Tensor]:
 
 def _num_features(params: Params) -> int:
     """Width of a predictor's input, from the kernel of its first layer."""
-    kernel = _arrays(params).get("input_layer/kernel")
+    kernel = by_path(params).get("input_layer/kernel")
     if kernel is None or kernel.ndim != 2 or not kernel.size:
         raise InputError("params has no matrix input_layer/kernel; it must be the parameters of the model")
     num_features: int = kernel.shape[0]
     return num_features
-
-
-def _arrays(params: Params) -> Arrays:
-    """The parameters by path."""
-    if not isinstance(params, Mapping):
-        raise InputError(f"params is a {type(params).__name__}; it must be nested dictionaries of arrays")
-    if set(params) == {"params"}:
-        raise InputError("params has the key 'params' alone; it must be what is under that key")
-    return {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
 
 
 def _check_replaceable(path: Path) -> None:

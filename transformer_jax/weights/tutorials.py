@@ -39,9 +39,7 @@ LIGHTNING_RENAMES = (
 )
 
 
-def load_tutorial_weights(
-    path: str | Path, *, num_heads: int | None = None
-) -> tuple[TransformerPredictor, dict[str, Params]]:
+def load_tutorial_weights(path: str | Path, *, num_heads: int | None = None) -> tuple[TransformerPredictor, Params]:
     """Read a model and its parameters from a checkpoint of the tutorials.
 
     Sizes are inferred from the arrays' shapes. A Lightning file has the dropout probabilities too; a Flax file does
@@ -52,7 +50,7 @@ def load_tutorial_weights(
         num_heads: H; needed for files without it, as all of Flax's are.
 
     Returns:
-        The model, and the first argument of its `apply`: `{"params": ...}`, NumPy arrays.
+        The model, and its parameters, for `model.apply({"params": params}, …)`: NumPy arrays.
 
     Raises:
         InputError: the file cannot be read or is not one of the tutorials'; the message names the first array that is
@@ -62,7 +60,7 @@ def load_tutorial_weights(
     file = read_weights(path)
     model, num_features = _model_of(file, num_heads, str(path))
     like = _shapes(model, num_features)
-    return model, {"params": tutorial_layout(file.is_torch, model.num_heads).to_ours(file.arrays, like, str(path))}
+    return model, tutorial_layout(file.is_torch, model.num_heads).to_ours(file.arrays, like, str(path))
 
 
 def tutorial_layout(is_torch: bool, num_heads: int) -> Layout:
