@@ -171,7 +171,7 @@ def attention_by_kind(trainer: Evaluator, sets: Sets) -> dict[str, Float[np.ndar
     return table
 
 
-def probes(trainer: Evaluator, sets: Sets) -> dict[str, tuple[tj.Probe, tj.Probe]]:
+def probes(trainer: Evaluator, sets: Sets) -> dict[str, tuple[tj.inspection.Probe, tj.inspection.Probe]]:
     """After the embedding and each layer: probes for the digit of each image, and for whether it is the odd one."""
     names = ["embeddings", "encoder.layers.?.output"]
     _, streams = tj.capture(trainer.model, trainer.variables, *sets.inputs, names=names)
@@ -180,7 +180,9 @@ def probes(trainer: Evaluator, sets: Sets) -> dict[str, tuple[tj.Probe, tj.Probe
     image = np.unique(np.asarray(sets.inputs[0]).reshape(is_odd.size, -1), axis=0, return_inverse=True)[1]
     return {
         name: tuple(
-            tj.linear_probe(np.asarray(stream).reshape(is_odd.size, -1), labels.ravel(), image.ravel(), is_train)
+            tj.inspection.linear_probe(
+                np.asarray(stream).reshape(is_odd.size, -1), labels.ravel(), image.ravel(), is_train
+            )
             for labels in (sets.digits, is_odd)
         )
         for name, stream in streams.items()
@@ -218,7 +220,7 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
 def print_reverse(trainer: Evaluator) -> None:
     """Which head reverses."""
     for by in ("zero", "mean"):
-        found = tj.ablation_table(trainer, by=by)
+        found = tj.inspection.ablation_table(trainer, by=by)
         print(f"reverse: accuracy {found.whole:.2%}; head replaced by {by}: {found.without['encoder'].item():.2%}")
     for name, number in mirrored(trainer, 1000).items():
         print(f"reverse: {name}: {number:.2%}")
@@ -227,7 +229,7 @@ def print_reverse(trainer: Evaluator) -> None:
 def print_digits(trainer: Evaluator) -> None:
     """What the odd-one-out model compares."""
     sets = digit_sets(trainer)
-    found = tj.ablation_table(trainer).without["encoder"]
+    found = tj.inspection.ablation_table(trainer).without["encoder"]
     heads = [[f"layer {layer}", *map(float, row)] for layer, row in enumerate(found)]
     print(table(["without head", "0", "1", "2", "3"], heads))
     layers = {"layer 0": "0", "layer 1": "1", "both": "*"}
@@ -236,7 +238,7 @@ def print_digits(trainer: Evaluator) -> None:
         for name, edges in edges_between(sets).items()
     ]
     print(table(["without attention", *layers], rows))
-    lens = np.asarray(tj.logit_lens(trainer.model, trainer.variables, *sets.inputs))[..., 0].argmax(-1)
+    lens = np.asarray(tj.inspection.logit_lens(trainer.model, trainer.variables, *sets.inputs))[..., 0].argmax(-1)
     probed = probes(trainer, sets).values()
     rows = [
         [number, float((lens[number] == sets.odd).mean()), digit.accuracy, odd.accuracy]
@@ -255,7 +257,7 @@ def print_dates(trainer: Evaluator, num: int) -> dict[str, list[float]]:
             rates[locale] += [swap_rate(trainer, pairs, where) for where in (pairs.clean != pairs.other, pairs.words)]
     header = ["locale", *(f"{part}, {where}" for part in PARTS for where in ("bytes that differ", "whole word"))]
     print(table(header, [[locale, *of_locale] for locale, of_locale in rates.items()]))
-    found = tj.ablation_table(trainer)
+    found = tj.inspection.ablation_table(trainer)
     for kind, of_kind in found.without.items():
         rows = [[f"{kind} {layer}", *map(float, row)] for layer, row in enumerate(of_kind)]
         print(table(["without head", "0", "1", "2", "3"], rows))

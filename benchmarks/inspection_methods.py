@@ -22,13 +22,13 @@ import transformer_jax as tj
 from transformer_jax.cli import parse, run
 from transformer_jax.config import check_at_least
 
-CIRCUITS: Mapping[str, Callable[..., tj.Circuit]] = {
-    "reverse": tj.reverse_circuit,
-    "histogram": tj.histogram_circuit,
-    "sort": tj.sort_circuit,
-    "dyck-1": tj.dyck_circuit,
-    "dyck-2": functools.partial(tj.dyck_circuit, kinds=2),
-    "induction": tj.induction_circuit,
+CIRCUITS: Mapping[str, Callable[..., tj.inspection.Circuit]] = {
+    "reverse": tj.inspection.reverse_circuit,
+    "histogram": tj.inspection.histogram_circuit,
+    "sort": tj.inspection.sort_circuit,
+    "dyck-1": tj.inspection.dyck_circuit,
+    "dyck-2": functools.partial(tj.inspection.dyck_circuit, kinds=2),
+    "induction": tj.inspection.induction_circuit,
 }
 READS = {"query": "queries", "key": "keys", "value": "values"}
 WEIGHTS = "*.attention.weights"
@@ -49,7 +49,7 @@ class MethodsConfig:
 class Example(NamedTuple):
     """A circuit, sequences that it answers, and others of the same length."""
 
-    circuit: tj.Circuit
+    circuit: tj.inspection.Circuit
     tokens: np.ndarray  # [B T]
     others: np.ndarray  # [B T]
 
@@ -76,28 +76,28 @@ class Example(NamedTuple):
         return jnp.take_along_axis(logits, answers, -1)[..., 0] - logits.mean(-1)
 
 
-def example(circuit: tj.Circuit, num_sequences: int) -> Example:
+def example(circuit: tj.inspection.Circuit, num_sequences: int) -> Example:
     rng = np.random.default_rng(0)
     return Example(circuit, circuit.draw(rng, num_sequences), circuit.draw(rng, num_sequences))
 
 
 def ablation(of: Example) -> jax.Array:
     """Lost log-probability where the head's output is zero."""
-    (table,) = tj.ablate_heads(*of.model, *of.inputs, metric=of.log_probability).values()
+    (table,) = tj.inspection.ablate_heads(*of.model, *of.inputs, metric=of.log_probability).values()
     return of.log_probability(of.circuit.model.apply(of.circuit.variables, *of.inputs)) - table
 
 
 def mean_ablation(of: Example) -> jax.Array:
     """Lost log-probability where the head's output is its mean."""
-    means = tj.mean_head_outputs(*of.model, *of.inputs)
-    (table,) = tj.ablate_heads(*of.model, *of.inputs, metric=of.log_probability, means=means).values()
+    means = tj.inspection.mean_head_outputs(*of.model, *of.inputs)
+    (table,) = tj.inspection.ablate_heads(*of.model, *of.inputs, metric=of.log_probability, means=means).values()
     return of.log_probability(of.circuit.model.apply(of.circuit.variables, *of.inputs)) - table
 
 
 def activation_patching(of: Example) -> jax.Array:
     """Restored part of the log-probability where the head has the output for the right sequence."""
     names = ["*.head_outputs"]
-    restored = tj.patch_activations(
+    restored = tj.inspection.patch_activations(
         *of.model, of.inputs, of.other_inputs, names=names, metric=of.log_probability, by=["heads"]
     )
     return jnp.abs(jnp.stack(list(restored.values())))
@@ -112,7 +112,7 @@ def attribution(of: Example) -> jax.Array:
 
 def gradient_attention(of: Example) -> jax.Array:
     """Mean size of weight times gradient of the right answers' log-probability."""
-    products = tj.gradient_attention(*of.model, *of.inputs, metric=of.log_probability)
+    products = tj.inspection.gradient_attention(*of.model, *of.inputs, metric=of.log_probability)
     return jnp.stack([jnp.abs(product).sum((0, 2, 3)) for product in products.values()])
 
 
@@ -125,12 +125,12 @@ def rollout(of: Example) -> jax.Array:
     """Mean change of the rollout where the head is left out of its layer's mean."""
     layers = weights_of(of)
     means = [each.mean(1, keepdims=True) for each in layers]
-    whole = tj.attention_rollout(means)[-1]
+    whole = tj.inspection.attention_rollout(means)[-1]
 
     def change(layer: int, head: int) -> jax.Array:
         others = jnp.delete(layers[layer], head, axis=1).mean(1, keepdims=True)
         without = [others if layer == number else mean for number, mean in enumerate(means)]
-        return jnp.abs(tj.attention_rollout(without)[-1] - whole).mean()
+        return jnp.abs(tj.inspection.attention_rollout(without)[-1] - whole).mean()
 
     shape = of.circuit.working_heads.shape
     return jnp.array([change(*place) for place in np.ndindex(*shape)]).reshape(shape)
@@ -160,7 +160,7 @@ def path_patching(of: Example) -> tuple[Float[np.ndarray, "pairs 3"], Bool[np.nd
         for later in range(first + 1, num_layers):
 
             def change(sender: Any, receiver: Any, reads: str, first: int = first, later: int = later) -> jax.Array:
-                return tj.patch_path(
+                return tj.inspection.patch_path(
                     *of.model,
                     of.inputs,
                     of.other_inputs,
@@ -183,9 +183,9 @@ def path_patching(of: Example) -> tuple[Float[np.ndarray, "pairs 3"], Bool[np.nd
 def head_scores(of: Example) -> dict[str, float]:
     """Average precision of the scores that name a kind of head, on the circuit of induction."""
     scored = {
-        "previous-token score, for its head": (map(tj.previous_token_scores, weights_of(of)), (0, 1)),
+        "previous-token score, for its head": (map(tj.inspection.previous_token_scores, weights_of(of)), (0, 1)),
         "induction score, for its head": (
-            (tj.induction_scores(weights, of.tokens) for weights in weights_of(of)),
+            (tj.inspection.induction_scores(weights, of.tokens) for weights in weights_of(of)),
             (1, 2),
         ),
     }
@@ -193,19 +193,19 @@ def head_scores(of: Example) -> dict[str, float]:
     for name, (scores, place) in scored.items():
         is_it = np.zeros_like(of.circuit.working_heads)
         is_it[place] = True
-        results[name] = tj.score_heads(np.stack(list(scores)), is_it).average_precision
+        results[name] = tj.inspection.score_heads(np.stack(list(scores)), is_it).average_precision
     return results
 
 
-def scores_of(circuit: tj.Circuit, num_sequences: int) -> dict[str, float]:
+def scores_of(circuit: tj.inspection.Circuit, num_sequences: int) -> dict[str, float]:
     """Average precision of each method on one circuit."""
     of = example(circuit, num_sequences)
     scores = {}
     for name, method in METHODS.items():
         importance = np.asarray(jax.jit(lambda method=method: method(of))())
-        scores[name] = tj.score_heads(importance, circuit.working_heads).average_precision
+        scores[name] = tj.inspection.score_heads(importance, circuit.working_heads).average_precision
     if circuit.edges:
-        scores["path patching, for edges"] = tj.score_heads(*path_patching(of)).average_precision
+        scores["path patching, for edges"] = tj.inspection.score_heads(*path_patching(of)).average_precision
     if circuit.task.name == "induction":
         scores |= head_scores(of)
     return scores

@@ -16,9 +16,10 @@ import jax
 import numpy as np
 from inspection_pages import CHROMIUM, opened, shown_map
 
-from transformer_jax import ReverseConfig, ReverseTrainer
+from transformer_jax import ReverseConfig
 from transformer_jax.inspection.page.page import Page, inspection_page
 from transformer_jax.inspection.page.stored_maps import stored_maps
+from transformer_jax.tasks import ReverseTrainer
 
 SIZES = {"num_layers": 6, "num_heads": 8, "model_dim": 128, "test_size": 8}
 FACTORS = (1.0, 4.0, 16.0, 64.0)

@@ -8,21 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from transformer_jax import (
-    ALiBi,
-    AttentionDropout,
-    BiasFunction,
-    Causal,
-    Dense,
-    DenseBias,
-    MaskFunction,
-    Padding,
-    Prefix,
-    RelativeBias,
-    Segments,
-    SoftCap,
-    Window,
-)
+from transformer_jax import ALiBi, Causal, Dense, Padding, Prefix, RelativeBias, Segments, SoftCap, Window
+from transformer_jax.attention import AttentionDropout, BiasFunction, DenseBias, MaskFunction
 from transformer_jax.attention.block_sizes import BlockSizes, is_staircase
 
 

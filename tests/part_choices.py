@@ -9,14 +9,11 @@ from transformer_jax import (
     AttentionSettings,
     BlockSettings,
     GatedFeedForward,
-    LayerNorm,
     LearnedPositions,
-    NoPositions,
-    RelativePositions,
     RMSNorm,
     RotaryPositions,
-    SinusoidalPositions,
 )
+from transformer_jax.nn import LayerNorm, NoPositions, RelativePositions, SinusoidalPositions
 from transformer_jax.nn.feed_forward import FeedForward
 
 MAX_LEN = 8  # positions that are learned

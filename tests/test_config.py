@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from transformer_jax import Criterion, InputError, ReverseConfig, TrainingConfig
+from transformer_jax import InputError, ReverseConfig, TrainingConfig
+from transformer_jax.config import Criterion
 
 
 @pytest.mark.parametrize("text", ["val/loss:min", "val/accuracy:max", "val/a/b:min"])

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -77,11 +78,18 @@ def test_links_lead_to_files_and_headings(page):
 
 
 def test_the_reference_has_each_public_name_once():
-    stub = (REPOSITORY / "transformer_jax/__init__.pyi").read_text()
-    public = {f"transformer_jax.{module}.{name}" for module, name in re.findall(r"from \.(\S+) import (\w+)", stub)}
+    package = REPOSITORY / "transformer_jax"
+    public = {
+        f"{'.'.join(stub.parent.relative_to(REPOSITORY).parts)}.{module}.{name}"
+        for stub in package.rglob("*.pyi")
+        for module, name in re.findall(r"from \.(\S+) import (\w+)", stub.read_text())
+    }
     listed = [name for page in PAGES for name in re.findall(r"^::: (\S+)$", text_of(page), re.MULTILINE)]
     assert len(listed) == len(set(listed))
-    assert set(listed) == public
+    assert public <= set(listed)
+    for name in set(listed) - public:  # of modules without a face, such as `transformer_jax.plots`
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(import_module(module), attribute), name
 
 
 @pytest.fixture(scope="module")

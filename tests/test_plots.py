@@ -5,15 +5,16 @@ import sys
 import numpy as np
 import pytest
 
-from transformer_jax import (
-    noam_schedule,
+from transformer_jax.nn.positions import sinusoidal_table
+from transformer_jax.plots import (
     plot_attention_maps,
+    plot_image_sets,
     plot_positional_curves,
     plot_positional_encoding,
     plot_schedules,
+    plot_set_prediction,
 )
-from transformer_jax.nn.positions import sinusoidal_table
-from transformer_jax.plots import plot_image_sets, plot_set_prediction
+from transformer_jax.training import noam_schedule
 
 B, H, T, S, L = 2, 3, 5, 7, 2
 MAPS = [np.random.default_rng(layer).dirichlet(np.ones(T), size=(B, H, T)) for layer in range(L)]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from transformer_jax import (
-    AnomalyTrainer,
     AttentionSettings,
     BlockSettings,
     DecoderBlock,
@@ -21,34 +20,20 @@ from transformer_jax import (
     MultiheadAttention,
     PositionalEncoding,
     ReverseConfig,
-    ReverseDataset,
-    ReverseTrainer,
-    SetAnomalyDataset,
     Transformer,
     TransformerDecoder,
     TransformerEncoder,
     TransformerLM,
     TransformerPredictor,
     TranslationConfig,
-    TranslationTrainer,
     beam_search,
     causal_mask,
     combine_masks,
-    cosine_warmup_schedule,
     expand_mask,
     greedy_decode,
-    noam_schedule,
     padding_mask,
-    plot_attention_maps,
-    plot_image_sets,
-    plot_positional_curves,
-    plot_positional_encoding,
-    plot_schedules,
-    plot_set_prediction,
     sample,
     scaled_dot_product,
-    stratified_split,
-    warmup_then_cosine_schedule,
 )
 from transformer_jax.array_checks import check_token_ids
 from transformer_jax.attention.masks.arrays import fit_mask
@@ -59,7 +44,24 @@ from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.positions import sinusoidal_table
+from transformer_jax.plots import (
+    plot_attention_maps,
+    plot_image_sets,
+    plot_positional_curves,
+    plot_positional_encoding,
+    plot_schedules,
+    plot_set_prediction,
+)
+from transformer_jax.tasks import (
+    AnomalyTrainer,
+    ReverseDataset,
+    ReverseTrainer,
+    SetAnomalyDataset,
+    TranslationTrainer,
+    stratified_split,
+)
 from transformer_jax.tasks.translation.dates import date_pairs, write_date
+from transformer_jax.training import cosine_warmup_schedule, noam_schedule, warmup_then_cosine_schedule
 from transformer_jax.training.metrics import means, weighted_sums
 
 B, T, S, D, H, C, V, F = 2, 3, 5, 6, 2, 4, 7, 11

@@ -5,15 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax import (
-    ALiBi,
-    Causal,
-    InputError,
-    Padding,
-    Window,
-    attention_rows,
-    dot_product_attention,
-)
+from transformer_jax import ALiBi, Causal, InputError, Padding, Window, dot_product_attention
+from transformer_jax.attention import attention_rows
 
 B, H, T, S, D = 2, 6, 11, 13, 5
 

@@ -6,7 +6,8 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from transformer_jax import ALiBi, BiasFunction, Causal, DenseBias, InputError, RelativeBias, SoftCap
+from transformer_jax import ALiBi, Causal, InputError, RelativeBias, SoftCap
+from transformer_jax.attention import BiasFunction, DenseBias
 from transformer_jax.attention.plain import whole_block
 from transformer_jax.attention.position_biases import alibi_slopes, relative_buckets
 

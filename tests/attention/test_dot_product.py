@@ -18,21 +18,17 @@ from transformer_jax.nn.dot_product import block_layout, block_sizes
 
 from transformer_jax import (
     ALiBi,
-    AttentionDropout,
-    BiasFunction,
     Causal,
-    DenseBias,
     InputError,
-    MaskFunction,
     Padding,
     Prefix,
     RelativeBias,
     SoftCap,
     Window,
     dot_product_attention,
-    explain,
     scaled_dot_product,
 )
+from transformer_jax.attention import AttentionDropout, BiasFunction, DenseBias, MaskFunction, explain
 from transformer_jax.attention.block_sizes import BlockSizes, is_staircase
 from transformer_jax.attention.blockwise import blockwise_attention
 from transformer_jax.attention.plain import plain_attention

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
-from transformer_jax import ALiBi, AttentionDropout, Causal, Padding, Window, explain
+from transformer_jax import ALiBi, Causal, Padding, Window
+from transformer_jax.attention import AttentionDropout, explain
 from transformer_jax.attention.attention import _request
 from transformer_jax.attention.fused import fused_attention
 

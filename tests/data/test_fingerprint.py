@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from transformer_jax import ReverseDataset
 from transformer_jax.data.fingerprint import fingerprint
+from transformer_jax.tasks import ReverseDataset
 
 
 class Known:

@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax import ReverseDataset, make_loader
+from transformer_jax import make_loader
 from transformer_jax.data.batch import pad_batch, stack_batches
 from transformer_jax.data.local_rows import LocalRows, RowRange
+from transformer_jax.tasks import ReverseDataset
 
 SIZE, BATCH = 23, 6  # three batches, and a last one of five rows
 

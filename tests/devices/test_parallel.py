@@ -13,11 +13,12 @@ import pytest
 from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
 
-from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, load_run, make_loader
+from transformer_jax import InputError, ReverseConfig, load_run, make_loader
 from transformer_jax.devices.parallel import sum_over_devices
 from transformer_jax.devices.replicated import Replicated
 from transformer_jax.mesh_axis import AXIS, device_number
 from transformer_jax.nn.dropout import counter_bits
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 
 # The tests have three CPU devices (conftest.py), a machine perhaps one GPU.
 needs_three = pytest.mark.skipif("len(jax.local_devices()) < 3", reason="there are fewer than three devices")

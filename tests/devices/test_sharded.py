@@ -11,11 +11,12 @@ import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 from repository import REPOSITORY
 
-from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, make_loader
+from transformer_jax import InputError, ReverseConfig, make_loader
 from transformer_jax.devices.parallel import create_strategy
 from transformer_jax.devices.partition_rules import spec_of
 from transformer_jax.devices.replicated import Replicated
 from transformer_jax.devices.sharded import Sharded
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.programs import create_programs
 
 FLAGS = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"

@@ -107,7 +107,7 @@ FUNCTIONS = [
     ),
     _call(
         "make_loader",
-        {"dataset": tj.ReverseDataset(3, 4, 5, 0), "batch_size": 2},
+        {"dataset": tj.tasks.ReverseDataset(3, 4, 5, 0), "batch_size": 2},
         dataset=(None, 3, [], "", object()),
         batch_size=COUNTS,
         seed=(-1, 1.5, "x", None),
@@ -169,7 +169,7 @@ FUNCTIONS = [
     _call("BlockSettings", {}, dropout_prob=PROBABILITIES, layer_norm_epsilon=POSITIVE, activation=(None, 3, "relu")),
     Call(
         "Criterion.parse",
-        tj.Criterion.parse,
+        tj.config.Criterion.parse,
         lambda: {"text": "val/loss:min"},
         {"text": ("", "x", "val/:min", "val/loss", "val/loss:mid", None, 3, b"x")},
         {"text": ("best_by",)},

@@ -5,10 +5,10 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 from tiny_models import SETTINGS, encoder_decoder, language_model, predictor
 
-from transformer_jax import MultiheadAttention, ablate_heads, ablation_table, load_run, mean_head_outputs, patch
+from transformer_jax import MultiheadAttention, load_run, patch
 from transformer_jax.data.loader import make_loader
 from transformer_jax.errors import InputError
-from transformer_jax.inspection import zero
+from transformer_jax.inspection import ablate_heads, ablation_table, mean_head_outputs, zero
 from transformer_jax.tasks.reverse import ReverseDataset
 
 pytestmark = pytest.mark.slow  # they compile

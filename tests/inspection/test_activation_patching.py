@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tiny_models import SETTINGS, encoder_decoder, in_float64, predictor
 
-from transformer_jax import capture, patch, patch_activations
+from transformer_jax import capture, patch
 from transformer_jax.errors import InputError
-from transformer_jax.inspection import add, swap
+from transformer_jax.inspection import add, patch_activations, swap
 
 pytestmark = pytest.mark.slow  # they compile
 

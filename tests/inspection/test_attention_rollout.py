@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from transformer_jax import attention_flow, attention_rollout
 from transformer_jax.errors import InputError
+from transformer_jax.inspection import attention_flow, attention_rollout
 
 # Two layers of two heads; their means are [[1, 0], [.5, .5]] and [[0, 1], [1, 0]].
 FIRST = np.array([[[[1, 0], [1, 0]], [[1, 0], [0, 1]]]], np.float32)

@@ -20,7 +20,6 @@ from transformer_jax import (
     GatedFeedForward,
     InputError,
     MultiheadAttention,
-    NoPositions,
     RMSNorm,
     RotaryPositions,
     Transformer,
@@ -35,6 +34,7 @@ from transformer_jax import (
     patch,
 )
 from transformer_jax.inspection import zero
+from transformer_jax.nn import NoPositions
 from transformer_jax.nn.layer_scan import LAYERS, layer_name, stack
 from transformer_jax.nn.taps import Tapped
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from inside import accuracy_without, date_pairs, digit_sets, edges_between, mirrored, swap_rate
-from transformer_jax import ablation_table, load_run
+from transformer_jax import load_run
 from transformer_jax.data.loader import make_loader
+from transformer_jax.inspection import ablation_table
 from transformer_jax.tasks.reverse import ReverseDataset
 
 pytestmark = pytest.mark.slow

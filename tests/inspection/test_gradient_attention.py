@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 from tiny_models import SETTINGS, encoder_decoder, in_float64, predictor
 
-from transformer_jax import MultiheadAttention, capture, gradient_attention, patch
+from transformer_jax import MultiheadAttention, capture, patch
+from transformer_jax.inspection import gradient_attention
 
 pytestmark = pytest.mark.slow  # they compile
 

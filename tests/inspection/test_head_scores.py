@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from transformer_jax import induction_scores, previous_token_scores
 from transformer_jax.errors import InputError
+from transformer_jax.inspection import induction_scores, previous_token_scores
 
 
 def test_a_head_that_looks_back_by_one_scores_1():

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from transformer_jax import Probe, linear_probe
 from transformer_jax.errors import InputError
+from transformer_jax.inspection import Probe, linear_probe
 
 NUM = 1009
 RNG = np.random.default_rng(0)

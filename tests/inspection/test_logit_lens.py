@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 from tiny_models import SETTINGS, encoder_decoder, predictor
 
-from transformer_jax import MultiheadAttention, capture, logit_lens
+from transformer_jax import MultiheadAttention, capture
 from transformer_jax.errors import InputError
+from transformer_jax.inspection import logit_lens
 
 
 @pytest.mark.parametrize("settings", ["post_norm", "scanned_alibi"])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tiny_models import SETTINGS, in_float64, predictor
 
-from transformer_jax import capture, patch, patch_path
+from transformer_jax import capture, patch
 from transformer_jax.errors import InputError
-from transformer_jax.inspection import swap
+from transformer_jax.inspection import patch_path, swap
 
 pytestmark = pytest.mark.slow  # they compile
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from transformer_jax import cka_table, linear_cka
 from transformer_jax.errors import InputError
+from transformer_jax.inspection import cka_table, linear_cka
 
 
 def activations(width: int, seed: int = 0) -> np.ndarray:

@@ -8,18 +8,8 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from transformer_jax import (
-    ALiBi,
-    Causal,
-    Dense,
-    InputError,
-    MaskFunction,
-    Padding,
-    Prefix,
-    Segments,
-    Window,
-    combine_masks,
-)
+from transformer_jax import ALiBi, Causal, Dense, InputError, Padding, Prefix, Segments, Window, combine_masks
+from transformer_jax.attention import MaskFunction
 from transformer_jax.attention.plain import fitted, whole_block
 
 B, H, T, S = 2, 3, 5, 7

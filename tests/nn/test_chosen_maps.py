@@ -9,7 +9,6 @@ from compiled_models import compiled, drawn, quick_jit
 
 from transformer_jax import (
     ALiBiPositions,
-    AttentionRows,
     AttentionSettings,
     BlockSettings,
     Causal,
@@ -17,12 +16,9 @@ from transformer_jax import (
     InputError,
     LearnedPositions,
     MultiheadAttention,
-    NoPositions,
     Padding,
-    RelativePositions,
     RMSNorm,
     RotaryPositions,
-    SinusoidalPositions,
     Transformer,
     TransformerEncoder,
     TransformerPredictor,
@@ -30,6 +26,8 @@ from transformer_jax import (
     padding_mask,
     patch,
 )
+from transformer_jax.attention import AttentionRows
+from transformer_jax.nn import NoPositions, RelativePositions, SinusoidalPositions
 
 B, S, T, D, H, V = 2, 11, 7, 24, 4, 13
 DRAWS = np.random.default_rng(0)

@@ -12,28 +12,23 @@ from compiled_models import compiled, drawn, quick_jit
 from part_choices import MAX_LEN, pairwise, settings_of
 
 from transformer_jax import (
-    AfterPrefix,
     AttentionSettings,
     BlockSettings,
-    CausalBlock,
-    CausalCache,
-    CausalStack,
     EncoderBlock,
     InputError,
     LearnedPositions,
-    RelativePositions,
     RotaryPositions,
     Segments,
     TransformerLM,
     activation_names,
-    after_prefix,
     beam_search,
     capture,
     greedy_decode,
-    grow_after_prefix,
     params_from_torch,
     sample,
 )
+from transformer_jax.decoding import AfterPrefix, after_prefix, grow_after_prefix
+from transformer_jax.nn import CausalBlock, CausalCache, CausalStack, RelativePositions
 from transformer_jax.nn.positions import sinusoidal_table
 
 B, T, D, H, F, L, V = 3, 5, 24, 4, 13, 2, 11

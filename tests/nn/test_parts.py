@@ -15,30 +15,32 @@ from part_choices import CHOICES, MAX_LEN, pairs_of, pairwise, settings_of
 from transformer_jax import (
     ALiBi,
     ALiBiPositions,
-    AttentionPositions,
     AttentionSettings,
     BlockSettings,
     Causal,
     DecoderBlock,
-    DecodingCache,
     EncoderBlock,
     GatedFeedForward,
     InputError,
     LearnedPositions,
     MultiheadAttention,
-    NoPositions,
-    Positions,
     RelativeBias,
-    RelativePositions,
     RMSNorm,
     RotaryPositions,
-    SinusoidalPositions,
     Transformer,
     TransformerEncoder,
     TransformerLM,
     TransformerPredictor,
     greedy_decode,
     padding_mask,
+)
+from transformer_jax.nn import (
+    AttentionPositions,
+    DecodingCache,
+    NoPositions,
+    Positions,
+    RelativePositions,
+    SinusoidalPositions,
 )
 from transformer_jax.nn.rotary import rotate
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from made_once import made_once
 
-from transformer_jax import ReverseConfig, load_run, parse, train_reverse
+from transformer_jax import ReverseConfig, load_run, train_reverse
+from transformer_jax.cli import parse
 from transformer_jax.runs.listing import read_run
 from transformer_jax.runs.provenance import versions
 from transformer_jax.runs.settings import read_settings

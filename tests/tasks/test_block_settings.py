@@ -10,34 +10,28 @@ import pytest
 
 from transformer_jax import (
     ALiBiPositions,
-    AnomalyTrainer,
     AttentionSettings,
     BlockSettings,
     DigitsConfig,
     GatedFeedForward,
     InputError,
     LanguageModelConfig,
-    LanguageModelTrainer,
-    LayerNorm,
     LearnedPositions,
-    NoPositions,
-    RelativePositions,
     ReverseConfig,
-    ReverseTrainer,
     RMSNorm,
     RotaryPositions,
-    SinusoidalPositions,
     TrainingConfig,
     TranslationConfig,
-    TranslationTrainer,
     block_settings,
     load_run,
-    parse,
     train_reverse,
 )
 from transformer_jax.attention.attention import Implementation
+from transformer_jax.cli import parse
 from transformer_jax.field_types import type_hints
+from transformer_jax.nn import LayerNorm, NoPositions, RelativePositions, SinusoidalPositions
 from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.tasks import AnomalyTrainer, LanguageModelTrainer, ReverseTrainer, TranslationTrainer
 from transformer_jax.tasks.block_settings import FEED_FORWARDS, NORMS, POSITIONS
 
 TASKS = {

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax import InputError, ReverseConfig, ReverseTrainer
+from transformer_jax import InputError, ReverseConfig
+from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.experiment import train_and_test
 from transformer_jax.tasks.reverse import reverse_data
 from transformer_jax.training.signals import Interrupted

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from transformer_jax import AnomalyTrainer, Cifar100Config, InputError, TranslationConfig, TranslationTrainer, load_run
+from transformer_jax import Cifar100Config, InputError, TranslationConfig, load_run
+from transformer_jax.tasks import AnomalyTrainer, TranslationTrainer
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.byte_text import END, PAD, START, encode, labels
 from transformer_jax.tasks.translation.dates import write_date

@@ -16,17 +16,10 @@ from commands import call, start
 from events import read_scalars
 from finished_runs import reverse_run
 
-from transformer_jax import (
-    ReverseConfig,
-    ReverseDataset,
-    ReverseTrainer,
-    TrainingConfig,
-    TransformerPredictor,
-    load_run,
-    train_reverse,
-)
+from transformer_jax import ReverseConfig, TrainingConfig, TransformerPredictor, load_run, train_reverse
 from transformer_jax.config import PRECEDENCE
 from transformer_jax.runs.format import FORMAT
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.tasks.reverse import reverse_data
 
 SMALL = {

@@ -16,7 +16,8 @@ import pytest
 from commands import call
 from kill_and_resume import assert_same_run, command
 
-from transformer_jax import InputError, ReverseConfig, ReverseTrainer, load_run, train_reverse
+from transformer_jax import InputError, ReverseConfig, load_run, train_reverse
+from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.experiment import train_and_test
 from transformer_jax.tasks.reverse import reverse_data
 from transformer_jax.tasks.sweep import MAX_RUNS, Member, lines, members, write_summary

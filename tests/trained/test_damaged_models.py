@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer_jax import ReverseConfig, ReverseDataset, ReverseTrainer, load_run, train_reverse
+from transformer_jax import ReverseConfig, load_run, train_reverse
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.trained.pretrained import find_trained
 from transformer_jax.trained.shipped import SHIPPED, shipped_models, write_digests, write_params
 

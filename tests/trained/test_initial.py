@@ -12,7 +12,8 @@ from flax.traverse_util import flatten_dict
 from made_once import made_once
 from tutorial_models import TorchPredictor
 
-from transformer_jax import InputError, ReverseConfig, ReverseTrainer, load_run
+from transformer_jax import InputError, ReverseConfig, load_run
+from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.experiment import train_and_test
 from transformer_jax.tasks.reverse import reverse_data, train_reverse
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer

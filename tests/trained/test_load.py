@@ -12,11 +12,12 @@ import pytest
 from compiled_models import quick_jit
 from made_once import made_once
 
-from transformer_jax import ReverseConfig, ReverseDataset, TrainingConfig, load_run, train_reverse
+from transformer_jax import ReverseConfig, TrainingConfig, load_run, train_reverse
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import RECORD, RECORD_FILE
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.format import FORMAT
+from transformer_jax.tasks import ReverseDataset
 from transformer_jax.trained.shipped import SHIPPED, write_digests
 
 SETTINGS = {

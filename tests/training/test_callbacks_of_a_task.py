@@ -8,17 +8,9 @@ import numpy as np
 import pytest
 from events import read_scalars
 
-from transformer_jax import (
-    InputError,
-    ReverseConfig,
-    ReverseDataset,
-    ReverseTrainer,
-    TaskData,
-    TrainerModule,
-    load_run,
-    make_loader,
-)
+from transformer_jax import InputError, ReverseConfig, TaskData, TrainerModule, load_run, make_loader
 from transformer_jax.runs.loggers import Logger
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.callbacks import Callback
 
 pytestmark = pytest.mark.slow

@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import pytest
 
-from transformer_jax import Criterion, InputError, TrainerModule, TrainingConfig, TransformerPredictor
-from transformer_jax.config import setting
+from transformer_jax import InputError, TrainerModule, TrainingConfig, TransformerPredictor
+from transformer_jax.config import Criterion, setting
 from transformer_jax.training.checks import with_criterion
 
 

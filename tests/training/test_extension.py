@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from events import read_scalars
 
-from transformer_jax import InputError, ReverseConfig, ReverseTrainer, load_run
+from transformer_jax import InputError, ReverseConfig, load_run
+from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.reverse import reverse_data, train_reverse
 
 SMALL = {

@@ -10,11 +10,12 @@ import optax
 import pytest
 from flax.traverse_util import flatten_dict
 
-from transformer_jax import ReverseConfig, ReverseTrainer, TransformerEncoder
+from transformer_jax import ReverseConfig, TransformerEncoder
 from transformer_jax.devices.sharded import Sharded
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.layer_keys import path_hash
 from transformer_jax.nn.layer_scan import recording_scanned_stacks
+from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.reverse import reverse_data
 from transformer_jax.training.alike_results import in_loops
 from transformer_jax.training.layer_norms import gradient_norms, layers_of

@@ -11,11 +11,9 @@ from flax.traverse_util import flatten_dict
 from jax.extend.core import jaxprs_in_params
 
 from transformer_jax import (
-    AnomalyTrainer,
     AttentionSettings,
     DigitsConfig,
     ReverseConfig,
-    ReverseTrainer,
     Transformer,
     TransformerEncoder,
     TransformerPredictor,
@@ -25,6 +23,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import all_rows, part_of_rows
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.dropout import counter_bits
+from transformer_jax.tasks import AnomalyTrainer, ReverseTrainer
 from transformer_jax.training.step import gradients_and_sums, initial_state
 
 CONFIG = ReverseConfig(

@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from transformer_jax import cosine_warmup_schedule, noam_schedule, warmup_then_cosine_schedule
+from transformer_jax.training import cosine_warmup_schedule, noam_schedule, warmup_then_cosine_schedule
 from transformer_jax.training.schedules import ignores_num_steps
 
 

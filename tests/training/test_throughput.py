@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from events import read_scalars
 
-from transformer_jax import InputError, ReverseConfig, ReverseDataset, ReverseTrainer, make_loader
+from transformer_jax import InputError, ReverseConfig, make_loader
 from transformer_jax.attention.explanation import AttentionCall, Explanation
 from transformer_jax.devices.compilation import CompiledStep
 from transformer_jax.devices.memory import Memory
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.callbacks import Step
 from transformer_jax.training.profiling import Profile, profiled_steps
 from transformer_jax.training.programs import create_programs

@@ -15,17 +15,11 @@ import pytest
 from events import is_timing, read_scalars
 from repository import REPOSITORY
 
-from transformer_jax import (
-    InputError,
-    ReverseConfig,
-    ReverseDataset,
-    ReverseTrainer,
-    StackedSamples,
-    all_rows,
-    load_run,
-    make_loader,
-)
+from transformer_jax import InputError, ReverseConfig, load_run, make_loader
+from transformer_jax.data import StackedSamples
+from transformer_jax.mesh_axis import all_rows
 from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 
 REVERSE = str(REPOSITORY / "experiments/reverse.py")
 

@@ -16,7 +16,6 @@ from transformer_jax import (
     AttentionSettings,
     GatedFeedForward,
     MultiheadAttention,
-    RelativePositions,
     RMSNorm,
     TransformerEncoder,
     padding_mask,
@@ -24,6 +23,7 @@ from transformer_jax import (
     params_to_torch,
 )
 from transformer_jax.errors import InputError
+from transformer_jax.nn import RelativePositions
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer

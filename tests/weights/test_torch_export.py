@@ -25,7 +25,6 @@ from transformer_jax import (
     BlockSettings,
     GatedFeedForward,
     LearnedPositions,
-    NoPositions,
     RMSNorm,
     Transformer,
     TransformerPredictor,
@@ -33,6 +32,7 @@ from transformer_jax import (
     load_run,
 )
 from transformer_jax.errors import InputError
+from transformer_jax.nn import NoPositions
 from transformer_jax.nn.decoder import DecoderBlock
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.tasks.anomaly.tables import digits_table

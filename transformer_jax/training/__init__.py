@@ -4,3 +4,8 @@ The loop opens and closes the event file and asks for checkpoints; `runs` writes
 
 Imports the wings below: `runs`, `data`, `nn`, `config`, `errors`.
 """
+
+import lazy_loader
+
+# The public names are in `__init__.pyi`; each is imported when it is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

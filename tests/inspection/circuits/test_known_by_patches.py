@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax import capture, patch, score_heads
+from transformer_jax import capture, patch
+from transformer_jax.inspection import score_heads
 from transformer_jax.inspection.circuits.circuit import Circuit
 from transformer_jax.inspection.circuits.dyck import dyck_circuit
 from transformer_jax.inspection.circuits.histogram import histogram_circuit

@@ -14,24 +14,15 @@ import pytest
 from inspection_pages import head_button, opened, shown_map, value
 from tensorboard_pages import CHROMIUM
 
-from transformer_jax import (
-    AnomalyTrainer,
-    Cifar100Config,
-    InputError,
-    InspectedExample,
-    ReverseConfig,
-    ReverseTrainer,
-    TrainerModule,
-    TrainingConfig,
-    capture,
-    load_run,
-)
+from transformer_jax import Cifar100Config, InputError, ReverseConfig, TrainerModule, TrainingConfig, capture, load_run
 from transformer_jax.inspection.page import stored_maps as storing
 from transformer_jax.inspection.page.neighbours import neighbours
 from transformer_jax.inspection.page.page import inspection_page
 from transformer_jax.inspection.page.passes import InspectedPasses
 from transformer_jax.inspection.page.stored_maps import stored_maps
+from transformer_jax.tasks import AnomalyTrainer, ReverseTrainer
 from transformer_jax.tasks.anomaly.examples import read_images
+from transformer_jax.training import InspectedExample
 from transformer_jax.training.inspected_example import answer_by_position, numbers_in
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (on Debian: apt-get install chromium)")

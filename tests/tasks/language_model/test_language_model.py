@@ -10,9 +10,10 @@ import pytest
 from commands import call
 from compiled_models import compiled, drawn
 
-from transformer_jax import InputError, LanguageModelConfig, LanguageModelTrainer, load_run, train_language_model
+from transformer_jax import InputError, LanguageModelConfig, load_run, train_language_model
 from transformer_jax.inspection.__main__ import Command, carry_out, text_of
 from transformer_jax.inspection.page.page import inspection_page
+from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.language_model.continuation import Continuation, Draws
 from transformer_jax.tasks.language_model.examples import text_examples, visible
 from transformer_jax.tasks.language_model.task import language_model_data

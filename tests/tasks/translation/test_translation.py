@@ -14,7 +14,8 @@ from commands import call
 from compiled_models import drawn, quick_jit
 from made_once import made_once
 
-from transformer_jax import Batch, load_run, make_loader
+from transformer_jax import load_run, make_loader
+from transformer_jax.data import Batch
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, encode
 from transformer_jax.tasks.translation import dates

@@ -1,0 +1,10 @@
+from .callbacks import Callback as Callback
+from .callbacks import Evaluation as Evaluation
+from .callbacks import Step as Step
+from .inspected_example import Answer as Answer
+from .inspected_example import AnswerPart as AnswerPart
+from .inspected_example import InspectedExample as InspectedExample
+from .schedules import cosine_warmup_schedule as cosine_warmup_schedule
+from .schedules import noam_schedule as noam_schedule
+from .schedules import warmup_then_cosine_schedule as warmup_then_cosine_schedule
+from .trainer import TrainerModule as TrainerModule
