@@ -4,8 +4,8 @@ import contextlib
 
 import pytest
 
+from transformer_jax.devices import stopwatch as stopwatch_module
 from transformer_jax.devices.stopwatch import Stopwatch
-from transformer_jax.training import stopwatch as stopwatch_module
 
 
 @pytest.fixture

@@ -33,7 +33,8 @@ class Call(NamedTuple):
 def _call(
     name: str, good: dict[str, Any], also_named: Mapping[str, tuple[str, ...]] | None = None, **wrong: tuple[Any, ...]
 ) -> Call:
-    return Call(name, getattr(tj, name), lambda: dict(good), wrong, also_named or {})
+    face = next(face for face in (tj, tj.tasks, tj.training, tj.decoding, tj.plots) if name in dir(face))
+    return Call(name, getattr(face, name), lambda: dict(good), wrong, also_named or {})
 
 
 FLOATS = np.ones((2, 3, 4), np.float32)
