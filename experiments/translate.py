@@ -17,8 +17,8 @@ from transformer_jax.cli import parse, parse_known, run
 from transformer_jax.config import setting
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import run_path
+from transformer_jax.tasks.registry import load_run
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, train_translation
-from transformer_jax.trained.load import load_run
 
 # Settings that --interactive reads: they name the model, and how it searches for a translation.
 OF_MODEL, OF_SEARCH = ("pretrained", "checkpoint_dir", "name"), ("beam_width", "length_penalty")

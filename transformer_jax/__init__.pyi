@@ -65,11 +65,11 @@ from .tasks.experiment import TaskData as TaskData
 from .tasks.experiment import train_and_test as train_and_test
 from .tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
 from .tasks.language_model.task import train_language_model as train_language_model
+from .tasks.registry import load_run as load_run
 from .tasks.reverse import ReverseConfig as ReverseConfig
 from .tasks.reverse import train_reverse as train_reverse
 from .tasks.translation.config import TranslationConfig as TranslationConfig
 from .tasks.translation.task import train_translation as train_translation
-from .trained.load import load_run as load_run
 from .trained.published import load_pretrained as load_pretrained
 from .training.trainer import TrainerModule as TrainerModule
 from .weights.pytorch import params_from_torch as params_from_torch

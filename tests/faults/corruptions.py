@@ -15,8 +15,8 @@ from faults.damage import damage
 from faults.in_process import command
 from faults.material import SHIPPED, TASK, arguments
 from faults.watch import Seen, watch
+from transformer_jax.tasks.registry import load_run
 from transformer_jax.tasks.reverse import ReverseTrainer
-from transformer_jax.trained.load import load_run
 from transformer_jax.trained.shipped import SHIPPED as SHIPPED_MODELS
 
 USES = ("load a run", "load a shipped model", "resume", "evaluate a finished run", "--pretrained a run")

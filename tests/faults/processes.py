@@ -26,7 +26,7 @@ PRELOADED = [
     "torch.utils.data", "jax", "flax.linen", "optax", "orbax.checkpoint", "tensorboard.summary", "tyro",
     "sklearn.datasets",
     "matplotlib.figure", "faults.processes", "faults.worker", "transformer_jax.tasks.reverse",
-    "transformer_jax.tasks.anomaly.task", "transformer_jax.tasks.translation.task", "transformer_jax.trained.load",
+    "transformer_jax.tasks.anomaly.task", "transformer_jax.tasks.translation.task", "transformer_jax.tasks.registry",
     "transformer_jax.tasks.language_model.task",
     "transformer_jax.runs.config_file", "transformer_jax.help_text", "PIL.PngImagePlugin",
 ]  # fmt: skip

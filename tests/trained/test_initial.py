@@ -15,11 +15,11 @@ from tutorial_models import TorchPredictor
 from transformer_jax import InputError, ReverseConfig, load_run
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.experiment import train_and_test
+from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.reverse import reverse_data, train_reverse
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer
-from transformer_jax.trained.export import ship
-from transformer_jax.trained.initial import find_initial
-from transformer_jax.trained.shipped import SHIPPED
+from transformer_jax.trained import named
+from transformer_jax.trained.shipped import SHIPPED, ship
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +44,10 @@ def trained(tmp_path_factory) -> Path:
 
 def config(parent: Path, **settings) -> ReverseConfig:
     return ReverseConfig(**(SMALL | {"checkpoint_dir": parent} | settings))
+
+
+def find_initial(trainer: ReverseTrainer):
+    return named.find_initial(trainer, trainer_class_of)
 
 
 def trainer_of(parent: Path, **settings) -> ReverseTrainer:
@@ -93,7 +97,7 @@ def test_every_kind_of_model_is_found(trained, tmp_path):
     settings = {"input_dim": 7, "model_dim": 12, "num_classes": 7, "num_heads": 3, "num_layers": 1}
     module = TorchPredictor(**settings, dropout=0.0, input_dropout=0.0)
     torch.save(module.checkpoint(), tmp_path / "lightning.ckpt")
-    ship(trained, tmp_path / "shipped")
+    ship(load_run(trained), tmp_path / "shipped")
     expected = load_run(trained).params
     for what in (trained, tmp_path / "shipped"):
         assert_same(find_initial(trainer_of(tmp_path, init_from=str(what))), expected)

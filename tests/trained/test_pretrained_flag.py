@@ -22,8 +22,7 @@ from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.tasks.anomaly.task import DigitsConfig, train_anomaly
 from transformer_jax.tasks.reverse import reverse_data
 from transformer_jax.tasks.translation.task import train_translation
-from transformer_jax.trained.export import ship
-from transformer_jax.trained.shipped import SHIPPED, shipped_models, write_digests
+from transformer_jax.trained.shipped import SHIPPED, ship, shipped_models, write_digests
 
 pytestmark = pytest.mark.slow
 
@@ -134,7 +133,7 @@ def test_each_experiment_shows_its_numbers_and_pictures_with_a_model_that_ships(
 
 
 def test_shipping_keeps_the_numbers_and_leaves_the_rest(trained, tmp_path):
-    ship(trained, tmp_path / "small")
+    ship(load_run(trained), tmp_path / "small")
     assert sorted(path.name for path in (tmp_path / "small").iterdir()) == [
         "SHA256SUMS",
         "config.json",
@@ -212,7 +211,7 @@ def test_a_file_of_other_data_is_refused_by_its_first_array_that_differs(tmp_pat
 
 @pytest.mark.parametrize("bad", ["nan", "truncated", "missing", "extra"])
 def test_damaged_parameters_are_refused(trained, tmp_path, bad):
-    ship(trained, tmp_path / "small")
+    ship(load_run(trained), tmp_path / "small")
     path = tmp_path / "small" / "params.msgpack"
     params = flax.serialization.msgpack_restore(path.read_bytes())
     if bad == "nan":
@@ -226,7 +225,7 @@ def test_damaged_parameters_are_refused(trained, tmp_path, bad):
     write_digests(path.parent)
     messages = {
         "nan": "output_layer/bias in .* holds NaN",
-        "truncated": r"params.msgpack is no Flax msgpack that can be read",
+        "truncated": r"params.msgpack is not a Flax msgpack",
         "missing": "lacks output_layer/bias",
         "extra": "has output_layer/more, for which the model has no place",
     }
@@ -296,7 +295,7 @@ def test_images_wait_until_the_model_is_found(monkeypatch):
             "anomaly-pytorch",
         ),
         ("reverse.py", "digits", "pretrained is digits, a model of the task SetAnomalyTask_digits; it must be one of"),
-        ("reverse.py", __file__, "is neither a Flax msgpack nor a PyTorch file"),
+        ("reverse.py", __file__, "is not a Flax msgpack or a PyTorch file of weights"),
         ("translate.py", "reverse", "it must be one of TranslationTask"),
     ],
 )

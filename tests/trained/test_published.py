@@ -118,7 +118,7 @@ def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, publishe
 def test_a_page_in_the_place_of_a_file_without_a_known_digest_is_not_kept(tmp_path, published):
     with serve({"/a": b"<html>please log in</html>"}) as (url, _):
         published(f"{url}/a", content=None)
-        with pytest.raises(InputError, match=rf"neither a Flax msgpack nor a PyTorch file.*; {BY_HAND}"):
+        with pytest.raises(InputError, match=rf"is not a Flax msgpack or a PyTorch file.*; {BY_HAND}"):
             load_pretrained("reverse-jax", cache_dir=tmp_path / "data")
     assert list(tmp_path.iterdir()) == []
 
@@ -140,7 +140,7 @@ def test_a_file_in_the_cache_that_is_not_the_published_one_is_named(tmp_path, pu
         load_pretrained("reverse-jax", cache_dir=tmp_path)
     published(UNREACHABLE, content=None)
     path.write_bytes(FLAX[:1000])
-    with pytest.raises(InputError, match=rf"{path} is no Flax msgpack .*; remove {path} to download it again"):
+    with pytest.raises(InputError, match=rf"{path} is not a Flax msgpack .*; remove {path} to download it again"):
         load_pretrained("reverse-jax", cache_dir=tmp_path)
 
 

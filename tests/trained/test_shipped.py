@@ -11,7 +11,7 @@ from repository import REPOSITORY
 from transformer_jax import ReverseConfig, load_run
 from transformer_jax.errors import InputError
 from transformer_jax.tasks import ReverseTrainer
-from transformer_jax.trained.pretrained import find_trained
+from transformer_jax.trained.named import find_trained
 from transformer_jax.trained.shipped import SHIPPED, shipped_models
 
 

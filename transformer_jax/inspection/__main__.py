@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 from transformer_jax.cli import run
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.page.page import Page, inspection_page
-from transformer_jax.trained.trainers import find_trainer
+from transformer_jax.tasks.registry import find_trainer
 
 OUTPUT = Path("inspection.html")
 PROGRAM = "python -m transformer_jax.inspection"

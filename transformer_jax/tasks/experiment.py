@@ -11,9 +11,9 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import run_path
+from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, is_sweep, lines, members, write_summary
-from transformer_jax.trained.initial import find_initial
-from transformer_jax.trained.pretrained import check_fits, find_trained
+from transformer_jax.trained.named import check_fits, find_initial, find_trained
 from transformer_jax.training.process_age import process_age
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.signals import Interrupted
@@ -99,7 +99,7 @@ def _train_one(
     trainer.began = began
     with quietly(config), trainer:  # the run's directory is held until the end
         if trained is None:
-            trainer.fit(data.train_loader, data.val_loader, initial_params=find_initial(trainer))
+            trainer.fit(data.train_loader, data.val_loader, initial_params=find_initial(trainer, trainer_class_of))
         else:
             check_fits(trained, trainer, data.train_loader.example())
             trainer.adopt(trained.params)

@@ -1,4 +1,4 @@
-"""Trained models: open a run, export it, find the model that `--pretrained` names.
+"""Trained models: open a run, ship it as a model, find the model that a flag names.
 
-Imports `training`, `weights` and the wings below them; a task only when it opens a run of it.
+Imports `training`, `weights` and the wings below them. The trainer of a task is handed in: tasks lie above this wing.
 """

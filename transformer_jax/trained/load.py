@@ -3,12 +3,11 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
-from importlib import import_module
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, check_path
@@ -20,52 +19,28 @@ from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.layouts import check_numbers
 
-# Module and class of the trainer, by the name of the task in config.json. Your own task: `load_run(path, MyTrainer)`.
-TRAINERS = {
-    "ReverseTask": ("reverse", "ReverseTrainer"),
-    "SetAnomalyTask_digits": ("anomaly.task", "AnomalyTrainer"),
-    "SetAnomalyTask_cifar100": ("anomaly.task", "AnomalyTrainer"),
-    "SetAnomalyTask_files": ("anomaly.task", "AnomalyTrainer"),
-    "TranslationTask": ("translation.task", "TranslationTrainer"),
-    "LanguageModelTask": ("language_model.task", "LanguageModelTrainer"),
-}
+TrainerClassOf: TypeAlias = Callable[[str], type[TrainerModule]]  # the trainer of a task, by its name
 
 
-def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = None) -> TrainerModule:
-    """The trainer of a run, with its `config`, its `model` and its best `params`, ready to `predict`.
-
-    Settings that belong to the machine of the training are ignored: devices, workers, directories, caches.
-
-    Args:
-        directory: of the run, `checkpoints/ReverseTask` for example, or the name of a model that ships: "reverse",
-            "digits" or "dates".
-        trainer_class: of the task; None looks it up by the task's name.
+def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> TrainerModule:
+    """As `load_run`, with the trainers handed in.
 
     Raises:
-        InputError: there is no run, its format, task or settings are unknown or not those of its training, none of its
-            intact checkpoints was evaluated, its parameters are not finite or too few for the settings; or a model that
-            ships is incomplete, or does not agree with its digests, or has the name of a directory here.
+        InputError: as `load_run`, and as `trainer_class_of`.
     """
     check_path("directory", directory)
     directory = named_directory(directory)
     task, settings = read_settings(directory)
-    if trainer_class is None:
-        if task not in TRAINERS:
-            raise InputError(
-                f"{directory} is a run of {task}; without trainer_class it must be one of {', '.join(TRAINERS)}"
-            )
-        module, name = TRAINERS[task]
-        trainer_class = getattr(import_module(f"transformer_jax.tasks.{module}"), name)
+    trainer_class = trainer_class_of(task)
     try:
         config = trainer_class.config_class_of(task).from_json(settings)
     except InputError as error:
         raise InputError(f"{directory / CONFIG} can't be used: {error}") from error
     if is_shipped(directory):
-        params: Params = unflatten_dict(read_params(directory), sep="/")
+        params = read_params(directory)
     else:
         params = _best_params(directory, config, {"task": task, **settings})
     check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
-    _check_sizes(config, params, directory)  # before a model of these sizes is made
     if directory.parent != SHIPPED:  # nothing is ever written beside the models that ship
         config = dataclasses.replace(config, checkpoint_dir=directory.parent)
     trainer = trainer_class(config)
@@ -96,26 +71,3 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Mapping[str,
     if not isinstance(params, Mapping):
         raise InputError(f"{directory} has a best checkpoint without parameters")
     return params
-
-
-def _check_sizes(config: TrainingConfig, params: Params, directory: Path) -> None:
-    """Raise an `InputError` if the settings describe a model that is larger than its parameters."""
-    arrays = flatten_dict(params).values()
-    numbers = sum(array.size for array in arrays)
-    bounds = {
-        "num_layers": (len(arrays), "arrays, and each layer has one at least"),
-        "model_dim": (
-            max((size for array in arrays for size in array.shape), default=0),
-            "columns in their widest array",
-        ),
-    }
-    defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    for name in sorted(config.model_fields()):
-        value = getattr(config, name)
-        if value == defaults[name]:  # a model of another width may never read it
-            continue
-        bound, of_what = bounds.get(name, (numbers, "numbers"))
-        if isinstance(value, int) and value > bound:
-            raise InputError(
-                f"{directory / CONFIG} can't be used: {name} is {value}, and the parameters have only {bound} {of_what}"
-            )

@@ -1,4 +1,7 @@
-"""Models that ship: a directory of settings, parameters, and the SHA-256 of both, as `sha256sum -c` reads it."""
+"""Models that ship: a directory of settings, parameters, and the SHA-256 of both, as `sha256sum -c` reads it.
+
+`load_run` opens it like a run.
+"""
 
 import hashlib
 import os
@@ -7,12 +10,16 @@ from pathlib import Path
 import flax.serialization
 import jax
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from transformer_jax.errors import InputError
-from transformer_jax.runs.settings import CONFIG, PARAMETERS
+from transformer_jax.outside_files import outside_file
+from transformer_jax.runs.format import FORMAT
+from transformer_jax.runs.record import write_json
+from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, PARAMETERS, settings_of
+from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
-from transformer_jax.weights.files import read_regular, weights_of
-from transformer_jax.weights.layouts import Arrays
+from transformer_jax.weights.files import MAX_BYTES, read_weights
 
 SHIPPED = Path(__file__).parent / "models"  # a directory for each model, of its name
 DIGESTS = "SHA256SUMS"
@@ -45,6 +52,28 @@ def is_shipped(directory: Path) -> bool:
     return any(os.path.lexists(directory / name) for name in (PARAMETERS, DIGESTS))
 
 
+def ship(trainer: TrainerModule, destination: str | Path) -> None:
+    """Write the settings and the parameters of a run; settings that do not affect the parameters get defaults.
+
+    Args:
+        trainer: of the run, from `load_run`.
+        destination: directory of the model, `transformer_jax/trained/models/reverse` for example.
+
+    Raises:
+        InputError: the destination can't be written.
+    """
+    destination = Path(destination)
+    settings = {"format": FORMAT, **settings_of(trainer.name, trainer.config.without_neutral())}
+    try:
+        destination.mkdir(parents=True, exist_ok=True)
+        write_json(destination / CONFIG, settings)
+        write_params(destination, trainer.params)
+    except OSError as error:
+        raise InputError(
+            f"destination is {destination}; it must be a directory that can be written ({error})"
+        ) from error
+
+
 def write_params(directory: Path, params: Params) -> None:
     """Write the parameters of a model beside its settings, and then the digests of both."""
     content = flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, params))
@@ -58,20 +87,21 @@ def write_digests(directory: Path) -> None:
     (directory / DIGESTS).write_text("".join(lines), encoding="ascii")
 
 
-def read_params(directory: Path) -> Arrays:
-    """The parameters of a model that ships, by path.
+def read_params(directory: Path) -> Params:
+    """The parameters of a model that ships.
 
     Raises:
         InputError: a file is missing, can't be read, or does not agree with its digest.
     """
     if missing := [name for name in (*FILES, DIGESTS) if not os.path.lexists(directory / name)]:
         raise InputError(f"the model in {directory} is incomplete: {missing[0]} is missing")
-    digests = set(read_regular(directory / DIGESTS).decode("ascii", errors="replace").splitlines())
-    contents = {name: read_regular(directory / name) for name in FILES}
-    for name, content in contents.items():
-        if f"{_digest(content)}  {name}" not in digests:
-            raise InputError(f"{directory / name} was damaged or changed: its SHA-256 is not that in {DIGESTS}")
-    return weights_of(contents[PARAMETERS], directory / PARAMETERS).arrays
+    with outside_file(directory / DIGESTS, "a list of digests", MAX_CONFIG_BYTES) as file:
+        digests = set(file.read_text(encoding="ascii", errors="replace").splitlines())
+    for name in FILES:
+        with outside_file(directory / name, "a file of a model", MAX_BYTES) as file:
+            if f"{_digest(file.read_bytes())}  {name}" not in digests:
+                raise InputError(f"{file} was damaged or changed: its SHA-256 is not that in {DIGESTS}")
+    return unflatten_dict(read_weights(directory / PARAMETERS).arrays, sep="/")
 
 
 def _digest(content: bytes) -> str:

@@ -1,136 +1,101 @@
-"""Files of weights, Flax's and PyTorch's, read without running any code in them.
+"""Files of weights, Flax's and PyTorch's, read by the two libraries without running any code in the files.
 
-The memory that reading takes is bounded by the size of the file, whatever the file claims.
+What is not promised: a file made to do harm can keep `torch.load` busy until you end it.
 """
 
-import os
 import pickle
-import stat
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import flax.serialization
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from transformer_jax.errors import InputError
-from transformer_jax.weights.flax_files import read_tree
+from transformer_jax.outside_files import ZIP_START, outside_file
 from transformer_jax.weights.layouts import Arrays
-from transformer_jax.weights.torch_files import array_of_tensor, read_saved
-from transformer_jax.weights.torch_pickle import Tensor
 
-# First bytes: PyTorch's files are zip archives, or pickles before version 1.6; Flax's are maps in msgpack.
-TORCH_BEGINNINGS = (b"PK\x03\x04", *(b"\x80" + bytes([protocol]) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)))
-FLAX_BEGINNINGS = tuple(bytes([code]) for code in (*range(0x81, 0x90), 0xDE, 0xDF))
+if TYPE_CHECKING:
+    import torch
 
-PLAIN = int | float | str | None  # types of the hyperparameters that are kept
-MAX_TEXT = 300  # characters in the name of an array and in a hyperparameter
+MAX_BYTES = 2**36  # of a file
+MAX_NAME = 300  # characters in the name of an array
+PICKLE_START = b"\x80"  # of PyTorch's files before version 1.6; later ones are zip archives
 
 
 class WeightFile(NamedTuple):
     """Content of a file of weights."""
 
     arrays: Arrays  # by name; in Flax files a path, its keys joined by "/"
-    hyperparameters: dict[str, Any]  # from a PyTorch Lightning checkpoint; empty for other files
+    hyperparameters: dict[str, float]  # the numbers among those of a PyTorch Lightning checkpoint; else empty
     is_torch: bool  # a PyTorch file; otherwise Flax's msgpack
 
 
 def read_weights(path: str | Path) -> WeightFile:
     """Read a Flax msgpack of parameters, or a PyTorch file of a state dict, bare or as Lightning saves it.
 
-    Raises:
-        InputError: the file cannot be read, or `weights_of` refuses it.
-    """
-    return weights_of(read_regular(path), path)
-
-
-def read_regular(path: str | Path) -> bytes:
-    """The content of a file that is a file: a pipe or a device might never end.
+    The kind is recognized from the content.
 
     Raises:
-        InputError: it is of another kind, or cannot be read.
+        InputError: the file cannot be read, is of another kind, damaged, or holds other objects than tensors and plain
+            values or more numbers than bytes.
     """
-    try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):  # before it is opened, since opening a pipe waits for its writer
-            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
-            raise InputError(f"{path} is {kind}; it must be a file")
-        with open(path, "rb") as file:
-            return file.read(status.st_size)
-    except (OSError, MemoryError) as error:
-        reason = getattr(error, "strerror", None) or "it is larger than the memory"
-        raise InputError(f"{path} cannot be read ({reason})") from error
-    except InputError:
-        raise
-    except ValueError as error:  # a zero byte in the path, or a lone surrogate
-        raise InputError(f"{str(path)!r} cannot be read ({error})") from error
+    with outside_file(path, "a Flax msgpack or a PyTorch file of weights", MAX_BYTES) as file:
+        with file.open("rb") as stream:
+            start = stream.read(len(ZIP_START))
+        if start == ZIP_START or start.startswith(PICKLE_START):
+            return _read_torch(file, is_zip=start == ZIP_START)
+        arrays = flatten_dict(flax.serialization.msgpack_restore(file.read_bytes()), sep="/")
+        _check(arrays, np.ndarray, file)
+        return WeightFile(arrays, {}, is_torch=False)
 
 
-def weights_of(content: bytes, source: str | Path) -> WeightFile:
-    """The weights in the content of a file: a Flax msgpack, or a PyTorch file of a state dict, bare or Lightning's.
-
-    The kind is recognized from the content. Only arrays and plain values are read, so that no file can run code.
-
-    Args:
-        content: of the file.
-        source: name of the file, for error messages.
-
-    Raises:
-        InputError: it is of another kind, is damaged, or holds other objects or other amounts than it claims.
-    """
-    if content.startswith(TORCH_BEGINNINGS):
-        kind, read = "PyTorch file", _read_torch
-    elif content.startswith(FLAX_BEGINNINGS):
-        kind, read = "Flax msgpack", _read_flax
-    else:
-        kind = "neither a Flax msgpack nor a PyTorch file" if content else "empty"
-        raise InputError(f"{source} is {kind}; it must be a file of weights")
-    try:
-        return read(content)
-    except InputError as error:
-        raise InputError(f"{source} {error}") from error
-    except Exception as error:  # damaged bytes make the readers raise errors of any class
-        raise InputError(f"{source} is no {kind} that can be read: truncated, damaged or of another kind") from error
-
-
-def array_of(value: Any) -> np.ndarray:
-    """A tensor or an array as a NumPy array, which may share its memory."""
+def array_of(tensor: "torch.Tensor") -> np.ndarray:
+    """A tensor as a NumPy array, which may share its memory."""
     import torch
 
-    if not isinstance(value, torch.Tensor):
-        return np.asarray(value)
-    value = value.detach().cpu()
-    if value.dtype == torch.bfloat16:  # `Tensor.numpy` lacks it
-        return np.asarray(value.float().numpy().astype(jnp.bfloat16))
-    return np.asarray(value.numpy())
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:  # `Tensor.numpy` lacks it
+        return tensor.float().numpy().astype(jnp.bfloat16)
+    array: np.ndarray = tensor.numpy()
+    return array
 
 
-def _read_flax(content: bytes) -> WeightFile:
-    arrays = read_tree(content)
-    _check(arrays, np.ndarray)
-    return WeightFile(arrays, {}, is_torch=False)
+def _read_torch(path: Path, is_zip: bool) -> WeightFile:
+    import torch
 
-
-def _read_torch(content: bytes) -> WeightFile:
-    saved, numbers = read_saved(content)
+    # The one allowed call that fills memory: `bytearray(n)`.
+    if b"bytearray\n" in (_pickle_in_zip(path) if is_zip else path.read_bytes()):
+        raise InputError(f"{path} makes a bytearray; a file of weights holds only tensors and plain values")
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except pickle.UnpicklingError as error:  # whose message advises to run the file's code
+        raise InputError(
+            f"{path} is damaged, or holds objects other than tensors and plain values; it must be a saved state_dict()"
+        ) from error
     weights = saved.get("state_dict", saved)
-    _check(weights, Tensor)
-    arrays = {name: array_of_tensor(name, tensor, numbers) for name, tensor in weights.items()}
-    if sum(array.nbytes for array in arrays.values()) > len(content):
-        raise InputError(f"holds arrays of more bytes than the file's {len(content)}; every number must be in it once")
-    hyperparameters = saved.get("hyper_parameters", {}) if weights is not saved else {}
-    return WeightFile(arrays, {name: value for name, value in hyperparameters.items() if _is_plain(value)}, True)
+    _check(weights, torch.Tensor, path)
+    if sum(tensor.nbytes for tensor in weights.values()) > path.stat().st_size:  # by strides of 0, for example
+        raise InputError(f"{path} claims arrays of more bytes than it has; every number must be in it once")
+    stored = saved.get("hyper_parameters", {}) if weights is not saved else {}
+    hyperparameters = {name: value for name, value in stored.items() if isinstance(value, int | float)}
+    return WeightFile({name: array_of(tensor) for name, tensor in weights.items()}, hyperparameters, is_torch=True)
 
 
-def _check(weights: dict[Any, Any], wanted: type) -> None:
+def _pickle_in_zip(path: Path) -> bytes:
+    """The pickle in a PyTorch archive. Its numbers are mapped, and so must not be compressed."""
+    with zipfile.ZipFile(path) as archive:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+            raise InputError(f"{path} is compressed; torch.save stores numbers as they are, and only that is read")
+        return b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
+
+
+def _check(weights: Mapping[str, object], wanted: type, path: Path) -> None:
     for name, value in weights.items():
-        if not (isinstance(name, str) and _is_plain(name)):
-            raise InputError(f"has a name that is no text of at most {MAX_TEXT} printable characters")
+        if not (isinstance(name, str) and name.isprintable() and len(name) <= MAX_NAME):
+            raise InputError(f"{path} has a name that is no text of at most {MAX_NAME} printable characters")
         if not isinstance(value, wanted):
-            raise InputError(f"holds an object of type {type(value).__name__} under {name!r}; it must hold arrays only")
-
-
-def _is_plain(value: object) -> bool:
-    """Whether a value fits into the line of an error message."""
-    return isinstance(value, PLAIN) and not (
-        isinstance(value, str) and not (value.isprintable() and len(value) <= MAX_TEXT)
-    )
+            raise InputError(f"{path} holds an object of type {type(value).__name__} under {name!r}, which is no array")

@@ -5,7 +5,7 @@ Trees of parameters are nested dictionaries. A path joins their keys: `encoder/l
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import head_width
 from transformer_jax.trees import Params
 
-Arrays = dict[str, np.ndarray]  # by name
+Arrays: TypeAlias = dict[str, np.ndarray]  # by name
 Shapes = dict[str, tuple[int, ...]]
 Kernels = Sequence[Shaped[np.ndarray, "*inputs D"]]  # of query, key and value, or their biases
 

@@ -64,19 +64,21 @@ def params_from_torch(model: Model, weights: Mapping[str, Any] | str | Path) -> 
             any code in it.
 
     Returns:
-        The parameters, for `model.apply({"params": params}, …)`: NumPy arrays in the floating-point type of the weights.
+        The parameters, for `model.apply({"params": params}, …)`: NumPy arrays in the floating-point type of the
+        weights.
 
     Raises:
         InputError: the model has a part without a counterpart in PyTorch; the file cannot be read, or the weights are
-            not those of this model; the message names the first
-            array that is missing, has no counterpart in the model, has another shape, or is not finite.
+            not those of this model; the message names the first array that is missing, has no counterpart in the
+            model, has another shape, or is not finite.
     """
     if isinstance(weights, str | Path):
         arrays, source = read_weights(weights).arrays, str(weights)
     elif not isinstance(weights, Mapping):
         raise InputError(f"weights is a {type(weights).__name__}; it must be a state dict, or the path of a file")
     else:
-        arrays, source = {name: array_of(value) for name, value in weights.items()}, "the state dict"
+        tensors, source = weights.items(), "the state dict"
+        arrays = {name: array_of(x) if isinstance(x, torch.Tensor) else np.asarray(x) for name, x in tensors}
     return LAYOUT.to_ours(arrays, _abstract_params(model), source)
 
 

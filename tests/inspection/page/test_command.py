@@ -12,7 +12,7 @@ from tutorial_models import TorchPredictor
 
 from transformer_jax import InputError, load_run
 from transformer_jax.inspection.__main__ import Command, carry_out, read_command
-from transformer_jax.trained.trainers import find_trainer
+from transformer_jax.tasks.registry import find_trainer
 
 NUMBERS = ["3", "1", "4", "1", "5", "9", "2", "6", "5", "3", "5", "8", "9", "7", "9", "3"]
 

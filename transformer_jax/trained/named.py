@@ -1,4 +1,4 @@
-"""`--pretrained`: find a trained model, which is then evaluated instead of training one."""
+"""The trained model that `--pretrained` evaluates, or that training begins with by `--init-from`."""
 
 import dataclasses
 import os
@@ -16,8 +16,9 @@ from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.predictor import TransformerPredictor
-from transformer_jax.runs.settings import read_settings
-from transformer_jax.trained.load import load_run
+from transformer_jax.runs.directory import run_path
+from transformer_jax.runs.settings import CHECKPOINTS
+from transformer_jax.trained.load import TrainerClassOf, open_run
 from transformer_jax.trained.published import PUBLISHED, load_pretrained
 from transformer_jax.trained.shipped import named_directory, shipped_models
 from transformer_jax.training.trainer import TrainerModule
@@ -33,6 +34,7 @@ class Trained(NamedTuple):
     what: str  # its name or path, as the user gave it
     model: nn.Module
     params: Params
+    config: TrainingConfig | None  # of its run; None for a model of the tutorials
 
 
 def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Config, Trained | None]:
@@ -48,26 +50,57 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
     what = config.pretrained
     if what is None:
         return config, None
-    origin: TrainingConfig | TransformerPredictor
-    task = trainer_class(config)
-    is_predictor = isinstance(task.model, TransformerPredictor)  # which the tutorials' models are
-    if (directory := directory_of(what)) is not None:
-        made_by, _ = read_settings(directory)
-        if made_by != task.name:
-            raise InputError(f"pretrained is {what}, a model of the task {made_by}; it must be one of {task.name}")
-        run = load_run(directory, trainer_class)
-        config.check_trained_on(cast(Config, run.config), what)  # of one class, since the tasks have one name
-        origin, trained = run.config, Trained(what, run.model, run.params)
-    elif is_predictor and (what in PUBLISHED or os.path.isfile(what)):
-        model, params = load_pretrained(what, num_heads=config.num_heads)
-        origin, trained = model, Trained(what, model, params)
-    else:
-        raise InputError(f"pretrained is {what}; it must be {kinds_of_models(is_predictor)}")
+    trainer = trainer_class(config)
+
+    def of_this_task(task: str) -> type[TrainerModule]:
+        if task != trainer.name:
+            raise InputError(f"pretrained is {what}, a model of the task {task}; it must be one of {trainer.name}")
+        return trainer_class
+
+    trained = _find("pretrained", what, trainer, of_this_task)
+    if trained.config is not None:
+        config.check_trained_on(cast(Config, trained.config), what)  # of one class, since the tasks have one name
     # A predictor lacks the settings of how its blocks are computed, which are the user's; so are those of the machine.
+    origin = trained.config or trained.model
     names = config.model_fields() - config.machine_fields()
     of_model = {name: getattr(origin, name) for name in names if hasattr(origin, name)}
     trained = trained._replace(model=with_attention(trained.model, config.attention))
     return dataclasses.replace(config, **of_model), trained
+
+
+def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf) -> Params | None:
+    """The parameters that `config.init_from` names, for `fit`; None for None.
+
+    A run that goes on from a checkpoint needs them no more: None also where it can't read them.
+
+    Args:
+        trainer: of the training.
+        trainer_class_of: the trainers of other tasks.
+
+    Raises:
+        InputError: there is no such model, it can't be read, it is the run itself, or its number of heads, which the
+            shapes don't show, is another.
+    """
+    config = trainer.config
+    if (what := config.init_from) is None:
+        return None
+    own, directory = run_path(config, trainer.name), directory_of(what)
+    if directory is not None and directory.resolve() == own.resolve():
+        raise InputError(f"init_from is {what}, this run itself; choose another checkpoint_dir or name")
+
+    def class_of(task: str) -> type[TrainerModule]:
+        return type(trainer) if task == trainer.name else trainer_class_of(task)
+
+    try:
+        trained = _find("init_from", what, trainer, class_of)
+        if trained.config is not None and (heads := trained.config.num_heads) != config.num_heads:
+            raise InputError(f"num_heads is {config.num_heads}; it must be {heads}, as in the training of {what}")
+        return trained.params
+    except InputError as error:
+        if not config.resume or not any((own / CHECKPOINTS).glob("[0-9]*")):
+            raise
+        print(f"The run in {own} goes on from its checkpoint, without init_from: {error}")
+        return None
 
 
 def with_attention(model: nn.Module, implementation: Implementation) -> nn.Module:
@@ -84,9 +117,8 @@ def check_fits(trained: Trained, trainer: TrainerModule, example: Samples) -> No
     own_model = trainer.create_model()  # of the sizes that the task needs; the trainer's is the trained one
 
     def initial_params(key: PRNGKeyArray) -> Params:
-        params: Params = own_model.init(key, *trainer.model_inputs(trainer.prepare(inputs, trainer.constants)))[
-            "params"
-        ]
+        prepared = trainer.model_inputs(trainer.prepare(inputs, trainer.constants))
+        params: Params = own_model.init(key, *prepared)["params"]
         return params
 
     expected = jax.eval_shape(initial_params, jax.random.key(0))
@@ -108,3 +140,14 @@ def kinds_of_models(is_predictor: bool) -> str:
     """The models that may be named, for an error; those of the tutorials are predictors."""
     files = f", a file of the tutorials, or one of {', '.join(PUBLISHED)}" if is_predictor else ""
     return f"a run's directory, a model that ships ({', '.join(shipped_models()) or 'there is none here'}){files}"
+
+
+def _find(setting: str, what: str, trainer: TrainerModule, trainer_class_of: TrainerClassOf) -> Trained:
+    """The model that a setting of a trainer's config names."""
+    is_predictor = isinstance(trainer.model, TransformerPredictor)  # which the tutorials' models are
+    if (directory := directory_of(what)) is not None:
+        run = open_run(directory, trainer_class_of)
+        return Trained(what, run.model, run.params, run.config)
+    if is_predictor and (what in PUBLISHED or os.path.isfile(what)):
+        return Trained(what, *load_pretrained(what, num_heads=trainer.config.num_heads), None)
+    raise InputError(f"{setting} is {what}; it must be {kinds_of_models(is_predictor)}")
