@@ -12,7 +12,6 @@ from transformer_jax.trained.published import PUBLISHED, load_pretrained
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 
-
 TRAINERS = {  # names in `tasks`, whose face imports a trainer when it is first used, by the task's name in config.json
     "ReverseTask": "ReverseTrainer",
     "SetAnomalyTask_digits": "AnomalyTrainer",
