@@ -1,7 +1,7 @@
-"""Mesh axis over which a batch's rows are split, and access to the other devices' rows inside a step.
+"""Mesh axis over which a batch's rows are split: sums and the other devices' rows, inside a step.
 
-`Replicated.share` in `transformer_jax.devices.replicated` runs a step on every device of that mesh, each with its part
-of the rows.
+`Devices.share` in `transformer_jax.devices.sharing` runs a step on every device of that mesh, each with its part of the
+rows.
 """
 
 import contextlib
@@ -10,11 +10,14 @@ from contextvars import ContextVar
 
 import jax
 from jax import Array, lax
+from jax.flatten_util import ravel_pytree
 
 from transformer_jax.errors import InputError
-from transformer_jax.trees import Arrays
+from transformer_jax.trees import Arrays, Tree
 
-AXIS = "batch_rows"  # name of the mesh's only axis
+AXIS = "data"  # name of the mesh axis
+
+MAX_JOINED = 2**15  # elements of an array that travels with others; to copy a larger one costs more than it saves
 
 # Number of the part that is computed, and the number of parts, where a device takes its rows part by part.
 _part: ContextVar[tuple[Array | int, int]] = ContextVar("_part", default=(0, 1))
@@ -93,3 +96,21 @@ def all_rows(tree: Arrays) -> Arrays:
         )
     axes = sharing_axes()
     return jax.tree.map(lambda x: lax.all_gather(x, axes, tiled=True), tree) if axes else tree
+
+
+def sum_over_devices(tree: Tree) -> Tree:
+    """Add up the devices' arrays inside a step whose batch is split over them; elsewhere return `tree`.
+
+    The small arrays travel as one vector: a sum for each array apart takes a small model longer than its whole step.
+    """
+    axes = sharing_axes()
+    if not axes:
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    small = {place: leaf for place, leaf in enumerate(leaves) if jax.numpy.size(leaf) <= MAX_JOINED}
+    vector, split = ravel_pytree(small)
+    summed = split(lax.psum(vector, axes))
+    total: Tree = jax.tree.unflatten(
+        structure, [summed[place] if place in summed else lax.psum(leaf, axes) for place, leaf in enumerate(leaves)]
+    )
+    return total

@@ -3,16 +3,15 @@
 import functools
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.devices.distributed import join_processes
-from transformer_jax.devices.memory import Memory
-from transformer_jax.devices.parallel import provide_cpu_devices
+from transformer_jax.devices.mesh import provide_cpu_devices
+from transformer_jax.devices.processes import join_processes
+from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.stopwatch import Stopwatch
-from transformer_jax.devices.strategy import Strategy
 
 # Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next one wait in a thread that a CPU device
 # needs; where there are no more threads than devices, one of them waits for ever for another's sum.
@@ -29,31 +28,61 @@ _compiler = ThreadPoolExecutor(max_workers=1)  # one program after another, in t
 Result = TypeVar("Result")
 
 
+class Memory(NamedTuple):
+    """Bytes that a compiled call takes on each device, as the compiler has planned it."""
+
+    held: int  # of the training state, the batches and the constants
+    temporary: int  # of activations, gradients and whatever else lives only inside the call
+
+    @classmethod
+    def of(cls, executable: Any) -> "Memory | None":  # Any: what `jax.stages.Lowered.compile` gives
+        """That of a compiled call; None where the backend does not tell."""
+        analysis = executable.memory_analysis()
+        if analysis is None:
+            return None
+        return cls(int(analysis.argument_size_in_bytes), int(analysis.temp_size_in_bytes))
+
+    def line(self, limit: int | None) -> str:
+        """The memory of a call, and whether it fits into `limit` bytes; None for a device that does not tell."""
+        held, temporary = _size(self.held), _size(self.temporary)
+        needed = f"Memory of each device: {held} for state and batches, {temporary} inside a step"
+        if limit is None:
+            return needed
+        fits = "which fits" if self.held + self.temporary <= limit else "which does NOT fit"
+        return f"{needed}, {fits} into its {_size(limit)}"
+
+
+def _size(num_bytes: int) -> str:
+    exponent = min(4, max(0, num_bytes.bit_length() - 1) // 10)
+    size = num_bytes / 1024**exponent
+    digits = f"{size:.0f}" if size >= 100 else f"{size:.3g}"
+    return f"{digits} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[exponent]}"
+
+
 class CompiledStep(Generic[Result]):
-    """A `step(state, batch, *more)`, compiled once for each shape of batch, and timed apart from its runs.
+    """A `step(state, batch, *more)` that devices share, compiled once for each shape of batch.
 
     Args:
         step: the function.
-        strategy: how devices share the step; None for one device.
+        devices: that share the step.
         rows_axis: of the batch's arrays, along which the rows lie.
         donate_state: whether the state's memory may be used for the result.
-        stopwatch: times `compile`, which is the waiting for the compiler.
+        stopwatch: times `compile`, which is the waiting for the compiler, apart from the runs.
     """
 
     def __init__(
         self,
         step: Callable[..., Result],
-        strategy: Strategy | None = None,
+        devices: Devices,
         *,
         rows_axis: int = 0,
         donate_state: bool = False,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        if strategy is not None:
-            step = strategy.share(step, rows_axis=rows_axis)
         options = STEP_OPTIONS.get(jax.default_backend())
+        step = devices.share(step, rows_axis=rows_axis)
         self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else (), compiler_options=options)
-        self._strategy, self._rows_axis = strategy, rows_axis
+        self._devices, self._rows_axis = devices, rows_axis
         self._executables: dict[Any, Future[jax.stages.Compiled]] = {}  # by shapes and types of the batch
         self._first: jax.stages.Lowered | None = None
         self._calls_ahead = 0
@@ -104,9 +133,9 @@ class CompiledStep(Generic[Result]):
 
     def _placed(self, batch: Any) -> Any:
         """Batches are placed by the call itself, but where each of several processes has rows of its own."""
-        if self._strategy is None or jax.process_count() == 1 or _is_placed(batch):
+        if jax.process_count() == 1 or _is_placed(batch):
             return batch
-        return self._strategy.place_rows(batch, self._rows_axis)
+        return self._devices.place_rows(batch, self._rows_axis)
 
     def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> Future[jax.stages.Compiled]:
         """Compile in the background for a batch of these shapes, if that has not begun yet."""

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer_jax.data.local_rows import RowRange
 from transformer_jax.errors import InputError
@@ -38,21 +38,19 @@ def place(tree: Tree, shardings: Any) -> Tree:  # Any: a sharding, or a tree of 
     return placed
 
 
-def place_rows(tree: Tree, mesh: Mesh, spec: PartitionSpec, rows_axis: int) -> Tree:
+def place_rows(tree: Tree, sharding: NamedSharding, rows_axis: int) -> Tree:
     """The arrays of a batch, of which this process has its rows alone, on the devices of all processes.
 
     Args:
         tree: arrays with this process's rows.
-        mesh: of the devices.
-        spec: how it splits the arrays.
+        sharding: splits the rows.
         rows_axis: axis of the rows.
     """
-    sharding = NamedSharding(mesh, spec)
     placed: Tree
     if jax.process_count() == 1:
         placed = jax.device_put(tree, sharding)
         return placed
-    parts = rows_of_process(mesh.size, mesh, PartitionSpec(spec[rows_axis]))
+    parts = rows_of_process(sharding.mesh.size, NamedSharding(sharding.mesh, PartitionSpec(sharding.spec[rows_axis])))
 
     def place_array(leaf: Any) -> jax.Array:  # Any: an array
         array = np.asarray(leaf)
@@ -71,17 +69,17 @@ def place_rows(tree: Tree, mesh: Mesh, spec: PartitionSpec, rows_axis: int) -> T
     return placed
 
 
-def rows_of_process(batch_size: int, mesh: Mesh, spec: PartitionSpec) -> RowRange:
+def rows_of_process(batch_size: int, sharding: NamedSharding) -> RowRange:
     """The rows of a batch that this process's devices have.
 
     Raises:
         InputError: they are not consecutive, since the mesh mixes the devices of processes.
     """
-    slices = NamedSharding(mesh, spec).addressable_devices_indices_map((batch_size,)).values()
+    slices = sharding.addressable_devices_indices_map((batch_size,)).values()
     ranges = {index[0].indices(batch_size)[:2] for index in slices if index is not None}
     start, stop = min(begin for begin, _ in ranges), max(end for _, end in ranges)
     if sum(end - begin for begin, end in ranges) != stop - start:
-        raise InputError(f"mesh is {dict(mesh.shape)}; the rows of a process's devices must be consecutive")
+        raise InputError(f"mesh is {dict(sharding.mesh.shape)}; the rows of a process's devices must be consecutive")
     return RowRange(start, stop, batch_size)
 
 

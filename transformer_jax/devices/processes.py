@@ -3,6 +3,7 @@
 Every function here is called by all processes, in the same order: each waits for the others.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -11,12 +12,51 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 
 CHUNK_BYTES = 2**24  # of what the first process sends at once
+HEARTBEAT_SECONDS = 20  # a process that is silent for longer counts as dead, and the others end
+SHUTDOWN_SECONDS = 15  # at the end of one process, for which it waits for the others
+OWN_SETTINGS = {"process_id", "num_workers", "compilation_cache", "quiet", "verbose"}  # of each process
 
 Tree = TypeVar("Tree")
 Value = TypeVar("Value")
+
+
+def join_processes(config: TrainingConfig) -> None:
+    """Join the other processes of a training, where the config is `distributed`; a second call does nothing.
+
+    Where the processes, their number and the coordinator's address are not given, JAX finds them by itself: under
+    SLURM, Open MPI, Kubernetes and on TPU pods. If one of them dies later, JAX's runtime ends the others.
+
+    Raises:
+        InputError: they are not given and JAX does not find them, JAX has begun to compute, or the processes were
+            started with different settings. (A process that can't be reached within `config.connect_timeout` ends
+            this one with a line.)
+    """
+    if not config.distributed or jax.distributed.is_initialized():
+        return
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM
+    try:
+        jax.distributed.initialize(
+            config.coordinator,
+            config.num_processes,
+            config.process_id,
+            initialization_timeout=max(1, round(config.connect_timeout)),
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=SHUTDOWN_SECONDS,
+        )
+    except ValueError as error:
+        raise InputError(
+            f"distributed: JAX finds no other processes here ({error}); start them with SLURM or Open MPI, or give "
+            "coordinator, num_processes and process_id"
+        ) from error
+    except RuntimeError as error:
+        raise InputError(f"distributed: {str(error).splitlines()[0]}") from error
+    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    check_same({name: value for name, value in settings.items() if name not in OWN_SETTINGS})
 
 
 def is_first() -> bool:

@@ -11,7 +11,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_pass import InspectedPass
 from transformer_jax.inspection.names import matches
 from transformer_jax.inspection.patches import Change
-from transformer_jax.nn.layer_scan import unstack
+from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
 
 Result = TypeVar("Result")
@@ -59,7 +59,7 @@ def model_call(
     if isinstance(variables, Mapping) and variables and "params" not in variables:
         names = ", ".join(list(variables)[:3])
         raise InputError(f'variables has {names}; it must be {{"params": …}}, as {{"params": run.params}}')
-    return lambda: model.apply(unstack(variables), *inputs, **kwargs)
+    return lambda: model.apply(unstack_layers(variables), *inputs, **kwargs)
 
 
 def activations(call: Callable[[], Any], pattern: str = "*") -> list[Activation]:

@@ -25,7 +25,6 @@ from transformer_jax.nn.dense import Dense
 from transformer_jax.nn.heads import KeyValue as KeyValue
 from transformer_jax.nn.heads import check_kv_heads
 from transformer_jax.nn.heads import head_width as head_width
-from transformer_jax.nn.layer_keys import dropout_key
 from transformer_jax.nn.position_kinds import NoPositions, Positions
 from transformer_jax.nn.taps import Tapped
 
@@ -191,7 +190,7 @@ class MultiheadAttention(Tapped):
         """
         dropout = None
         if train and self.dropout_prob > 0:
-            dropout = AttentionDropout(self.dropout_prob, dropout_key(self))
+            dropout = AttentionDropout(self.dropout_prob, self.make_rng("dropout"))
         elif return_attention is True and self.implementation in ("blockwise", "fused"):
             return_attention = AttentionRows()  # which are those of its pass, although it holds none
         query = self._split_heads(self.query_proj(x))  # [B H T d]

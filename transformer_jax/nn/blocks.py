@@ -4,8 +4,6 @@ A Transformer block is two or three sub-layers (attention, feed-forward), each i
 """
 
 import dataclasses
-import functools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, TypeVarTuple, overload
 
@@ -23,11 +21,11 @@ from transformer_jax.nn.attention import MultiheadAttention, head_width
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
 from transformer_jax.nn.block_settings import Remat as Remat
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.layer_keys import DropoutKeys, drawing_from
-from transformer_jax.nn.layer_scan import LAYER_INPUT, LAYERS, record_scanned_stack, scan_layers, stack
+from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.nn.taps import Tapped
 
 REMAT_POLICIES = {"dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims, "all": None}
+LAYER_INPUT = "input of a layer"  # its name for `jax.checkpoint`
 More = TypeVarTuple("More")
 Model = TypeVar("Model", bound=nn.Module)
 Cache = TypeVar("Cache")
@@ -203,8 +201,17 @@ class Stack(SettingsModule):
 
     def setup(self) -> None:
         sizes = self.input_dim, self.num_heads, self.dim_feedforward
-        self.layers = [self.block(*sizes, settings=self.settings) for _ in range(self.num_layers)]
+        if self._loops_over_layers():
+            self.stacked_layers = self.block(*sizes, settings=self.settings)
+        else:
+            self.layers = [self.block(*sizes, settings=self.settings) for _ in range(self.num_layers)]
         self.norm = self.settings.make_norm()  # has parameters only where it is called
+
+    def _loops_over_layers(self) -> bool:
+        """Whether the layers run as a loop in the program: parameters that are stacked do, with any settings."""
+        if self.is_initializing():
+            return self.settings.scan_layers and self.num_layers > 0
+        return STACKED in self.variables.get("params", {})
 
     def run(
         self, x: ArrayLike, *arrays: Any, train: bool, return_attention: ReturnAttention = True
@@ -221,55 +228,36 @@ class Stack(SettingsModule):
             The last block's output, and the attention weights of each, as the block gives them; None where they were
             not asked for.
         """
-        is_inspected = self.is_asked()  # activations of each layer cannot come out of a loop in the program
-        if self.settings.scan_layers and self.num_layers > 0 and not self.is_initializing() and not is_inspected:
-            return self._scan(x, *arrays, train=train, return_attention=return_attention)
+        is_scanned = self._loops_over_layers()
 
         def run_block(layer: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, Any]:  # flags are no arrays
             result = layer(x, *arrays, train=train, return_attention=return_attention)
             return result if return_attention else (result, None)
 
-        is_remat = train and self.settings.remat != "none" and not is_inspected
+        is_remat = train and self.settings.remat != "none" and not self.is_asked()
         if is_remat:
-            run_block = nn.remat(run_block, policy=REMAT_POLICIES[self.settings.remat])
-        attention_maps = []
+            policy = REMAT_POLICIES[self.settings.remat]
+            run_block = nn.remat(run_block, policy=policy, prevent_cse=not is_scanned)  # a loop prevents it already
+
+        def run_named(layer: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, Any]:
+            return run_block(layer, checkpoint_name(x, LAYER_INPUT), *arrays)
+
+        if is_scanned:
+            scan = nn.scan(
+                run_named,
+                variable_axes={"params": 0},
+                split_rngs={True: True},  # all of them
+                in_axes=nn.broadcast,
+                length=self.num_layers,
+            )
+            x, stacked_maps = scan(self.stacked_layers, jnp.asarray(x), *arrays)
+            maps = [jax.tree.map(lambda of_layers, i=i: of_layers[i], stacked_maps) for i in range(self.num_layers)]
+            return checkpoint_name(x, LAYER_INPUT), checked_weights(maps, return_attention)
+        maps = []
         for layer in self.layers:
-            if is_remat:
-                x = checkpoint_name(x, LAYER_INPUT)
-            x, attention = run_block(layer, x, *arrays)
-            attention_maps.append(attention)
-        if self.settings.scan_layers and self.is_initializing():
-            record_scanned_stack(self.path, [layer.variables["params"] for layer in self.layers])
-        return jnp.asarray(x), checked_weights(attention_maps, return_attention)
-
-    def _scan(
-        self, x: ArrayLike, *arrays: Any, train: bool, return_attention: ReturnAttention
-    ) -> tuple[Array, list[Any]]:
-        """`run` as a loop in the program; layers whose parameters are not stacked yet are stacked for it."""
-        block = self.block(self.input_dim, self.num_heads, self.dim_feedforward, settings=self.settings, parent=None)
-        params = self.variables["params"]
-        stacked = params[LAYERS] if LAYERS in params else stack([layer.variables["params"] for layer in self.layers])
-        root = self.scope.rngs["dropout"] if train and self.scope is not None and self.has_rng("dropout") else None
-        inner_keys = None if root is None else jax.random.split(self.make_rng("dropout"), self.num_layers)
-
-        def run_block(x: Array, params: Any, of_layer: tuple[Array, Array | None]) -> tuple[Array, Any]:
-            number, inner = of_layer
-            keys, rngs = None, None
-            if root is not None and inner is not None:
-                keys, rngs = DropoutKeys(root.rng, root.suffix, number, self.num_layers, inner), {"dropout": inner}
-            options: dict[str, Any] = {"train": train, "return_attention": return_attention, "rngs": rngs}
-            with drawing_from(keys):
-                result: Any = block.apply({"params": params}, x, *arrays, **options)
-            return result if return_attention else (result, None)
-
-        remat = None
-        if train and self.settings.remat != "none":
-            remat = functools.partial(jax.checkpoint, prevent_cse=False, policy=REMAT_POLICIES[self.settings.remat])
-        output, maps = scan_layers(
-            run_block, jnp.asarray(x), stacked, (jnp.arange(self.num_layers), inner_keys), self.path, remat=remat
-        )
-        of_layers = [jax.tree.map(operator.itemgetter(layer), maps) for layer in range(self.num_layers)]
-        return output, checked_weights(of_layers, return_attention)
+            x, attention = (run_named if is_remat else run_block)(layer, x, *arrays)
+            maps.append(attention)
+        return jnp.asarray(x), checked_weights(maps, return_attention)
 
     def run_steps(
         self, x: ArrayLike, caches: Sequence[Cache], position: Int[ArrayLike, ""], *arrays: Any

@@ -8,7 +8,6 @@ from jaxtyping import Float
 
 from transformer_jax.attention.random_bits import counter_bits
 from transformer_jax.errors import check_number, check_probability
-from transformer_jax.nn.layer_keys import dropout_key
 
 
 class Dropout(nn.Module):
@@ -29,5 +28,5 @@ class Dropout(nn.Module):
         """Drop elements if `train`, which needs the random key `dropout` unless the rate is zero; else return `x`."""
         if not train or self.rate == 0:
             return jnp.asarray(x)
-        bits = counter_bits(dropout_key(self), jnp.shape(x))
+        bits = counter_bits(self.make_rng("dropout"), jnp.shape(x))
         return jnp.where(bits >= jnp.uint32(self.rate * 2**32), x / (1 - self.rate), 0)

@@ -134,7 +134,7 @@ class LogParameterNorms(Callback):
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Log the norms of the parameters that were evaluated."""
         norms = layer_norms(evaluation.params)
-        self._log(evaluation.step, {f"parameter_norm/{layer}": norm for layer, norm in norms.items()})
+        self._log(evaluation.step, {f"parameter_norm/{layer}": float(norm) for layer, norm in norms.items()})
 
 
 class EarlyStopping(Callback):

@@ -14,11 +14,13 @@ from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.data.loader import Loader
 from transformer_jax.data.local_rows import LocalSamples, RowRange
 from transformer_jax.devices.compilation import CompiledStep
-from transformer_jax.devices.parallel import create_strategy, sum_over_devices
+from transformer_jax.devices.mesh import choose_devices, own_device
+from transformer_jax.devices.placing import place
 from transformer_jax.devices.processes import whole
-from transformer_jax.devices.replicated import Replicated
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
+from transformer_jax.mesh_axis import sum_over_devices
+from transformer_jax.nn.layer_stacks import stack_layers
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.inspected_example import InspectedExample, examples_in_batch, numbers_in
 from transformer_jax.training.metrics import Sums, means, weighted_sums
@@ -36,14 +38,15 @@ class Evaluator(Task):
 
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         super().__init__(config, model)
-        self.strategy = create_strategy(config)
-        self.shared_constants = self.strategy.place(constants)
+        self.devices = choose_devices(config, self.partition_spec)
+        self.shared_constants = place(constants, self.devices.whole)
         # For work that each of several processes does whole.
-        self.own_strategy = self.strategy if jax.process_count() == 1 else Replicated(1, 1, in_process=True)
+        self.own_devices = self.devices if jax.process_count() == 1 else own_device()
         self.stopwatch = Stopwatch("train", "eval", "compile", "save")
         self._params: Params | None = None
+        self._stacked_shapes: Params | None = None  # of the parameters as they are trained, layers stacked
         self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()
-        self._eval_step = CompiledStep(self.eval_step, self.strategy, stopwatch=self.stopwatch)
+        self._eval_step = CompiledStep(self.eval_step, self.devices, stopwatch=self.stopwatch)
         self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
 
     @staticmethod
@@ -74,7 +77,13 @@ class Evaluator(Task):
     @property
     def constants(self) -> Arrays:
         """The constants on the first device."""
-        return self.strategy.take(self.shared_constants)
+        return jax.tree.map(lambda array: array.addressable_data(0), self.shared_constants)
+
+    @property
+    def first_device(self) -> jax.Device:
+        """Device of this process on which things are computed that no batch is shared for."""
+        device: jax.Device = self.devices.mesh.local_devices[0]
+        return device
 
     def eval_step(self, params: Params, batch: Batch, constants: Arrays = None) -> Sums:
         """Sums of the metrics of one batch, without dropout."""
@@ -97,7 +106,10 @@ class Evaluator(Task):
         Raises:
             InputError: the loader gives no batch.
         """
-        params = self.strategy.place_params(self.params if params is None else params)
+        params = self.params if params is None else params
+        if self._stacked_shapes is not None:
+            params = stack_layers(params, self._stacked_shapes)
+        params = self.devices.place({"params": params})["params"]
         batches = self._local(loader)
         steps = [self._eval_step(params, self._pad(samples), self.shared_constants) for samples in batches]
         if not steps:
@@ -112,8 +124,8 @@ class Evaluator(Task):
             return_attention: whether the attention maps follow the output.
             params: the best ones if None.
         """
-        # On a device whether they were there or not: else JAX compiles the program for either.
-        params = jax.device_put(self.params if params is None else params, self.strategy.first_device)
+        # JAX compiles a program for arrays on a device and another for NumPy's; so they are always put on it.
+        params = jax.device_put(self.params if params is None else params, self.first_device)
         return jax.device_get(self._forward(params, inputs, self.constants, return_attention=return_attention))
 
     def examples(self, inputs: Any) -> list[InspectedExample]:  # Any: a task's own types
@@ -139,7 +151,7 @@ class Evaluator(Task):
             InputError: the task has no `load_data`, or a number is not in the test set.
         """
         if self.test_data.constants is not None:
-            self.shared_constants = self.strategy.place(self.test_data.constants)
+            self.shared_constants = place(self.test_data.constants, self.devices.whole)
         rows = [jax.tree.map(_as_row, inputs) for inputs, _ in self.test_samples(numbers)]
         return [example for row in rows for example in self.examples(row)]
 
@@ -189,14 +201,14 @@ class Evaluator(Task):
 
     def _rows(self, batch_size: int) -> RowRange:
         """The rows of a batch that this process has, of a size that the devices can share."""
-        size = max(self.config.batch_size, self.strategy.rows_that_divide(batch_size))
-        return self.strategy.rows_of_process(size)
+        size = max(self.config.batch_size, self.devices.rows_that_divide(batch_size))
+        return self.devices.rows_of_process(size)
 
     def _pad(self, samples: Samples | LocalSamples) -> Batch:
         """To the size of a batch; a larger one to what the devices can share."""
         if isinstance(samples, LocalSamples):
             return samples.padded()
-        return pad_batch(samples, max(self.config.batch_size, self.strategy.rows_that_divide(num_rows(samples))))
+        return pad_batch(samples, max(self.config.batch_size, self.devices.rows_that_divide(num_rows(samples))))
 
     def _own_data(self) -> Any:  # Any: the task's `TaskData`
         """The task's own data sets, after `load_run`.
@@ -207,7 +219,7 @@ class Evaluator(Task):
         if type(self).load_data is Evaluator.load_data:
             raise InputError(f"{type(self).__name__} has no load_data; give val_loader and test_loader")
         data = type(self).load_data(self.config)
-        self.shared_constants = self.strategy.place(data.constants)
+        self.shared_constants = place(data.constants, self.devices.whole)
         return data
 
 

@@ -7,10 +7,12 @@ from typing import Any, ClassVar
 
 import flax.linen as nn
 import optax
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import PRNGKeyArray
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch
+from transformer_jax.devices.specs import default_spec
 from transformer_jax.errors import InputError
 from transformer_jax.runs.csv_log import CsvLogger
 from transformer_jax.runs.loggers import Logger, Position
@@ -43,6 +45,9 @@ class Task:
     # By the names that the settings `schedule` and `logger` know; a task may have tables of its own.
     schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
     loggers: ClassVar[Mapping[str, Callable[[Path, Position], Logger]]] = LOGGERS
+    # How an array of the training state, of this path and shape, is split over a mesh with the axes data, fsdp, tensor.
+    # Paths are those of a `TrainState`: `params/encoder/layers_0/…`, `opt_state/0/mu/encoder/layers_0/…`.
+    partition_spec: ClassVar[Callable[[str, Sequence[int], Mesh], PartitionSpec]] = staticmethod(default_spec)
 
     def __init__(self, config: TrainingConfig, model: nn.Module | None = None) -> None:
         self.config = config

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -10,6 +11,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
+from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.array_digest import digest_of_arrays
 from transformer_jax.training.parameter_paths import matching
 from transformer_jax.training.step import TrainState, initial_state
@@ -34,8 +36,8 @@ class InitialParams(NamedTuple):
     def state_like(self, fresh: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
         """The state before the first step, with these arrays in the place of the fresh ones."""
         arrays = {path: jnp.asarray(array) for path, array in self.arrays.items()}
-        params: Params = unflatten_dict({**flatten_dict(fresh.params, sep="/"), **arrays}, sep="/")
-        return initial_state(params, optimizer, fresh.key)
+        params: Params = unflatten_dict({**flatten_dict(unstack_layers(fresh.params), sep="/"), **arrays}, sep="/")
+        return initial_state(stack_layers(params, fresh.params), optimizer, fresh.key)
 
     def summary(self) -> str:
         """How many arrays are taken, and each one that is not."""
@@ -50,7 +52,7 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
 
     Args:
         given: parameters, of a model whose names and shapes agree with this one's.
-        like: parameters of this model, or their shapes and types.
+        like: parameters of this model, or their shapes and types; its layers may be stacked.
         config: `init_only` has patterns (see `matching`) of this model's arrays that are taken; then the names and
             shapes of others may differ.
 
@@ -58,7 +60,8 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
         InputError: a name or a shape differs, an array is of no floating-point type or not finite, or a pattern matches
             no array.
     """
-    arrays, wanted, only = flatten_dict(given, sep="/"), flatten_dict(like, sep="/"), config.init_only
+    arrays, wanted = flatten_dict(given, sep="/"), flatten_dict(jax.eval_shape(unstack_layers, like), sep="/")
+    only = config.init_only
     what = "initial_params" if config.init_from is None else config.init_from
     chosen = wanted.keys() if only is None else matching(only, wanted.keys(), "init_only")
     unwanted = sorted(arrays.keys() - chosen)

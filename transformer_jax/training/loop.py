@@ -13,6 +13,7 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import any_of, is_first, whole
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
+from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, Position
 from transformer_jax.runs.shared_run import SharedRun
@@ -83,14 +84,16 @@ class TrainingLoop:
         self._run, self._config, self._request, self._stopwatch = run, config, request, stopwatch
         self.steps_per_epoch = len(loader)
         self.num_steps = self.steps_per_epoch * config.max_epochs
-        checkpoint = run.checkpoints.newest(initial)
+        checkpoint = run.checkpoints.newest(unstack_layers(initial))
         if checkpoint is not None:
             if run.checkpoints.best_step != checkpoint.step:
-                run.checkpoints.best(initial)  # a damaged one is noticed now, and the next best one kept from now on
+                run.checkpoints.best(
+                    unstack_layers(initial)
+                )  # a damaged one is noticed now, and the next best one kept from now on
             self._check_step(checkpoint.step)
         self.step = 0 if checkpoint is None else checkpoint.step  # done and logged; the state may be one call ahead
         self.evaluated_step = 0 if checkpoint is None else checkpoint.progress["evaluated_step"]
-        self.state = runner.place(initial if checkpoint is None else checkpoint.state)
+        self.state = runner.place(initial if checkpoint is None else stack_layers(checkpoint.state, initial))
         progress = {} if checkpoint is None else checkpoint.progress
         self._was_stopped = bool(progress.get("stopped", False))  # early, by a callback
         with contextlib.ExitStack() as opened:  # an error below closes them
@@ -186,7 +189,7 @@ class TrainingLoop:
             FloatingPointError: no evaluation gave a finite number, or there was none.
             InputError: the run's directory has vanished.
         """
-        best = self._run.checkpoints.best(self.runner.collect(self.state))
+        best = self._run.checkpoints.best(unstack_layers(self.state))
         if best is None:
             self._run.check()
             raise FloatingPointError(f"val/{self._config.criterion.metric} was never a finite number")
@@ -221,7 +224,7 @@ class TrainingLoop:
                 if is_save_asked_for or self._save_times.is_due(self.step, self.step + call.num_steps):
                     finished_at = self._finish(started, finished_at)
                     started = None
-                    self._save(self.runner.collect(self.state))
+                    self._save()
                 if self.step + (started.num_steps if started else 0) >= last_step:
                     break
                 began_to_wait = self._stopwatch.seconds["train"]
@@ -244,15 +247,14 @@ class TrainingLoop:
         return now
 
     def _evaluate_epoch(self, epoch: int) -> None:
-        state = self.runner.collect(self.state)
         with self._stopwatch.during("eval"):
-            metrics = self._evaluate(state)
+            metrics = self._evaluate(self.state)
         # Copies, since the next training step uses the memory of the state again.
-        evaluation = Evaluation(self.step, epoch, metrics, whole(state.params))
+        evaluation = Evaluation(self.step, epoch, metrics, unstack_layers(whole(self.state.params)))
         for callback in self._callbacks.values():
             callback.on_evaluation(evaluation)
         self.evaluated_step = self.step
-        self._save(state, metrics)
+        self._save(metrics)
         name = self._config.criterion.metric
         line = f"Epoch {epoch}, step {self.step} of {self.num_steps}: validation {name} "
         line += format_metric(name, metrics[name])
@@ -268,7 +270,7 @@ class TrainingLoop:
         self.runner.agree_on_pace()
         return self._request.signal_number is not None or any_of(self._save_times.is_overdue)
 
-    def _save(self, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
+    def _save(self, metrics: Mapping[str, float] | None = None) -> None:
         self._request.synchronize()
         with self._stopwatch.during("save"):
             with self._run.writing():
@@ -284,7 +286,7 @@ class TrainingLoop:
                 "seconds": self._stopwatch.seconds,
                 "callbacks": {name: callback.state() for name, callback in self._callbacks.items()},
             }
-            self._run.checkpoints.save(self.step, state, progress, metrics)
+            self._run.checkpoints.save(self.step, unstack_layers(self.state), progress, metrics)
             self._save_times.restart()
             if self._request.signal_number is not None:
                 self._run.checkpoints.wait()

@@ -5,34 +5,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Bool
 
 from transformer_jax.errors import InputError
-from transformer_jax.nn.layer_scan import LAYERS, layer_name
+from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.training.parameter_paths import matching
 from transformer_jax.trees import Arrays, Params
 
 NOT_DECAYED = frozenset({"bias", "scale", "embedding"})  # names of parameters of dense layers, norms, embeddings
-
-
-class ByName(optax.GradientTransformationExtraArgs):  # type: ignore[misc]  # optax brings no types
-    """An optimizer whose update of an element depends on no other element, and on nothing of its array but the name.
-
-    It tells that the layers that a model loops over may stay stacked in an update (`layer_stacks.py`); other optimizers
-    get them apart.
-    """
-
-
-class Elementwise(ByName):
-    """An optimizer whose update of an element depends on no other element, nor on the parameters' names and shapes.
-
-    It tells the strategy of parallelism that it may join small arrays; nothing else depends on it.
-    """
 
 
 def adam(
@@ -50,9 +33,9 @@ def adam(
     """
     moments = optax.scale_by_adam(b1, b2)
     if weight_decay == 0:
-        return Elementwise(*optax.chain(moments, scale_by_learning_rate(schedule)))
+        return optax.chain(moments, scale_by_learning_rate(schedule))
     decay = optax.add_decayed_weights(weight_decay, mask=decay_mask)
-    return ByName(*optax.chain(moments, decay, scale_by_learning_rate(schedule)))
+    return optax.chain(moments, decay, scale_by_learning_rate(schedule))
 
 
 def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
@@ -85,7 +68,7 @@ def decay_mask(params: Params) -> Params:
 
     def decays(path: tuple[Any, ...], array: Array) -> bool:
         names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
-        return NOT_DECAYED.isdisjoint(names[-1:]) and array.ndim - (LAYERS in names) > 1
+        return NOT_DECAYED.isdisjoint(names[-1:]) and array.ndim - (STACKED in names) > 1
 
     mask: Params = jax.tree_util.tree_map_with_path(decays, params)
     return mask
@@ -108,48 +91,28 @@ def with_frozen(optimizer: optax.GradientTransformation, patterns: str) -> optax
         named: Params = jax.tree.map(lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, patterns))
         return named
 
-    partition = optax.partition({"trained": optimizer, "frozen": _keep()}, labels)
-    return ByName(*partition) if isinstance(optimizer, ByName) else partition
+    return optax.partition({"trained": optimizer, "frozen": _keep()}, labels)
 
 
 def frozen_mask(params: Params, patterns: str) -> Params:
-    """For each parameter whether `patterns` freeze it; of layers that are stacked, whether they freeze all.
+    """For each parameter whether `patterns` freeze it.
 
     Raises:
         InputError: a pattern matches no parameter, or the patterns match all.
     """
-    mask: Params = jax.tree.map(lambda frozen: bool(frozen.all()), _frozen_layers(params, patterns))
+    paths = flatten_dict(params, sep="/")
+    frozen = matching(patterns, paths.keys(), "freeze")
+    if len(frozen) == len(paths):
+        raise InputError(f"freeze is {patterns}, which is the whole model; something must be left to train")
+    mask: Params = unflatten_dict({path: path in frozen for path in paths}, sep="/")
     return mask
 
 
 def stop_frozen(params: Params, patterns: str) -> Params:
     """The same parameters; a gradient with respect to the frozen ones is zero, and is not computed."""
-
-    def stop(array: Array, frozen: Bool[np.ndarray, "..."]) -> Array:
-        if not frozen.any():
-            return array
-        stopped = jax.lax.stop_gradient(array)
-        return stopped if frozen.all() else jnp.where(frozen.reshape(-1, *[1] * (array.ndim - 1)), stopped, array)
-
-    stopped: Params = jax.tree.map(stop, params, _frozen_layers(params, patterns))
+    mask = frozen_mask(params, patterns)
+    stopped: Params = jax.tree.map(lambda a, frozen: jax.lax.stop_gradient(a) if frozen else a, params, mask)
     return stopped
-
-
-def _frozen_layers(params: Params, patterns: str) -> Any:  # Any: the parameters' tree, of NumPy arrays
-    """For each parameter whether `patterns` freeze it: one truth value, or of stacked layers one for each."""
-    flat = flatten_dict(params, sep="/")
-    names = {path: _names_of_layers(path, array) for path, array in flat.items()}
-    frozen = matching(patterns, [name for of_array in names.values() for name in of_array], "freeze")
-    if len(frozen) == sum(map(len, names.values())):
-        raise InputError(f"freeze is {patterns}, which is the whole model; something must be left to train")
-    return unflatten_dict({path: np.array([name in frozen for name in names[path]]) for path in flat}, sep="/")
-
-
-def _names_of_layers(path: str, array: Array) -> list[str]:
-    """The paths that a parameter has where layers are apart."""
-    if LAYERS not in path.split("/"):
-        return [path]
-    return [path.replace(LAYERS, layer_name(number)) for number in range(len(array))]
 
 
 def _keep() -> optax.GradientTransformation:
@@ -209,6 +172,4 @@ def with_average(optimizer: optax.GradientTransformation, decay: float) -> optax
         new = optax.apply_updates(params, updates)
         return updates, AveragedState(inner_state, jax.tree.map(averaged, state.average, new))
 
-    # It treats each element by itself if the optimizer does.
-    kinds = (kind for kind in (Elementwise, ByName) if isinstance(optimizer, kind))
-    return next(kinds, optax.GradientTransformationExtraArgs)(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)

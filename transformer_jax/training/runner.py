@@ -12,13 +12,11 @@ from jax.typing import ArrayLike
 from transformer_jax.attention.explanation import AttentionCall, recording_attention
 from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.data.local_rows import LocalSamples
-from transformer_jax.devices.compilation import CompiledStep
-from transformer_jax.devices.memory import Memory
+from transformer_jax.devices.compilation import CompiledStep, Memory
+from transformer_jax.devices.divided import keep_split
 from transformer_jax.devices.processes import largest
+from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.stopwatch import Stopwatch
-from transformer_jax.devices.strategy import Layout, Strategy
-from transformer_jax.training.layer_norms import layers_of
-from transformer_jax.training.layer_stacks import StackedLayout, StackedStates
 from transformer_jax.training.metrics import Sums, SumsOfSteps
 from transformer_jax.training.step import LossFunction, TrainState, UpdateRule
 from transformer_jax.trees import Arrays
@@ -73,13 +71,12 @@ class StepRunner:
         step: one update of the state.
         loss_function: of the task.
         rule: how a gradient changes the parameters.
-        strategy: how devices share the steps.
-        constants: arrays that every step reads, placed by the strategy.
+        devices: that share the steps.
+        constants: arrays that every step reads, on the devices.
         state: shapes and types of the training state.
         batch_size: rows of a batch.
         pace: steps of a call.
         stopwatch: times `compile`.
-        stacked: the form of the state inside the steps, where layers are stacked; None for its own.
     """
 
     def __init__(
@@ -87,31 +84,21 @@ class StepRunner:
         step: Callable[..., tuple[TrainState, Sums]],
         loss_function: LossFunction,
         rule: UpdateRule,
-        strategy: Strategy,
+        devices: Devices,
         constants: Arrays,
         state: TrainState,
         *,
         batch_size: int,
         pace: Pace,
         stopwatch: Stopwatch,
-        stacked: StackedStates | None = None,
     ) -> None:
-        self._layout: Layout
-        if stacked is None:
-            self._layout = strategy.layout(state.params, rule.optimizer, shapes_vary=pace.shapes_vary)
-        else:
-            rule = rule._replace(optimizer=stacked.optimizer)
-            inner = strategy.layout(stacked.params, rule.optimizer, shapes_vary=pace.shapes_vary)
-            self._layout = StackedLayout(stacked, inner)
-        layers = layers_of(state.params)
-        rule = rule._replace(layers=layers._replace(places=self._layout.arrange(layers.places)))
-        self._step = functools.partial(step, loss_function=self._layout.of_named(loss_function), rule=rule)
-        self._strategy, self._constants, self._state_shapes = strategy, constants, self._layout.shapes(state)
+        self._step = functools.partial(step, loss_function=loss_function, rule=rule)
+        self._devices, self._constants, self._state_shapes = devices, constants, devices.shapes(state)
         self._batch_size, self._pace = batch_size, pace
         self._seconds_per_step = 0.0  # of the latest call
         self.attention: list[AttentionCall] = []  # of the steps, for each shape of batch once it is traced
         self._steps_per_call = pace.max_steps if pace.is_fixed else 1  # then as their duration allows
-        self.compiled = CompiledStep(self.run_stacked, strategy, rows_axis=1, donate_state=True, stopwatch=stopwatch)
+        self.compiled = CompiledStep(self.run_stacked, devices, rows_axis=1, donate_state=True, stopwatch=stopwatch)
 
     @property
     def flops_per_step(self) -> float | None:
@@ -120,7 +107,8 @@ class StepRunner:
         A loop inside the step (over parts of a batch, or over layers) is counted as one round of it.
         """
         flops = self.compiled.flops
-        return None if flops is None else flops * self._strategy.num_copies
+        copies = 1 if self._devices.is_divided else self._devices.mesh.size  # of the step, each with its rows
+        return None if flops is None else flops * copies
 
     @property
     def memory(self) -> Memory | None:
@@ -130,7 +118,7 @@ class StepRunner:
     @property
     def devices(self) -> list[jax.Device]:
         """That share the steps."""
-        return self._strategy.devices
+        return list(self._devices.mesh.devices.flat)
 
     @property
     def steps_per_call(self) -> int:
@@ -139,11 +127,7 @@ class StepRunner:
 
     def place(self, state: TrainState) -> TrainState:
         """A training state on the devices, for `start`; its memory may be used by the next step."""
-        return self._layout.place(state)
-
-    def collect(self, placed: TrainState) -> TrainState:
-        """The training state that `place` or `start` gave, to be read before the next step."""
-        return self._layout.collect(placed)
+        return self._devices.place(state)
 
     def begin_to_compile(self, example: Samples | LocalSamples) -> None:
         """Compile in the background for batches of this example's shapes."""
@@ -187,7 +171,7 @@ class StepRunner:
     def stack_on_devices(self, samples: Samples) -> tuple[Batch, np.int32]:
         """The batches that `compiled` takes, on the devices already; for measurements."""
         batches, count = self._stack(samples)
-        return self._strategy.place_rows(batches, rows_axis=1), count
+        return self._devices.place_rows(batches, rows_axis=1), count
 
     def run_stacked(
         self, state: TrainState, batches: Batch, count: ArrayLike, constants: Arrays
@@ -201,7 +185,7 @@ class StepRunner:
             state, sums = carry
             batch = jax.tree.map(lambda stacked: lax.dynamic_index_in_dim(stacked, i, keepdims=False), batches)
             state, new = train_step(state, batch, constants)
-            return self._layout.keep(state), sums.with_step(i, new)
+            return keep_split(state, self._devices), sums.with_step(i, new)
 
         first = jax.tree.map(lambda stacked: stacked[0], batches)
         with recording_attention() as calls:
@@ -209,7 +193,7 @@ class StepRunner:
         self.attention.extend(calls)
         sums = SumsOfSteps.zeros(self._pace.max_steps, one_step)
         state, sums = lax.fori_loop(0, count, step, (state, sums))
-        return self._layout.keep(state), sums
+        return keep_split(state, self._devices), sums
 
     def _stack(self, samples: Samples | LocalSamples) -> tuple[Batch, np.int32]:
         if isinstance(samples, LocalSamples):

@@ -10,9 +10,8 @@ from jax import Array
 from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.data.batch import Batch
-from transformer_jax.devices.parallel import sum_over_devices
-from transformer_jax.mesh_axis import part_of_rows
-from transformer_jax.training.layer_norms import Layers, gradient_norms
+from transformer_jax.mesh_axis import part_of_rows, sum_over_devices
+from transformer_jax.training.layer_norms import layer_norms
 from transformer_jax.training.metrics import Elements, Sums, weighted_sums
 from transformer_jax.trees import Arrays, Params
 
@@ -22,7 +21,7 @@ class TrainState(flax.struct.PyTreeNode):
     """Everything that a step changes, and the key that it draws from: arrays alone."""
 
     step: Int[Array, ""]  # updates so far
-    params: Arrays  # of the model, inside a step in the layout in which the devices keep them
+    params: Arrays  # of the model; of one that loops over its layers with these stacked
     opt_state: optax.OptState
     key: PRNGKeyArray  # never changed; each step draws with `fold_in(key, step)`
 
@@ -44,7 +43,6 @@ class UpdateRule(NamedTuple):
     schedule: optax.Schedule  # learning rate at a step, for the log; the optimizer has its own
     gradient_clip: float | None  # largest global norm of the gradient; None does not clip
     num_parts: int = 1  # of a batch, whose gradients are computed one after another and added up
-    layers: Layers | None = None  # whose gradient norms are logged, in the layout of the state's parameters
 
 
 def initial_state(params: Arrays, optimizer: optax.GradientTransformation, key: PRNGKeyArray) -> TrainState:
@@ -132,7 +130,5 @@ def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -
         "gradient_norm": (norm, jnp.ones(())),
         "learning_rate": (jnp.asarray(rule.schedule(state.step)), jnp.ones(())),
     }
-    if rule.layers is not None:
-        norms_by_layer = gradient_norms(gradients, rule.layers) / weight
-        sums |= {f"gradient_norm/{name}": (norms_by_layer[i], 1.0) for i, name in enumerate(rule.layers.names)}
+    sums |= {f"gradient_norm/{layer}": (norm / weight, 1.0) for layer, norm in layer_norms(gradients).items()}
     return state.replace(step=state.step + 1, params=params, opt_state=opt_state), sums

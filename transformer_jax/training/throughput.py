@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 
 from transformer_jax.attention.explanation import AttentionCall, attention_line
-from transformer_jax.devices.memory import Memory
+from transformer_jax.devices.compilation import Memory
 from transformer_jax.training.callbacks import Callback, Log, Step
 
 # Largest FLOPs per second of a dense product in bfloat16, from the vendors' data sheets, by the beginning of the name

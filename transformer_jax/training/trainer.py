@@ -90,7 +90,7 @@ class TrainerModule(Evaluator):
         Raises:
             InputError: the warm-up is not shorter than the training.
         """
-        _, finish, _ = begin_initial_state(self, example_batch, self.update_rule(num_steps).optimizer)
+        _, finish = begin_initial_state(self, example_batch, self.update_rule(num_steps).optimizer)
         return finish()
 
     def fit(self, train_loader: Loader, val_loader: Loader, *, initial_params: Params | None = None) -> None:
@@ -177,6 +177,7 @@ class TrainerModule(Evaluator):
         if self.config.profile is not None:
             profiled_steps(self.config.profile, num_steps)
         programs = self._begin_to_compile(train_loader, num_steps)
+        self._stacked_shapes = programs.shapes.params if self.config.scan_layers else None
         initial = (
             None if initial_params is None else choose_initial(initial_params, programs.shapes.params, self.config)
         )
@@ -197,7 +198,7 @@ class TrainerModule(Evaluator):
         """Begin to compile all but the steps, and settle the criterion, whose metrics are known then."""
         programs = self._programs_for(train_loader, num_steps)
         evaluated = (
-            self.strategy.shapes_of_params(programs.shapes.params),
+            self.devices.shapes({"params": programs.shapes.params})["params"],
             self._pad(self._local_samples(train_loader.example())),
             self.shared_constants,
         )
@@ -235,7 +236,7 @@ class TrainerModule(Evaluator):
         if self.config.verbose:
             print(parameter_table(params))
         count = sum(leaf.size for leaf in jax.tree.leaves(params))
-        where = f"on {self.strategy.description}, into {self.run.path}"
+        where = f"on {self.devices}, into {self.run.path}"
         print(f"{self.name}: {count:,} parameters, {num_steps:,} steps {where}")
 
     def _callbacks(self, loggers: Sequence[Logger], val_loader: Loader) -> list[Callback]:
@@ -299,8 +300,8 @@ class TrainerModule(Evaluator):
             **results_of(metrics, self.stopwatch.seconds),
             "steps": self.steps,
             "total_seconds": process_age() - self.began,
-            "device": self.strategy.device_kind,
-            "num_devices": self.strategy.num_devices,
+            "device": self.devices.kind,
+            "num_devices": self.devices.mesh.size,
             "seed": self.config.seed,
             "criterion": str(self.config.criterion),
             **provenance(settings_of(self.name, self.config)),

@@ -61,7 +61,7 @@ class InspectedPasses:
 
     def __init__(self, trainer: Evaluator, inputs: Inputs) -> None:
         self.trainer = trainer
-        self.params = jax.device_put(trainer.params, trainer.strategy.first_device)
+        self.params = jax.device_put(trainer.params, trainer.first_device)
         self.sites, self.residuals = find_activations(trainer, self.params, inputs)
         self._all = jax.jit(self._all_passes)
         self._last = jax.jit(self._last_residual)

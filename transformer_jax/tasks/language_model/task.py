@@ -117,7 +117,7 @@ class LanguageModelTrainer(TrainerModule):
         seed = self.config.seed if seed is None else seed
         check_sizes(0, seed=seed)
         chosen = self._draws(draws)
-        params = jax.device_put(self.params, self.strategy.first_device)
+        params = jax.device_put(self.params, self.first_device)
         key = jax.random.key(seed)
         found: list[str | bytes] = []
         for number, text in enumerate(texts):

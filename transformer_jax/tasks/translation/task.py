@@ -49,7 +49,7 @@ class TranslationTrainer(TrainerModule):
 
     def __init__(self, config: TranslationConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         super().__init__(config, constants, model)
-        self._translate = jax.jit(self.own_strategy.share(self._decode, returns_rows=True))
+        self._translate = jax.jit(self.own_devices.share(self._decode, returns_rows=True))
 
     @staticmethod
     def load_data(config: TranslationConfig) -> TranslationData:
@@ -182,7 +182,7 @@ class TranslationTrainer(TrainerModule):
 
     def _translations(self, sources: Sequence[Int[np.ndarray, " _"]]) -> list[Int[np.ndarray, " _"]]:
         """The ids of the best translation of each source, up to and including END."""
-        params = self.own_strategy.place(self.params)
+        params = self.own_devices.place({"params": self.params})["params"]
         lengths = np.array([_padded_length(len(source)) for source in sources], int)
         translations = [np.zeros(0, np.int32)] * len(sources)
         for length in np.unique(lengths):

@@ -1,4 +1,4 @@
-"""Which axis of a parameter is split over which axis of the mesh: a table, and a rule for all others."""
+"""Which axis of an array is split over which axis of the mesh: a table for parameters, and a rule for all others."""
 
 import math
 import re
@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+from transformer_jax.nn.layer_stacks import STACKED, layer_name
 
 DATA, FSDP, TENSOR = AXES = "data", "fsdp", "tensor"
 MIN_SIZE = 2**10  # elements; smaller arrays stay whole
@@ -20,23 +22,23 @@ RULES: Mapping[str, Sequence[str | None]] = {
 }
 
 
-def spec_of(
-    path: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, rules: Mapping[str, Sequence[str | None]] = RULES
-) -> PartitionSpec:
-    """How a parameter is split.
+def default_spec(path: str, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+    """How an array of a training state is split.
 
-    A parameter that no rule names is split along its largest axis that `fsdp` divides. An axis whose
-    size is no multiple of the mesh axis stays whole.
+    An array that the optimizer keeps of a parameter is split as the parameter is: a rule names the end of a path, and
+    the paths of both end alike. An array that no rule names is split along its largest axis that `fsdp` divides. An
+    axis whose size is no multiple of the mesh axis stays whole, and so does the axis of stacked layers.
 
     Args:
-        path: of the parameter, `encoder/layers_0/self_attn/query_proj/kernel`.
-        shape: of the parameter.
+        path: of the array in the state, `params/encoder/layers_0/self_attn/query_proj/kernel`.
+        shape: of the array.
         mesh: with the axes `data`, `fsdp` and `tensor`.
-        rules: by regular expressions for the ends of paths.
     """
+    if STACKED in path.split("/"):
+        return PartitionSpec(None, *default_spec(path.replace(STACKED, layer_name(0)), shape[1:], mesh))
     if math.prod(shape) < MIN_SIZE:
         return PartitionSpec()
-    for ending, axes in rules.items():
+    for ending, axes in RULES.items():
         # An array that an optimizer keeps of a parameter may have fewer axes.
         if len(axes) == len(shape) and re.search(rf"(^|/){ending}$", path):
             return _where_it_divides(shape, axes, mesh)

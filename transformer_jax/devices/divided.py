@@ -1,0 +1,89 @@
+"""What a step that the compiler divides does with its split arrays: gather parameters for use, keep the state split."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+from jax import Array
+from jax.extend.core import Primitive
+from jax.sharding import NamedSharding, PartitionSpec
+
+from transformer_jax.devices.sharing import Devices
+from transformer_jax.devices.specs import TENSOR, path_name
+from transformer_jax.nn.blocks import LAYER_INPUT, REMAT_POLICIES, Remat
+from transformer_jax.nn.layer_stacks import STACKED
+
+Tree = TypeVar("Tree")
+Function = TypeVar("Function", bound=Callable[..., Any])
+Policy = Callable[..., bool]  # of `jax.checkpoint`
+
+
+def keep_split(state: Tree, devices: Devices) -> Tree:
+    """Inside a step: the state split as the one that the step got."""
+    if not devices.is_divided:
+        return state
+    kept: Tree = jax.lax.with_sharding_constraint(state, devices.shardings(state))
+    return kept
+
+
+def with_gathered_params(loss_function: Function, devices: Devices, remat: Remat) -> Function:
+    """A loss function of split parameters, from one of parameters that are whole but for `tensor`.
+
+    A parameter is gathered where it is used, and again in the backward pass, so that no device keeps it whole. Of
+    stacked layers the compiler gathers one at a time, in the loop.
+
+    Args:
+        loss_function: takes the parameters first, and `train` by name.
+        devices: that share the step; the loss function itself is returned where they don't divide it.
+        remat: the model's setting: which activations of a block the backward pass computes again.
+    """
+    if not devices.is_divided:
+        return loss_function
+
+    def gather(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Array) -> Array:
+        return leaf if STACKED in path_name(path).split("/") else _gathered(f"params/{path_name(path)}", leaf, devices)
+
+    def loss(params: Any, *arguments: Any, train: bool) -> Any:  # Any: pytrees of arrays
+        def of_split(params: Any, *arguments: Any) -> Any:
+            return loss_function(jax.tree_util.tree_map_with_path(gather, params), *arguments, train=train)
+
+        return jax.checkpoint(of_split, policy=_kept_of_blocks(remat))(params, *arguments)
+
+    return loss  # type: ignore[return-value]  # of the same signature
+
+
+def _gathered(path: str, leaf: Array, devices: Devices) -> Array:
+    split = devices.spec_of(path, leaf.shape, devices.mesh)
+    gathered = PartitionSpec(*(axis if axis == TENSOR else None for axis in split))
+
+    def constrain(part: Array) -> Array:
+        whole: Array = jax.lax.with_sharding_constraint(part, NamedSharding(devices.mesh, gathered))
+        return whole
+
+    gather = jax.custom_vjp(constrain)
+
+    def backward(_: None, gradient: Array) -> tuple[Array]:
+        # Scattered as it is summed; the gradient of `gather` itself would be summed whole on each device.
+        return (jax.lax.with_sharding_constraint(gradient, NamedSharding(devices.mesh, split)),)
+
+    # Not by `gather`, whose result `jax.checkpoint` would keep as that of a function that it can't look into.
+    gather.defvjp(lambda part: (constrain(part), None), backward)
+    whole: Array = gather(leaf)
+    return whole
+
+
+def _kept_of_blocks(remat: Remat) -> Policy:
+    """Checkpoint policy of the whole loss, which also governs the blocks' own checkpoints."""
+    if remat == "none":
+        return _is_no_gathered_array
+    inputs: Policy = jax.checkpoint_policies.save_only_these_names(LAYER_INPUT)
+    of_block = REMAT_POLICIES[remat]
+    if of_block is None:
+        return inputs
+    both: Policy = jax.checkpoint_policies.save_from_both_policies(inputs, of_block)
+    return both
+
+
+def _is_no_gathered_array(primitive: Primitive, *_: Any, **__: Any) -> bool:
+    """For `jax.checkpoint`: the backward pass may keep all but gathered parameters, which it gathers again."""
+    return primitive.name != "sharding_constraint"

@@ -1,0 +1,151 @@
+"""The choice of the devices that share a training, from its settings."""
+
+import contextlib
+import os
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.devices.sharing import Devices, SpecOf
+from transformer_jax.devices.specs import AXES, DATA, FSDP, TENSOR, default_spec
+from transformer_jax.errors import InputError
+
+MIN_ROWS = 8  # of a batch on one CPU device, where the number of devices is not set: fewer gain a small model nothing
+
+
+def choose_devices(config: TrainingConfig, spec_of: SpecOf = default_spec) -> Devices:
+    """The devices for these settings.
+
+    The compiler divides the step where the mesh has an axis beside `data`, where it is asked for, and where `spec_of`
+    is not the default.
+
+    Raises:
+        InputError: the mesh can't be read, there are not so many devices, or it does not divide the batch or the heads.
+    """
+    rows = config.batch_size // config.accumulate
+    sizes = mesh_sizes(config)
+    splits_params = any(sizes.get(axis, 1) > 1 for axis in (FSDP, TENSOR))
+    if config.strategy == "replicated" and splits_params:
+        raise InputError(f"strategy is replicated, but mesh is {config.mesh}; it may have the axis data alone")
+    if config.strategy == "sharded" or splits_params or spec_of is not default_spec:
+        sizes = sizes or {DATA: num_data_devices(rows, config.num_devices)}
+        return Devices(_mesh(sizes), is_divided=True, spec_of=spec_of)
+    return Devices(_mesh({DATA: num_data_devices(rows, sizes.get(DATA, config.num_devices))}))
+
+
+def own_device() -> Devices:
+    """A device of this process, for work that each of several does whole."""
+    return Devices(Mesh(np.array(jax.local_devices()[:1]).reshape(1, 1, 1), AXES))
+
+
+def num_data_devices(rows: int, num_devices: int = 0) -> int:
+    """Devices that share batches, a divisor of their number of rows.
+
+    Args:
+        rows: of a batch.
+        num_devices: that are asked for; 0 for one GPU or TPU, or for as many CPU devices as divide the batch into parts
+            of at least `MIN_ROWS`. Several processes share it with all their devices.
+
+    Raises:
+        InputError: there are not so many devices; of several processes, more, or they don't divide the batch.
+    """
+    devices = jax.devices()
+    if num_devices > len(devices):
+        raise InputError(
+            f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind} here; on a "
+            "CPU, prepare_jax gives it one for each core, if it is called before anything is computed"
+        )
+    if jax.process_count() > 1:
+        return _devices_of_processes(rows, num_devices)
+    if num_devices > 0:
+        return num_devices
+    most = min(len(devices), rows // MIN_ROWS) if devices[0].platform == "cpu" else 1
+    return max((n for n in range(1, most + 1) if rows % n == 0), default=1)
+
+
+def mesh_sizes(config: TrainingConfig) -> dict[str, int]:
+    """The sizes of the mesh's axes, from `config.mesh`: `data=4,fsdp=2`; none where it is None.
+
+    Raises:
+        InputError: as `choose_devices`.
+    """
+    if config.mesh is None:
+        return {}
+    sizes: dict[str, int] = {}
+    for part in config.mesh.split(","):
+        axis, equals, size = (text.strip() for text in part.partition("="))
+        if not equals or axis not in AXES or axis in sizes or not size.isdecimal() or not 0 < int(size) < 2**31:
+            raise InputError(
+                f"mesh is {config.mesh!r}; it must be sizes of the axes {', '.join(AXES)}, as data=4,fsdp=2"
+            )
+        sizes[axis] = int(size)
+    _check_mesh(config, sizes)
+    return sizes
+
+
+def provide_cpu_devices() -> None:
+    """Let JAX see a device in each CPU core, if it has not begun to compute and was not told another number.
+
+    XLA computes most operations of a small model on one core; two devices with half a batch each keep two busy. A
+    computation on one device alone still has all cores for its large operations.
+    """
+    flag = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # JAX makes its flags at run time
+    told = flag > 0 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not told:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        with contextlib.suppress(RuntimeError):  # it has begun
+            jax.config.update("jax_num_cpu_devices", cores)
+
+
+def _mesh(sizes: dict[str, int]) -> Mesh:
+    shape = [sizes.get(axis, 1) for axis in AXES]
+    return Mesh(np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape), AXES)
+
+
+def _check_mesh(config: TrainingConfig, sizes: dict[str, int]) -> None:
+    data, fsdp, tensor = (sizes.get(axis, 1) for axis in AXES)
+    there = len(jax.devices())
+    if data * fsdp * tensor > there:
+        raise InputError(
+            f"mesh is {config.mesh}, which takes {data * fsdp * tensor} devices; JAX has {there} of kind "
+            f"{jax.devices()[0].device_kind} here, so mesh may be data={there}"
+        )
+    if jax.process_count() > 1 and data * fsdp * tensor < there:
+        raise InputError(f"mesh is {config.mesh}; {jax.process_count()} processes use all their {there} devices")
+    if config.num_devices not in (0, data * fsdp * tensor):
+        raise InputError(
+            f"num_devices is {config.num_devices}, and mesh is {config.mesh}, which takes {data * fsdp * tensor}; "
+            "leave num_devices out"
+        )
+    rows = config.batch_size // config.accumulate
+    if rows % (data * fsdp):
+        parts = data * fsdp * config.accumulate
+        below, above = config.batch_size // parts * parts, -(-config.batch_size // parts) * parts
+        raise InputError(
+            f"mesh is {config.mesh}; data · fsdp · accumulate, {parts}, must divide batch_size, {config.batch_size}: "
+            f"the nearest that work are {' and '.join(str(size) for size in (below, above) if size)}"
+        )
+    if config.num_heads % tensor:
+        fitting = [n for n in range(1, config.num_heads + 1) if config.num_heads % n == 0]
+        raise InputError(
+            f"mesh is {config.mesh}; tensor must divide num_heads, {config.num_heads}: it may be "
+            f"{', '.join(map(str, fitting))}"
+        )
+
+
+def _devices_of_processes(batch_size: int, num_devices: int) -> int:
+    """All devices of several processes, as none of these may be left without work."""
+    there = jax.device_count()
+    if num_devices not in (0, there):
+        raise InputError(
+            f"num_devices is {num_devices}; {jax.process_count()} processes use all their devices, {there}"
+        )
+    if batch_size % there:
+        below, above = batch_size // there * there, -(-batch_size // there) * there
+        raise InputError(
+            f"batch_size / accumulate is {batch_size}; the processes have {there} devices, which must divide it: "
+            f"it may be {' or '.join(str(size) for size in (below, above) if size)}"
+        )
+    return there

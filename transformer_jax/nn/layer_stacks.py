@@ -1,0 +1,68 @@
+"""Parameters of layers that run as a loop in the program: stacked along a leading axis, or apart under their names.
+
+With `BlockSettings(scan_layers=True)` a stack of L blocks is initialised with one entry `stacked_layers`, whose arrays
+have a leading axis of the layers, in the place of `layers_0` … `layers_{L-1}`. A model runs either form: stacked as a
+loop, so that one layer is compiled whatever L, and apart as L layers. Files and inspection have them apart.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+
+Tree = TypeVar("Tree")
+
+STACKED = "stacked_layers"
+
+
+def layer_name(number: int) -> str:
+    """`layers_3`, the entry of a stack's parameters that holds layer 3."""
+    return f"layers_{number}"
+
+
+def unstack_layers(tree: Tree) -> Tree:
+    """A tree with the layers apart, from parameters or from a pytree that holds such: the state of an optimizer."""
+
+    def unstack(part: object) -> object:
+        if not isinstance(part, Mapping):
+            return part
+        apart: dict[str, object] = {}
+        for name, entry in part.items():
+            if name == STACKED:
+                for number in range(len(jax.tree.leaves(entry)[0])):
+                    apart[layer_name(number)] = jax.tree.map(lambda stacked, i=number: stacked[i], entry)
+            else:
+                apart[name] = unstack_layers(entry)
+        return apart
+
+    unstacked: Tree = jax.tree.map(unstack, tree, is_leaf=_is_mapping)
+    return unstacked
+
+
+def stack_layers(tree: Tree, like: Tree) -> Tree:
+    """The inverse of `unstack_layers`.
+
+    Args:
+        tree: with layers apart.
+        like: of the structure of the result: arrays, or their shapes. Where nothing is stacked, `tree` is returned.
+    """
+
+    def stack(like_part: object, part: object) -> object:
+        if not isinstance(like_part, Mapping) or not isinstance(part, Mapping):
+            return part
+        stacked: dict[str, object] = {}
+        for name, entry in like_part.items():
+            if name == STACKED and STACKED not in part:
+                layers = [part[layer_name(number)] for number in range(jax.tree.leaves(entry)[0].shape[0])]
+                stacked[name] = jax.tree.map(lambda *of_layers: jnp.stack(of_layers), *layers)
+            else:
+                stacked[name] = stack_layers(part[name], entry)
+        return stacked
+
+    result: Tree = jax.tree.map(stack, like, tree, is_leaf=_is_mapping)
+    return result
+
+
+def _is_mapping(part: object) -> bool:
+    return isinstance(part, Mapping)
