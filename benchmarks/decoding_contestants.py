@@ -22,9 +22,9 @@ import torch
 from jax import Array, lax
 from torch import Tensor, nn
 
-from transformer_jax import params_to_torch
+from transformer_jax import TrainingConfig, params_to_torch
 from transformer_jax.decoding.token_by_token import greedy_decode
-from transformer_jax.devices.replicated import Replicated
+from transformer_jax.devices.mesh import choose_devices
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.nn.positions import sinusoidal_table
 
@@ -75,8 +75,8 @@ def _prepare(
 ) -> Decode:
     """Compile greedy decoding with a step function that takes the parameters first."""
     end_token = model.target_vocabulary_size  # one more than there are; it is never chosen
-    strategy = Replicated(len(jax.tree.leaves(cache)[0]))
-    params, cache = strategy.place(params), strategy.place_rows(cache)
+    devices = choose_devices(TrainingConfig(batch_size=len(jax.tree.leaves(cache)[0])))
+    params, cache = devices.place(params), devices.place_rows(cache)
 
     def decode(params: Any, cache: Any) -> Array:
         batch_size = len(jax.tree.leaves(cache)[0])
@@ -88,7 +88,7 @@ def _prepare(
         ends = {"start_token": START_TOKEN, "end_token": end_token, "pad_token": end_token}
         return greedy_decode(step_without_end, cache, batch_size, **ends, max_length=length, grow=grow).tokens
 
-    compiled = jax.jit(strategy.share(decode, returns_rows=True)).lower(params, cache).compile()
+    compiled = jax.jit(devices.share(decode, returns_rows=True)).lower(params, cache).compile()
     return lambda: np.asarray(compiled(params, cache))
 
 

@@ -32,7 +32,7 @@ from transformer_jax import (
     setting,
 )
 from transformer_jax.data.batch import Batch
-from transformer_jax.devices.memory import Memory
+from transformer_jax.devices.compilation import Memory
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.programs import create_programs
 from transformer_jax.trees import Params

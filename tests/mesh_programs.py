@@ -34,7 +34,7 @@ def program(name: str) -> dict[str, Any]:
     lowered = [name for name in ("cuda", "tpu") if "sharding" in traced.lower(lowering_platforms=(name,)).as_text()]
     collectives: Counter[str] = Counter()
     text = ""
-    if trainer.strategy.num_devices <= MAX_COMPILED:
+    if trainer.devices.mesh.size <= MAX_COMPILED:
         text = traced.lower().compile().as_text()
         for line in text.splitlines():
             if found := COLLECTIVE.search(line):

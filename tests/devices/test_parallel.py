@@ -13,12 +13,11 @@ import pytest
 from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
 
-from transformer_jax import InputError, ReverseConfig, load_run, make_loader
-from transformer_jax.devices.parallel import sum_over_devices
-from transformer_jax.devices.replicated import Replicated
-from transformer_jax.mesh_axis import AXIS, device_number
-from transformer_jax.nn.dropout import counter_bits
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
+from transformer_jax import InputError, ReverseConfig, load_run, make_loader
+from transformer_jax.attention.random_bits import counter_bits
+from transformer_jax.devices.mesh import choose_devices, num_data_devices
+from transformer_jax.mesh_axis import AXIS, device_number, sum_over_devices
 
 # The tests have three CPU devices (conftest.py), a machine perhaps one GPU.
 needs_three = pytest.mark.skipif("len(jax.local_devices()) < 3", reason="there are fewer than three devices")
@@ -59,7 +58,7 @@ def by_one_device(tmp_path_factory):
 def test_devices_that_share_the_batches_train_what_one_trains(tmp_path, by_one_device, num_devices):
     """Dropout and the short last batch of the validation set included; only sums are rounded in another order."""
     trainer = train(tmp_path, num_devices)
-    assert trainer.strategy.num_devices == num_devices
+    assert trainer.devices.mesh.size == num_devices
     assert_equal_params(trainer, by_one_device, atol=1e-6)
     loader = make_loader(ReverseDataset(3, 5, 23, seed=1), 12)
     shared, alone = trainer.evaluate(loader), by_one_device.evaluate(loader)
@@ -89,7 +88,7 @@ def test_the_same_number_of_devices_trains_bitwise_the_same(tmp_path):
 @needs_three
 def test_dropout_gives_the_rows_of_a_batch_the_same_bits_however_many_devices_share_it():
     key = jax.random.key(7)
-    mesh = Replicated(12, 3).mesh
+    mesh = choose_devices(dataclasses.replace(CONFIG, num_devices=3)).mesh
 
     def bits(rows):
         assert rows.shape == (4, 5)
@@ -105,8 +104,8 @@ def test_what_the_devices_have_is_added_up_inside_a_sharded_step_alone():
     def step(state, batch):
         return sum_over_devices({"rows": jnp.sum(batch), "number": jnp.asarray(device_number()), "state": state})
 
-    rows = np.arange(12.0)
-    sharded = jax.jit(Replicated(12, 3).share(step))(np.float32(2), rows)
+    rows, three = np.arange(12.0), choose_devices(dataclasses.replace(CONFIG, num_devices=3))
+    sharded = jax.jit(three.share(step))(np.float32(2), rows)
     assert {name: float(value) for name, value in sharded.items()} == {"rows": 66, "number": 0 + 1 + 2, "state": 6}
     alone = step(jnp.float32(2), rows)
     assert {name: float(value) for name, value in alone.items()} == {"rows": 66, "number": 0, "state": 2}
@@ -116,9 +115,9 @@ def test_what_the_devices_have_is_added_up_inside_a_sharded_step_alone():
 def test_the_number_of_devices_that_is_chosen_divides_the_batch_into_parts_that_are_not_too_small(batch_size, chosen):
     if jax.default_backend() == "cpu":
         assert len(jax.devices()) == 3  # set for all tests
-        assert Replicated(batch_size).num_devices == chosen
+        assert num_data_devices(batch_size) == chosen
     else:
-        assert Replicated(batch_size).num_devices == 1
+        assert num_data_devices(batch_size) == 1
 
 
 @pytest.mark.slow
@@ -164,7 +163,7 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = {flags!r}
 import jax
-from transformer_jax.devices.parallel import provide_cpu_devices
+from transformer_jax.devices.mesh import provide_cpu_devices
 {before}
 provide_cpu_devices()
 assert len(jax.devices()) == {devices}, jax.devices()

@@ -11,12 +11,10 @@ import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 from repository import REPOSITORY
 
-from transformer_jax import InputError, ReverseConfig, make_loader
-from transformer_jax.devices.parallel import create_strategy
-from transformer_jax.devices.partition_rules import spec_of
-from transformer_jax.devices.replicated import Replicated
-from transformer_jax.devices.sharded import Sharded
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
+from transformer_jax import InputError, ReverseConfig, make_loader
+from transformer_jax.devices.mesh import choose_devices
+from transformer_jax.devices.specs import default_spec
 from transformer_jax.training.programs import create_programs
 
 FLAGS = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
@@ -71,8 +69,9 @@ def test_blocks_of_other_parts_follow_the_losses_of_one_device(tmp_path):
     """With one head of keys for four of queries, fewer than the devices that share heads, and weights that drop."""
     parts = {"positions": "relative", "norm": "rms", "feed_forward": "swiglu", "num_kv_heads": 1, "qk_norm": True}
     settings = parts | {"num_heads": 4, "attention_dropout": 0.25, "norm_first": True, "max_epochs": 1}
+    settings |= {"scan_layers": True}
     alone = {"name": "alone", "num_devices": 1}
-    shared = {"name": "shared", "mesh": "data=2,fsdp=2,tensor=2", "scan_layers": True}
+    shared = {"name": "shared", "mesh": "data=2,fsdp=2,tensor=2"}
     one, all_axes = runs("reverse", tmp_path, settings | alone, settings | shared)
     np.testing.assert_allclose(all_axes["losses"], one["losses"], rtol=0, atol=1e-5)
 
@@ -81,8 +80,8 @@ def test_blocks_of_other_parts_follow_the_losses_of_one_device(tmp_path):
 def test_a_language_model_follows_the_losses_of_one_device(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{number} squared is {number**2}.\n" for number in range(999)))
-    settings = {"data": str(text), "norm_first": True, "num_heads": 4, "num_kv_heads": 2}
-    shared = {"name": "shared", "mesh": "data=2,fsdp=2,tensor=2", "scan_layers": True}
+    settings = {"data": str(text), "norm_first": True, "num_heads": 4, "num_kv_heads": 2, "scan_layers": True}
+    shared = {"name": "shared", "mesh": "data=2,fsdp=2,tensor=2"}
     one, all_axes = runs("text", tmp_path, settings | {"name": "alone", "num_devices": 1}, settings | shared)
     np.testing.assert_allclose(all_axes["losses"], one["losses"], rtol=0, atol=1e-5)
     assert one["losses"][-1] < 5 < one["losses"][0]
@@ -163,8 +162,8 @@ def test_a_loop_over_layers_gathers_one_layer_at_a_time():
 
 @pytest.mark.slow
 def test_a_loop_over_layers_follows_the_losses_of_one_device_on_a_mesh(tmp_path):
-    settings = {"num_layers": 3, "train_size": 3200}
-    mesh = {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "dots", "scan_layers": True}
+    settings = {"num_layers": 3, "train_size": 3200, "scan_layers": True}
+    mesh = {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "dots"}
     one, looped = runs(
         "reverse", tmp_path, settings | {"name": "one", "num_devices": 1}, settings | mesh | {"name": "looped"}
     )
@@ -192,16 +191,38 @@ def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
         ("table", (33, 37), (None, None)),
         ("encoder/layers_0/self_attn/query_proj/bias", (64,), ()),
         ("v_row/encoder/layers_0/self_attn/query_proj/kernel", (4096,), ("fsdp",)),  # Adafactor's
+        ("encoder/stacked_layers/self_attn/query_proj/kernel", (5, 64, 64), (None, "fsdp", "tensor")),
+        ("mu/encoder/stacked_layers/self_attn/query_proj/bias", (48, 64), (None,)),  # of 64 elements each
     ],
 )
 def test_a_parameter_is_split_by_the_rule_of_its_path_or_along_its_largest_axis(path, shape, spec):
-    assert spec_of(path, shape, mesh(2, 4, 2)) == PartitionSpec(*spec)
+    assert default_spec(path, shape, mesh(2, 4, 2)) == PartitionSpec(*spec)
 
 
-def test_a_table_of_ones_own_overrides_the_rules():
-    assert spec_of("head/kernel", (64, 64), mesh(1, 4, 2), {"head/kernel": (None, "tensor")}) == PartitionSpec(
-        None, "tensor"
-    )
+class SplitMoments(ReverseTrainer):
+    """Parameters whole on each device, the moments of Adam split over all (Rajbhandari et al. 2020, stage 1)."""
+
+    @staticmethod
+    def partition_spec(path, shape, mesh):
+        return PartitionSpec("data") if path.startswith("opt_state") and len(shape) == 2 else PartitionSpec()
+
+
+@pytest.mark.slow
+def test_a_task_splits_the_state_by_a_rule_of_its_own(tmp_path):
+    config = dataclasses.replace(CONFIG, num_heads=1, max_epochs=1, warmup=1, num_devices=2, quiet=True)
+    losses = []
+    for kind in (ReverseTrainer, SplitMoments):
+        trainer = kind(dataclasses.replace(config, checkpoint_dir=tmp_path / kind.__name__))
+        loaders = [make_loader(ReverseDataset(10, 16, size), config.batch_size) for size in (48, 24)]
+        with trainer, trainer.training(*loaders) as loop:
+            loop.train()
+            moment = loop.state.opt_state[0].mu["encoder"]["layers_0"]["self_attn"]["query_proj"]["kernel"]
+            kernel = loop.state.params["encoder"]["layers_0"]["self_attn"]["query_proj"]["kernel"]
+            losses.append(trainer.run.checkpoints.metrics(loop.step)["loss"])
+    assert kernel.sharding.is_fully_replicated
+    assert moment.shape == (6, 6)
+    assert [shard.data.shape for shard in moment.addressable_shards] == [(3, 6), (3, 6)]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
 
 
 CONFIG = ReverseConfig(batch_size=12, num_heads=3, model_dim=6)
@@ -222,18 +243,21 @@ CONFIG = ReverseConfig(batch_size=12, num_heads=3, model_dim=6)
 )
 def test_a_mesh_that_cannot_work_is_an_error_with_what_can(settings, message):
     with pytest.raises(InputError, match=message):
-        create_strategy(dataclasses.replace(CONFIG, **settings))
+        choose_devices(dataclasses.replace(CONFIG, **settings))
 
 
-def test_the_strategy_follows_from_the_mesh_unless_it_is_forced():
-    def chosen(**settings):
-        return type(create_strategy(dataclasses.replace(CONFIG, **settings)))
-
-    assert chosen() is Replicated
-    assert chosen(mesh="data=3") is Replicated
-    assert chosen(mesh="data=3", strategy="sharded") is Sharded
-    assert chosen(mesh="fsdp=2") is Sharded
-    assert chosen(strategy="sharded") is Sharded
+@pytest.mark.parametrize(
+    ("settings", "is_divided"),
+    [
+        ({}, False),
+        ({"mesh": "data=3"}, False),
+        ({"mesh": "data=3", "strategy": "sharded"}, True),
+        ({"mesh": "fsdp=2"}, True),
+        ({"strategy": "sharded"}, True),
+    ],
+)
+def test_the_compiler_divides_the_step_where_the_mesh_splits_parameters_or_it_is_asked_for(settings, is_divided):
+    assert choose_devices(dataclasses.replace(CONFIG, **settings)).is_divided == is_divided
 
 
 @pytest.mark.slow
@@ -254,4 +278,4 @@ def test_the_backward_pass_of_split_parameters_computes_again_what_remat_says(sc
 
 def test_the_trainer_says_what_each_device_holds(tmp_path):
     trainer = ReverseTrainer(dataclasses.replace(CONFIG, mesh="fsdp=2,tensor=1", checkpoint_dir=tmp_path))
-    assert trainer.strategy.description == "2 × cpu, sharded: data=1, fsdp=2, tensor=1"
+    assert str(trainer.devices) == "2 × cpu, sharded: data=1, fsdp=2, tensor=1"

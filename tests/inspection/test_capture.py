@@ -35,7 +35,7 @@ from transformer_jax import (
 )
 from transformer_jax.inspection import zero
 from transformer_jax.nn import NoPositions
-from transformer_jax.nn.layer_scan import LAYERS, layer_name, stack
+from transformer_jax.nn.layer_stacks import STACKED, layer_name
 from transformer_jax.nn.taps import Tapped
 
 B, T, S, D, H, F, L, C, V = 2, 5, 7, 24, 4, 13, 2, 3, 11
@@ -274,7 +274,9 @@ def test_stacked_parameters_are_taken_apart():
     x = DRAWS.normal(size=(B, T, D)).astype(np.float32)
     variables = drawn(model, x)
     layers = [variables["params"][layer_name(layer)] for layer in range(L)]
-    output, found = capture(model, {"params": {LAYERS: stack(layers)}}, x, names=["*"])
+    output, found = capture(
+        model, {"params": {STACKED: jax.tree.map(lambda *of_layers: jnp.stack(of_layers), *layers)}}, x, names=["*"]
+    )
     expected, captured = capture(model, variables, x, names=["*"])
     np.testing.assert_array_equal(output, expected)
     for name, array in found.items():

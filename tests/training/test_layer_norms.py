@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from transformer_jax.devices.packing import Packing
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.training.attention_pictures import LogAttention, attention_picture
 from transformer_jax.training.callbacks import Evaluation
-from transformer_jax.training.layer_norms import gradient_norms, layer_norms, layer_of, layers_of
+from transformer_jax.training.layer_norms import layer_norms, layer_of
 
 
 @pytest.mark.parametrize(
@@ -30,21 +29,10 @@ def test_the_norm_of_a_layer_is_that_of_all_its_arrays():
     assert norms["encoder/layers_1"] == pytest.approx(7**0.5)
 
 
-def test_the_norms_of_a_gradient_by_layer_are_those_of_its_arrays_packed_or_not():
-    like = {"encoder": {"layers_0": {"a": np.full(2, 3.0), "b": np.full((2, 2), 2.0)}, "layers_1": {"a": np.ones(7)}}}
-    layers = layers_of(like)
-    packing = Packing(like, max_size=4)  # joins the two of layer 0, and leaves out the third
-    packed = layers._replace(places=packing.pack(layers.places))
-    for gradients, of in ((like, layers), (packing.pack(like), packed)):
-        norms = dict(zip(layers.names, gradient_norms(gradients, of).tolist(), strict=True))
-        assert norms == pytest.approx({"encoder/layers_0": 34**0.5, "encoder/layers_1": 7**0.5})
-
-
-def test_layers_whose_arrays_lie_in_one_vector_are_told_apart():
-    like = {"a": np.full(3, 2.0), "b": np.full(5, 1.0), "c": np.full(11, 4.0)}
-    packing, layers = Packing(like, max_size=11), layers_of(like)
-    norms = gradient_norms(packing.pack(like), layers._replace(places=packing.pack(layers.places)))
-    np.testing.assert_allclose(norms, np.sqrt([12, 5, 176]), rtol=1e-6)
+def test_stacked_layers_have_norms_of_their_own():
+    stacked = {"a": np.arange(1.0, 4).reshape(3, 1, 1) * np.ones((3, 2, 5)), "b": np.zeros((3, 7))}
+    norms = layer_norms({"encoder": {"stacked_layers": stacked, "norm": {"scale": np.full(4, 3.0)}}})
+    assert norms == pytest.approx({"encoder": 6} | {f"encoder/layers_{i}": (i + 1) * 10**0.5 for i in range(3)})
 
 
 def test_a_picture_has_the_heads_side_by_side_from_black_to_their_largest_weight():

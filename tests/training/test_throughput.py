@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from events import read_scalars
 
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax import InputError, ReverseConfig, make_loader
 from transformer_jax.attention.explanation import AttentionCall, Explanation
-from transformer_jax.devices.compilation import CompiledStep
-from transformer_jax.devices.memory import Memory
-from transformer_jax.tasks import ReverseDataset, ReverseTrainer
+from transformer_jax.devices.compilation import CompiledStep, Memory
 from transformer_jax.training.callbacks import Step
 from transformer_jax.training.profiling import Profile, profiled_steps
 from transformer_jax.training.programs import create_programs
