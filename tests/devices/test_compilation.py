@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.devices.compilation import CompiledStep, begin_to_run_once
+from transformer_jax.devices.mesh import own_device
 from transformer_jax.devices.stopwatch import Stopwatch
 
 
@@ -26,7 +27,7 @@ def step(watch) -> CompiledStep:
         compiled.traces.append(batch.shape)
         return state * jnp.sum(batch)
 
-    compiled = CompiledStep(scale, stopwatch=watch)
+    compiled = CompiledStep(scale, own_device(), stopwatch=watch)
     compiled.traces = []
     return compiled
 
@@ -60,11 +61,13 @@ def test_devices_that_share_batches_take_any_number_of_calls_ahead():
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 2)
 from transformer_jax.devices.compilation import CompiledStep
-from transformer_jax.devices.parallel import sum_over_devices
-from transformer_jax.devices.replicated import Replicated
-strategy = Replicated(256, 2)
-step = CompiledStep(lambda state, batch: sum_over_devices((batch @ state @ state).sum()), strategy)
-state, batch = strategy.place(np.eye(128)), strategy.place_rows(np.ones((256, 128)))
+from transformer_jax.devices.mesh import own_device
+from transformer_jax import TrainingConfig
+from transformer_jax.devices.mesh import choose_devices
+from transformer_jax.mesh_axis import sum_over_devices
+devices = choose_devices(TrainingConfig(batch_size=256, num_devices=2))
+step = CompiledStep(lambda state, batch: sum_over_devices((batch @ state @ state).sum()), devices)
+state, batch = devices.place(np.eye(128)), devices.place_rows(np.ones((256, 128)))
 sums = [step(state, batch) for _ in range(10_000)]
 print({float(sum) for sum in sums})
 """

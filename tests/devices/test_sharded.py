@@ -11,10 +11,10 @@ import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 from repository import REPOSITORY
 
-from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax import InputError, ReverseConfig, make_loader
 from transformer_jax.devices.mesh import choose_devices
 from transformer_jax.devices.specs import default_spec
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.programs import create_programs
 
 FLAGS = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"

@@ -35,7 +35,7 @@ from transformer_jax import (
 )
 from transformer_jax.inspection import zero
 from transformer_jax.nn import NoPositions
-from transformer_jax.nn.layer_stacks import STACKED, layer_name
+from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.nn.taps import Tapped
 
 B, T, S, D, H, F, L, C, V = 2, 5, 7, 24, 4, 13, 2, 3, 11
@@ -273,11 +273,10 @@ def test_stacked_parameters_are_taken_apart():
     model = TransformerEncoder(L, D, H, F, settings=BlockSettings(scan_layers=True))
     x = DRAWS.normal(size=(B, T, D)).astype(np.float32)
     variables = drawn(model, x)
-    layers = [variables["params"][layer_name(layer)] for layer in range(L)]
-    output, found = capture(
-        model, {"params": {STACKED: jax.tree.map(lambda *of_layers: jnp.stack(of_layers), *layers)}}, x, names=["*"]
-    )
-    expected, captured = capture(model, variables, x, names=["*"])
+    output, found = capture(model, variables, x, names=["*"])
+    expected, captured = capture(model, unstack_layers(variables), x, names=["*"])
+    assert "stacked_layers" in variables["params"]
+    assert f"layers.{L - 1}.output" in found
     np.testing.assert_array_equal(output, expected)
     for name, array in found.items():
         np.testing.assert_array_equal(array, captured[name])

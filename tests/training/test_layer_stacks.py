@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from transformer_jax.tasks import ReverseTrainer
 from transformer_jax import InputError, ReverseConfig, TransformerEncoder
 from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
+from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.reverse import reverse_data
 from transformer_jax.training.optimizers import adam, with_average
 from transformer_jax.training.programs import create_programs

@@ -10,9 +10,9 @@ import pytest
 from events import read_scalars
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax import InputError, ReverseConfig, make_loader
 from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.optimizers import adam, decay_mask, stop_frozen, with_average, with_frozen
 
 CONFIG = ReverseConfig(

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from events import read_scalars
 
-from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax import InputError, ReverseConfig, make_loader
 from transformer_jax.attention.explanation import AttentionCall, Explanation
 from transformer_jax.devices.compilation import CompiledStep, Memory
+from transformer_jax.devices.mesh import own_device
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.callbacks import Step
 from transformer_jax.training.profiling import Profile, profiled_steps
 from transformer_jax.training.programs import create_programs
@@ -47,7 +48,7 @@ def test_the_peak_is_known_by_the_beginning_of_a_devices_name():
 
 
 def test_the_flops_of_a_program_are_those_of_its_products_and_its_memory_is_that_of_its_arrays():
-    compiled = CompiledStep(lambda state, batch: (batch @ state, state.sum()))
+    compiled = CompiledStep(lambda state, batch: (batch @ state, state.sum()), own_device())
     compiled.begin_to_compile(np.ones((31, 17), np.float32), np.ones((64, 31), np.float32)).result()
     assert compiled.flops == pytest.approx(2 * 64 * 31 * 17, rel=0.05)  # and the sum's additions
     assert compiled.memory.held == 4 * (31 * 17 + 64 * 31)

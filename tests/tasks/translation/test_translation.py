@@ -122,9 +122,9 @@ def test_the_search_has_the_width_and_the_penalty_of_the_settings(width, penalty
 @pytest.mark.slow
 def test_devices_that_share_a_batch_translate_as_one_does(translator):
     texts = ["abc", "d", "dcba" * 4, "bad"]
-    assert jax.default_backend() != "cpu" or translator.strategy.num_devices == 2
+    assert jax.default_backend() != "cpu" or translator.devices.mesh.size == 2
     alone = with_settings(translator, num_devices=1)
-    assert alone.strategy.num_devices == 1
+    assert alone.devices.mesh.size == 1
     assert alone.predict(texts) == translator.predict(texts)
 
 
