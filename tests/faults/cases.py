@@ -2,7 +2,6 @@
 
 import enum
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +40,3 @@ class Case(NamedTuple):
     def rng(self) -> random.Random:
         """The generator that chooses the fault."""
         return random.Random(f"{self.seed}:{self.kind}:{self.number}")
-
-
-RunCase = Callable[[Case], Outcome]

@@ -4,6 +4,7 @@ import re
 
 from faults.cases import Outcome, Verdict
 from faults.watch import Seen, excess, noise
+from transformer_jax.errors import InputError
 
 DIVERGED = 1  # exit status of a training whose numbers are not finite
 
@@ -38,13 +39,8 @@ def refusal(seen: Seen, fault: str) -> Outcome | None:
 
 def refusal_of_call(seen: Seen, fault: str) -> Outcome | None:
     """The verdict on a call that raised; None for one that returned."""
-    from transformer_jax.errors import InputError
-
-    if isinstance(seen.error, InputError):
-        message = str(seen.error)
-        if problem := None if message.count("\n") < 3 else "an error of many lines":
-            return Outcome(Verdict.OBSCURE, fault, problem)
-        return Outcome(Verdict.CLEAN, fault, message[:300])
+    if isinstance(seen.error, InputError) and str(seen.error).count("\n") < 3:
+        return Outcome(Verdict.CLEAN, fault, str(seen.error)[:300])
     if problem := noise(seen):
         return Outcome(Verdict.OBSCURE, fault, problem)
     return None

@@ -23,7 +23,7 @@ MOST_CASES = 300  # that one worker runs: JAX keeps every compiled program
 MODULES = {
     "kills": "kills", "signals": "signals", "full-disk": "full_disk", "permissions": "permissions",
     "writers": "writers", "vanishing": "vanishing", "corruptions": "corruptions", "untrusted": "untrusted",
-    "command-lines": "command_lines", "calls": "calls",
+    "command-lines": "command_lines",
 }  # fmt: skip
 PATIENCE = {"kills": 600, "signals": 600, "full-disk": 400, "permissions": 200, "writers": 400, "vanishing": 400}
 USUAL_PATIENCE = 60  # seconds for a case within the worker
