@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from transformer_jax import ALiBi, Causal, Dense, Padding, Prefix, RelativeBias, Segments, SoftCap, Window
-from transformer_jax.attention import AttentionDropout, BiasFunction, DenseBias, MaskFunction
+from transformer_jax import ALiBi, ArrayMask, Causal, Padding, Prefix, RelativeBias, Segments, SoftCap, Window
+from transformer_jax.attention import ArrayBias, AttentionDropout, BiasFunction, MaskFunction
 from transformer_jax.attention.block_sizes import BlockSizes, is_staircase
 
 
@@ -55,7 +55,7 @@ def mask_leaves(rng: np.random.Generator, num_batch: int, num_heads: int, T: int
         rows.map(lambda b: Padding(np.arange(S) < rng.integers(0, S + 1, (b, 1)))),
         rows.map(lambda b: Segments(np.sort(rng.integers(0, 4, (b, T))), np.sort(rng.integers(0, 4, (b, S))))),
         st.tuples(rows, st.sampled_from([1, num_heads]), st.sampled_from([1, T]), st.sampled_from([1, S])).map(
-            lambda shape: Dense(rng.random(shape) < 0.6)
+            lambda shape: ArrayMask(rng.random(shape) < 0.6)
         ),
         rows.map(lambda b: Prefix(rng.integers(0, S + 1, b))),
         st.builds(MaskFunction, st.just(every_third), st.just(()), st.integers(-4, 4)),
@@ -85,7 +85,7 @@ def biases(rng: np.random.Generator, num_batch: int, num_heads: int, T: int, S: 
         ),
         st.sampled_from([1.5, 4.0]).map(lambda cap: SoftCap(jnp.float32(cap))),
         st.tuples(st.sampled_from([1, num_batch]), of_heads, st.sampled_from([1, T]), st.just(S)).map(
-            lambda shape: DenseBias(jnp.asarray(normal(rng, *shape)))
+            lambda shape: ArrayBias(jnp.asarray(normal(rng, *shape)))
         ),
         offsets.map(
             lambda offset: BiasFunction(decayed, (jnp.asarray(normal(rng, num_heads)), jnp.float32(0.3)), offset)

@@ -15,13 +15,13 @@ from . import training as training
 from .attention.attention import dot_product_attention as dot_product_attention
 from .attention.biases import SoftCap as SoftCap
 from .attention.masks.arrays import causal_mask as causal_mask
-from .attention.masks.arrays import combine_masks as combine_masks
 from .attention.masks.arrays import expand_mask as expand_mask
 from .attention.masks.arrays import padding_mask as padding_mask
 from .attention.masks.positions import Causal as Causal
 from .attention.masks.positions import Prefix as Prefix
 from .attention.masks.positions import Window as Window
-from .attention.masks.symbolic import Dense as Dense
+from .attention.masks.symbolic import ArrayMask as ArrayMask
+from .attention.masks.symbolic import combine_masks as combine_masks
 from .attention.masks.tokens import Padding as Padding
 from .attention.masks.tokens import Segments as Segments
 from .attention.plain import scaled_dot_product as scaled_dot_product

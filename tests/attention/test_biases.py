@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import ALiBi, Causal, InputError, RelativeBias, SoftCap
-from transformer_jax.attention import BiasFunction, DenseBias
+from transformer_jax.attention import ArrayBias, BiasFunction
 from transformer_jax.attention.plain import whole_block
 from transformer_jax.attention.position_biases import alibi_slopes, relative_buckets
 
@@ -64,7 +64,10 @@ def test_biases_apply_from_left_to_right():
 
 def test_a_bias_prints_itself():
     bias = ALiBi(8) + SoftCap(50.0) + np.zeros((T, S), np.float32) + BiasFunction(by_head, (jnp.ones(8),), offset=2)
-    assert repr(bias) == "ALiBi(8) + SoftCap(50.0) + DenseBias(float32[5, 7]) + BiasFunction(by_head, offset=2)"
+    assert (
+        repr(bias)
+        == "ALiBi(8) + SoftCap(50.0) + ArrayBias(float32[5, 7]) + BiasFunction(by_head, parameters=(float32[8]), offset=2)"
+    )
     assert str(RelativeBias(jnp.zeros((32, 8)), bidirectional=False)) == (
         "RelativeBias(float32[32, 8], bidirectional=False)"
     )
@@ -91,7 +94,7 @@ def _without_type_checks():
         (lambda: RelativeBias(jnp.zeros((8, H), int)), "table has type int.*; it must be of a floating-point type"),
         (lambda: RelativeBias(jnp.zeros((7, H))), r"table has shape \(7, 3\); .* at least 4 buckets, an even number"),
         (lambda: RelativeBias(jnp.zeros((8, H)), max_distance=2), "max_distance is 2; it must be at least 3"),
-        (lambda: DenseBias(np.zeros(S, np.float32)), r"bias has shape \(7,\); it may be"),
+        (lambda: ArrayBias(np.zeros(S, np.float32)), r"bias has shape \(7,\); it may be"),
         (lambda: BiasFunction(3), "fn is 3; it must be a function of"),
         (lambda: applied(BiasFunction(lambda x, b, h, q, k: x > 0)), r"<lambda> gave bool\[2, 3, 5, 7\]; it must give"),
         (lambda: applied(BiasFunction(lambda x, b, h, q, k: x.sum(-1))), r"gave float32\[2, 3, 5\]; it must give"),

@@ -8,7 +8,7 @@ from attention_cases import expressions, mask_leaves, masks_of_positions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from transformer_jax import Causal, Dense, Padding, Prefix, Segments, Window
+from transformer_jax import ArrayMask, Causal, Padding, Prefix, Segments, Window
 from transformer_jax.attention.block_lists import list_blocks
 from transformer_jax.attention.block_sizes import BlockSizes, choose_block_sizes, is_staircase
 from transformer_jax.attention.plain import fitted
@@ -91,7 +91,7 @@ def test_a_staircase_leaves_out_the_most_of_the_blocks_on_the_diagonal():
         (Causal(jnp.int32(0)), (1024, 1024), BlockSizes(512, 512, num_joined=2)),  # not known yet
         (Window(256, 0), (2048, 2048), BlockSizes(512, 512, num_joined=2)),  # cuts blocks off the diagonal
         (Causal() & Padding(np.ones((1, 600), bool)), (600, 600), BlockSizes(304, 304, num_joined=2)),
-        (Dense(np.ones((600, 600), bool)), (1, 600), BlockSizes(1, 304, num_joined=2)),
+        (ArrayMask(np.ones((600, 600), bool)), (1, 600), BlockSizes(1, 304, num_joined=2)),
     ],
     ids=str,
 )

@@ -28,7 +28,7 @@ from transformer_jax import (
     dot_product_attention,
     scaled_dot_product,
 )
-from transformer_jax.attention import AttentionDropout, BiasFunction, DenseBias, MaskFunction, explain
+from transformer_jax.attention import ArrayBias, AttentionDropout, BiasFunction, MaskFunction, explain
 from transformer_jax.attention.block_sizes import BlockSizes, is_staircase
 from transformer_jax.attention.blockwise import blockwise_attention
 from transformer_jax.attention.plain import plain_attention
@@ -105,7 +105,7 @@ def test_a_staircase_of_each_block_on_the_diagonal_gives_the_same(mask, sizes, l
     rng = np.random.default_rng(0)
     q, cotangent = (normal(rng, B, 4, length, width) for width in (5, 3))
     k, v = (normal(rng, B, 2, length, width) for width in (5, 3))
-    bias = DenseBias(jnp.asarray(normal(rng, B, 1, length, length))) + RelativeBias(jnp.asarray(normal(rng, 8, 4)))
+    bias = ArrayBias(jnp.asarray(normal(rng, B, 1, length, length))) + RelativeBias(jnp.asarray(normal(rng, 8, 4)))
     assert_the_same(Case(q, k, v, cotangent, B, mask, bias, AttentionDropout(0.3, jax.random.key(3)), sizes))
 
 
@@ -115,14 +115,14 @@ def test_rows_computed_at_once_as_on_accelerators_give_the_same(monkeypatch):
     rng = np.random.default_rng(0)
     q, k, v, cotangent = (normal(rng, B, H, length, 4) for length in (17, 19, 19, 17))
     valid = np.arange(19) < np.array([[4], [19]])
-    bias = DenseBias(jnp.asarray(normal(rng, B, 1, 17, 19))) + RelativeBias(jnp.asarray(normal(rng, 8, H)))
+    bias = ArrayBias(jnp.asarray(normal(rng, B, 1, 17, 19))) + RelativeBias(jnp.asarray(normal(rng, 8, H)))
     assert_the_same(Case(q, k, v, cotangent, B, Padding(valid) & Causal(1), bias, None, BlockSizes(6, 5)))
 
 
 def test_a_large_bias_does_not_reach_the_queries_that_fill_a_block():
     """exp(100) is beyond float32."""
     operands = [normal(np.random.default_rng(0), 1, 1, 5, width) for width in (3, 3, 2, 2)]
-    assert_the_same(Case(*operands, 1, None, DenseBias(jnp.full((1, 1), 100.0)), None, BlockSizes(2, 2)))
+    assert_the_same(Case(*operands, 1, None, ArrayBias(jnp.full((1, 1), 100.0)), None, BlockSizes(2, 2)))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_window_alibi_soft_cap_and_relative_bias_are_the_formulas_in_float64():
 @pytest.mark.parametrize("implementation", ["plain", "blockwise"])
 def test_a_query_that_sees_nothing_gets_zeros_and_zero_gradients(implementation):
     q, k, v, _ = operands(B, H)
-    bias = DenseBias(jnp.zeros((T, S)).at[4].set(-jnp.inf))  # hides all keys from one query
+    bias = ArrayBias(jnp.zeros((T, S)).at[4].set(-jnp.inf))  # hides all keys from one query
 
     def total(q, k, v, bias):
         values, log_sum_exp = dot_product_attention(

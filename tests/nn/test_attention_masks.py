@@ -8,7 +8,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from transformer_jax import ALiBi, Causal, Dense, InputError, Padding, Prefix, Segments, Window, combine_masks
+from transformer_jax import ALiBi, ArrayMask, Causal, InputError, Padding, Prefix, Segments, Window, combine_masks
 from transformer_jax.attention import MaskFunction
 from transformer_jax.attention.plain import fitted, whole_block
 
@@ -47,7 +47,7 @@ def full(mask, shape=(B, H, T, S)) -> np.ndarray:
         (Padding(VALID), VALID[:, None, None]),
         (Padding(VALID.astype(int)), VALID[:, None, None]),
         (Segments(QUERY_IDS, KEY_IDS), (QUERY_IDS[:, :, None] == KEY_IDS[:, None])[:, None]),
-        (Dense(VALID[:, None]), VALID[:, None, None]),
+        (ArrayMask(VALID[:, None]), VALID[:, None, None]),
         (MaskFunction(lambda b, h, q, k: (q + k + h) % 2 == b),
          (POSITION + KEY + np.arange(H)[:, None, None]) % 2 == np.arange(B)[:, None, None, None]),
         (MaskFunction(lambda b, h, q, k, far: k - q < far, (np.int32(2),), offset=1), KEY - POSITION < 3),
@@ -71,7 +71,7 @@ def test_a_shifted_mask_is_that_of_queries_further_on():
 
 def test_combine_masks_takes_values_too():
     combined = combine_masks(None, Causal(), VALID[:, None])
-    assert str(combined) == "Causal() & Dense(bool[2, 1, 7])"
+    assert str(combined) == "Causal() & ArrayMask(bool[2, 1, 7])"
 
 
 def test_a_mask_prints_itself():
@@ -120,7 +120,7 @@ def test_the_block_of_everything_covers_logits_of_any_rank():
         (lambda: Padding(np.ones(S, bool)), r"valid has shape \(7,\)"),
         (lambda: Padding(np.ones((B, S))), "valid has type float64"),
         (lambda: Segments(np.ones(T, int), KEY_IDS), r"query_ids is int64\[5\]; it must be \[B, T\]"),
-        (lambda: Dense(np.ones((T, S))), "mask has type float64"),
+        (lambda: ArrayMask(np.ones((T, S))), "mask has type float64"),
         (lambda: Causal() & ALiBi(4), r"mask is ALiBi\(4\); it must be a mask such as Causal\(\), .* given as bias="),
         (lambda: Causal() & Causal, r"mask is Causal; it must be a mask such as Causal\(\), or an array: Causal\(\)"),
         (lambda: Causal() & np.ones((B, S, S, S, S), bool), "mask has shape"),

@@ -7,7 +7,7 @@ import pytest
 from compiled_models import drawn, quick_jit
 
 from transformer_jax import TransformerEncoder
-from transformer_jax.attention.random_bits import counter_bits
+from transformer_jax.attention.dropout import counter_bits
 from transformer_jax.nn.dropout import Dropout
 
 ROWS, COLUMNS = 997, 1009  # about a million elements

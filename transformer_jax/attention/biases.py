@@ -19,15 +19,15 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.array_checks import as_array, broadcasts, check_offset, known_values
-from transformer_jax.attention.score_block import ScoreBlock, Start
-from transformer_jax.attention.values import offset_shown, shown, static, value
+from transformer_jax.attention.pytree_class import pytree_class, shown, static_field
+from transformer_jax.attention.score_block import LogitsRule, ScoreBlock, Start
 from transformer_jax.errors import InputError
 
 Logits = Float[Array, "b h q k"]
 
 
-class AttentionBias:
-    """Base class of biases as values. A subclass is a `value` with `apply`.
+class AttentionBias(LogitsRule):
+    """Base class of biases as values. A subclass is a `pytree_class` with `apply`.
 
     Raises:
         InputError: at use, where an array in it does not fit the logits.
@@ -48,13 +48,6 @@ class AttentionBias:
         total: AttentionBias = jax.tree.map(jnp.add, self, part)
         return total
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Raise an `InputError` unless the bias fits logits of this shape, `[..., T, S]`."""
-
-    def shifted(self, offset: Start) -> "AttentionBias":
-        """The same bias for queries that stand `offset` positions further on; what is an array stays as it is."""
-        return self
-
     def __add__(self, other: "Biases") -> "AttentionBias":
         return Chain(self, as_attention_bias(other))
 
@@ -66,12 +59,12 @@ Biases = AttentionBias | Float[ArrayLike, "..."]
 
 
 def as_attention_bias(bias: Biases) -> AttentionBias:
-    """A bias value as it is, an array as `DenseBias`."""
-    return bias if isinstance(bias, AttentionBias) else DenseBias(bias)
+    """A bias value as it is, an array as `ArrayBias`."""
+    return bias if isinstance(bias, AttentionBias) else ArrayBias(bias)
 
 
-@value
-class DenseBias(AttentionBias):
+@pytree_class
+class ArrayBias(AttentionBias):
     """A bias that is given as an array `[T, S]`, `[B, T, S]` or `[B, H, T, S]`, with 1 for any of them.
 
     Raises:
@@ -95,12 +88,12 @@ class DenseBias(AttentionBias):
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         return logits + jnp.asarray(self.array).astype(logits.dtype)
 
-    def cut(self, block: ScoreBlock) -> "DenseBias":
-        return DenseBias(block.part(self._wide()))
+    def cut(self, block: ScoreBlock) -> "ArrayBias":
+        return ArrayBias(block.part(self._wide()))
 
-    def add_cut(self, part: Any, block: ScoreBlock) -> "DenseBias":
+    def add_cut(self, part: Any, block: ScoreBlock) -> "ArrayBias":
         total = block.add_part(self._wide(), part.array)
-        return DenseBias(total.reshape(np.shape(self.array)))
+        return ArrayBias(total.reshape(np.shape(self.array)))
 
     def check(self, shape: tuple[int, ...]) -> None:
         needed = {2: (1, 1), 3: (*shape[:1], 1)}.get(len(shape), shape[-4:-2]) + shape[-2:]
@@ -109,11 +102,8 @@ class DenseBias(AttentionBias):
                 f"bias of shape {np.shape(self.array)} does not broadcast against attention logits of shape {shape}"
             )
 
-    def __repr__(self) -> str:
-        return f"DenseBias({shown(self.array)})"
 
-
-@value
+@pytree_class
 class SoftCap(AttentionBias):
     """Keep logits within ± `cap`: `cap · tanh(logit / cap)` (Gemma 2, Gemma Team 2024, section 2).
 
@@ -133,11 +123,8 @@ class SoftCap(AttentionBias):
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         return jnp.asarray(self.cap * jnp.tanh(logits / self.cap))
 
-    def __repr__(self) -> str:
-        return f"SoftCap({shown(self.cap)})"
 
-
-@value
+@pytree_class
 class BiasFunction(AttentionBias):
     """One's own change of the logits: a function of a logit and its indices, and of parameters.
 
@@ -147,7 +134,7 @@ class BiasFunction(AttentionBias):
         InputError: `fn` cannot be called; at use, it gives another type or shape than the logits.
     """
 
-    fn: Callable[..., Any] = static()  # of the logit, four integers, which broadcast, and the parameters
+    fn: Callable[..., Any] = static_field()  # of the logit, four integers, which broadcast, and the parameters
     parameters: tuple[Any, ...] = ()  # trees of arrays; gradients reach these, and nothing else that `fn` reads
     offset: Start = 0  # added to the index of the query
 
@@ -168,14 +155,8 @@ class BiasFunction(AttentionBias):
             )
         return jnp.asarray(result).astype(logits.dtype)
 
-    def shifted(self, offset: Start) -> AttentionBias:
-        return BiasFunction(self.fn, self.parameters, self.offset + offset)
 
-    def __repr__(self) -> str:
-        return f"BiasFunction({shown(self.fn)}{offset_shown(self.offset, ', ')})"
-
-
-@value
+@pytree_class
 class Chain(AttentionBias):
     """One bias after another, `first + second`."""
 
@@ -190,13 +171,6 @@ class Chain(AttentionBias):
 
     def add_cut(self, part: Any, block: ScoreBlock) -> "Chain":
         return Chain(self.first.add_cut(part.first, block), self.second.add_cut(part.second, block))
-
-    def check(self, shape: tuple[int, ...]) -> None:
-        self.first.check(shape)
-        self.second.check(shape)
-
-    def shifted(self, offset: Start) -> AttentionBias:
-        return Chain(self.first.shifted(offset), self.second.shifted(offset))
 
     def __repr__(self) -> str:
         return f"{self.first} + {self.second}"

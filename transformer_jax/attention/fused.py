@@ -9,7 +9,7 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.attention.masks.positions import Causal, Window
-from transformer_jax.attention.masks.symbolic import AttentionMask, Both, Dense
+from transformer_jax.attention.masks.symbolic import ArrayMask, AttentionMask, Both
 from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.request import AttentionRequest
 from transformer_jax.mesh_axis import is_divided_by_compiler
@@ -62,7 +62,7 @@ def _gpu_refusal(request: AttentionRequest) -> str | None:
         return f"cuDNN takes values as wide as keys; the widths are {request.v_shape[-1]} and {width}"
     if width % 8 or width > _max_gpu_width():
         return f"cuDNN takes a head width that is a multiple of 8, at most {_max_gpu_width()}; it is {width}"
-    if isinstance(request.mask, Dense):
+    if isinstance(request.mask, ArrayMask):
         if request.mask.array.shape[-2:] != (num_queries, num_keys):  # type: ignore[union-attr]  # it is an array
             return f"cuDNN takes arrays [..., T, S] as masks; that of {request.mask} would have to be enlarged"
         if num_queries % 2 or num_keys % 2:
@@ -124,7 +124,7 @@ def _on_gpu(
     q: Float[Array, "N H T d"], k: Float[Array, "N Hkv S d"], v: Float[Array, "N Hkv S d"], request: AttentionRequest
 ) -> Float[Array, "N H T d"]:
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [N T H d], as the kernel wants them
-    if not isinstance(request.mask, Dense):
+    if not isinstance(request.mask, ArrayMask):
         reach = _reach(request.mask) or Reach(None, None)
         values = jax.nn.dot_product_attention(
             q,

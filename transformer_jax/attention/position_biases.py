@@ -10,16 +10,16 @@ from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.array_checks import as_array, check_offset
 from transformer_jax.attention.biases import AttentionBias, Logits
+from transformer_jax.attention.pytree_class import pytree_class, static_field
 from transformer_jax.attention.score_block import ScoreBlock, Start
-from transformer_jax.attention.values import offset_shown, shown, static, value
 from transformer_jax.errors import InputError, check_sizes
 
 
-@value
+@pytree_class
 class ALiBi(AttentionBias):
     """`- slope_h · |i - j|`: what is further away counts less, by another slope in each head (Press et al. 2022)."""
 
-    num_heads: int = static()  # H
+    num_heads: int = static_field()  # H
     offset: Start = 0  # position of query 0
 
     def __post_init__(self) -> None:
@@ -33,12 +33,6 @@ class ALiBi(AttentionBias):
 
     def check(self, shape: tuple[int, ...]) -> None:
         _check_heads("num_heads", self.num_heads, shape)
-
-    def shifted(self, offset: Start) -> AttentionBias:
-        return ALiBi(self.num_heads, self.offset + offset)
-
-    def __repr__(self) -> str:
-        return f"ALiBi({self.num_heads}{offset_shown(self.offset, ', ')})"
 
 
 def alibi_slopes(num_heads: int) -> Float[np.ndarray, " H"]:
@@ -54,7 +48,7 @@ def alibi_slopes(num_heads: int) -> Float[np.ndarray, " H"]:
     return np.concatenate([slopes, alibi_slopes(2 * power)[::2][: num_heads - power]])
 
 
-@value
+@pytree_class
 class RelativeBias(AttentionBias):
     """A learned number for each head and bucket of distances, T5's relative positions (Raffel et al. 2020).
 
@@ -64,8 +58,10 @@ class RelativeBias(AttentionBias):
     """
 
     table: Float[ArrayLike, "num_buckets H"]
-    bidirectional: bool = static(True)  # half of the buckets for keys after the query; else these count as distance 0
-    max_distance: int = static(128)  # from which on all distances share a bucket
+    bidirectional: bool = static_field(
+        True
+    )  # half of the buckets for keys after the query; else these count as distance 0
+    max_distance: int = static_field(128)  # from which on all distances share a bucket
     offset: Start = 0  # position of query 0
 
     def __post_init__(self) -> None:
@@ -91,13 +87,6 @@ class RelativeBias(AttentionBias):
 
     def check(self, shape: tuple[int, ...]) -> None:
         _check_heads("the number of columns of the table", np.shape(self.table)[1], shape)
-
-    def shifted(self, offset: Start) -> AttentionBias:
-        return RelativeBias(self.table, self.bidirectional, self.max_distance, self.offset + offset)
-
-    def __repr__(self) -> str:
-        direction = "" if self.bidirectional else ", bidirectional=False"
-        return f"RelativeBias({shown(self.table)}{direction}{offset_shown(self.offset, ', ')})"
 
 
 def relative_buckets(

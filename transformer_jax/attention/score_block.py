@@ -1,10 +1,10 @@
-"""Blocks of attention logits, and the grid of blocks that the logits of one head are made of.
+"""Blocks of attention logits, the grid of blocks that the logits of one head are made of, and the rules for them.
 
-Masks and biases are values that are evaluated block by block, so that no path needs them as arrays `[T, S]`.
+Masks and biases are evaluated block by block, so that no path needs them as arrays `[T, S]`.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,34 @@ from jaxtyping import Int, Shaped
 
 from transformer_jax.errors import InputError
 
-Start = int | np.integer | Int[Array, ""]
-Bounds = tuple["Truth", "Truth"]
-Truth = bool | Shaped[np.ndarray | Array, "..."]  # of each block of a grid, or of all of them
-
+Start = int | np.integer | Int[Array, ""]  # first index of a range, or a position
+BlockFlags = bool | Shaped[np.ndarray | Array, "..."]  # of each block of a grid, or one for all of them
+Rule = TypeVar("Rule", bound="LogitsRule")
+Bounds = tuple[BlockFlags, BlockFlags]  # whether something of a block may be allowed; whether all of it surely is
 
 AXES = "batch elements", "heads", "queries", "keys"  # of the logits [B H T S]
+
+
+class LogitsRule:
+    """Base class of masks and biases: what is done to the logits, written down without an array `[T, S]`.
+
+    Query i stands at position i + `offset` of a rule that has this field.
+    """
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raise an `InputError` unless the arrays in this rule and in its parts fit logits of this shape."""
+        for part in vars(self).values():
+            if isinstance(part, LogitsRule):
+                part.check(shape)
+
+    def shifted(self: Rule, offset: Start) -> Rule:
+        """The same rule for queries that stand `offset` positions further on; arrays in it stay as they are."""
+        moved = {
+            name: entry.shifted(offset) if isinstance(entry, LogitsRule) else entry + offset
+            for name, entry in vars(self).items()
+            if name == "offset" or isinstance(entry, LogitsRule)
+        }
+        return dataclasses.replace(self, **moved) if moved else self  # type: ignore[type-var]  # it is a `pytree_class`
 
 
 class Range(NamedTuple):
@@ -151,8 +173,8 @@ class BlockGrid:
         return jnp.pad(row, (0, count * size - len(row)), mode="edge").reshape(count, size)
 
 
-def opposite(truth: Truth) -> Truth:
+def opposite(flags: BlockFlags) -> BlockFlags:
     """The negation, as a NumPy array where it is known before the program runs."""
-    if isinstance(truth, bool):
-        return not truth
-    return jnp.logical_not(truth) if isinstance(truth, Array) else np.logical_not(truth)
+    if isinstance(flags, bool):
+        return not flags
+    return jnp.logical_not(flags) if isinstance(flags, Array) else np.logical_not(flags)

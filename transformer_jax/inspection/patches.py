@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from transformer_jax.attention.values import static, value
+from transformer_jax.attention.pytree_class import pytree_class, static_field
 from transformer_jax.inspection.patch_sites import Indices, Site, as_indices, chosen_along, of_its_shape, that_fits
 
 
@@ -35,7 +35,7 @@ Function: TypeAlias = Callable[[Array], ArrayLike]
 Change: TypeAlias = Any
 
 
-@value
+@pytree_class
 class Whole(Patch):
     """Another value for the whole activation, of its shape."""
 
@@ -45,17 +45,17 @@ class Whole(Patch):
         return of_its_shape(self.array, x, site)
 
 
-@value
+@pytree_class
 class Applied(Patch):
     """A function of the activation."""
 
-    function: Function = static()
+    function: Function = static_field()
 
     def apply(self, x: Array, site: Site) -> Array:
         return of_its_shape(self.function(x), x, site)
 
 
-@value
+@pytree_class
 class Composed(Patch):
     """Patches one after another."""
 
@@ -67,7 +67,7 @@ class Composed(Patch):
         return x
 
 
-@value
+@pytree_class
 class Chosen(Patch):
     """Base class: a change of chosen heads and positions."""
 
@@ -86,7 +86,7 @@ class Chosen(Patch):
         return changed
 
 
-@value
+@pytree_class
 class Zero(Chosen):
     """Zeros."""
 
@@ -94,7 +94,7 @@ class Zero(Chosen):
         return jnp.zeros_like(x)
 
 
-@value
+@pytree_class
 class Replace(Chosen):
     """Another array, broadcast to the activation."""
 
@@ -104,7 +104,7 @@ class Replace(Chosen):
         return jnp.broadcast_to(that_fits(self.array, x, site), x.shape)
 
 
-@value
+@pytree_class
 class Swap(Chosen):
     """Another array, of the activation's shape."""
 
@@ -114,7 +114,7 @@ class Swap(Chosen):
         return of_its_shape(self.array, x, site)
 
 
-@value
+@pytree_class
 class Add(Chosen):
     """A direction added."""
 
@@ -124,7 +124,7 @@ class Add(Chosen):
         return x + that_fits(self.direction, x, site)
 
 
-@value
+@pytree_class
 class KnockOut(Patch):
     """Edges of attention removed: their logits are -∞."""
 

@@ -6,7 +6,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.attention.random_bits import counter_bits
+from transformer_jax.attention.dropout import counter_bits
 from transformer_jax.errors import check_number, check_probability
 
 

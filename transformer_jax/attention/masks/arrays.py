@@ -1,14 +1,11 @@
-"""Attention masks: construction, combination, and the ranks that they may have.
+"""Masks as arrays: construction, and the ranks that they may have.
 
 A mask is boolean, True = may attend. Integers 0/1 are accepted and mean the same. It has rank 2 `[T, S]`, rank 3
 `[B, T, S]` (one per batch element, shared by the heads) or rank 4 `[B, H, T, S]`, where an axis of size 1 stands for
 every index of that axis. No function here broadcasts a mask to the size of the logits.
 """
 
-import functools
 import math
-import operator
-from typing import Any, cast, overload
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,16 +22,6 @@ Mask = Shaped[ArrayLike, "..."]  # boolean or integer, of the ranks above
 _USE_PADDING_MASK = (
     "a per-token validity vector [B, S] is not a mask of rank 2: call padding_mask(valid), which gives [B, 1, 1, S]"
 )
-
-
-class SymbolicMask:
-    """Base class of the masks of `transformer_jax.attention.masks.symbolic`, which are no arrays."""
-
-    def __and__(self, other: Any) -> Any:
-        raise NotImplementedError
-
-    def __rand__(self, other: Any) -> Any:
-        raise NotImplementedError
 
 
 def expand_mask(mask: Mask) -> Bool[Array, "#B #H #T #S"]:
@@ -84,39 +71,6 @@ def causal_mask(length: int) -> Bool[Array, "T T"]:
     if length > MAX_LENGTH:
         raise InputError(f"length is {length}; it may be at most {MAX_LENGTH}")
     return jnp.tri(length, dtype=bool)
-
-
-@overload
-def combine_masks(*masks: Mask | None) -> Array | None: ...
-@overload
-def combine_masks(*masks: SymbolicMask | Mask | None) -> SymbolicMask | Array | None: ...
-
-
-def combine_masks(*masks: SymbolicMask | Mask | None) -> SymbolicMask | Bool[Array, "#B #H #T #S"] | None:
-    """Mask that is True where all masks are. None stands for a mask that is True everywhere; of Nones alone, None.
-
-    Of arrays it is an array; with a value such as `Causal()` among them, a value.
-
-    Raises:
-        InputError: a mask that `expand_mask` rejects, or two whose sizes do not broadcast; it names both shapes.
-    """
-    if any(isinstance(mask, SymbolicMask) for mask in masks):
-        present: list[Any] = [mask for mask in masks if mask is not None]
-        symbolic: SymbolicMask = functools.reduce(operator.and_, present)
-        return symbolic
-    combined: Array | None = None
-    for mask in masks:
-        if mask is None:
-            continue
-        expanded = expand_mask(cast(Mask, mask))
-        if combined is None:
-            combined = expanded
-            continue
-        try:
-            combined = combined & expanded
-        except (TypeError, ValueError):
-            raise InputError(f"masks of shapes {combined.shape} and {expanded.shape} do not broadcast") from None
-    return combined
 
 
 def fit_mask(mask: Mask, logits_shape: tuple[int, ...], name: str | None = None) -> Bool[Array, "..."]:

@@ -11,12 +11,12 @@ from jaxtyping import Bool, Int
 from transformer_jax.array_checks import check_offset
 from transformer_jax.attention.masks.arrays import fit_mask
 from transformer_jax.attention.masks.symbolic import AttentionMask, Masks
-from transformer_jax.attention.score_block import BlockGrid, Bounds, ScoreBlock, Start, Truth
-from transformer_jax.attention.values import offset_shown, shown, value
+from transformer_jax.attention.pytree_class import pytree_class, shown
+from transformer_jax.attention.score_block import BlockFlags, BlockGrid, Bounds, ScoreBlock, Start
 from transformer_jax.errors import InputError, check_whole
 
 
-@value
+@pytree_class
 class Causal(AttentionMask):
     """Each query sees the keys up to its own position (Vaswani et al. 2017, section 3.2.3)."""
 
@@ -33,19 +33,13 @@ class Causal(AttentionMask):
         (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
         return first_key <= last_query + self.offset, last_key <= first_query + self.offset
 
-    def shifted(self, offset: Start) -> AttentionMask:
-        return Causal(self.offset + offset)
-
-    def __repr__(self) -> str:
-        return f"Causal({offset_shown(self.offset)})"
-
 
 def causal_and(mask: Masks | None) -> Masks:
     """`Causal()`, combined with a mask if there is one."""
     return Causal() if mask is None else Causal() & mask
 
 
-@value
+@pytree_class
 class Window(AttentionMask):
     """The query at position p sees the keys p - left … p + right (Beltagy et al. 2020); None for no limit.
 
@@ -76,22 +70,16 @@ class Window(AttentionMask):
     def bounds(self, grid: BlockGrid) -> Bounds:
         (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
         least, most = first_key - last_query - self.offset, last_key - first_query - self.offset  # of key - position
-        some: Truth = True
-        every: Truth = True
+        some: BlockFlags = True
+        every: BlockFlags = True
         if self.left is not None:
             some, every = most >= -self.left, least >= -self.left
         if self.right is not None:
             some, every = some & (least <= self.right), every & (most <= self.right)
         return some, every
 
-    def shifted(self, offset: Start) -> AttentionMask:
-        return Window(self.left, self.right, self.offset + offset)
 
-    def __repr__(self) -> str:
-        return f"Window({self.left}, {self.right}{offset_shown(self.offset, ', ')})"
-
-
-@value
+@pytree_class
 class Prefix(AttentionMask):
     """Every query sees the first `n` keys: `Causal() | Prefix(n)` is the mask of a prefix language model."""
 
@@ -120,6 +108,3 @@ class Prefix(AttentionMask):
 
     def check(self, shape: tuple[int, ...]) -> None:
         fit_mask(jnp.broadcast_to(True, (np.size(self.n), 1, 1, 1)), shape, repr(self))
-
-    def __repr__(self) -> str:
-        return f"Prefix({shown(self.n)})"

@@ -9,6 +9,8 @@ Query i stands at position i + `offset`, and key j at position j. The offset is 
 the number of positions before the first query, and it may be traced.
 """
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -18,15 +20,28 @@ from jax import Array
 from jaxtyping import Bool
 
 from transformer_jax.array_checks import broadcasts, check_offset
-from transformer_jax.attention.masks.arrays import Mask, SymbolicMask, expand_mask, fit_mask
-from transformer_jax.attention.masks.drawing import Drawing, draw
-from transformer_jax.attention.score_block import BlockGrid, Bounds, Range, ScoreBlock, Start, opposite
-from transformer_jax.attention.values import offset_shown, shown, static, value
+from transformer_jax.attention.masks.arrays import Mask, expand_mask, fit_mask
+from transformer_jax.attention.pytree_class import pytree_class, shown, static_field
+from transformer_jax.attention.score_block import BlockGrid, Bounds, LogitsRule, Range, ScoreBlock, Start, opposite
 from transformer_jax.errors import InputError, check_sizes
 
+MAX_CELLS = 32  # of a drawing, along each side
+SEEN, SOME, UNSEEN = "■", "▒", "·"
 
-class AttentionMask(SymbolicMask):
-    """Base class of masks as values. A subclass is a `value` with `allows`, and `bounds` where blocks can be skipped.
+
+class Drawing(str):
+    """Text that a Python prompt shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class AttentionMask(LogitsRule):
+    """Base class of masks that are no arrays.
+
+    A subclass is a `pytree_class` with `allows`, and with `bounds` where blocks can be skipped.
 
     Raises:
         InputError: at use, where an array in it does not fit the logits.
@@ -45,13 +60,6 @@ class AttentionMask(SymbolicMask):
         """
         return True, False
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Raise an `InputError` unless the arrays of the mask fit logits of this shape."""
-
-    def shifted(self, offset: Start) -> "AttentionMask":
-        """The same mask for queries that stand `offset` positions further on; what is an array stays as it is."""
-        return self
-
     def show(self, num_queries: int, num_keys: int, *, batch: int = 0, head: int = 0) -> Drawing:
         """Draw the mask: a line for each query, ■ where a key may be seen and · where not.
 
@@ -63,12 +71,17 @@ class AttentionMask(SymbolicMask):
         check_sizes(num_queries=num_queries, num_keys=num_keys)
         check_sizes(0, batch=batch, head=head)
 
-        def part(query: Range, key: Range) -> Bool[np.ndarray, "q k"]:
-            block = ScoreBlock(Range(batch, 1), Range(head, 1), query, key)
-            part: Bool[np.ndarray, "q k"] = np.broadcast_to(np.asarray(self.allows(block)), block.shape)[0, 0]
-            return part
-
-        return draw(part, num_queries, num_keys)
+        height, width = -(-num_queries // MAX_CELLS), -(-num_keys // MAX_CELLS)  # of the part that a sign stands for
+        starts = np.arange(0, num_keys, width)
+        sizes = np.minimum(starts + width, num_keys) - starts
+        lines = []
+        for first in range(0, num_queries, height):
+            queries = Range(first, min(height, num_queries - first))
+            block = ScoreBlock(Range(batch, 1), Range(head, 1), queries, Range(0, num_keys))
+            rows = np.broadcast_to(np.asarray(self.allows(block)), block.shape)[0, 0]
+            shares = np.add.reduceat(rows.sum(0), starts) / (len(rows) * sizes)
+            lines.append(" ".join(SEEN if share == 1 else UNSEEN if share == 0 else SOME for share in shares))
+        return Drawing("\n".join(lines))
 
     def __and__(self, other: "Masks") -> "AttentionMask":
         return Both(self, as_attention_mask(other))
@@ -90,7 +103,7 @@ Masks = AttentionMask | Mask
 
 
 def as_attention_mask(mask: Masks) -> AttentionMask:
-    """A mask value as it is, an array as `Dense`.
+    """A mask value as it is, an array as `ArrayMask`.
 
     Raises:
         InputError: it is neither.
@@ -100,11 +113,11 @@ def as_attention_mask(mask: Masks) -> AttentionMask:
     if isinstance(mask, type) or not (hasattr(mask, "dtype") or isinstance(mask, bool | int | float | list | tuple)):
         hint = f": {mask.__name__}()" if isinstance(mask, type) else "; a bias is given as bias="
         raise InputError(f"mask is {shown(mask)}; it must be a mask such as Causal(), or an array{hint}")
-    return Dense(mask)
+    return ArrayMask(mask)
 
 
-@value
-class Dense(AttentionMask):
+@pytree_class
+class ArrayMask(AttentionMask):
     """A mask that is given as an array, of the ranks of `transformer_jax.attention.masks.arrays`.
 
     Raises:
@@ -122,11 +135,8 @@ class Dense(AttentionMask):
     def check(self, shape: tuple[int, ...]) -> None:
         fit_mask(self.array, shape)
 
-    def __repr__(self) -> str:
-        return f"Dense({shown(self.array)})"
 
-
-@value
+@pytree_class
 class MaskFunction(AttentionMask):
     """A mask of one's own: a function of the indices of batch element, head, query and key.
 
@@ -136,7 +146,7 @@ class MaskFunction(AttentionMask):
         InputError: `fn` cannot be called; at use, it gives something else than truth values of the indices' shape.
     """
 
-    fn: Callable[..., Any] = static()  # of four arrays of integers, which broadcast; and of `arrays`
+    fn: Callable[..., Any] = static_field()  # of four arrays of integers, which broadcast; and of `arrays`
     arrays: tuple[Any, ...] = ()  # more arguments of `fn`; what it reads besides must not be traced
     offset: Start = 0  # added to the index of the query
 
@@ -159,14 +169,8 @@ class MaskFunction(AttentionMask):
             )
         return jnp.asarray(result).reshape((1,) * (4 - np.ndim(result)) + np.shape(result))
 
-    def shifted(self, offset: Start) -> AttentionMask:
-        return MaskFunction(self.fn, self.arrays, self.offset + offset)
 
-    def __repr__(self) -> str:
-        return f"MaskFunction({shown(self.fn)}{offset_shown(self.offset, ', ')})"
-
-
-@value
+@pytree_class
 class Both(AttentionMask):
     """Keys that both masks allow, `first & second`."""
 
@@ -180,18 +184,11 @@ class Both(AttentionMask):
         (some, every), (others_some, others_every) = self.first.bounds(grid), self.second.bounds(grid)
         return some & others_some, every & others_every
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        self.first.check(shape)
-        self.second.check(shape)
-
-    def shifted(self, offset: Start) -> AttentionMask:
-        return Both(self.first.shifted(offset), self.second.shifted(offset))
-
     def __repr__(self) -> str:
         return " & ".join(f"({mask})" if isinstance(mask, Either) else f"{mask}" for mask in (self.first, self.second))
 
 
-@value
+@pytree_class
 class Either(AttentionMask):
     """Keys that at least one of two masks allows, `first | second`."""
 
@@ -205,18 +202,11 @@ class Either(AttentionMask):
         (some, every), (others_some, others_every) = self.first.bounds(grid), self.second.bounds(grid)
         return some | others_some, every | others_every
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        self.first.check(shape)
-        self.second.check(shape)
-
-    def shifted(self, offset: Start) -> AttentionMask:
-        return Either(self.first.shifted(offset), self.second.shifted(offset))
-
     def __repr__(self) -> str:
         return f"{self.first} | {self.second}"
 
 
-@value
+@pytree_class
 class Opposite(AttentionMask):
     """Keys that a mask does not allow, `~mask`."""
 
@@ -229,11 +219,23 @@ class Opposite(AttentionMask):
         some, every = self.mask.bounds(grid)
         return opposite(every), opposite(some)
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        self.mask.check(shape)
-
-    def shifted(self, offset: Start) -> AttentionMask:
-        return Opposite(self.mask.shifted(offset))
-
     def __repr__(self) -> str:
         return f"~({self.mask})" if isinstance(self.mask, Both | Either) else f"~{self.mask}"
+
+
+def combine_masks(*masks: Masks | None) -> AttentionMask | Bool[Array, "#B #H #T #S"] | None:
+    """Mask that is True where all masks are. None stands for a mask that is True everywhere; of Nones alone, None.
+
+    Of arrays it is an array; with a mask such as `Causal()` among them, an `AttentionMask`.
+
+    Raises:
+        InputError: a mask that `expand_mask` rejects, or arrays whose sizes do not broadcast; it names their shapes.
+    """
+    present: list[Any] = [mask for mask in masks if mask is not None]
+    if not any(isinstance(mask, AttentionMask) for mask in present):
+        present = [expand_mask(mask) for mask in present]
+    try:
+        return functools.reduce(operator.and_, present) if present else None
+    except TypeError:
+        shapes = " and ".join(str(mask.shape) for mask in present)
+        raise InputError(f"masks of shapes {shapes} do not broadcast") from None

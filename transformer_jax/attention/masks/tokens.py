@@ -9,12 +9,12 @@ from jaxtyping import Bool, Int, Shaped
 from transformer_jax.array_checks import as_array
 from transformer_jax.attention.masks.arrays import fit_mask, padding_mask
 from transformer_jax.attention.masks.symbolic import AttentionMask
+from transformer_jax.attention.pytree_class import pytree_class, shown
 from transformer_jax.attention.score_block import BlockGrid, Bounds, ScoreBlock
-from transformer_jax.attention.values import shown, value
 from transformer_jax.errors import InputError
 
 
-@value
+@pytree_class
 class Padding(AttentionMask):
     """Every query sees the keys that hold a real token.
 
@@ -37,11 +37,8 @@ class Padding(AttentionMask):
     def check(self, shape: tuple[int, ...]) -> None:
         fit_mask(jnp.asarray(self.valid)[:, None, None], shape, repr(self))
 
-    def __repr__(self) -> str:
-        return f"Padding({shown(self.valid)})"
 
-
-@value
+@pytree_class
 class Segments(AttentionMask):
     """A query sees the keys of its own segment: several sequences packed into one row do not see each other.
 
@@ -75,6 +72,3 @@ class Segments(AttentionMask):
         queries, keys = np.shape(self.query_ids), np.shape(self.key_ids)
         for ids_shape in ((queries[0], 1, queries[1], 1), (keys[0], 1, 1, keys[1])):
             fit_mask(np.broadcast_to(True, ids_shape), shape, repr(self))
-
-    def __repr__(self) -> str:
-        return f"Segments({shown(self.query_ids)}, {shown(self.key_ids)})"
