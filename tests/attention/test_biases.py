@@ -64,9 +64,8 @@ def test_biases_apply_from_left_to_right():
 
 def test_a_bias_prints_itself():
     bias = ALiBi(8) + SoftCap(50.0) + np.zeros((T, S), np.float32) + BiasFunction(by_head, (jnp.ones(8),), offset=2)
-    assert (
-        repr(bias)
-        == "ALiBi(8) + SoftCap(50.0) + ArrayBias(float32[5, 7]) + BiasFunction(by_head, parameters=(float32[8]), offset=2)"
+    assert repr(bias) == (
+        "ALiBi(8) + SoftCap(50.0) + ArrayBias(float32[5, 7]) + BiasFunction(by_head, parameters=(float32[8]), offset=2)"
     )
     assert str(RelativeBias(jnp.zeros((32, 8)), bidirectional=False)) == (
         "RelativeBias(float32[32, 8], bidirectional=False)"

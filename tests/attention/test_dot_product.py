@@ -14,7 +14,6 @@ from attention_cases import Case, cases, normal
 from compiled_models import quick_jit
 from hypothesis import HealthCheck, given, seed, settings
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from transformer_jax.nn.dot_product import block_layout, block_sizes
 
 from transformer_jax import (
     ALiBi,
@@ -28,8 +27,15 @@ from transformer_jax import (
     dot_product_attention,
     scaled_dot_product,
 )
-from transformer_jax.attention import ArrayBias, AttentionDropout, BiasFunction, MaskFunction, explain
-from transformer_jax.attention.block_sizes import BlockSizes, is_staircase
+from transformer_jax.attention import (
+    ArrayBias,
+    AttentionDropout,
+    BiasFunction,
+    MaskFunction,
+    block_layout,
+    explain,
+)
+from transformer_jax.attention.block_layout import BlockSizes, is_staircase
 from transformer_jax.attention.blockwise import blockwise_attention
 from transformer_jax.attention.plain import plain_attention
 from transformer_jax.mesh_axis import divided_by_compiler
@@ -54,7 +60,7 @@ def both(case: Case):
         result = plain_attention(q, k, v, case.mask, bias, case.dropout, with_log_sum_exp=True)
         return result.values.reshape(case.cotangent.shape), result.log_sum_exp.reshape(case.cotangent.shape[:-1])
 
-    def blockwise(q, k, v, bias):
+    def in_blocks(q, k, v, bias):
         return blockwise_attention(q, k, v, case.mask, bias, case.dropout, case.num_batch, case.sizes)
 
     def total(attend, *arguments):
@@ -63,7 +69,7 @@ def both(case: Case):
         return jnp.sum(values * case.cotangent) + 0.1 * jnp.sum(jnp.sin(finite)), (values, log_sum_exp)
 
     results = []
-    for attend in (plain, blockwise):
+    for attend in (plain, in_blocks):
         run = jax.value_and_grad(functools.partial(total, attend), (0, 1, 2, 3), has_aux=True, allow_int=True)
         (_, outputs), gradients = quick_jit(run)(case.q, case.k, case.v, case.bias)
         leaves = jax.tree.leaves((outputs, gradients))
@@ -231,8 +237,8 @@ def test_dropout_drops_the_same_weights_in_every_implementation_and_keeps_the_me
     v = jnp.broadcast_to(jnp.eye(S), (B, H, S, S))  # so that the values are the weights
     dropout = AttentionDropout(0.25, jax.random.key(4))
     plain, weights = dot_product_attention(q, k, v, dropout=dropout, return_attention=True)
-    blockwise = blockwise_attention(q, k, v, None, None, dropout, B, BlockSizes(4, 5))[0]
-    np.testing.assert_allclose(blockwise, plain, atol=1e-6)
+    in_blocks = blockwise_attention(q, k, v, None, None, dropout, B, BlockSizes(4, 5))[0]
+    np.testing.assert_allclose(in_blocks, plain, atol=1e-6)
     np.testing.assert_array_equal(plain, weights)
     assert np.mean(np.asarray(weights) == 0) == pytest.approx(0.25, abs=0.05)  # 858 weights: 0.015 is one deviation
     whole = dot_product_attention(q, k, v, implementation="plain")
@@ -370,8 +376,8 @@ def test_what_cannot_be_is_an_error_that_names_it(options, message):
 def test_where_the_compiler_divides_the_program_blockwise_needs_no_communication(monkeypatch):
     """On a mesh that splits the batch or the heads, every device computes its own part, here of 3 × 3 blocks."""
     q, k, v, cotangent = operands(3, 3, queries=320, keys=320)
-    monkeypatch.setattr(block_sizes, "LARGE", 128)
-    monkeypatch.setattr(block_sizes, "STAIR", 32)
+    monkeypatch.setattr(block_layout, "LARGE", 128)
+    monkeypatch.setattr(block_layout, "STAIR", 32)
     mesh = Mesh(np.array(jax.devices()[:3]), ("devices",))
 
     def gradients(q, k, v, cotangent, implementation="blockwise"):

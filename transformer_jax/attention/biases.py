@@ -9,7 +9,7 @@ Query i stands at position i + `offset`, and key j at position j, as in `transfo
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from transformer_jax.attention.score_block import LogitsRule, ScoreBlock, Start
 from transformer_jax.errors import InputError
 
 Logits = Float[Array, "b h q k"]
+Bias = TypeVar("Bias", bound="AttentionBias")
 
 
 class AttentionBias(LogitsRule):
@@ -43,10 +44,14 @@ class AttentionBias(LogitsRule):
         """The part of the bias that a block needs."""
         return self
 
-    def add_cut(self, part: Any, block: ScoreBlock) -> "AttentionBias":
-        """The gradient `self` with that of a block's part added."""
-        total: AttentionBias = jax.tree.map(jnp.add, self, part)
-        return total
+    def add_cut(self: Bias, part: Bias, block: ScoreBlock) -> Bias:
+        """`self` and `part` hold gradients: of the bias, and of what `cut` gave for a block. Returns their sum."""
+
+        def added(total: Array, of_part: Array) -> Array:
+            return total if of_part.dtype == jax.dtypes.float0 else total + of_part  # integers have no gradient
+
+        sums: Bias = jax.tree.map(added, self, part)
+        return sums
 
     def __add__(self, other: "Biases") -> "AttentionBias":
         return Chain(self, as_attention_bias(other))
@@ -91,7 +96,7 @@ class ArrayBias(AttentionBias):
     def cut(self, block: ScoreBlock) -> "ArrayBias":
         return ArrayBias(block.part(self._wide()))
 
-    def add_cut(self, part: Any, block: ScoreBlock) -> "ArrayBias":
+    def add_cut(self, part: "ArrayBias", block: ScoreBlock) -> "ArrayBias":
         total = block.add_part(self._wide(), part.array)
         return ArrayBias(total.reshape(np.shape(self.array)))
 
@@ -169,7 +174,7 @@ class Chain(AttentionBias):
     def cut(self, block: ScoreBlock) -> "Chain":
         return Chain(self.first.cut(block), self.second.cut(block))
 
-    def add_cut(self, part: Any, block: ScoreBlock) -> "Chain":
+    def add_cut(self, part: "Chain", block: ScoreBlock) -> "Chain":
         return Chain(self.first.add_cut(part.first, block), self.second.add_cut(part.second, block))
 
     def __repr__(self) -> str:

@@ -1,16 +1,173 @@
-"""Rows of attention in blocks: how arrays are cut into them, and how many rows are computed at once.
+"""How blockwise attention goes through the logits: in rows, and in blocks of each row.
 
 A row is a batch element and a head of keys and values, with the group of query heads that share it.
+
+Blocks of which a mask allows nothing are left out. The sizes are those that measured fastest on CPUs
+(`docs/attention.md`): large blocks make fast products; small ones follow the edge of a mask, and leave out more of what
+it forbids. So a mask gets smaller blocks. `Causal()`, or another mask that allows each block off the diagonal in full
+or not at all, gets large ones, and of those on the diagonal a staircase is computed:
+
+    ■ · · ·
+    ■ ■ · ·
+    ■ ■ ■ ·
+    ■ ■ ■ ■
 """
 
-from typing import Any
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
+from transformer_jax.attention.masks.symbolic import AttentionMask
+from transformer_jax.attention.score_block import BlockFlags, BlockGrid, Range, opposite
+from transformer_jax.trees import Arrays
+
+LARGE = 1024  # positions of a block at most
+SMALL = 512
+STAIR = 256  # keys of a stair at most
 MAX_AT_ONCE = 64  # rows, on accelerators
+ALIGNMENT = 16  # positions: a multiple of the vectors of CPUs and of the tiles of accelerators
+
+Carry = TypeVar("Carry")
+Total = TypeVar("Total")
+Results = TypeVar("Results")
+Known = np.ndarray | Array  # NumPy where it is known before the program runs
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockSizes:
+    """How the logits of a head are cut into blocks."""
+
+    queries: int  # of a block
+    keys: int
+    num_stairs: int = 1  # into which the keys of a mixed block are cut; queries before a stair's first key leave it out
+
+    @property
+    def stair(self) -> int:
+        """Keys of a stair; the last one may be narrower."""
+        return -(-self.keys // self.num_stairs)
+
+    def grid(self, batch: int | Array, num_queries: int, num_keys: int) -> BlockGrid:
+        """The blocks of one batch element."""
+        return BlockGrid(batch, num_queries, num_keys, self.queries, self.keys)
+
+
+def choose_block_sizes(mask: AttentionMask | None, num_queries: int, num_keys: int) -> BlockSizes:
+    """The sizes that measured fastest for a mask, a number of queries and a number of keys."""
+    if mask is None:
+        return BlockSizes(_even(num_queries, LARGE), _even(num_keys, LARGE))
+    stairs = _stairs(num_queries)
+    if num_queries == num_keys and stairs is not None and is_staircase(mask, stairs, num_queries):
+        return stairs
+    return BlockSizes(_even(num_queries, SMALL), _even(num_keys, SMALL))
+
+
+def is_staircase(mask: AttentionMask, sizes: BlockSizes, length: int) -> bool:
+    """Whether the blocks fill the length, and it is known before the program runs that those off the diagonal are
+    allowed in full or not at all, and that in those on it no query sees a stair above its own."""
+    if length % sizes.keys or (sizes.keys < length and sizes.keys % sizes.stair):
+        return False
+    grid = sizes.grid(0, length, length)
+    some, every = mask.bounds(grid)
+    if isinstance(some, Array) or isinstance(every, Array):
+        return False
+    is_mixed = np.broadcast_to(some & np.logical_not(every), (grid.num_query_blocks, grid.num_key_blocks))
+    stairs = BlockGrid(0, length, length, sizes.stair, sizes.stair)
+    is_seen = np.broadcast_to(mask.bounds(stairs)[0], (stairs.num_query_blocks, stairs.num_key_blocks))
+    return not (is_mixed & ~np.eye(len(is_mixed), dtype=bool)).any() and not np.triu(is_seen, 1).any()
+
+
+def _stairs(length: int) -> BlockSizes | None:
+    """Large blocks that fill a length, cut into stairs that fill them; None where there are none."""
+    num_blocks = -(-length // LARGE)
+    if length % num_blocks:
+        return None
+    size = length // num_blocks
+    fewest = -(-size // STAIR)
+    if num_blocks == 1:
+        return BlockSizes(size, size, num_stairs=fewest)
+    counts = [number for number in range(fewest, 2 * fewest + 1) if size % number == 0]
+    return BlockSizes(size, size, num_stairs=counts[0]) if counts else None
+
+
+def _even(length: int, longest: int) -> int:
+    """Size of as few blocks as possible of at most `longest` positions, so that the last one is nearly full as well."""
+    size = -(-length // -(-length // longest))
+    return size if size == length else -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class Part(NamedTuple):
+    """Part of the logits of a block of queries that is computed in one step."""
+
+    first: int  # query of the block; those before it see none of the keys
+    keys: Range
+    is_mixed: bool  # whether the mask may forbid some of it
+
+
+class KeyBlocks(NamedTuple):
+    """A list of blocks of keys for each block of queries."""
+
+    order: Int[Known, "nq nk"]  # numbers of the key blocks; those that are listed come first
+    num_listed: Int[Known, " nq"]  # how many are listed
+    parts: tuple[Part, ...]  # of each block; their keys count from its first one
+
+
+class BlockLists(NamedTuple):
+    """Key blocks of each query block: those that are allowed in full, and those of which a part may be."""
+
+    full: KeyBlocks
+    mixed: KeyBlocks
+    size: int  # keys of a block
+
+    def visit(self, query_block: Array, step: Callable[[Part, Carry], Carry], carry: Carry) -> Carry:
+        """Run `step` on all parts of the key blocks of a query block."""
+        for blocks in (self.full, self.mixed):
+            if isinstance(blocks.num_listed, np.ndarray) and not blocks.num_listed.any():
+                continue  # the program need not hold the step
+
+            def of_block(number: Array, carry: Carry, blocks: KeyBlocks = blocks) -> Carry:
+                start = jnp.asarray(blocks.order)[query_block, number] * self.size
+                for first, keys, is_mixed in blocks.parts:
+                    carry = step(Part(first, Range(start + keys.start, keys.size), is_mixed), carry)
+                return carry
+
+            carry = lax.fori_loop(0, jnp.asarray(blocks.num_listed)[query_block], of_block, carry)
+        return carry
+
+
+def list_blocks(mask: AttentionMask | None, grid: BlockGrid, sizes: BlockSizes) -> BlockLists:
+    """List the blocks of a grid that is cut into these sizes.
+
+    The lists are NumPy arrays where they follow from numbers that are known before the program runs. Else they are
+    computed in it, from arrays as long as the sequences at most.
+    """
+    shape = grid.num_query_blocks, grid.num_key_blocks
+    some, every = (True, True) if mask is None else mask.bounds(grid)
+    is_whole = (np.arange(shape[1]) + 1) * grid.key_size <= grid.num_keys  # the last one may end beyond the keys
+    every = every & some & is_whole
+    # XLA moves the products of an only block out of a loop, so that they run whether it is listed or not: it is listed
+    # as mixed for all queries.
+    is_full = not isinstance(every, Array) and every.all()
+    if shape[1] == 1 and not is_full:
+        some, every = True, np.zeros(shape, bool)
+    stairs = tuple(
+        Part(first, Range(first, min(sizes.stair, sizes.keys - first)), True)
+        for first in range(0, sizes.keys, sizes.stair)
+    )
+    whole = (Part(0, Range(0, sizes.keys), False),)
+    return BlockLists(_listed(every, shape, whole), _listed(some & opposite(every), shape, stairs), sizes.keys)
+
+
+def _listed(flags: BlockFlags, shape: tuple[int, int], parts: tuple[Part, ...]) -> KeyBlocks:
+    xp = jnp if isinstance(flags, Array) else np
+    blocks: Bool[Known, "nq nk"] = xp.broadcast_to(flags, shape)
+    return KeyBlocks(xp.argsort(~blocks, axis=1, stable=True), blocks.sum(1), parts)
 
 
 def split_blocks(x: Float[Array, "N H T w"], group: int, size: int) -> Float[Array, "N Hkv nq G q w"]:
@@ -32,40 +189,32 @@ def join_blocks(x: Float[Array, "N Hkv nq G q w"], like: Float[Array, "N H T d"]
     return x[:, :, :length]
 
 
-def over_rows(function: Any, total: Any, arguments: Any, *, all_at_once: bool) -> tuple[Any, Any]:
+def over_rows(
+    function: Callable[[Total, Arrays], tuple[Total, Results]], total: Total, arguments: Arrays, *, all_at_once: bool
+) -> tuple[Total, Results]:
     """Run `function(total, arguments of a row) -> (total, results)` over the rows of arrays `[N, Hkv, ...]`.
 
-    Rows that are computed at once begin with a total of zero each; these are added up.
-
-    Args:
-        function: as above.
-        total: pytree of arrays, or None.
-        arguments: pytree of arrays `[N, Hkv, ...]`.
-        all_at_once: without a loop over rows, so that the compiler can divide them over devices. Else as many as keep
-            the machine busy.
-
-    Returns:
-        The last total, and the results `[N, Hkv, ...]`.
+    With `all_at_once` there is no loop over rows, so that the compiler can divide them over devices. Else as many are
+    computed at once as keep the machine busy. These begin with a total of zero each, which are added up.
     """
+
+    def at_once(total: Total, arguments: Arrays) -> tuple[Total, Results]:
+        parts, results = jax.vmap(function, (None, 0))(jax.tree.map(jnp.zeros_like, total), arguments)
+        return jax.tree.map(lambda old, new: old + new.sum(0), total, parts), results
+
     if all_at_once:
-        return _at_once(jax.vmap(function, (None, 0)), total, arguments, num_axes=2)
+        parts, results = jax.vmap(at_once, (None, 0))(total, arguments)
+        return jax.tree.map(lambda x: x.sum(0), parts), results  # `total` is zero
     shape = jax.tree.leaves(arguments)[0].shape[:2]
     rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), arguments)
-    at_once = rows_at_once(shape[0] * shape[1])
-    if at_once is None:
+    size = rows_at_once(math.prod(shape))
+    if size is None:
         total, results = lax.scan(function, total, rows)
     else:
-        chunks = jax.tree.map(lambda x: x.reshape(-1, at_once, *x.shape[1:]), rows)
-        total, results = lax.scan(lambda total, chunk: _at_once(function, total, chunk, num_axes=1), total, chunks)
+        chunks = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), rows)
+        total, results = lax.scan(at_once, total, chunks)
         results = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), results)
     return total, jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), results)
-
-
-def _at_once(function: Any, total: Any, arguments: Any, num_axes: int) -> tuple[Any, Any]:
-    zeros = jax.tree.map(jnp.zeros_like, total)
-    parts, results = jax.vmap(function, (None, 0))(zeros, arguments)
-    axes = tuple(range(num_axes))
-    return jax.tree.map(lambda old, new: old + new.sum(axes), total, parts), results
 
 
 def rows_at_once(num_rows: int) -> int | None:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,8 @@ from jax import Array, lax
 from jaxtyping import Bool, Float, Shaped, UInt32
 
 from transformer_jax.attention.biases import AttentionBias
-from transformer_jax.attention.block_lists import Part
+from transformer_jax.attention.block_layout import Part, split_blocks
 from transformer_jax.attention.dropout import kept
-from transformer_jax.attention.leaves import join, join_gradients, split
 from transformer_jax.attention.masks.symbolic import AttentionMask
 from transformer_jax.attention.score_block import BlockGrid, Range, ScoreBlock
 
@@ -37,7 +37,7 @@ class Gradients(NamedTuple):
     q: Queries  # of this block of queries
     k: Float[Array, "d S"]  # of all keys; transposed, which makes the products fast
     v: Float[Array, "d_v S"]
-    bias: Any  # as the bias, or None
+    bias: AttentionBias | None  # an instance that holds gradients
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,14 +122,26 @@ class QueryBlock(NamedTuple):
 
     def since(self, first: int) -> "QueryBlock":
         """The same for the queries from `first` on."""
-        return QueryBlock(
-            self.q[:, first:],
-            self.q_transposed[:, :, first:],
-            self.of_values[:, first:],
-            self.of_values_transposed[:, :, first:],
-            self.log_sum_exp[:, first:],
-            self.delta[:, first:],
-        )
+        axes = QueryBlock(1, 2, 1, 2, 1, 1)  # of the queries
+        return jax.tree.map(lambda x, axis: lax.slice_in_dim(x, first, None, axis=axis), self, axes)
+
+
+def query_blocks(
+    q: Float[Array, "N Hkv nq G q d"],
+    of_values: Float[Array, "N H T d_v"],
+    log_sum_exp: Float[Array, "N H T"],
+    delta: Float[Array, "N H T"],
+) -> QueryBlock:
+    """Everything of all queries `[N, Hkv, nq, ...]`, given the queries in blocks."""
+    group, size = q.shape[3:5]
+    # Queries beyond T, which fill the last block, get weights of 0 whatever a bias is there.
+    beyond = -log_sum_exp.shape[2] % size
+    log_sum_exp = jnp.pad(log_sum_exp, ((0, 0), (0, 0), (0, beyond)), constant_values=jnp.inf)
+    of_values, *of_queries = (
+        split_blocks(x, group, size) for x in (of_values, log_sum_exp[..., None], delta[..., None])
+    )
+    q_transposed, of_values_transposed = (jnp.moveaxis(x, -1, 3) for x in (q, of_values))  # [N Hkv nq w G q]
+    return QueryBlock(q, q_transposed, of_values, of_values_transposed, *(x[..., 0] for x in of_queries))
 
 
 def backward_step(
@@ -159,7 +171,7 @@ def backward_step(
     return Gradients(q, _added(so_far.k, of_k, part.keys), _added(so_far.v, of_v, part.keys), bias)
 
 
-def _product(transposed: Float[Array, "w G q"], of_logits: Logits, wide: Any) -> Float[Array, "w k"]:
+def _product(transposed: Float[Array, "w G q"], of_logits: Logits, wide: np.dtype) -> Float[Array, "w k"]:
     columns, rows = transposed.reshape(len(transposed), -1), of_logits.reshape(-1, of_logits.shape[-1])
     product: Array = jnp.einsum("wr,rk->wk", columns, rows, preferred_element_type=wide)
     return product
@@ -181,21 +193,15 @@ def _added(total: Float[Array, "w S"], part: Float[Array, "w k"], keys: Range) -
     return lax.dynamic_update_slice_in_dim(total, old + part, keys.start, axis=1, allow_negative_indices=False)
 
 
-def _with_gradient(row: Row, block: ScoreBlock, q: Queries, k: Keys) -> tuple[Logits, Any]:
+def _with_gradient(
+    row: Row, block: ScoreBlock, q: Queries, k: Keys
+) -> tuple[Logits, Callable[[Logits], tuple[Logits, AttentionBias | None]]]:
     """Logits with the bias, and the function from their cotangent to that of those without, and of the bias."""
     plain = row.logits(q, k)
     if row.bias is None:
         return plain, lambda cotangent: (cotangent, None)
-    skeleton, parameters, others = split(row.bias.cut(block))
 
-    def biased(logits: Logits, parameters: list[Array]) -> Logits:
-        result: Logits = join(skeleton, parameters, others).apply(logits[None], block)[0]
-        return result
+    def biased(logits: Logits, bias: AttentionBias) -> Logits:
+        return bias.apply(logits[None], block)[0]
 
-    logits, pullback = jax.vjp(biased, plain, parameters)
-
-    def of_logits(cotangent: Logits) -> tuple[Logits, Any]:
-        of_plain, of_parameters = pullback(cotangent)
-        return of_plain, join_gradients(skeleton, of_parameters)
-
-    return logits, of_logits
+    return jax.vjp(biased, plain, row.bias.cut(block))

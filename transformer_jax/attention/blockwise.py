@@ -4,14 +4,13 @@ Keys pass in blocks under a running maximum and sum of each query (Rabe and Staa
 pass computes the weights of each block again, from the log-sum-exp of the queries' logits. Blocks of which a mask
 allows nothing are not computed, where there are several.
 
-The work on one block is in `block_steps.py`, the order of the blocks in `block_lists.py`, and their sizes in
-`block_sizes.py`.
+The work on one block is in `block_steps.py`, the sizes and the order of the blocks in `block_layout.py`.
 """
 
 import dataclasses
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,22 +19,35 @@ from jax import Array, lax
 from jaxtyping import Float, Int, UInt32
 
 from transformer_jax.attention.biases import AttentionBias
-from transformer_jax.attention.block_layout import fill_blocks, join_blocks, over_rows, split_blocks
-from transformer_jax.attention.block_lists import BlockLists, Part, list_blocks
-from transformer_jax.attention.block_sizes import BlockSizes, choose_block_sizes
-from transformer_jax.attention.block_steps import Gradients, QueryBlock, Row, Running, backward_step, forward_step
+from transformer_jax.attention.block_layout import (
+    BlockLists,
+    BlockSizes,
+    Part,
+    choose_block_sizes,
+    fill_blocks,
+    join_blocks,
+    list_blocks,
+    over_rows,
+    split_blocks,
+)
+from transformer_jax.attention.block_steps import (
+    Gradients,
+    QueryBlock,
+    Row,
+    Running,
+    backward_step,
+    forward_step,
+    query_blocks,
+)
 from transformer_jax.attention.dropout import AttentionDropout, first_row
-from transformer_jax.attention.leaves import Skeleton, join, join_gradients, split, split_gradients
 from transformer_jax.attention.masks.symbolic import AttentionMask
 from transformer_jax.mesh_axis import is_divided_by_compiler
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All of a blockwise attention that is known before it runs, besides shapes."""
+    """All of a blockwise attention that is known before it runs, besides shapes, the mask and the bias."""
 
-    mask: Skeleton
-    bias: Skeleton
     dropout_rate: float
     num_batch: int  # B of the mask and the bias; the operands may have a multiple of it
     sizes: BlockSizes
@@ -43,24 +55,24 @@ class Plan:
 
 
 class Operands(NamedTuple):
-    """Arrays that are differentiated."""
+    """What is differentiated."""
 
     q: Float[Array, "N H T d"]
     k: Float[Array, "N Hkv S d"]
     v: Float[Array, "N Hkv S d_v"]
-    bias: list[Array]
+    bias: AttentionBias | None
 
 
 class Constants(NamedTuple):
-    """The other arrays."""
+    """What is not."""
 
-    mask: tuple[list[Array], list[Array]]
-    bias: list[Array]
+    mask: AttentionMask | None
     seeds: UInt32[Array, " 2"]  # of the dropout
     first_weights: UInt32[Array, ""]  # index of the first row of weights among those of all devices
 
 
 Outputs = tuple[Float[Array, "N H T d_v"], Float[Array, "N H T"]]
+Saved = tuple[Operands, Constants, *Outputs]
 
 
 def blockwise_attention(
@@ -85,14 +97,12 @@ def blockwise_attention(
         num_batch: B, a divisor of N; element n has the mask and the bias of element `n % B`.
         sizes: of the blocks; None for those that measured fastest.
     """
-    of_mask, *mask_arrays = split(mask)
-    of_bias, parameters, others = split(bias)
     rate, seeds = (0.0, jnp.zeros(2, jnp.uint32)) if dropout is None else (dropout.rate, dropout.seeds())
     sizes = sizes or choose_block_sizes(mask, q.shape[2], k.shape[2])
-    plan = Plan(of_mask, of_bias, float(rate), num_batch, sizes, is_divided_by_compiler())
-    first = first_row(math.prod(q.shape[:3]))
-    constants = Constants((mask_arrays[0], mask_arrays[1]), others, seeds, first)
-    return _attend_compiled(plan, Operands(q, k, v, parameters), constants)  # type: ignore[no-any-return]
+    plan = Plan(float(rate), num_batch, sizes, is_divided_by_compiler())
+    constants = Constants(mask, seeds, first_row(math.prod(q.shape[:3])))
+    outputs: Outputs = _attend_compiled(plan, Operands(q, k, v, bias), constants)
+    return outputs
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -135,33 +145,26 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> Outputs:
     return join_blocks(values, operands.q), join_blocks(log_sum_exp[..., None], operands.q)[..., 0]
 
 
-def _attend_forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Outputs, Any]:
+def _attend_forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Outputs, Saved]:
     outputs = _forward(plan, operands, constants)
     return outputs, (operands, constants, *outputs)
 
 
-def _attend_backward(plan: Plan, saved: Any, cotangents: Outputs) -> tuple[Operands, None]:
+def _attend_backward(plan: Plan, saved: Saved, cotangents: Outputs) -> tuple[Operands, None]:
     operands, constants, values, log_sum_exp = saved
     of_values, of_log_sum_exp = cotangents
     delta = jnp.sum(of_values.astype(log_sum_exp.dtype) * values, -1) - of_log_sum_exp
     seen = jnp.where(jnp.isneginf(log_sum_exp), jnp.inf, log_sum_exp)
-    queries, k, v = _query_blocks(plan, operands, of_values, seen, delta)
-    total = join_gradients(plan.bias, [jnp.zeros_like(x, dtype=_wide(x)) for x in operands.bias])
-
-    def of_row(total: Any, arguments: Any) -> tuple[Any, tuple[Array, Array, Array]]:
-        return _row_gradients(plan, operands, constants, total, *arguments)
-
+    q, k, v = _in_blocks(plan, operands)
+    queries = query_blocks(q, of_values, seen, delta)
+    total = jax.tree.map(lambda x: jnp.zeros_like(x, dtype=_wide(x)), operands.bias)
+    of_row = partial(_row_gradients, plan, operands, constants)
     rows = _row_numbers(k), queries, k, v
     total, (of_q, of_k, of_v) = over_rows(of_row, total, rows, all_at_once=plan.all_at_once)
     factor = 1 / math.sqrt(k.shape[-1])
     of_k, of_v = (x[..., : operands.k.shape[2]].swapaxes(-1, -2) for x in (of_k, of_v))
-    results = Operands(
-        (join_blocks(of_q, operands.q) * factor).astype(operands.q.dtype),
-        (of_k * factor).astype(k.dtype),
-        of_v.astype(v.dtype),
-        [x.astype(old.dtype) for x, old in zip(split_gradients(plan.bias, total), operands.bias, strict=True)],
-    )
-    return results, None
+    gradients = Operands(join_blocks(of_q, operands.q) * factor, of_k * factor, of_v, total)
+    return jax.tree.map(lambda x, old: x.astype(old.dtype), gradients, operands), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -171,17 +174,17 @@ def _row_gradients(
     plan: Plan,
     operands: Operands,
     constants: Constants,
-    total: Any,
-    index: Array,
-    queries: QueryBlock,
-    k: Float[Array, "S d"],
-    v: Float[Array, "S d_v"],
-) -> tuple[Any, tuple[Array, Array, Array]]:
+    total: AttentionBias | None,
+    of_row: tuple[Int[Array, ""], QueryBlock, Float[Array, "S d"], Float[Array, "S d_v"]],
+) -> tuple[AttentionBias | None, tuple[Array, Array, Array]]:
     """Gradients of one row: of the bias, added to `total`; of its queries in blocks; of its keys and values [w, S]."""
+    index, queries, k, v = of_row
     row, lists = _row(plan, operands, constants, index)
     wide = _wide(k)
 
-    def of_queries(sums: tuple[Any, Array, Array], arguments: tuple[Array, QueryBlock]) -> tuple[Any, Array]:
+    def of_queries(
+        sums: tuple[AttentionBias | None, Array, Array], arguments: tuple[Array, QueryBlock]
+    ) -> tuple[tuple[AttentionBias | None, Array, Array], Array]:
         i, of = arguments
 
         def step(part: Part, so_far: Gradients) -> Gradients:
@@ -191,10 +194,9 @@ def _row_gradients(
         result = lists.visit(i, step, Gradients(jnp.zeros(of.q.shape, wide), of_k, of_v, total))
         return (result.bias, result.k, result.v), result.q
 
-    zeros = (jnp.zeros(x.shape[::-1], wide) for x in (k, v))
-    numbers = jnp.arange(len(queries.q))
-    (total, *of_keys), of_q = lax.scan(of_queries, (total, *zeros), (numbers, queries))
-    return total, (of_q, *of_keys)
+    start = total, *(jnp.zeros(x.shape[::-1], wide) for x in (k, v))
+    (total, of_k, of_v), of_q = lax.scan(of_queries, start, (jnp.arange(len(queries.q)), queries))
+    return total, (of_q, of_k, of_v)
 
 
 def _row_numbers(k: Float[Array, "N Hkv S d"]) -> Int[Array, "N Hkv"]:
@@ -202,20 +204,16 @@ def _row_numbers(k: Float[Array, "N Hkv S d"]) -> Int[Array, "N Hkv"]:
 
 
 def _row(plan: Plan, operands: Operands, constants: Constants, index: Array) -> tuple[Row, BlockLists]:
-    (_, num_heads, num_queries, _), num_groups = operands.q.shape, operands.k.shape[1]
+    (_, num_heads, num_queries, width), num_groups = operands.q.shape, operands.k.shape[1]
     group = num_heads // num_groups
     grid = plan.sizes.grid(index // num_groups % plan.num_batch, num_queries, operands.k.shape[2])
-    mask = join(plan.mask, *constants.mask)
     first_weights = constants.first_weights + index.astype(jnp.uint32) * np.uint32(group * num_queries)
-    bias = join(plan.bias, operands.bias, constants.bias)
-    first_head = index % num_groups * group
-    row = Row(
-        grid, mask, bias, first_head, group, operands.q.shape[-1], plan.dropout_rate, constants.seeds, first_weights
-    )
+    first_head, mask = index % num_groups * group, constants.mask
+    row = Row(grid, mask, operands.bias, first_head, group, width, plan.dropout_rate, constants.seeds, first_weights)
     return row, list_blocks(mask, grid, plan.sizes)
 
 
-def _wide(x: Array) -> Any:
+def _wide(x: Array) -> np.dtype:
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
@@ -225,18 +223,3 @@ def _in_blocks(plan: Plan, operands: Operands) -> tuple[Array, Array, Array]:
     q = split_blocks(operands.q, group, plan.sizes.queries)
     k, v = (fill_blocks(x, plan.sizes.keys) for x in (operands.k, operands.v))
     return q, k, v
-
-
-def _query_blocks(
-    plan: Plan, operands: Operands, of_values: Array, log_sum_exp: Array, delta: Array
-) -> tuple[QueryBlock, Array, Array]:
-    """Everything of the queries in blocks, and keys and values as `_in_blocks` gives them."""
-    q, k, v = _in_blocks(plan, operands)
-    # Queries beyond T, which fill the last block, get weights of 0 whatever a bias is there.
-    beyond = -log_sum_exp.shape[2] % plan.sizes.queries
-    log_sum_exp = jnp.pad(log_sum_exp, ((0, 0), (0, 0), (0, beyond)), constant_values=jnp.inf)
-    of_values, *of_queries = (
-        split_blocks(x, q.shape[3], plan.sizes.queries) for x in (of_values, log_sum_exp[..., None], delta[..., None])
-    )
-    q_transposed, of_values_transposed = (jnp.moveaxis(x, -1, 3) for x in (q, of_values))  # [N Hkv nq w G q]
-    return QueryBlock(q, q_transposed, of_values, of_values_transposed, *(x[..., 0] for x in of_queries)), k, v

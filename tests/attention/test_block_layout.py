@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from transformer_jax import ArrayMask, Causal, Padding, Prefix, Segments, Window
-from transformer_jax.attention.block_lists import list_blocks
-from transformer_jax.attention.block_sizes import BlockSizes, choose_block_sizes, is_staircase
+from transformer_jax.attention.block_layout import BlockSizes, choose_block_sizes, is_staircase, list_blocks
 from transformer_jax.attention.plain import fitted
 
 B, H = 2, 3
@@ -57,17 +56,6 @@ def test_blocks_that_a_mask_empties_are_not_computed(mask, num_computed, num_mas
     assert ((found > NONE).sum(), (found == MASKED).sum()) == (64 * num_computed, 64 * num_masked)
 
 
-def test_neighbours_that_are_allowed_in_full_are_joined_and_the_rest_is_masked():
-    """The last row of blocks sees two pairs of blocks, and the block on the diagonal alone."""
-    grid = BlockSizes(8, 8).grid(0, 40, 40)
-    lists = list_blocks(Causal(), grid, BlockSizes(8, 8, num_joined=2))
-    assert lists.full.size == 16
-    np.testing.assert_array_equal(lists.full.num_listed, [0, 0, 1, 1, 2])
-    np.testing.assert_array_equal(lists.mixed.num_listed, [1, 2, 1, 2, 1])
-    found = computed(Causal(), BlockSizes(8, 8, num_joined=2), 40, 40)
-    assert ((found > NONE).sum(), (found == MASKED).sum()) == (64 * 15, 64 * 7)
-
-
 def test_a_staircase_leaves_out_the_most_of_the_blocks_on_the_diagonal():
     found = computed(Causal(), BlockSizes(8, 8, num_stairs=4), 24, 24)
     position = np.arange(24)
@@ -84,14 +72,14 @@ def test_a_staircase_leaves_out_the_most_of_the_blocks_on_the_diagonal():
         (Causal() & Window(None, 3), (600, 600), BlockSizes(600, 600, num_stairs=3)),
         (Causal(), (2000, 2000), BlockSizes(1000, 1000, num_stairs=4)),
         (Causal(), (1100, 1100), BlockSizes(550, 550, num_stairs=5)),
-        (Causal(), (1101, 1101), BlockSizes(368, 368, num_joined=2)),  # no two blocks fill it
-        (Causal(), (1024, 1000), BlockSizes(512, 512, num_joined=2)),
-        (Causal(1), (1024, 1024), BlockSizes(512, 512, num_joined=2)),  # a query sees the key after it
-        (Causal(-5), (2048, 2048), BlockSizes(512, 512, num_joined=2)),  # cuts blocks off the diagonal
-        (Causal(jnp.int32(0)), (1024, 1024), BlockSizes(512, 512, num_joined=2)),  # not known yet
-        (Window(256, 0), (2048, 2048), BlockSizes(512, 512, num_joined=2)),  # cuts blocks off the diagonal
-        (Causal() & Padding(np.ones((1, 600), bool)), (600, 600), BlockSizes(304, 304, num_joined=2)),
-        (ArrayMask(np.ones((600, 600), bool)), (1, 600), BlockSizes(1, 304, num_joined=2)),
+        (Causal(), (1101, 1101), BlockSizes(368, 368)),  # no two blocks fill it
+        (Causal(), (1024, 1000), BlockSizes(512, 512)),
+        (Causal(1), (1024, 1024), BlockSizes(512, 512)),  # a query sees the key after it
+        (Causal(-5), (2048, 2048), BlockSizes(512, 512)),  # cuts blocks off the diagonal
+        (Causal(jnp.int32(0)), (1024, 1024), BlockSizes(512, 512)),  # not known yet
+        (Window(256, 0), (2048, 2048), BlockSizes(512, 512)),  # cuts blocks off the diagonal
+        (Causal() & Padding(np.ones((1, 600), bool)), (600, 600), BlockSizes(304, 304)),
+        (ArrayMask(np.ones((600, 600), bool)), (1, 600), BlockSizes(1, 304)),
     ],
     ids=str,
 )
@@ -106,7 +94,7 @@ def test_a_logit_is_left_out_or_computed_without_the_mask_only_where_that_is_rig
     num_queries, num_keys = data.draw(st.integers(1, 19)), data.draw(st.integers(1, 19))
     rng = np.random.default_rng(data.draw(st.integers(0, 999)))
     mask = data.draw(expressions(masks_of_positions() | mask_leaves(rng, B, H, num_queries, num_keys)))
-    sizes = BlockSizes(min(4, num_queries), min(3, num_keys), data.draw(st.integers(1, 3)))
+    sizes = BlockSizes(min(4, num_queries), min(3, num_keys))
     stairs = BlockSizes(min(6, num_queries), min(6, num_queries), num_stairs=3)
     batch = data.draw(st.integers(0, B - 1))
     allowed = np.broadcast_to(fitted(mask, (B, H, num_queries, num_keys)), (B, H, num_queries, num_keys))[batch]
