@@ -18,7 +18,7 @@ import tyro
 
 from transformer_jax.data.batch import pad_batch
 from transformer_jax.data.loader import make_loader
-from transformer_jax.tasks.anomaly.mapped_rows import MappedRows, open_rows
+from transformer_jax.tasks.anomaly.feature_files import map_array
 from transformer_jax.tasks.anomaly.sets import AnomalySets, SetsOfRows
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer, Cifar100Config
 
@@ -33,13 +33,13 @@ class Settings:
     features_on: Literal["device", "host"] = "device"  # where the table lies; host: a mapped file
 
 
-def mapped(features: np.ndarray) -> MappedRows:
+def mapped(features: np.ndarray) -> np.ndarray:
     """The features in a file that is removed at the end."""
     directory = tempfile.TemporaryDirectory()
     atexit.register(directory.cleanup)
     path = Path(directory.name) / "features.npy"
     np.save(path, features)
-    return open_rows(path)
+    return map_array(path)
 
 
 def measure(settings: Settings) -> None:

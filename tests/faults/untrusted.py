@@ -12,7 +12,7 @@ from faults.comparing import holds_nan, same
 from faults.in_process import command
 from faults.watch import Seen, watch
 from transformer_jax.nn.attention import MultiheadAttention
-from transformer_jax.tasks.anomaly.feature_cache import read_features
+from transformer_jax.tasks.anomaly.feature_files import read_features
 from transformer_jax.tasks.registry import load_run
 from transformer_jax.tasks.translation.pair_files import load_pairs
 from transformer_jax.trained.published import load_pretrained

@@ -5,8 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.data_files import file_size
 
@@ -42,10 +40,6 @@ class MappedFile:
         """
         self.check()
         return self._map[part]
-
-    def array(self, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, *, is_fortran: bool) -> np.ndarray:
-        """The array that begins at a byte; it is a view, so call `check` before elements are read."""
-        return np.ndarray(shape, dtype, self._map, offset, order="F" if is_fortran else "C")
 
     def check(self) -> None:
         """Raise an `InputError` if the file is shorter than when it was opened."""

@@ -1,9 +1,12 @@
-"""CIFAR-100's images: read in torchvision's format, downloaded whole or not at all, and never read unless genuine."""
+"""CIFAR-100: images in torchvision's format, and their features, cached until they are of something else."""
 
 import hashlib
+import json
 import os
 import pickle
+import shutil
 import urllib.error
+from typing import ClassVar
 
 import miniature_cifar100 as miniature
 import numpy as np
@@ -12,9 +15,17 @@ from local_server import serve
 from torchvision.datasets import CIFAR100
 
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.anomaly.cifar100 import has_cifar100_images, load_cifar100
+from transformer_jax.tasks.anomaly import cifar100
+from transformer_jax.tasks.anomaly.cifar100 import (
+    cached_features,
+    has_cifar100,
+    has_features,
+    load_cifar100,
+    ready_features,
+)
+from transformer_jax.tasks.anomaly.resnet34 import weights_file
 
-BY_HAND = r"put cifar-100-python.tar.gz into .* by hand.*--dataset digits"
+BY_HAND = r"put cifar-100-python.tar.gz there by hand.*--dataset digits"
 
 
 @pytest.fixture(scope="module")
@@ -33,57 +44,41 @@ def archive(original, monkeypatch):
     return archive
 
 
-def written(data_dir, split):
-    entry = pickle.loads((data_dir / miniature.FOLDER / split).read_bytes(), encoding="latin1")
-    return entry["data"], entry["fine_labels"]
-
-
 def assert_is_the_original(splits, original):
     for split, name, size in zip(splits, ("train", "test"), (21, 7), strict=True):
-        data, labels = written(original, name)
-        assert split.images.shape == (size, 32, 32, 3)
-        assert split.images.dtype == np.uint8
-        assert split.labels.tolist() == labels
+        content = (original / miniature.FOLDER / name).read_bytes()
+        entry = pickle.loads(content, encoding="latin1")
+        assert split.labels.tolist() == entry["fine_labels"]
         # On disk an image is three planes, red, green and blue, of 32 rows.
-        np.testing.assert_array_equal(
-            split.images[3, 5, 11], data[3, [5 * 32 + 11 + plane * 1024 for plane in range(3)]]
-        )
-        np.testing.assert_array_equal(split.images.transpose(0, 3, 1, 2).reshape(size, 3072), data)
+        np.testing.assert_array_equal(split.images.transpose(0, 3, 1, 2).reshape(size, 3072), entry["data"])
+        assert split.images.dtype == np.uint8
         assert split.images.flags.c_contiguous
-        assert split.digest == hashlib.md5((original / miniature.FOLDER / name).read_bytes()).hexdigest()
+        assert split.digest == hashlib.md5(content).hexdigest()
 
 
-def test_images_and_labels_are_those_on_disk(original, archive):
-    assert_is_the_original(load_cifar100(original, download=False), original)
-
-
-def test_an_archive_put_by_hand_is_unpacked_and_kept(tmp_path, original, archive):
+def test_images_are_those_on_disk_and_an_archive_put_by_hand_is_unpacked(tmp_path, original, archive):
+    assert_is_the_original(load_cifar100(original), original)
     (tmp_path / "cifar-100-python.tar.gz").write_bytes(archive)
-    assert_is_the_original(load_cifar100(tmp_path, download=False), original)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cifar-100-python", "cifar-100-python.tar.gz"]
+    assert_is_the_original(load_cifar100(tmp_path), original)
 
 
-def test_what_is_missing_is_downloaded_once(tmp_path, original, archive, monkeypatch):
-    data_dir = tmp_path / "not" / "yet"
+def test_what_is_missing_or_damaged_is_taken_from_an_archive_that_is_downloaded_once(
+    tmp_path, original, archive, monkeypatch
+):
     with serve({"/cifar.tar.gz": archive}) as (url, requests):
         monkeypatch.setattr(CIFAR100, "url", f"{url}/cifar.tar.gz")
-        assert_is_the_original(load_cifar100(data_dir), original)
+        assert_is_the_original(load_cifar100(tmp_path), original)
         num_requests = len(requests)
         assert num_requests > 0
-        (data_dir / miniature.FOLDER / "test").unlink()
-        assert_is_the_original(load_cifar100(data_dir), original)
-        assert len(requests) == 2 * num_requests
-        assert_is_the_original(load_cifar100(data_dir), original)
-        assert len(requests) == 2 * num_requests
-    assert [path.name for path in data_dir.iterdir()] == ["cifar-100-python"]
+        (tmp_path / miniature.FOLDER / "test").write_bytes(b"damaged")
+        assert_is_the_original(load_cifar100(tmp_path), original)
+        assert len(requests) == num_requests
 
 
-@pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("failure", ["unreachable", "not found", "cut off", "other content", "nonsense"])
-def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, archive, monkeypatch, failure, exists):
-    data_dir = tmp_path / "data"
-    if exists:
-        data_dir.mkdir()
+def test_a_failed_download_says_what_to_do_and_the_next_one_may_succeed(
+    tmp_path, original, archive, monkeypatch, failure
+):
     pages = {
         "nonsense": {"/a.tar.gz": None},
         "cut off": {"/a.tar.gz": (archive, len(archive) // 2)},
@@ -92,78 +87,155 @@ def test_a_failed_download_says_what_to_do_and_leaves_nothing(tmp_path, archive,
     with serve(pages.get(failure, {})) as (url, _):
         if failure != "unreachable":
             monkeypatch.setattr(CIFAR100, "url", f"{url}/a.tar.gz")
-        with pytest.raises(
-            InputError, match=rf"CIFAR-100 could not be obtained from {CIFAR100.url} \(.+\); {BY_HAND}"
-        ) as caught:
-            load_cifar100(data_dir)
+        with pytest.raises(InputError, match=rf"could not be obtained from {CIFAR100.url} \(.+\); {BY_HAND}") as caught:
+            load_cifar100(tmp_path)
     assert "\n" not in str(caught.value)
     if isinstance(caught.value.__cause__, urllib.error.HTTPError):
         caught.value.__cause__.close()  # it holds the connection, which nobody reads to its end
-    assert list(tmp_path.rglob("*")) == ([data_dir] if exists else [])
-
-
-def test_without_download_nothing_is_asked_of_the_network(tmp_path, archive):
-    with pytest.raises(InputError, match=rf"CIFAR-100 is not in data_dir .* download is off; {BY_HAND}"):
-        load_cifar100(tmp_path / "data", download=False)
-    assert list(tmp_path.iterdir()) == []
+    with serve({"/b.tar.gz": archive}) as (url, _):
+        monkeypatch.setattr(CIFAR100, "url", f"{url}/b.tar.gz")
+        assert_is_the_original(load_cifar100(tmp_path), original)
 
 
 @pytest.mark.parametrize("name", ["train", "test", "meta"])
-def test_a_file_that_is_not_the_published_one_is_named_and_never_unpickled(tmp_path, archive, monkeypatch, name):
-    miniature.write_miniature(tmp_path, num_classes=7)
-    path = tmp_path / miniature.FOLDER / name
-    path.write_bytes(path.read_bytes()[:-1])
-    monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("unpickled"))
-    with pytest.raises(
-        InputError, match=rf"{path} is not the published file: its MD5 is \w{{32}}; it must be \w{{32}}"
-    ):
-        load_cifar100(tmp_path)
+def test_a_file_that_is_not_the_published_one_is_never_unpickled(tmp_path, original, archive, monkeypatch, name):
+    shutil.copytree(original, tmp_path / "data")
+    path = tmp_path / "data" / miniature.FOLDER / name
+    path.write_bytes(pickle.dumps(os.system))
+    load = pickle.load
 
+    def recording(file, **options):
+        assert os.path.basename(file.name) != name
+        return load(file, **options)
 
-def test_an_archive_that_is_not_the_published_one_is_not_unpacked(tmp_path, archive):
-    path = tmp_path / "cifar-100-python.tar.gz"
-    path.write_bytes(archive[:1000])
-    with pytest.raises(InputError, match=rf"{path} is not the published file"):
-        load_cifar100(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["cifar-100-python.tar.gz"]
-
-
-def test_a_data_dir_that_is_a_file_is_named(tmp_path, archive):
-    (tmp_path / "data").write_text("")
-    with pytest.raises(InputError, match=r"data_dir is .*/data; it must be a directory that can be written"):
+    monkeypatch.setattr(pickle, "load", recording)
+    with pytest.raises(InputError, match=rf"is not in data_dir {tmp_path}/data, or damaged, and could not be obtained"):
         load_cifar100(tmp_path / "data")
 
 
-def test_a_file_too_large_to_be_the_published_one_is_refused_by_its_size(tmp_path, archive):
-    miniature.write_miniature(tmp_path, num_classes=7)
-    with (tmp_path / miniature.FOLDER / "train").open("r+b") as file:
-        file.truncate(2**40)
-    with pytest.raises(InputError, match="train: 1099511627776 bytes; it may have at most 268435456"):
-        load_cifar100(tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["FIFO", "file for the folder", "directory for a file"])
-def test_what_stands_in_the_place_of_the_images_is_replaced_or_named(tmp_path, original, archive, kind):
-    (tmp_path / "cifar-100-python.tar.gz").write_bytes(archive)
-    folder = tmp_path / miniature.FOLDER
-    if kind == "file for the folder":
-        folder.write_text("")
-    else:
-        folder.mkdir()
-        os.mkfifo(folder / "test") if kind == "FIFO" else (folder / "test").mkdir()
-    if kind == "FIFO":
-        assert_is_the_original(load_cifar100(tmp_path, download=False), original)
-    else:
-        with pytest.raises(InputError, match=f"CIFAR-100 cannot be moved into data_dir {tmp_path} ") as caught:
-            load_cifar100(tmp_path, download=False)
-        assert "\n" not in str(caught.value)
-
-
-def test_images_are_found_by_name(tmp_path, original):
-    assert has_cifar100_images(original)
-    assert not has_cifar100_images(tmp_path / "none")
-    (tmp_path / miniature.FOLDER).mkdir()
-    (tmp_path / miniature.FOLDER / "train").write_text("")
-    assert not has_cifar100_images(tmp_path)
+def test_images_and_features_are_found_by_name(tmp_path, original):
+    assert has_cifar100(original)
+    assert not has_cifar100(tmp_path)
+    (tmp_path / "cifar100_features").mkdir()
+    for name, found in (("train_set_features.npz", False), ("test_set_features.npz", True)):
+        (tmp_path / "cifar100_features" / name).write_text("")
+        assert has_features(tmp_path) == has_cifar100(tmp_path) == found
+    shutil.rmtree(tmp_path / "cifar100_features")
     (tmp_path / "cifar-100-python.tar.gz").write_text("")
-    assert has_cifar100_images(tmp_path)
+    assert has_cifar100(tmp_path)
+    assert not has_features(tmp_path)
+
+
+class Pixels:
+    """In the network's place where the network is not the point: features that are an image's first numbers."""
+
+    extracted: ClassVar[list[int]] = []  # images in each call
+
+    def __init__(self, *_, resolution, batch_size) -> None:
+        pass
+
+    def __call__(self, images):
+        if len(self.extracted) == 2:
+            raise KeyboardInterrupt
+        self.extracted.append(len(images))
+        yield from np.array_split(features_of(images), 2)
+
+
+def features_of(images) -> np.ndarray:
+    return images.reshape(-1, 3072)[:, :512].astype(np.float32)
+
+
+@pytest.fixture
+def splits(tmp_path, original, archive, monkeypatch):
+    monkeypatch.setattr(cifar100, "ResNet34Features", Pixels)
+    monkeypatch.setattr(cifar100, "PART_SIZE", 10)
+    monkeypatch.setattr(Pixels, "extracted", [])
+    return load_cifar100(original)
+
+
+def compute(data_dir, splits, pretrained=None, resolution=16) -> list[int]:
+    """Check the features from the cache, complete it after each interruption, and say which images were computed."""
+    computed = []
+    while True:
+        try:
+            tables = cached_features(data_dir, splits, resolution, pretrained)
+            break
+        except KeyboardInterrupt:
+            computed += Pixels.extracted
+            Pixels.extracted.clear()
+    for table, split in zip(tables, splits, strict=True):
+        np.testing.assert_array_equal(table, features_of(split.images))
+    computed += Pixels.extracted
+    Pixels.extracted.clear()
+    return computed
+
+
+def test_features_are_computed_once_through_interruptions_and_written_as_the_tutorial_does(tmp_path, splits, capsys):
+    assert compute(tmp_path, splits) == [10, 10, 1, 7]
+    assert compute(tmp_path, splits) == []
+    assert "Extracting the features takes long on a CPU" in capsys.readouterr().out
+    files = sorted((tmp_path / "cifar100_features").iterdir())
+    assert [path.name for path in files] == ["test_set_features.npz", "train_set_features.npz"]
+    with np.load(files[0], allow_pickle=False) as file:
+        np.testing.assert_array_equal(file["feats"], features_of(splits[1].images))
+        assert str(file["provenance"]) == (
+            f'{{"data": "{splits[1].digest}", "model": "flaxmodels.ResNet34 random block4_2 averaged", '
+            '"weights": "random", "resolution": 16}'
+        )
+
+
+def test_features_of_other_images_weights_or_resolution_are_computed_again(tmp_path, splits, capsys):
+    weights = weights_file(tmp_path)
+    weights.parent.mkdir()
+    weights.write_bytes(b"one")
+    compute(tmp_path, splits, "imagenet")
+    weights.unlink()
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(cifar100, "fetch_weights", lambda _: pytest.fail("downloaded"))
+    assert compute(tmp_path, splits, "imagenet") == []  # weights that are not known are not compared
+    monkey.undo()
+    weights.write_bytes(b"two")
+    assert compute(tmp_path, splits, "imagenet") == [10, 10, 1, 7]
+    old, new = (hashlib.sha256(content).hexdigest() for content in (b"one", b"two"))
+    assert f"train_set_features.npz: weights was {old!r} and is now {new!r}." in capsys.readouterr().out
+    assert compute(tmp_path, splits, "imagenet", 13) == [10, 10, 1, 7]
+    assert "test_set_features.npz: resolution was 16 and is now 13." in capsys.readouterr().out
+    assert compute(tmp_path, splits, None, 13) == [10, 10, 1, 7]
+    assert "model was 'flaxmodels.ResNet34 imagenet block4_2" in capsys.readouterr().out
+    other = [splits[0], splits[1]._replace(images=splits[1].images[::-1], digest="other")]
+    assert compute(tmp_path, other, None, 13) == [7]
+    np.savez(tmp_path / "cifar100_features" / "test_set_features.npz", feats=np.ones((7, 512), np.float32))
+    assert compute(tmp_path, other, None, 13) == [7]
+    assert "it has no record of its provenance" in capsys.readouterr().out
+
+
+def test_parts_that_something_else_computed_are_not_joined(tmp_path, splits):
+    with pytest.raises(KeyboardInterrupt):
+        cached_features(tmp_path, splits, 16, None)
+    Pixels.extracted.clear()
+    assert compute(tmp_path, splits, resolution=13) == [10, 10, 1, 7]
+    assert len(list((tmp_path / "cifar100_features").iterdir())) == 2
+
+
+def test_a_damaged_cache_is_an_error_and_no_reason_to_compute_for_hours(tmp_path, splits):
+    compute(tmp_path, splits)
+    path = tmp_path / "cifar100_features" / "train_set_features.npz"
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(InputError, match=r"train_set_features.npz is not an .npz"):
+        cached_features(tmp_path, splits, 16, None)
+
+
+def test_ready_files_are_taken_if_they_have_a_row_for_each_image_and_are_of_these(tmp_path, splits):
+    for records, size, message in (
+        ([{}, {}], 21, None),
+        ([{}, {}], 20, "train_set_features.npz has 20 rows; it must have 21, one for each image"),
+        ([{}, {"resolution": 16}], 21, "test_set_features.npz cannot be used: resolution was 16 and is now 224"),
+    ):
+        for name, record, rows in zip(cifar100.FILE_NAMES, records, (size, 7), strict=True):
+            more = {"provenance": json.dumps(record)} if record else {}
+            np.savez(tmp_path / name, feats=np.full((rows, 512), rows, np.float32), **more)
+        if message is None:
+            assert [table[0, 0] for table in ready_features(tmp_path, splits, 224)] == [21, 7]
+        else:
+            with pytest.raises(InputError, match=message):
+                ready_features(tmp_path, splits, 224)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pickle
 
 import jax
 import numpy as np
@@ -11,11 +12,10 @@ from commands import call
 from transformer_jax import load_run
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
-from transformer_jax.errors import InputError
 from transformer_jax.tasks.anomaly import config as anomaly_config
 from transformer_jax.tasks.anomaly.config import FilesConfig
 from transformer_jax.tasks.anomaly.data import anomaly_data
-from transformer_jax.tasks.anomaly.mapped_rows import open_rows
+from transformer_jax.tasks.anomaly.feature_files import map_array
 from transformer_jax.tasks.anomaly.sets import AnomalySets, SetsOfRows
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer
 
@@ -36,7 +36,7 @@ def config(tmp_path) -> FilesConfig:
 def test_the_rows_are_those_of_the_sets_in_each_epoch(tmp_path):
     np.save(tmp_path / "features.npy", FEATURES)
     sets = AnomalySets(LABELS, 5, seed=3, redraw=True)
-    rows = SetsOfRows(sets, open_rows(tmp_path / "features.npy"))
+    rows = SetsOfRows(sets, map_array(tmp_path / "features.npy"))
     assert len(rows) == len(sets)
     for epoch in (0, 4):
         features, positions = rows.__getitems__(EpochIndices([13, 2], epoch)).stacked
@@ -85,17 +85,11 @@ def test_the_trained_parameters_are_bitwise_those_of_a_table_on_the_device(confi
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on a machine with one core
-def test_a_file_that_is_cut_off_while_workers_read_it_is_an_error_in_one_line(config):
-    data = anomaly_data(dataclasses.replace(config, features_on="host", num_workers=2))
-    assert len(list(data.train_loader.epoch(0))) == len(data.train_loader)
-    with config.features.open("r+b") as file:
-        file.truncate(1000)
-    with pytest.raises(
-        InputError, match=r"^\S*features.npy was cut off while it was read: it had 5700 bytes and has 1000$"
-    ):
-        list(data.train_loader.epoch(1))
+def test_a_worker_gets_the_path_of_a_mapped_table(config):
+    dataset = anomaly_data(dataclasses.replace(config, features_on="host")).train_loader.dataset
+    pickled = pickle.dumps(dataset)
+    assert len(pickled) < len(pickle.dumps(dataset.sets)) + 500
+    np.testing.assert_array_equal(pickle.loads(pickled)[3][0], dataset[3][0])
 
 
 @pytest.mark.slow

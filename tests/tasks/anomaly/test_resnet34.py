@@ -1,6 +1,7 @@
 """ResNet-34's features: the numbers that PyTorch computes, from weights that are downloaded whole or not at all."""
 
 import hashlib
+import os
 import re
 
 import h5py
@@ -80,24 +81,21 @@ def test_features_are_those_of_pytorch_with_downloaded_weights(tmp_path, resnet3
     extractor = ResNet34Features(data_dir, "imagenet", resolution=71, batch_size=5)
     batches = list(extractor(images))
     assert [batch.shape for batch in batches] == [(5, 512), (5, 512), (3, 512)]
-    assert extractor.num_compilations == 1
     expected = features_by_pytorch(model, images, 71)
     spread = expected.std(axis=0).mean()  # over the images
     np.testing.assert_allclose(np.concatenate(batches), expected, atol=3e-4 * spread)
 
 
-@pytest.mark.parametrize("failure", ["unreachable", "not found", "cut off", "other content", "nonsense", "not asked"])
-def test_weights_that_cannot_be_had_say_what_to_do_and_leave_nothing(tmp_path, monkeypatch, failure):
+@pytest.mark.parametrize("failure", ["unreachable", "not found", "cut off", "nonsense"])
+def test_weights_that_cannot_be_downloaded_say_what_to_do_and_leave_nothing(tmp_path, monkeypatch, failure):
     data_dir = tmp_path / "data"
     monkeypatch.setitem(URLS, "resnet34", f"{UNREACHABLE}/w.h5?dl=1")
-    weights = bytes(100_000)
-    pages = {"cut off": (weights, 5000), "other content": weights, "nonsense": None}
-    with serve({"/w.h5": pages[failure]} if failure in pages else {}) as (url, requests):
+    pages = {"cut off": (bytes(100_000), 5000), "nonsense": None}
+    with serve({"/w.h5": pages[failure]} if failure in pages else {}) as (url, _):
         if failure != "unreachable":
             monkeypatch.setitem(URLS, "resnet34", f"{url}/w.h5?dl=1")
-        with pytest.raises(InputError, match=r"^ResNet-34's ImageNet weights ") as caught:
-            fetch_weights(data_dir, download=failure != "not asked")
-        assert (len(requests) > 0) == (failure not in ("unreachable", "not asked"))
+        with pytest.raises(InputError, match=r"^ResNet-34's ImageNet weights could not be downloaded from ") as caught:
+            fetch_weights(data_dir)
     for advice in (
         f"put them at {data_dir}/flaxmodels/resnet34_weights.h5 by hand",
         "--features-dir",
@@ -110,36 +108,14 @@ def test_weights_that_cannot_be_had_say_what_to_do_and_leave_nothing(tmp_path, m
 
 
 def test_damaged_weights_are_named(tmp_path):
-    path = tmp_path / "flaxmodels" / "resnet34_weights.h5"
-    path.parent.mkdir()
-    for damage in ("content", "names"):
-        if damage == "content":
-            path.write_bytes(b"no HDF5")
-        else:
-            h5py.File(path, "w").close()
-        with pytest.raises(InputError, match=rf"{path} must hold flaxmodels' weights of ResNet-34 \(.*remove the file"):
-            ResNet34Features(tmp_path, "imagenet", resolution=32, batch_size=3)
-
-
-def test_weights_that_claim_more_than_their_file_holds_are_refused_before_they_are_read(tmp_path):
     path = weights_file(tmp_path)
     path.parent.mkdir()
-    with h5py.File(path, "w") as file:
-        file.create_dataset("conv1/weight", (7, 7, 3, 10**9), np.float32, chunks=(7, 7, 3, 64))
-    assert path.stat().st_size < 10_000
-    with pytest.raises(InputError, match="its arrays claim 588000000000 bytes, more than a file of its size holds"):
-        ResNet34Features(tmp_path, "imagenet", resolution=32, batch_size=3)
-    with path.open("r+b") as file:
-        file.truncate(2**40)
+    contents = {"damaged": lambda: path.write_bytes(b"no HDF5"), "other names": lambda: h5py.File(path, "w").close()}
+    for write in contents.values():
+        write()
+        with pytest.raises(InputError, match=str(path)) as caught:
+            ResNet34Features(tmp_path, "imagenet", resolution=32, batch_size=3)
+        assert "\n" not in str(caught.value)
+    os.truncate(path, 2**40)
     with pytest.raises(InputError, match="1099511627776 bytes; it may have at most 268435456"):
-        weights_digest(tmp_path, "imagenet")
-
-
-def test_a_file_in_the_place_of_the_weights_directory_is_named(tmp_path, monkeypatch):
-    (tmp_path / "flaxmodels").write_text("")
-    with h5py.File(tmp_path / "some.h5", "w") as file:
-        file["a"] = np.arange(3)
-    with serve({"/w.h5": (tmp_path / "some.h5").read_bytes()}) as (url, _):
-        monkeypatch.setitem(URLS, "resnet34", f"{url}/w.h5?dl=1")
-        with pytest.raises(InputError, match=f"cannot be moved to {weights_file(tmp_path)} "):
-            fetch_weights(tmp_path)
+        ResNet34Features(tmp_path, "imagenet", resolution=32, batch_size=3)

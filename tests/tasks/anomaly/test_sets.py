@@ -142,7 +142,7 @@ def test_cifar100s_split_is_50_images_of_each_class():
         (lambda: AnomalySets(LABELS, 13, seed=0), "set_size is 13; it may be at most 12, .* class 0 has 11 images"),
         (lambda: AnomalySets(LABELS, 1, seed=0), "set_size is 1"),
         (lambda: SetAnomalyDataset(FEATURES[1:], LABELS), "91 features and 92 labels"),
-        (lambda: SetAnomalyDataset(np.where(FEATURES > 3, np.nan, FEATURES), LABELS), "not finite"),
+        (lambda: SetAnomalyDataset(np.where(FEATURES > 3, np.nan, FEATURES), LABELS), "holds NaN"),
         (lambda: stratified_split(LABELS, 1.0), "fraction is 1.0"),
     ],
 )

@@ -1,20 +1,29 @@
-"""CIFAR-100 as arrays, from disk or downloaded. A download that fails leaves no files."""
+"""CIFAR-100 and the features of its images, computed by a ResNet-34 and cached, or read from ready files."""
 
+import hashlib
 import http.client
+import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Int, UInt8
+from tqdm import tqdm
 
-from transformer_jax.data.downloads import directory_for_download, in_one_line
+from transformer_jax.data.downloads import in_one_line
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.data_files import file_size
+from transformer_jax.tasks.anomaly.feature_files import Record, difference, read_features
+from transformer_jax.tasks.anomaly.resnet34 import ACTIVATION, ResNet34Features, fetch_weights, weights_digest
 
 FOLDER = "cifar-100-python"
 ARCHIVE = "cifar-100-python.tar.gz"
-FILES = ("train", "test", "meta")  # inside the folder
-MAX_BYTES = 2**28  # of a file; the archive has 169 MB
+FILE_NAMES = ("train_set_features.npz", "test_set_features.npz")  # as in the tutorial
+CACHE = "cifar100_features"  # directory of the files that are computed here, apart from the tutorial's
+BATCH_SIZE = 64  # images in one pass through the network
+PART_SIZE = 1024  # images whose features are written at once, the most that an interruption can lose
 
 
 class LabelledImages(NamedTuple):
@@ -25,80 +34,124 @@ class LabelledImages(NamedTuple):
     digest: str  # MD5 of the file that holds them
 
 
-def has_cifar100_images(data_dir: str | Path) -> bool:
-    """Whether CIFAR-100's images lie under a directory, unpacked or as the archive; digests are not checked."""
-    folder = Path(data_dir) / FOLDER
-    return all((folder / name).is_file() for name in FILES) or (Path(data_dir) / ARCHIVE).is_file()
+def has_cifar100(data_dir: Path) -> bool:
+    """Whether images or finished features of CIFAR-100 lie under a directory, by their names alone."""
+    return has_features(data_dir) or (data_dir / FOLDER / "train").is_file() or (data_dir / ARCHIVE).is_file()
 
 
-def load_cifar100(data_dir: str | Path, *, download: bool = True) -> tuple[LabelledImages, LabelledImages]:
+def has_features(data_dir: Path) -> bool:
+    """Whether finished features of CIFAR-100 lie under a directory, by their names alone."""
+    return all((data_dir / CACHE / name).is_file() for name in FILE_NAMES)
+
+
+def load_cifar100(data_dir: Path) -> tuple[LabelledImages, LabelledImages]:
     """The training and the test split of CIFAR-100 (Krizhevsky, 2009).
+
+    torchvision reads them, checks their MD5 first, and downloads the archive (161 MB) if they are missing.
 
     Args:
         data_dir: directory of `cifar-100-python/` or of its archive, also after a download.
-        download: download the archive (161 MB) if neither is there.
 
     Raises:
-        InputError: the files are missing and cannot be downloaded, or one of them does not have the MD5 of the
-            published file.
+        InputError: the files are missing or damaged, and cannot be downloaded.
     """
     from torchvision.datasets import CIFAR100
 
-    data_dir = Path(data_dir)
-    if not all((data_dir / FOLDER / name).is_file() for name in FILES):
-        _fetch(data_dir, download=download)
-    digests = dict([*CIFAR100.train_list, *CIFAR100.test_list, (CIFAR100.meta["filename"], CIFAR100.meta["md5"])])
-    for name in FILES:  # torchvision checks too, but does not say which file it is
-        _check_digest(data_dir / FOLDER / name, digests[name])
-    train, test = (CIFAR100(data_dir, train=train) for train in (True, False))
-    return _as_arrays(train, digests["train"]), _as_arrays(test, digests["test"])
-
-
-def _as_arrays(dataset: Any, digest: str) -> LabelledImages:
-    # torchvision's images are a transposed view, in which an image is not one piece of memory.
-    return LabelledImages(np.ascontiguousarray(dataset.data), np.asarray(dataset.targets, np.int32), digest)
-
-
-def _fetch(data_dir: Path, *, download: bool) -> None:
-    """Unpack the archive, after a download if it is missing, and move its files into place one by one."""
-    from torchvision.datasets import CIFAR100
-    from torchvision.datasets.utils import extract_archive
-
-    archive = data_dir / ARCHIVE
-    by_hand = f"put {ARCHIVE} into {data_dir} by hand, or use the data set that needs no download (--dataset digits)"
-    if archive.is_file():
-        _check_digest(archive, CIFAR100.tgz_md5)
-    elif not download:
-        raise InputError(f"CIFAR-100 is not in data_dir {data_dir}, and download is off; {by_hand}")
-    source = archive if archive.is_file() else CIFAR100.url
-    with directory_for_download(data_dir) as temporary:
-        try:
-            if source == archive:
-                extract_archive(archive, temporary)
-            else:
-                CIFAR100(temporary, download=True)
-        except (OSError, RuntimeError, http.client.HTTPException) as error:
-            raise InputError(
-                f"CIFAR-100 could not be obtained from {source} ({in_one_line(error)}); {by_hand}"
-            ) from error
-        try:
-            (data_dir / FOLDER).mkdir(exist_ok=True)
-            for name in FILES:
-                (temporary / FOLDER / name).replace(data_dir / FOLDER / name)
-        except OSError as error:  # a file in the folder's place, or a directory in a file's
-            raise InputError(f"CIFAR-100 cannot be moved into data_dir {data_dir} ({error})") from error
-
-
-def _check_digest(path: Path, expected: str) -> None:
-    from torchvision.datasets.utils import calculate_md5
-
-    file_size(path, MAX_BYTES)  # the digest of a sparse file would take for ever
     try:
-        found = calculate_md5(path)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    if found != expected:
+        train, test = (CIFAR100(data_dir, train=train, download=True) for train in (True, False))
+    except (OSError, RuntimeError, http.client.HTTPException) as error:
         raise InputError(
-            f"{path} is not the published file: its MD5 is {found}; it must be {expected}; "
-            "remove the file to download it again"
-        )
+            f"CIFAR-100 is not in data_dir {data_dir}, or damaged, and could not be obtained from {CIFAR100.url} "
+            f"({in_one_line(error)}); put {ARCHIVE} there by hand, or use the data set that needs no download "
+            "(--dataset digits)"
+        ) from error
+    digests = dict([*CIFAR100.train_list, *CIFAR100.test_list])
+    # torchvision's images are a transposed view, in which an image is not one piece of memory.
+    return (
+        LabelledImages(np.ascontiguousarray(train.data), np.asarray(train.targets, np.int32), digests["train"]),
+        LabelledImages(np.ascontiguousarray(test.data), np.asarray(test.targets, np.int32), digests["test"]),
+    )
+
+
+def ready_features(features_dir: Path, splits: Sequence[LabelledImages], resolution: int) -> list[np.ndarray]:
+    """The features of each split from ready files, `train_set_features.npz` and `test_set_features.npz`.
+
+    Raises:
+        InputError: a file cannot be read, or is not of these images, as far as it says what it was computed with.
+    """
+    tables = []
+    for name, split in zip(FILE_NAMES, splits, strict=True):
+        features, record = read_features(path := features_dir / name)
+        if reason := difference(record, {"data": split.digest, "resolution": resolution}):
+            raise InputError(f"{path} cannot be used: {reason}; leave out features_dir to compute the features")
+        if len(features) != (size := len(split.labels)):
+            raise InputError(f"feats in {path} has {len(features)} rows; it must have {size}, one for each image")
+        tables.append(features)
+    return tables
+
+
+def cached_features(
+    data_dir: Path, splits: Sequence[LabelledImages], resolution: int, pretrained: str | None = "imagenet"
+) -> list[np.ndarray]:
+    """The features of each split: the ResNet-34's activation `block4_2`, averaged over height and width.
+
+    They are cached as `data_dir/cifar100_features/*.npz` under the key `feats`, and computed again when the cache is of
+    other images, weights or another resolution.
+
+    Args:
+        data_dir: directory of the cache, and of the weights, which are downloaded if they are missing.
+        splits: the images.
+        resolution: pixels to which the height and the width of images are resized.
+        pretrained: "imagenet" for the published weights; None for random ones, which are for tests alone.
+
+    Raises:
+        InputError: the weights cannot be downloaded; or a file is damaged.
+    """
+    model = f"flaxmodels.ResNet34 {pretrained or 'random'} {ACTIVATION} averaged"
+    paths = [data_dir / CACHE / name for name in FILE_NAMES]
+
+    def record(split: LabelledImages) -> Record:
+        weights = weights_digest(data_dir, pretrained)  # None until they are downloaded: then any weights match
+        return {"data": split.digest, "model": model, "weights": weights, "resolution": resolution}
+
+    if any(_reason_to_compute(path, record(split)) for path, split in zip(paths, splits, strict=True)):
+        if pretrained:
+            fetch_weights(data_dir)
+        if jax.default_backend() == "cpu":
+            print(
+                "Extracting the features takes long on a CPU. If interrupted, it continues when started again. Faster: "
+                "a GPU; ready files (--features-dir); the digits (--dataset digits)."
+            )
+        extractor = ResNet34Features(data_dir, pretrained, resolution=resolution, batch_size=BATCH_SIZE)
+        for path, split in zip(paths, splits, strict=True):
+            if reason := _reason_to_compute(path, record(split)):
+                print(f"Computing {path}: {reason}.")
+                _compute(path, split.images, record(split), extractor)
+    return [read_features(path)[0] for path in paths]
+
+
+def _reason_to_compute(path: Path, wanted: Record) -> str | None:
+    if not path.exists():
+        return "it is not there"
+    _, record = read_features(path)
+    return difference(record, wanted) if record else "it has no record of its provenance"
+
+
+def _compute(path: Path, images: UInt8[np.ndarray, "N 32 32 3"], record: Record, extractor: ResNet34Features) -> None:
+    """Write a file of features, part by part into a directory of their own, from which an interruption goes on."""
+    text = json.dumps(record)
+    parts = path.with_suffix(f".{hashlib.sha256(text.encode()).hexdigest()[:16]}.parts")
+    parts.mkdir(parents=True, exist_ok=True)
+    temporary = parts / "unfinished"
+    starts = range(0, len(images), PART_SIZE)
+    for start in tqdm(starts, unit_scale=PART_SIZE, unit="image", desc=path.stem, disable=None):
+        if not (parts / f"{start}.npy").exists():
+            with temporary.open("wb") as file:
+                np.save(file, np.concatenate(list(extractor(images[start : start + PART_SIZE]))))
+            temporary.replace(parts / f"{start}.npy")
+    features = np.concatenate([np.load(parts / f"{start}.npy", allow_pickle=False) for start in starts])
+    with temporary.open("wb") as file:
+        np.savez(file, feats=features, provenance=np.array(text))
+    temporary.replace(path)
+    for directory in path.parent.glob(f"{path.stem}.*parts"):  # those of other records too
+        shutil.rmtree(directory)

@@ -7,9 +7,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from jaxtyping import Float, Num
 
-from transformer_jax.config import TrainingConfig, check_at_least, check_memory, setting
+from transformer_jax.config import TrainingConfig, check_at_least, check_at_most, check_memory, setting
 from transformer_jax.errors import InputError, check_probability
-from transformer_jax.tasks.anomaly.features import check_resolution
 from transformer_jax.tasks.anomaly.tables import (
     FeatureTable,
     cifar100_table,
@@ -18,6 +17,7 @@ from transformer_jax.tasks.anomaly.tables import (
     files_table,
 )
 
+MAX_RESOLUTION = 4096  # pixels; the ResNet's first activation of 64 images is 64 GiB then
 MAX_TABLE_BYTES = 2**30  # of a table of features on the devices, where the settings leave the choice
 
 
@@ -66,9 +66,9 @@ class AnomalyConfig(TrainingConfig):
         """The features of images.
 
         Raises:
-            InputError: they cannot be computed, or a pixel cannot be one.
+            InputError: the data set has no images, or its images need a network; or a pixel cannot be one.
         """
-        raise NotImplementedError
+        raise InputError(f"inputs has shape {images.shape}; it must be features, [S, F] or [B, S, F]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,16 +107,11 @@ class Cifar100Config(AnomalyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_resolution(self.resolution)
+        check_at_least(self, 1, "resolution")
+        check_at_most(self, MAX_RESOLUTION, "resolution")
 
     def table(self) -> FeatureTable:
         return cifar100_table(self.data_dir, self.features_dir, self.resolution)
-
-    def features_of(self, images: Num[np.ndarray, "*B 32 32 3"]) -> Float[np.ndarray, "*B 512"]:
-        raise InputError(
-            f"inputs has shape {images.shape}, images; it must be their features, [S, 512] or [B, S, 512], as "
-            "transformer_jax.tasks.anomaly.resnet34.ResNet34Features computes them"
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,6 +133,3 @@ class FilesConfig(AnomalyConfig):
             name = "features" if self.features is None else "labels"
             raise InputError(f"{name} is None; it must be an .npy file (--{name})")
         return files_table(self.features, self.labels)
-
-    def features_of(self, images: Num[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        raise InputError(f"inputs has shape {images.shape}; it must be features, [S, F] or [B, S, F]")

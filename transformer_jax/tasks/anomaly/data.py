@@ -7,9 +7,8 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.data.loader import Loader, make_loader
+from transformer_jax.tasks.anomaly.cifar100 import has_cifar100
 from transformer_jax.tasks.anomaly.config import AnomalyConfig, Cifar100Config, DigitsConfig
-from transformer_jax.tasks.anomaly.features import has_cifar100
-from transformer_jax.tasks.anomaly.mapped_rows import in_memory
 from transformer_jax.tasks.anomaly.sets import AnomalySets, SetsOfRows
 from transformer_jax.tasks.anomaly.tables import FeatureTable
 from transformer_jax.tasks.experiment import TaskData
@@ -61,5 +60,5 @@ def anomaly_data(config: AnomalyConfig) -> AnomalyData:
         test_loader=fixed(table.test, seed=43),
         train_eval_loader=fixed(table.train, seed=41),
         table=table,
-        constants=None if on_host else in_memory(table.features),
+        constants=None if on_host else np.asarray(table.features),
     )

@@ -10,6 +10,7 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.data.stacked_samples import numpy_collate
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
 from transformer_jax.tasks.anomaly.sets import AnomalySets
+from transformer_jax.training.inspected_example import softmax
 from transformer_jax.training.trainer import TrainerModule
 
 
@@ -31,7 +32,7 @@ def predict_sets(trainer: TrainerModule, loader: Loader) -> Predictions:
     parts = []
     for inputs, positions in loader:
         padded = pad_rows(inputs, trainer.config.batch_size)  # one shape, one compilation
-        parts.append(_softmax(trainer.forward(padded)[..., 0])[: len(positions)])
+        parts.append(softmax(trainer.forward(padded)[..., 0])[: len(positions)])
     return Predictions(*cast(AnomalySets, loader.dataset).draw(0), np.concatenate(parts))
 
 
@@ -88,14 +89,8 @@ def save_pictures(
         logits, attention_maps = trainer.forward(inputs, return_attention=True)
         figure = plot_set_prediction(
             images[predictions.indices[number]],
-            _softmax(logits[0, :, 0]),
+            softmax(logits[0, :, 0]),
             int(predictions.positions[number]),
             [layer[0] for layer in attention_maps],
         )
         trainer.run.save_figure(f"{name}_prediction.png", figure)
-
-
-def _softmax(logits: Float[np.ndarray, "... S"]) -> Float[np.ndarray, "... S"]:
-    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
-    probabilities: Float[np.ndarray, "... S"] = exponentials / exponentials.sum(-1, keepdims=True)
-    return probabilities

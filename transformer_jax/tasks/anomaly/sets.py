@@ -1,13 +1,15 @@
 """Sets of images with one of another class, drawn as a function of (seed, epoch, index)."""
 
+from pathlib import Path
+
 import numpy as np
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Int
 
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.errors import InputError, check_number, check_sizes
-from transformer_jax.tasks.anomaly.mapped_rows import MappedRows
+from transformer_jax.tasks.anomaly.feature_files import as_table
 
 
 class AnomalySets:
@@ -100,12 +102,22 @@ class SetsOfRows:
 
     Args:
         sets: as indices into the table.
-        table: of features; one in a file gives only the rows of a batch.
+        table: of features; of one in a mapped file only the rows of a batch are read.
     """
 
-    def __init__(self, sets: AnomalySets, table: Float[np.ndarray, "N F"] | MappedRows) -> None:
+    def __init__(self, sets: AnomalySets, table: Float[np.ndarray, "N F"]) -> None:
         self.sets = sets
         self.host_table = table
+
+    def __getstate__(self) -> dict[str, object]:
+        """Of a mapped file the path alone, from which a worker process maps it again."""
+        path = getattr(self.host_table, "filename", None)
+        return {"sets": self.sets, "host_table": self.host_table if path is None else Path(path)}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+        if isinstance(self.host_table, Path):
+            self.host_table = np.load(self.host_table, mmap_mode="r", allow_pickle=False)
 
     def __len__(self) -> int:
         return len(self.sets)
@@ -153,7 +165,9 @@ class SetAnomalyDataset:
         subset: Int[np.ndarray, " M"] | None = None,
         redraw: bool = False,
     ) -> None:
-        check_features(features, labels)
+        as_table("features", np.asarray(features))
+        if len(features) != np.size(labels):
+            raise InputError(f"there are {len(features)} features and {np.size(labels)} labels; there must be as many")
         self.features = features
         self.sets = AnomalySets(labels, set_size, seed=seed, subset=subset, redraw=redraw)
 
@@ -167,19 +181,6 @@ class SetAnomalyDataset:
     def fingerprint(self) -> str:
         """SHA-256 of the features, and of all that the sets are drawn from."""
         return fingerprint([self.sets], self.features)
-
-
-def check_features(features: Num[np.ndarray, "N F"], labels: Num[np.ndarray, " N_labels"]) -> None:
-    """Raise an `InputError` if a table does not have a label for each row, or a feature is not finite."""
-    if np.ndim(features) != 2 or not np.issubdtype(np.asarray(features).dtype, np.number):
-        raise InputError(f"features has shape {np.shape(features)}; it must hold numbers, [N, F]")
-    if np.ndim(labels) != 1:
-        raise InputError(f"labels has shape {np.shape(labels)}; it must be [N]")
-    if len(features) != len(labels):
-        raise InputError(f"there are {len(features)} features and {len(labels)} labels; there must be as many")
-    broken = np.flatnonzero(~np.isfinite(features).all(axis=1))
-    if broken.size:
-        raise InputError(f"the features of image {broken[0]} are not finite, one of {broken.size} such images")
 
 
 def stratified_split(

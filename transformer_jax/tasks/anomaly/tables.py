@@ -7,19 +7,17 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.anomaly.features import cifar100_features
-from transformer_jax.tasks.anomaly.mapped_rows import MappedRows, array_in, open_rows
-from transformer_jax.tasks.anomaly.sets import check_features, stratified_split
-from transformer_jax.tasks.mapped_file import MappedFile
+from transformer_jax.tasks.anomaly.cifar100 import cached_features, load_cifar100, ready_features
+from transformer_jax.tasks.anomaly.feature_files import as_table, map_array
+from transformer_jax.tasks.anomaly.sets import stratified_split
 
 MAX_PIXEL = 16  # of scikit-learn's digits
-MAX_LABEL_BYTES = 2**35  # of a file of labels, which is read whole: a label for each row
 
 
 class FeatureTable(NamedTuple):
     """Images of all splits in one table."""
 
-    features: Float[np.ndarray, "N F"] | MappedRows
+    features: Float[np.ndarray, "N F"]  # float32, perhaps mapped
     labels: Int[np.ndarray, " N"]
     images: Num[np.ndarray, "N ..."] | None  # pixels for pictures, [N, height, width] or [N, height, width, 3], if any
     train: Int[np.ndarray, " N_train"]  # indices of the images in the training set
@@ -62,18 +60,29 @@ def cifar100_table(
 ) -> FeatureTable:
     """CIFAR-100 with the features of a ResNet-34; validation is the first tenth of each training class.
 
-    The arguments and the errors are those of `cifar100_features`.
+    Args:
+        data_dir: directory of the images, the weights and the cache of features.
+        features_dir: directory of ready features, `train_set_features.npz` and `test_set_features.npz`, which replace
+            the computation; None if there are none.
+        resolution: pixels to which the height and the width of images are resized.
+        pretrained: as for `cached_features`.
+
+    Raises:
+        InputError: a file is missing and cannot be downloaded, is damaged, or is not of these images.
     """
-    train_split, test_split = cifar100_features(data_dir, features_dir, resolution=resolution, pretrained=pretrained)
-    features, labels, images = (np.concatenate(parts) for parts in zip(train_split, test_split, strict=True))
-    check_features(features, labels)
-    train, val = stratified_split(train_split.labels, 0.1)
-    test = len(train_split.labels) + np.arange(len(test_split.labels))
-    return FeatureTable(features, labels, images, train, val, test)
+    splits = load_cifar100(data_dir)
+    if features_dir is None:
+        parts = cached_features(data_dir, splits, resolution, pretrained)
+    else:
+        parts = ready_features(features_dir, splits, resolution)
+    labels, images = (np.concatenate([getattr(split, name) for split in splits]) for name in ("labels", "images"))
+    num_train = len(splits[0].labels)
+    train, val = stratified_split(labels[:num_train], 0.1)
+    return FeatureTable(np.concatenate(parts), labels, images, train, val, np.arange(num_train, len(labels)))
 
 
 def files_table(features: Path, labels: Path) -> FeatureTable:
-    """Features and labels of images in `.npy` files. The features are mapped: they may be larger than memory.
+    """Features and labels of images in `.npy` files. Features in float32 are mapped: they may be larger than memory.
 
     A fifth of each class is for test, and a tenth of the rest for validation, drawn always in the same way.
 
@@ -81,20 +90,14 @@ def files_table(features: Path, labels: Path) -> FeatureTable:
         InputError: a file cannot be read, or is no plain array; features are not finite numbers `[N, F]`, labels no
             whole numbers `[N]`.
     """
-    classes = _read_labels(labels)
-    rows = open_rows(features)
-    if len(rows) != len(classes):
-        raise InputError(f"{features} has {len(rows)} rows and {labels} {len(classes)} labels; there must be as many")
+    classes = np.array(map_array(labels))
+    rows = as_table(str(features), map_array(features))
+    if classes.shape != (len(rows),):
+        raise InputError(
+            f"{labels} has shape {classes.shape}; it must be [{len(rows)}], one for each row of {features}"
+        )
     order = np.random.default_rng(0).permutation(len(classes))
     rest, test = stratified_split(classes[order], 0.2)
     train, val = stratified_split(classes[order[rest]], 0.1)
     parts = (np.sort(order[part]) for part in (rest[train], rest[val], test))
     return FeatureTable(rows, classes, None, *parts)
-
-
-def _read_labels(path: Path) -> Int[np.ndarray, " N"]:
-    labels = array_in(MappedFile(path, MAX_LABEL_BYTES))
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        found = f"the shape {list(labels.shape)} and the type {labels.dtype}"
-        raise InputError(f"{path} has {found}; it must hold whole numbers, [images]")
-    return np.array(labels)

@@ -24,13 +24,13 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.tasks.anomaly.cifar100 import has_features
 from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
 from transformer_jax.tasks.anomaly.config import Cifar100Config as Cifar100Config
 from transformer_jax.tasks.anomaly.config import DigitsConfig as DigitsConfig
 from transformer_jax.tasks.anomaly.config import FilesConfig as FilesConfig
 from transformer_jax.tasks.anomaly.data import AnomalyData, anomaly_data, default_config
 from transformer_jax.tasks.anomaly.examples import features_of_images, read_images, set_example
-from transformer_jax.tasks.anomaly.features import has_features
 from transformer_jax.tasks.anomaly.report import permutation_error, predict_sets, print_mistakes, save_pictures
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.attention_maps import LabelledMaps

@@ -1,0 +1,162 @@
+"""Features and labels in files: what is read, what stays in the file, and what is refused in one line."""
+
+import io
+import json
+import pickle
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+
+from transformer_jax.data.fingerprint import fingerprint
+from transformer_jax.errors import InputError
+from transformer_jax.tasks.anomaly.feature_files import as_table, difference, map_array, read_features
+from transformer_jax.tasks.anomaly.tables import files_table
+
+FEATURES = np.random.default_rng(5).normal(size=(13, 512)).astype(np.float32)
+RECORD = {"data": "a1", "model": "net", "weights": "b2", "resolution": 37}
+
+
+class Explosive:
+    """Fails the test when it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("unpickled",)
+
+
+def with_one(value: float) -> np.ndarray:
+    changed = FEATURES.astype(float)
+    changed[11, 3] = value
+    return changed
+
+
+def npz(**arrays) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def archive(method: int = zipfile.ZIP_STORED, **members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as file:
+        for name, content in members.items():
+            file.writestr(f"{name}.npy", content)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_features_are_read_as_float32_with_their_record_if_there_is_one(tmp_path, dtype):
+    features = FEATURES.astype(dtype)
+    for arrays, expected in (({}, {}), ({"provenance": json.dumps(RECORD)}, RECORD)):
+        np.savez(tmp_path / "f.npz", feats=features, other=FEATURES[0], **arrays)
+        read, record = read_features(tmp_path / "f.npz")
+        assert read.dtype == np.float32
+        np.testing.assert_array_equal(read, features.astype(np.float32))
+        assert record == expected
+
+
+NOT_READ = r"is not an \.npz of plain arrays with the key feats, or damaged"
+WRONG = {
+    "missing": (None, "No such file or directory"),
+    "empty": (b"", "is empty"),
+    "truncated": (npz(feats=FEATURES)[:-1000], NOT_READ),
+    "flipped": (npz(feats=FEATURES)[:9000] + b"!" + npz(feats=FEATURES)[9001:], NOT_READ),
+    "pickled": (pickle.dumps(Explosive()), NOT_READ),
+    "pickled inside": (npz(feats=np.array([Explosive()] * 13, dtype=object)), NOT_READ),
+    "one array": (npy(FEATURES), NOT_READ),
+    "no key": (npz(features=FEATURES), NOT_READ),
+    "more than it holds": (archive(feats=npy(FEATURES).replace(b"(13, 512), ", b"(9999, 512)")), NOT_READ),
+    "a deflate bomb": (archive(zipfile.ZIP_DEFLATED, feats=bytes(2**28 + 1)), "268435457 bytes when unpacked"),
+    "a record that is no record": (npz(feats=FEATURES, provenance="[1, 2]"), NOT_READ),
+    "a deep record": (npz(feats=FEATURES, provenance="[" * 90_000), NOT_READ),
+    "one axis": (npz(feats=FEATURES[0]), r"has shape \(512,\) .*; it must hold numbers, \[images, features\]"),
+    "narrow": (npz(feats=FEATURES[:, 1:]), r"has shape \(13, 511\); it must be \[images, 512\]"),
+    "texts": (npz(feats=FEATURES.astype(str)), r"and type <U32; it must hold numbers"),
+    "NaN": (npz(feats=with_one(np.nan)), "holds NaN, infinity or a number beyond float32"),
+    "-infinity": (npz(feats=with_one(-np.inf)), "holds NaN, infinity or a number beyond float32"),
+    "too large": (npz(feats=with_one(1e300)), "holds NaN, infinity or a number beyond float32"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_is_no_file_of_features_is_refused_in_one_line_and_little_memory(tmp_path, kind):
+    content, message = WRONG[kind]
+    path = tmp_path / "train_set_features.npz"
+    if content is not None:
+        path.write_bytes(content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=message) as caught:
+            read_features(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert peak < 2**25
+
+
+@pytest.mark.parametrize("field", RECORD)
+def test_records_differ_in_what_both_of_them_know(field):
+    other = {**RECORD, field: "other"}
+    assert difference(RECORD, RECORD) is None
+    assert difference(RECORD, other) == f"{field} was {RECORD[field]!r} and is now 'other'"
+    assert difference(RECORD, {**other, field: None}) is None
+    assert difference({}, other) is None
+
+
+def test_a_table_in_float32_stays_in_its_file_and_others_are_converted(tmp_path):
+    expected = fingerprint([], FEATURES)
+    for array in (FEATURES, FEATURES.astype(float), FEATURES.astype(">f4"), np.asfortranarray(FEATURES)):
+        np.save(tmp_path / "features.npy", array)
+        table = as_table("features", map_array(tmp_path / "features.npy"))
+        np.testing.assert_array_equal(table, FEATURES)
+        assert (table.dtype, fingerprint([], table)) == (np.float32, expected)
+        assert (getattr(table, "filename", None) is not None) == (array is FEATURES)
+
+
+FITTING = np.arange(13) % 2
+NO_ARRAY = r"is not an \.npy of a plain array, or damaged"
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (npy(FEATURES)[:-1], npy(FITTING), f"features.npy {NO_ARRAY}"),
+        (npy(FEATURES)[:9], npy(FITTING), f"features.npy {NO_ARRAY}"),
+        (npy(FEATURES).replace(b"<f4", b"<f3"), npy(FITTING), f"features.npy {NO_ARRAY}"),
+        (npy(np.array([[{}]], dtype=object)), npy(FITTING), f"features.npy {NO_ARRAY}"),
+        (npz(feats=FEATURES), npy(FITTING), f"features.npy {NO_ARRAY}"),
+        (npy(with_one(np.nan)), npy(FITTING), "features.npy holds NaN, infinity"),
+        (npy(FEATURES[None]), npy(FITTING), r"features.npy has shape \(1, 13, 512\)"),
+        (npy(FEATURES), npy(FITTING[1:]), r"labels.npy has shape \(12,\); it must be \[13\], one for each row"),
+        (npy(FEATURES), npy(FITTING[None]), r"labels.npy has shape \(1, 13\)"),
+        (npy(FEATURES), npy(FITTING / 2), r"labels has shape \(13,\) and type float64; it must hold integers"),
+        (npy(FEATURES), npy(np.array([{}] * 13)), f"labels.npy {NO_ARRAY}"),
+    ],
+)
+def test_files_that_are_no_table_with_labels_are_refused_in_one_line(tmp_path, features, labels, message):
+    (tmp_path / "features.npy").write_bytes(features)
+    (tmp_path / "labels.npy").write_bytes(labels)
+    with pytest.raises(InputError, match=message) as caught:
+        files_table(tmp_path / "features.npy", tmp_path / "labels.npy")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_images_of_files_are_split_per_class_and_completely(tmp_path):
+    labels = np.repeat([5, 9, 7], [20, 40, 30])
+    np.save(tmp_path / "features.npy", np.zeros((90, 3)))
+    np.save(tmp_path / "labels.npy", labels)
+    table = files_table(tmp_path / "features.npy", tmp_path / "labels.npy")
+    parts = [table.train, table.val, table.test]
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(90))
+    assert [np.bincount(labels[part])[[5, 7, 9]].tolist() for part in parts] == [[14, 22, 29], [2, 2, 3], [4, 6, 8]]
+    assert table.images is None
+    np.testing.assert_array_equal(table.labels, labels)
