@@ -49,10 +49,7 @@ def map_array(path: Path) -> Shaped[np.ndarray, "..."]:
         InputError: the file cannot be read, or is no plain array's.
     """
     with outside_file(path, "an .npy of a plain array", MAX_MAPPED_BYTES) as file:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.memmap):
-            raise ValueError("it is an archive of arrays")
-        return array
+        return np.lib.format.open_memmap(file, mode="r")
 
 
 def as_table(name: str, values: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "N F"]:

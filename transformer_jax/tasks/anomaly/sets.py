@@ -117,7 +117,7 @@ class SetsOfRows:
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
         if isinstance(self.host_table, Path):
-            self.host_table = np.load(self.host_table, mmap_mode="r", allow_pickle=False)
+            self.host_table = np.lib.format.open_memmap(self.host_table, mode="r")
 
     def __len__(self) -> int:
         return len(self.sets)
