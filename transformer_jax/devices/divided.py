@@ -11,7 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.specs import TENSOR, path_name
 from transformer_jax.nn.blocks import LAYER_INPUT, REMAT_POLICIES, Remat
-from transformer_jax.nn.layer_stacks import STACKED
+from transformer_jax.nn.layer_stacks import STACKED, LayerAccess, layers_read_by
+from transformer_jax.trees import Params
 
 Tree = TypeVar("Tree")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -29,8 +30,8 @@ def keep_split(state: Tree, devices: Devices) -> Tree:
 def with_gathered_params(loss_function: Function, devices: Devices, remat: Remat) -> Function:
     """A loss function of split parameters, from one of parameters that are whole but for `tensor`.
 
-    A parameter is gathered where it is used, and again in the backward pass, so that no device keeps it whole. Of
-    stacked layers the compiler gathers one at a time, in the loop.
+    A parameter is gathered where it is used, and again in the backward pass, so that no device keeps it whole; of
+    stacked layers one at a time, in the loop.
 
     Args:
         loss_function: takes the parameters first, and `train` by name.
@@ -40,12 +41,18 @@ def with_gathered_params(loss_function: Function, devices: Devices, remat: Remat
     if not devices.is_divided:
         return loss_function
 
-    def gather(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Array) -> Array:
-        return leaf if STACKED in path_name(path).split("/") else _gathered(f"params/{path_name(path)}", leaf, devices)
+    def gather(module: str, params: Params) -> Params:
+        def gather_array(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Array) -> Array:
+            name = path_name(path)
+            return leaf if STACKED in name.split("/") else _gathered(f"{module}/{name}", leaf, devices)
 
-    def loss(params: Any, *arguments: Any, train: bool) -> Any:  # Any: pytrees of arrays
-        def of_split(params: Any, *arguments: Any) -> Any:
-            return loss_function(jax.tree_util.tree_map_with_path(gather, params), *arguments, train=train)
+        gathered: Params = jax.tree_util.tree_map_with_path(gather_array, params)
+        return gathered
+
+    def loss(params: Params, *arguments: Any, train: bool) -> Any:  # Any: pytrees of arrays
+        def of_split(params: Params, *arguments: Any) -> Any:
+            with layers_read_by(LayerAccess(lambda layer, params: gather(f"params/{layer}", params), _is_kept)):
+                return loss_function(gather("params", params), *arguments, train=train)
 
         return jax.checkpoint(of_split, policy=_kept_of_blocks(remat))(params, *arguments)
 
@@ -75,7 +82,7 @@ def _gathered(path: str, leaf: Array, devices: Devices) -> Array:
 def _kept_of_blocks(remat: Remat) -> Policy:
     """Checkpoint policy of the whole loss, which also governs the blocks' own checkpoints."""
     if remat == "none":
-        return _is_no_gathered_array
+        return _is_kept
     inputs: Policy = jax.checkpoint_policies.save_only_these_names(LAYER_INPUT)
     of_block = REMAT_POLICIES[remat]
     if of_block is None:
@@ -84,6 +91,6 @@ def _kept_of_blocks(remat: Remat) -> Policy:
     return both
 
 
-def _is_no_gathered_array(primitive: Primitive, *_: Any, **__: Any) -> bool:
+def _is_kept(primitive: Primitive, *_: Any, **__: Any) -> bool:
     """For `jax.checkpoint`: the backward pass may keep all but gathered parameters, which it gathers again."""
     return primitive.name != "sharding_constraint"

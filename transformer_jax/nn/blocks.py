@@ -21,8 +21,9 @@ from transformer_jax.nn.attention import MultiheadAttention, head_width
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
 from transformer_jax.nn.block_settings import Remat as Remat
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.layer_stacks import STACKED
+from transformer_jax.nn.layer_stacks import STACKED, LayerAccess, layer_access, layer_name
 from transformer_jax.nn.taps import Tapped
+from transformer_jax.trees import Variables
 
 REMAT_POLICIES = {"dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims, "all": None}
 LAYER_INPUT = "input of a layer"  # its name for `jax.checkpoint`
@@ -234,10 +235,13 @@ class Stack(SettingsModule):
             result = layer(x, *arrays, train=train, return_attention=return_attention)
             return result if return_attention else (result, None)
 
-        is_remat = train and self.settings.remat != "none" and not self.is_asked()
-        if is_remat:
-            policy = REMAT_POLICIES[self.settings.remat]
-            run_block = nn.remat(run_block, policy=policy, prevent_cse=not is_scanned)  # a loop prevents it already
+        policies = [REMAT_POLICIES[self.settings.remat]] if self.settings.remat != "none" and train else []
+        access = layer_access() if is_scanned and not self.is_initializing() else None
+        if access is not None:
+            run_block = nn.map_variables(run_block, "params", self._reader(access))
+            policies = policies or [access.policy]
+        if policies and not self.is_asked():
+            run_block = nn.remat(run_block, policy=policies[0], prevent_cse=not is_scanned)  # a loop prevents it
 
         def run_named(layer: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, Any]:
             return run_block(layer, checkpoint_name(x, LAYER_INPUT), *arrays)
@@ -255,9 +259,14 @@ class Stack(SettingsModule):
             return checkpoint_name(x, LAYER_INPUT), checked_weights(maps, return_attention)
         maps = []
         for layer in self.layers:
-            x, attention = (run_named if is_remat else run_block)(layer, x, *arrays)
+            x, attention = (run_named if policies else run_block)(layer, x, *arrays)
             maps.append(attention)
         return jnp.asarray(x), checked_weights(maps, return_attention)
+
+    @nn.nowrap
+    def _reader(self, access: LayerAccess) -> Callable[[Variables], Variables]:
+        path = "/".join((*self.path, layer_name(0)))
+        return lambda variables: {"params": access.read(path, variables["params"])}
 
     def run_steps(
         self, x: ArrayLike, caches: Sequence[Cache], position: Int[ArrayLike, ""], *arrays: Any

@@ -5,15 +5,44 @@ have a leading axis of the layers, in the place of `layers_0` … `layers_{L-1}`
 loop, so that one layer is compiled whatever L, and apart as L layers. Files and inspection have them apart.
 """
 
-from collections.abc import Mapping
-from typing import TypeVar
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from transformer_jax.trees import Params
+
 Tree = TypeVar("Tree")
 
 STACKED = "stacked_layers"
+
+
+class LayerAccess(NamedTuple):
+    """How the rounds of a loop over layers read their parameters, where devices have a part of each."""
+
+    read: Callable[[str, Params], Params]  # of a layer's path and its part of the stacked parameters
+    policy: Callable[..., bool]  # of `jax.checkpoint`: which values of a round the backward pass may keep
+
+
+_access: ContextVar[LayerAccess | None] = ContextVar("_access", default=None)
+
+
+@contextlib.contextmanager
+def layers_read_by(access: LayerAccess) -> Iterator[None]:
+    """A block that traces a model whose loops over layers have this access to their parameters."""
+    token = _access.set(access)
+    try:
+        yield
+    finally:
+        _access.reset(token)
+
+
+def layer_access() -> LayerAccess | None:
+    """How a loop that is traced now reads its parameters; None for as they are."""
+    return _access.get()
 
 
 def layer_name(number: int) -> str:
