@@ -14,8 +14,8 @@ from typing import Literal
 
 import jax
 import numpy as np
-import tyro
 
+from transformer_jax.cli import parse, run
 from transformer_jax.data.batch import pad_batch
 from transformer_jax.data.loader import make_loader
 from transformer_jax.tasks.anomaly.feature_files import map_array
@@ -77,4 +77,4 @@ def measure(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    measure(tyro.cli(Settings))
+    run(functools.partial(parse, Settings), measure)

@@ -5,16 +5,16 @@ in memory.
 """
 
 import abc
+import argparse
 import dataclasses
 import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import psutil
-import tyro
 from torch import Generator
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from tqdm import tqdm
@@ -164,22 +164,12 @@ def _draw_otherwise(_: int) -> None:
 def whole_job(contestant: Callable[..., ReferenceLoop]) -> None:
     """Train, validate and test as the command line says; print the accuracies."""
 
-    def job(
-        task: Literal["reverse", "anomaly"] = "reverse",
-        epochs: int | None = None,
-        seed: int = 42,
-        num_workers: int = 0,
-    ) -> None:
-        """The whole job of a reference loop, from start to exit. It leaves no files.
-
-        Args:
-            task: what to train on.
-            epochs: passes over the training set; by default the task's.
-            seed: of the parameters, the dropout and the order of the training set.
-            num_workers: processes that load.
-        """
-        loop = contestant(TASKS[task], seed, epochs=epochs, num_workers=num_workers)
-        print(f"Val accuracy:  {loop.fit():.2%}\nTest accuracy: {loop.evaluate(loop.test_loader):.2%}")
-        print(f"Total seconds: {time.time() - psutil.Process().create_time():.1f}")
-
-    tyro.cli(job)
+    parser = argparse.ArgumentParser(description="The whole job of a reference loop. It leaves no files.")
+    parser.add_argument("--task", choices=TASKS, default="reverse", help="what to train on")
+    parser.add_argument("--epochs", type=int, help="passes over the training set; by default the task's")
+    parser.add_argument("--seed", type=int, default=42, help="of the parameters, the dropout and the order of the data")
+    parser.add_argument("--num-workers", type=int, default=0, help="processes that load")
+    chosen = parser.parse_args()
+    loop = contestant(TASKS[chosen.task], chosen.seed, epochs=chosen.epochs, num_workers=chosen.num_workers)
+    print(f"Val accuracy:  {loop.fit():.2%}\nTest accuracy: {loop.evaluate(loop.test_loader):.2%}")
+    print(f"Total seconds: {time.time() - psutil.Process().create_time():.1f}")

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from transformer_jax.cli import config_file, parse, parse_known, run
-from transformer_jax.config import setting
-from transformer_jax.field_types import type_hints
+from transformer_jax.fields import type_hints
 from transformer_jax.runs.config_file import ConfigFile
 from transformer_jax.tasks.anomaly.data import default_config
 from transformer_jax.tasks.anomaly.task import (
@@ -41,7 +40,7 @@ class DatasetChoice:
     """The images that the sets are made of; each data set has defaults and flags of its own."""
 
     # images of the sets; auto is cifar100 if it lies under data_dir, else digits; files are --features and --labels
-    dataset: Literal["auto", "cifar100", "digits", "files"] = setting("auto", group="task")
+    dataset: Literal["auto", "cifar100", "digits", "files"] = "auto"
     data_dir: Path = Path("data")  # directory of CIFAR-100 and its features
 
 

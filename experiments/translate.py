@@ -14,7 +14,6 @@ import dataclasses
 import sys
 
 from transformer_jax.cli import parse, parse_known, run
-from transformer_jax.config import setting
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import run_path
 from transformer_jax.tasks.registry import load_run
@@ -29,7 +28,7 @@ class Mode:
     """Whether to train, or to translate."""
 
     # translate standard input line by line, with the run of --checkpoint-dir and --name, or with --pretrained
-    interactive: bool = setting(False, group="options")
+    interactive: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

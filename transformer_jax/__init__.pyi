@@ -29,7 +29,6 @@ from .attention.position_biases import ALiBi as ALiBi
 from .attention.position_biases import RelativeBias as RelativeBias
 from .cli import run as run
 from .config import TrainingConfig as TrainingConfig
-from .config import setting as setting
 from .data.loader import make_loader as make_loader
 from .data.stacked_samples import numpy_collate as numpy_collate
 from .decoding.beam_search import beam_search as beam_search
@@ -37,6 +36,7 @@ from .decoding.token_by_token import greedy_decode as greedy_decode
 from .decoding.token_by_token import sample as sample
 from .devices.compilation import prepare_jax as prepare_jax
 from .errors import InputError as InputError
+from .fields import setting as setting
 from .inspection.activations import activation_names as activation_names
 from .inspection.activations import capture as capture
 from .inspection.activations import patch as patch

@@ -1,4 +1,4 @@
-"""Command lines made from config dataclasses (tyro), with errors in one line."""
+"""Command lines made from config dataclasses, with errors in one line."""
 
 import contextlib
 import dataclasses
@@ -7,22 +7,20 @@ import io
 import os
 import signal
 import sys
-import tempfile
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import jax
-import tyro
 from jax.errors import JaxRuntimeError
 
-from transformer_jax.config import TrainingConfig, setting
+from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError
-from transformer_jax.field_types import type_hints
-from transformer_jax.flags import in_one_line, with_none
-from transformer_jax.help_text import HELP_FLAGS, help_text
+from transformer_jax.fields import type_hints
+from transformer_jax.flags import check_known, flag_parser, read_flags
 from transformer_jax.runs.config_file import ConfigFile, read_config_file
 from transformer_jax.training.signals import CommandSignals, Interrupted, Stopped, end_at_signals
 
@@ -32,9 +30,9 @@ Config = TypeVar("Config")
 def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], object]) -> None:
     """Read a config from this process's arguments and train with it; the process ends afterwards.
 
-    A mistake that the user can correct and an error of the operating system end it with one line and status 2, a
-    training that diverged with status 1, a signal with 128 and its number. If nobody reads the output any more, as
-    after `| head`, it ends in silence with 141, the status that a shell shows for other programs then.
+    A mistake that the user can correct, too little memory and an error of the operating system end it with one line and
+    status 2, a training that diverged with status 1, a signal with 128 and its number. If nobody reads the output any
+    more, as after `| head`, it ends in silence with 141, the status that a shell shows for other programs then.
     """
     signals = CommandSignals()
     failed_threads: list[threading.ExceptHookArgs] = []
@@ -46,13 +44,16 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
         train(config)
         _flush_output()
         signals.raise_if_signalled()
-    except (InputError, FloatingPointError, OSError, Interrupted, Stopped) as error:
+    except (InputError, FloatingPointError, OSError, MemoryError, Interrupted, Stopped) as error:
         failed_threads.clear()
         _exit(error)
     except JaxRuntimeError as error:
-        if not jax.distributed.is_initialized() or "RESOURCE_EXHAUSTED" in str(error):  # out of memory, here
+        if "RESOURCE_EXHAUSTED" in str(error):
+            _exit(error)
+        if not jax.distributed.is_initialized():
             raise
-        _exit_without(error)
+        traceback.print_exc()
+        os._exit(1)  # without waiting for the process that has died
     finally:
         end_at_signals()
         for failed in failed_threads:
@@ -64,7 +65,7 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
 class FileChoice:
     """A file whose settings lie between the flags, which win over it, and the defaults."""
 
-    config: Path | None = setting(None, group="options")  # file of settings: TOML, or a run's config.json
+    config: Path | None = None  # file of settings: TOML, or a run's config.json
 
 
 def parse(
@@ -96,22 +97,18 @@ def parse(
     if issubclass(config_class, TrainingConfig):
         file, arguments = _take_file(arguments)
         more.append(FileChoice)
-    # Any: where a file is read, an object for tyro alone.
-    start: Any = default if file is None else _with_file(config_class, default, file, task, choices)
-    if not set(HELP_FLAGS).isdisjoint(arguments):
-        print(help_text(config_class, default=start, description=description, more=tuple(more)), end="")
+    settings = {} if default is None else {name: getattr(default, name) for name in type_hints(config_class)}
+    if file is not None:
+        settings |= _settings_of(file, config_class, task, choices)
+    parser = flag_parser(config_class, more, settings, description)
+    if {"-h", "--help"} & set(arguments):
+        print(parser.format_help(), end="")
         _flush_output()
         raise SystemExit(0)
-    given = {} if start is None else {"default": start}
-    arguments = with_none(config_class, arguments)
-    flags = [name for dataclass in (config_class, *more) for name in type_hints(dataclass)]
-
-    def read() -> Config:
-        result: Config = tyro.cli(config_class, args=arguments, add_help=False, **given)
-        return result
-
+    given, unknown = read_flags(config_class, arguments, parser)
+    check_known(unknown, [config_class, *more])
     try:
-        return in_one_line(read, flags)
+        return config_class(**(settings | given))
     except InputError as error:
         if file is None:
             raise
@@ -126,15 +123,9 @@ def parse_known(
     Raises:
         InputError: a value that cannot be read or cannot work.
     """
-    given: dict[str, Any] = {} if default is None else {"default": default}
-
-    def read() -> tuple[Config, list[str]]:
-        result: tuple[Config, list[str]] = tyro.cli(
-            config_class, args=arguments, return_unknown_args=True, add_help=False, **given
-        )
-        return result
-
-    return in_one_line(read, list(type_hints(config_class)))
+    values = {} if default is None else {name: getattr(default, name) for name in type_hints(config_class)}
+    given, others = read_flags(config_class, arguments, flag_parser(config_class, add_help=False))
+    return config_class(**(values | given)), others
 
 
 def config_file(arguments: list[str]) -> ConfigFile | None:
@@ -148,48 +139,29 @@ def config_file(arguments: list[str]) -> ConfigFile | None:
 
 def _take_file(arguments: list[str]) -> tuple[ConfigFile | None, list[str]]:
     """The file that `--config` names, and the other arguments."""
-    if not any(argument.partition("=")[0] == "--config" for argument in arguments):
-        return None, arguments  # tyro takes a while
     choice, others = parse_known(FileChoice, arguments)
     return None if choice.config is None else read_config_file(choice.config), others
 
 
-def _with_file(
-    config_class: type[Any], default: object, file: ConfigFile, task: str | None, choices: type | None
-) -> object:
-    """The defaults for tyro, an unchecked object: the flags may still mend what does not fit together."""
+def _settings_of(
+    file: ConfigFile, config_class: type[TrainingConfig], task: str | None, choices: type | None
+) -> dict[str, Any]:  # Any: each of its field's type
+    """The settings of a file, but those that are chosen already, and those of the machine of another run."""
     if task is not None:
         file.check_task(task)
     settled = set() if choices is None else set(type_hints(choices))
     values = file.values(config_class, settled)
     if file.is_run:
         settled |= config_class.machine_fields()
-    start = object.__new__(config_class)
-    for field in dataclasses.fields(config_class):
-        value = _default_of(field) if default is None else getattr(default, field.name)
-        object.__setattr__(start, field.name, value if field.name in settled else values.get(field.name, value))
-    return start
-
-
-def _default_of(field: "dataclasses.Field[Any]") -> object:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return tyro.MISSING if field.default is dataclasses.MISSING else field.default
+    return {name: value for name, value in values.items() if name not in settled}
 
 
 def _prepare(config: object) -> None:
     """Set JAX up, before anything is computed."""
     if not isinstance(config, TrainingConfig):
         return prepare_jax()
-    cache = config.compilation_cache
-    try:
-        if cache is not None:
-            cache.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=cache).close()
-    except OSError as error:  # for JAX it would be a warning at each program
-        raise InputError(
-            f"compilation_cache is {cache}; it must be a directory that can be written ({error})"
-        ) from error
+    if config.compilation_cache is not None:
+        config.compilation_cache.mkdir(parents=True, exist_ok=True)
     return prepare_jax(config)
 
 
@@ -213,18 +185,6 @@ def _exit(error: BaseException) -> NoReturn:
             with contextlib.suppress(io.UnsupportedOperation):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(status)
-
-
-def _exit_without(error: JaxRuntimeError) -> NoReturn:
-    """End one of several processes, which has lost another, without waiting for that one."""
-    reason = str(error).splitlines()[0]
-    line = (
-        f"another process of this training has died ({reason:.200}); the same commands go on from the newest checkpoint"
-    )
-    with contextlib.suppress(OSError):
-        _flush_output()
-        os.write(2, f"{_program()}: error: {line}\n".encode())
-    os._exit(1)
 
 
 def _program() -> str:

@@ -1,5 +1,6 @@
 """The error for a mistake that a user can correct, and checks that raise it."""
 
+import math
 import operator
 from numbers import Real
 from pathlib import Path
@@ -12,6 +13,12 @@ class InputError(ValueError):
 
     Commands show it, and errors of the operating system, as one line; other errors with a traceback.
     """
+
+
+def shortened(value: object, length: int = 60) -> str:
+    """At most `length` characters of a value's `repr`, for an error message."""
+    text = repr(value)
+    return text if len(text) <= length else f"{text[:length]}…"
 
 
 def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:
@@ -50,6 +57,12 @@ def check_probability(name: str, value: float) -> None:
     """Raise an `InputError` if a probability or a decay rate is outside [0, 1)."""
     if not 0 <= value < 1:
         raise InputError(f"{name} is {value}; it must be at least 0 and below 1")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise an `InputError` if a value is no finite number above 0."""
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name} is {value}; it must be a finite number above 0")
 
 
 def check_heads(width: int, num_heads: int) -> None:

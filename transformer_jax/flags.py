@@ -1,61 +1,149 @@
-"""Command-line flags as tyro reads them: its errors in one sentence, the flag that was meant, and `none`."""
+"""Flags made from the fields of dataclasses: the comment behind a field, or above it, is its help."""
 
+import argparse
 import contextlib
+import dataclasses
 import difflib
-import io
+import inspect
 import re
-from collections.abc import Callable, Sequence
-from types import NoneType
-from typing import TypeVar, get_args
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
+from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.field_types import type_hints
+from transformer_jax.fields import from_text, type_hints
+from transformer_jax.setting_groups import GROUPS, RunSettings
 
-Read = TypeVar("Read")
-
-
-def in_one_line(read: Callable[[], Read], flags: Sequence[str]) -> Read:
-    """Call tyro, and turn the box that it draws for an error into an `InputError`; `flags` may have been meant."""
-    errors = io.StringIO()
-    # tyro draws its errors for the terminal that standard output is: with none it draws them plainly.
-    try:
-        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-            return read()
-    except SystemExit:
-        message = _message(errors.getvalue())
-        raise InputError(f"{message}{_nearest(message, flags)}") from None
+METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", NoneType: "none"}
 
 
-def _nearest(message: str, flags: Sequence[str]) -> str:
-    """The advice which flags were meant by the unknown ones that a message names."""
-    _, colon, unknown = message.partition("Unrecognized options: ")
-    names = re.findall(r"--([\w-]+)", unknown) if colon else []
-    known = [flag.replace("_", "-") for flag in flags]
-    found = [
-        near[0] for name in names if (near := difflib.get_close_matches(name.replace("_", "-").lower(), known, n=1))
-    ]
-    return f"; did you mean {' and '.join(f'--{name}' for name in dict.fromkeys(found))}?" if found else ""
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise an `InputError`."""
+        raise InputError(message)
 
 
-def _message(box: str) -> str:
-    """The sentence in tyro's plain box: title, rule, sentence; where there is advice, another rule above it."""
-    lines = [line.strip() for line in box.splitlines()]
-    rules = [number for number, line in enumerate(lines) if line.startswith("-----")]
-    sentence = lines[rules[0] + 1 : rules[1] if len(rules) > 1 else None] if rules else lines
-    return re.sub(r"^Error parsing \w+: ", "", " ".join(filter(None, sentence)))
+def flag_parser(
+    dataclass: type,
+    more: Sequence[type] = (),
+    defaults: Mapping[str, object] | None = None,
+    description: str | None = None,
+    *,
+    add_help: bool = True,
+) -> Parser:
+    """A parser with a flag for each field, in groups.
+
+    Args:
+        dataclass: with the fields.
+        more: further dataclasses, whose flags are listed among the options.
+        defaults: of fields, in the place of those of the class.
+        description: its first paragraph is at the top of the help; None for the class's docstring.
+        add_help: whether there is `--help`, too.
+    """
+    text = inspect.getdoc(dataclass) if description is None else description
+    is_training = issubclass(dataclass, TrainingConfig)
+    parser = Parser(
+        usage="%(prog)s [OPTIONS]",
+        description=(text or "").split("\n\n")[0],
+        epilog=(inspect.getdoc(RunSettings) or "").partition("\n\n")[2] if is_training else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,  # flags that are not given have no value
+        add_help=False,
+        allow_abbrev=False,
+    )
+    group_of = {name: title for title, group in GROUPS.items() for name in type_hints(group)} if is_training else {}
+    groups = {title: parser.add_argument_group(title) for title in ("task", *GROUPS, "options")}
+    for source in (dataclass, *more):
+        hints, explanations = type_hints(source), comments(source)
+        own = "task" if is_training and source is dataclass else "options"
+        for field in dataclasses.fields(source):
+            if source is not dataclass and field.name in type_hints(dataclass):
+                continue  # a choice that is a setting, too
+            default = (defaults or {}).get(field.name, field.default)
+            explanation = f"{explanations.get(field.name, '')}{_shown(default)}".strip().replace("%", "%%")
+            group = groups[group_of.get(field.name, own)]
+            group.add_argument(_flag(field.name), dest=field.name, help=explanation, **_form(hints[field.name]))
+    if add_help:
+        groups["options"].add_argument("-h", "--help", action="help", help="show this help message and exit")
+    return parser
 
 
-def with_none(config_class: type, arguments: list[str]) -> list[str]:
-    """The arguments with `None` for `none` where a flag may have it; tyro takes the former alone."""
-    optional = {
-        f"--{name.replace('_', '-')}" for name, hint in type_hints(config_class).items() if NoneType in get_args(hint)
-    }
-    result: list[str] = []
-    for before, argument in zip(["", *arguments], arguments, strict=False):
-        flag, equals, value = argument.partition("=")
-        if argument == "none" and before.replace("_", "-") in optional:
-            argument = "None"
-        elif equals and value == "none" and flag.replace("_", "-") in optional:
-            argument = f"{flag}=None"
-        result.append(argument)
-    return result
+def read_flags(dataclass: type, arguments: Sequence[str], parser: Parser) -> tuple[dict[str, Any], list[str]]:
+    """The values of those fields whose flags are given, and the arguments that are no flags of the parser.
+
+    Raises:
+        InputError: a value is missing, or of another type than its field.
+    """
+    hints = type_hints(dataclass)
+    found, unknown = parser.parse_known_args([_with_hyphens(argument) for argument in arguments])
+    return {name: _value(name, value, hints[name]) for name, value in vars(found).items()}, unknown
+
+
+def check_known(unknown: Sequence[str], dataclasses_of_flags: Sequence[type]) -> None:
+    """Raise an `InputError` that names the unknown arguments, and the flags that were meant."""
+    if not unknown:
+        return
+    known = [_flag(name) for dataclass in dataclasses_of_flags for name in type_hints(dataclass)]
+    names = [word.partition("=")[0].lower() for word in unknown if word.startswith("--")]
+    found = [near for name in names for near in difflib.get_close_matches(name, known, n=1, cutoff=0.7)]
+    meant = f"; did you mean {' and '.join(dict.fromkeys(found))}?" if found else ""
+    raise InputError(f"unknown arguments: {' '.join(unknown)}{meant}")
+
+
+def comments(dataclass: type) -> dict[str, str]:
+    """The comment behind each field of a dataclass, or the lines of comment above it."""
+    found: dict[str, str] = {}
+    for source in reversed(dataclass.__mro__[:-1]):
+        with contextlib.suppress(OSError, TypeError):  # a class that was typed in has no source
+            above: list[str] = []
+            for line in textwrap.dedent(inspect.getsource(source)).splitlines():
+                if comment := re.fullmatch(r"    # (.*)", line):
+                    above.append(comment[1])
+                    continue
+                if field := re.match(r"    (\w+): .*?(?:  # (.*))?$", line):
+                    found[field[1]] = field[2] or " ".join(above) or found.get(field[1], "")
+                above = []
+    return found
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _with_hyphens(argument: str) -> str:
+    """A flag as it is spelled, where it was written as the field."""
+    name, equals, value = argument.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if argument.startswith("--") else argument
+
+
+def _form(hint: Any) -> dict[str, Any]:  # Any: arguments of `add_argument`
+    if hint is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    return {"nargs": "*" if get_origin(hint) is tuple else None, "metavar": _metavar(hint)}
+
+
+def _metavar(hint: Any) -> str:
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return "|".join(map(_metavar, arguments))
+    if kind is Literal:
+        return f"{{{','.join(map(str, arguments))}}}"
+    return _metavar(arguments[0]) if kind is tuple else METAVARS.get(hint, "VALUE")
+
+
+def _value(name: str, given: str | bool | list[str], hint: Any) -> Any:
+    if isinstance(given, list):
+        return tuple(from_text(name, word, get_args(hint)[0]) for word in given)
+    return given if isinstance(given, bool) else from_text(name, given, hint)
+
+
+def _shown(default: object) -> str:
+    """The default of a flag, as the help shows it."""
+    if default is dataclasses.MISSING or default == ():
+        return ""
+    return f" (default: {'none' if default is None else default})"

@@ -23,12 +23,12 @@ from faults.watch import text_streams
 PATIENCE = 150  # seconds
 NOBODY = 65534
 PRELOADED = [
-    "torch.utils.data", "jax", "flax.linen", "optax", "orbax.checkpoint", "tensorboard.summary", "tyro",
+    "torch.utils.data", "jax", "flax.linen", "optax", "orbax.checkpoint", "tensorboard.summary",
     "sklearn.datasets",
     "matplotlib.figure", "faults.processes", "faults.worker", "transformer_jax.tasks.reverse",
     "transformer_jax.tasks.anomaly.task", "transformer_jax.tasks.translation.task", "transformer_jax.tasks.registry",
     "transformer_jax.tasks.language_model.task",
-    "transformer_jax.runs.config_file", "transformer_jax.help_text", "PIL.PngImagePlugin",
+    "transformer_jax.runs.config_file", "PIL.PngImagePlugin",
 ]  # fmt: skip
 
 context = multiprocessing.get_context("forkserver")

@@ -6,7 +6,8 @@ import jax
 import pytest
 
 from transformer_jax import InputError, TrainerModule, TrainingConfig, TransformerPredictor
-from transformer_jax.config import Criterion, setting
+from transformer_jax.config import Criterion
+from transformer_jax.fields import setting
 from transformer_jax.training.checks import with_criterion
 
 

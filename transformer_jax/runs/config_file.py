@@ -6,8 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.errors import InputError
-from transformer_jax.field_types import checked, shortened, type_hints
+from transformer_jax.errors import InputError, shortened
+from transformer_jax.fields import checked, type_hints
 from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, read_settings
 
 

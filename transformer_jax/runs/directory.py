@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from filelock import FileLock, Timeout
 
-from transformer_jax.config import OF_EVALUATION, TrainingConfig
+from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.csv_log import FILE as CURVES
@@ -32,6 +32,7 @@ from transformer_jax.runs.settings import (
     settings_of,
 )
 from transformer_jax.runs.tensorboard import PATTERN, SET_ASIDE
+from transformer_jax.setting_groups import OF_EVALUATION
 
 LISTING_SECONDS = 0.1  # the list of runs looks at a lock for less time, in which the run is not held by another process
 FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}  # a task may choose the others by the number of epochs
@@ -57,7 +58,7 @@ class RunDirectory:
 
     The name is `config.name`, or the task's if that is None.
 
-    `transformer_jax.config.PRECEDENCE` has the rules for a directory that is not empty, and
+    `transformer_jax.setting_groups.RunSettings` has the rules for a directory that is not empty, and
     `TrainingConfig.neutral_fields` the settings that may differ when a run is resumed. The directory of an evaluation
     never has checkpoints, and one that has is left alone.
 

@@ -5,11 +5,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from transformer_jax.config import MAX_COUNT, TrainingConfig
+from transformer_jax.config import TrainingConfig
 from transformer_jax.data.downloads import in_one_line
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError
+from transformer_jax.fields import MAX_COUNT
 from transformer_jax.runs.directory import run_path
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, is_sweep, lines, members, write_summary

@@ -12,11 +12,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.array_checks import as_array, check_token_ids
-from transformer_jax.config import TrainingConfig, check_at_least, check_memory, setting
+from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import make_loader
 from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.errors import InputError, check_probability, check_sizes
+from transformer_jax.fields import setting
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.tasks.attention_maps import LabelledMaps
@@ -38,31 +39,13 @@ class ReverseConfig(TrainingConfig):
         InputError: at construction, for a value that cannot work.
     """
 
-    seq_len: int = 16  # numbers in a sequence
-    num_categories: int = 10  # the numbers are 0 … num_categories - 1
-    train_size: int = 50_000  # sequences in the training set
-    val_size: int = 1_000  # sequences in the validation set
-    test_size: int = 10_000  # sequences in the test set
-    input_dropout_prob: float = setting(0.0, of_model=True)  # dropout probability of the one-hot inputs
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "seq_len", "train_size", "val_size", "test_size")
-        check_at_least(self, 2, "num_categories")
-        check_probability("input_dropout_prob", self.input_dropout_prob)
-        if self.seq_len > TransformerPredictor.max_len:
-            raise InputError(
-                f"seq_len is {self.seq_len}; it may be at most {TransformerPredictor.max_len}, the longest "
-                "sequence that the model has positions for"
-            )
-        for name in ("train_size", "val_size", "test_size"):  # drawn as int64, kept as int32
-            check_memory(self, "the sequences", 12 * getattr(self, name) * self.seq_len, name, "seq_len")
-        rows, classes = self.batch_size * self.seq_len, self.num_categories
-        check_memory(self, "one-hot inputs", 4 * rows * classes, "batch_size", "seq_len", "num_categories")
-        maps = 4 * rows * self.seq_len * self.num_heads
-        check_memory(self, "the attention of a layer", maps, "batch_size", "seq_len", "num_heads")
-        ends = 16 * 2 * classes * self.model_dim  # weights of the first and the last layer, with the optimizer's means
-        check_memory(self, "the model", ends, "num_categories", "model_dim")
+    seq_len: int = setting(16, least=1, most=TransformerPredictor.max_len)  # numbers in a sequence
+    num_categories: int = setting(10, least=2, most=2**20)  # the numbers are 0 … num_categories - 1
+    train_size: int = setting(50_000, least=1)  # sequences in the training set
+    val_size: int = setting(1_000, least=1)  # sequences in the validation set
+    test_size: int = setting(10_000, least=1)  # sequences in the test set
+    # dropout probability of the one-hot inputs
+    input_dropout_prob: float = setting(0.0, of_model=True, check=check_probability)
 
     def check_trained_on(self, trained: "ReverseConfig", what: str) -> None:
         for name in ("seq_len", "num_categories"):

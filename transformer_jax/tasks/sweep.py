@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from transformer_jax.config import EMA, TrainingConfig
-from transformer_jax.errors import InputError
-from transformer_jax.field_types import checked, shortened, type_hints
+from transformer_jax.errors import InputError, shortened
+from transformer_jax.fields import from_text, type_hints
 from transformer_jax.runs.record import write_json
 from transformer_jax.runs.settings import as_json
 from transformer_jax.training.progress import format_metric
@@ -89,27 +89,10 @@ def _values(config: TrainingConfig, text: str) -> tuple[str, list[Any]]:
         raise InputError(
             f"sweep is {shortened(text)}; {name} can't be swept, since the trained parameters do not depend on it"
         )
-    values = [_read(f"{name} in sweep", value, hints[name]) for value in listed.split(",")]
+    values = [from_text(f"{name} in sweep", value, hints[name]) for value in listed.split(",")]
     if len({_in_a_name(value) for value in values}) < len(values):
         raise InputError(f"sweep is {shortened(text)}; its values must differ")
     return name, values
-
-
-def _read(name: str, text: str, hint: Any) -> Any:
-    """The value that a text means, for a field of this type."""
-    words = {"none": None, "true": True, "false": False}
-    meanings: list[object] = [words[text.lower()]] if text.lower() in words else []
-    for convert in (int, float, str):
-        try:
-            meanings.append(convert(text))
-        except ValueError:
-            continue
-    for meaning in meanings:
-        try:
-            return checked(name, meaning, hint)
-        except InputError as error:
-            refused = error
-    raise refused
 
 
 def _seeds(text: str) -> list[int]:

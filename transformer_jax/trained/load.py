@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 from flax.traverse_util import flatten_dict
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.errors import InputError, check_path
-from transformer_jax.field_types import shortened
+from transformer_jax.errors import InputError, check_path, shortened
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, differing_settings, read_settings
 from transformer_jax.trained.shipped import SHIPPED, is_shipped, named_directory, read_params

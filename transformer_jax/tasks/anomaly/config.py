@@ -7,8 +7,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from jaxtyping import Float, Num
 
-from transformer_jax.config import TrainingConfig, check_at_least, check_at_most, check_memory, setting
+from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, check_probability
+from transformer_jax.fields import setting
+from transformer_jax.setting_groups import Positions
 from transformer_jax.tasks.anomaly.tables import (
     FeatureTable,
     cifar100_table,
@@ -33,25 +35,19 @@ class AnomalyConfig(TrainingConfig):
     image_shape: ClassVar[tuple[int, ...]]  # of one image
     batch_size: int = 64  # sets in one step
     warmup: int = 100  # steps in which the learning rate rises from 0 to its peak
-    set_size: int = 10  # images in a set, the odd one among them
-    model_dim: int = setting(64, of_model=True)  # width of the model
-    num_heads: int = setting(4, of_model=True)  # attention heads, a divisor of the width
-    num_layers: int = setting(2, of_model=True)  # encoder blocks
-    dropout_prob: float = setting(0.1, of_model=True)  # dropout probability in the encoder and the output network
-    input_dropout_prob: float = setting(0.1, of_model=True)  # dropout probability of the image features
+    set_size: int = setting(10, least=2, most=4096)  # images in a set, the odd one among them
+    model_dim: int = 64  # width of the model
+    num_heads: int = 4  # attention heads, a divisor of the width
+    num_layers: int = 2  # encoder blocks
+    dropout_prob: float = 0.1  # dropout probability in the encoder and the output network
+    # dropout probability of the image features
+    input_dropout_prob: float = setting(0.1, of_model=True, check=check_probability)
     # positions in the set, which has none: any other word than none makes the model depend on the order
-    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"] = setting("none", of_model=True)
+    positions: Positions = "none"
     data_dir: Path = setting(Path("data"), machine=True)  # directory of CIFAR-100 and its features
     # where the table of features lies: on the device, on the host, which sends each batch's rows, or auto: host if
     # it is larger than 1 GiB
     features_on: Literal["auto", "device", "host"] = setting("auto", machine=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 2, "set_size")
-        check_probability("input_dropout_prob", self.input_dropout_prob)
-        maps = 4 * self.batch_size * self.num_heads * self.set_size**2
-        check_memory(self, "the attention of a layer", maps, "batch_size", "num_heads", "set_size")
 
     def table(self) -> FeatureTable:
         """Features, label and split of every image."""
@@ -100,15 +96,11 @@ class Cifar100Config(AnomalyConfig):
     dataset: ClassVar[str] = "cifar100"
     image_shape: ClassVar[tuple[int, ...]] = (32, 32, 3)
     max_epochs: int = 100  # passes over the training set
-    model_dim: int = setting(256, of_model=True)  # width of the model
-    num_layers: int = setting(4, of_model=True)  # encoder blocks
+    model_dim: int = 256  # width of the model
+    num_layers: int = 4  # encoder blocks
     features_dir: Path | None = setting(None, machine=True)  # directory of ready feature files, if any
-    resolution: int = 224  # pixels to which images are enlarged for the ResNet
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "resolution")
-        check_at_most(self, MAX_RESOLUTION, "resolution")
+    # pixels to which images are enlarged for the ResNet
+    resolution: int = setting(224, least=1, most=MAX_RESOLUTION)
 
     def table(self) -> FeatureTable:
         return cifar100_table(self.data_dir, self.features_dir, self.resolution)

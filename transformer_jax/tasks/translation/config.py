@@ -6,14 +6,16 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer_jax.config import Criterion, TrainingConfig, check_at_least, check_at_most, check_memory, setting
+from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError
+from transformer_jax.fields import setting
 from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.setting_groups import MAX_WIDTH
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
 from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair
 from transformer_jax.tasks.translation.pair_files import load_pairs
 
-PAIR_BYTES = 400  # of a date's pair in memory, a Python object
+MAX_DATES = 10**8  # each takes 400 bytes of memory, as a Python object
 MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
 ENOUGH_STEPS = 2_000  # of a training on pairs, unless they take more than MOST_EPOCHS
 MOST_EPOCHS = 1_000
@@ -35,42 +37,31 @@ class TranslationConfig(TrainingConfig):
     data: Path | None = None  # file of pairs, source TAB target in each line; without it, dates
     val_data: Path | None = None  # file of validation pairs, with data; none: a part of data
     test_data: Path | None = None  # file of test pairs, with data; none: a part of data
-    max_bytes: int = 256  # longest text in bytes; pairs with a longer one are left out
-    train_size: int = 192_000  # dates in the training set
-    val_size: int = 1_000  # dates in the validation set
-    test_size: int = 2_000  # dates in the test set
-    model_dim: int = setting(128, of_model=True)  # width of the model
-    num_heads: int = setting(4, of_model=True)  # attention heads, a divisor of the width
-    num_layers: int = setting(2, of_model=True)  # blocks in each stack
-    dim_feedforward: int = setting(256, of_model=True)  # width inside the feed-forward networks
+    # longest text in bytes; pairs with a longer one are left out
+    max_bytes: int = setting(256, least=1, most=Transformer.max_len - 2)
+    train_size: int = setting(192_000, least=1, most=MAX_DATES)  # dates in the training set
+    val_size: int = setting(1_000, least=1, most=MAX_DATES)  # dates in the validation set
+    test_size: int = setting(2_000, least=1, most=MAX_DATES)  # dates in the test set
+    model_dim: int = 128  # width of the model
+    num_heads: int = 4  # attention heads, a divisor of the width
+    num_layers: int = 2  # blocks in each stack
+    # width inside the feed-forward networks
+    dim_feedforward: int = setting(256, of_model=True, least=1, most=MAX_WIDTH)
     max_epochs: int | None = None  # passes over the training set; none: 1 on dates, on pairs what 2000 steps take
     batch_size: int = 64  # pairs in one step
     lr: float = 1e-3  # peak learning rate of the cosine schedule
     warmup: int | None = None  # steps in which the learning rate rises to its peak; none: a tenth, at most 100
     eval_every: int | None = None  # epochs between evaluations; none: 1 on dates, on pairs about 20 evaluations in all
-    beam_width: int = setting(1, neutral=True)  # hypotheses that beam search keeps; 1 for greedy decoding
-    length_penalty: float = setting(0.6, neutral=True)  # exponent α of beam search; a larger one favours long texts
+    # hypotheses that beam search keeps; 1 for greedy decoding
+    beam_width: int = setting(1, neutral=True, least=1, most=1024)
+    # exponent α of beam search; a larger one favours long texts
+    length_penalty: float = setting(0.6, neutral=True, least=0, most=MAX_LENGTH_PENALTY)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "dim_feedforward", "train_size", "val_size", "test_size", "max_bytes", "beam_width")
-        check_at_least(self, 0, "length_penalty")
-        check_at_most(self, MAX_LENGTH_PENALTY, "length_penalty")
         for name in ("val_data", "test_data"):
             if self.data is None and getattr(self, name) is not None:
                 raise InputError(f"{name} is {getattr(self, name)}; it needs data, the file of training pairs (--data)")
-        if self.max_bytes + 2 > Transformer.max_len:
-            raise InputError(
-                f"max_bytes is {self.max_bytes}; it may be at most {Transformer.max_len - 2}, the longest text "
-                "that the model has positions for"
-            )
-        for name in ("train_size", "val_size", "test_size"):
-            check_memory(self, "the dates", PAIR_BYTES * getattr(self, name), name)
-        weights = 2 * self.num_layers * 2 * self.model_dim * self.dim_feedforward  # of both stacks
-        check_memory(self, "the model", 16 * weights, "dim_feedforward", "model_dim", "num_layers")
-        hypotheses = self.batch_size * self.beam_width
-        keys = 4 * 2 * self.num_layers * self.model_dim * self.max_translation  # and values, of one hypothesis
-        check_memory(self, "the cache of a search", hypotheses * keys, "batch_size", "beam_width", "max_bytes")
 
     @property
     def max_translation(self) -> int:

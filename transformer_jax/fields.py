@@ -1,0 +1,158 @@
+"""The fields of settings: what is special about one, and its values from Python, a command line or a file."""
+
+import contextlib
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from transformer_jax.errors import InputError, shortened
+
+MAX_INT_BITS = 63  # JSON has integers of any size
+MAX_COUNT = 2**31 - 1  # of steps, epochs and samples: XLA counts in 32 bits
+NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are no UTF-8
+NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text", Path: "a path", NoneType: "None"}
+WORDS = {"none": None, "true": True, "false": False}  # as a command line has them
+
+T = TypeVar("T")
+Check = Callable[[str, Any], None]  # takes a field's name and its value; Any: of the field's type
+
+
+def setting(
+    default: T,
+    *,
+    neutral: bool = False,
+    machine: bool = False,
+    of_model: bool = False,
+    least: float | None = None,
+    most: float | None = None,
+    check: Check | None = None,
+) -> T:
+    """A field of a config, and what is special about it; a subclass with another default need not repeat it.
+
+    Args:
+        default: of the field.
+        neutral: may differ when a run is resumed, since the parameters that it ends with do not depend on it.
+        machine: belongs to the machine and is never taken from the config of a run that is opened; implies `neutral`.
+        of_model: the model is made from it; with `pretrained` it is that model's.
+        least, most: bounds of its value; an integer is at most `MAX_COUNT` unless `most` says otherwise.
+        check: called with the field's name and its value, if that is not None; raises an `InputError`.
+    """
+    marks = {"neutral": neutral or machine, "machine": machine, "of_model": of_model}
+    limits = {"least": least, "most": most, "check": check}
+    metadata: dict[str, Any] = {name: True for name, is_so in marks.items() if is_so}
+    metadata |= {name: limit for name, limit in limits.items() if limit is not None}
+    field: T = dataclasses.field(default=default, metadata=metadata)
+    return field
+
+
+def marks(dataclass: type) -> dict[str, dict[str, Any]]:  # Any: flags, bounds and a function
+    """What is special about each field, as the class and its bases say it."""
+    found: dict[str, dict[str, Any]] = {field.name: {} for field in dataclasses.fields(dataclass)}
+    for base in reversed(dataclass.__mro__):
+        for field in vars(base).get("__dataclass_fields__", {}).values():
+            found.setdefault(field.name, {}).update(field.metadata)
+    return found
+
+
+def type_hints(dataclass: type) -> dict[str, Any]:
+    """The type of each field of a dataclass."""
+    hints = get_type_hints(dataclass)
+    return {field.name: hints[field.name] for field in dataclasses.fields(dataclass)}
+
+
+def checked(name: str, value: object, hint: Any) -> Any:
+    """The value of a field as its type says it.
+
+    Raises:
+        InputError: it is of another type, an integer of more than `MAX_INT_BITS`, no finite number, or holds control
+            characters.
+    """
+    if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:  # too long to show
+        raise InputError(f"{name} is an integer of {value.bit_length()} bits; it may have at most {MAX_INT_BITS}")
+    try:
+        result = _converted(value, hint)
+    except TypeError:
+        kind = type(value).__name__
+        shown = shortened(value) if isinstance(value, str | int | float | NoneType) else f"of the type {kind}"
+        raise InputError(f"{name} is {shown}; it must be {_described(hint)}") from None
+    if isinstance(result, float) and not math.isfinite(result):
+        raise InputError(f"{name} is {result}; it must be finite")
+    if isinstance(result, str | Path) and NO_TEXT.search(str(result)):
+        raise InputError(f"{name} is {shortened(str(result))}; it must be UTF-8 without control characters")
+    return result
+
+
+def from_text(name: str, text: str, hint: Any) -> Any:
+    """The value that a word of a command line means, for a field of this type.
+
+    Raises:
+        InputError: as `checked`.
+    """
+    meanings: list[object] = [WORDS[text.lower()]] if text.lower() in WORDS else []
+    for convert in (int, float, str):
+        with contextlib.suppress(ValueError):
+            meanings.append(convert(text))
+    errors: list[InputError] = []
+    for meaning in meanings:
+        try:
+            return checked(name, meaning, hint)
+        except InputError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def check_limits(name: str, value: Any, limits: dict[str, Any]) -> None:
+    """Raise an `InputError` if a value is not within the limits that its field's `setting` gives; None always is."""
+    if value is None:
+        return
+    if "least" in limits and value < limits["least"]:
+        raise InputError(f"{name} is {value}; it must be at least {limits['least']}")
+    most = limits.get("most", MAX_COUNT if isinstance(value, int) else math.inf)
+    if isinstance(value, int | float) and value > most:
+        raise InputError(f"{name} is {value}; it may be at most {most}")
+    if "check" in limits:
+        limits["check"](name, value)
+
+
+def _converted(value: Any, hint: Any) -> Any:
+    """The value as a type says it: an integer as the `float` that is meant, a text as the `Path`, a list as a `tuple`.
+
+    Raises:
+        TypeError: it is of another type.
+    """
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, UnionType):
+        for option in arguments:
+            try:
+                return _converted(value, option)
+            except TypeError:
+                continue
+    elif kind is Literal:
+        if any(value == allowed and type(value) is type(allowed) for allowed in arguments):
+            return value
+    elif kind in (int, float):
+        if isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool):
+            return kind(value)
+    elif kind is tuple and arguments and isinstance(value, list | tuple):
+        types = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
+        if len(types) == len(value):
+            return tuple(map(_converted, value, types))
+    elif kind is Path and isinstance(value, str):
+        return Path(value)
+    elif not isinstance(kind, type) or isinstance(value, kind):
+        return value
+    raise TypeError
+
+
+def _described(hint: Any) -> str:
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return " or ".join(map(_described, arguments))
+    if kind is Literal:
+        return " or ".join(map(str, arguments))
+    return NAMES.get(hint, str(hint))

@@ -1,0 +1,171 @@
+"""The settings that every task has, in groups. `TrainingConfig` is all of them."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from transformer_jax.errors import InputError, check_positive, check_probability, shortened
+from transformer_jax.fields import setting
+
+MAX_WIDTH = 2**20  # of a model, and of its feed-forward networks
+MAX_ROWS = 2**24  # of a batch
+MAX_LAYERS = 1000  # each one is compiled apart; the deepest published Transformer has as many (DeepNet, 2022)
+MAX_WORKERS = 256  # processes, each with Python, JAX and PyTorch in its memory
+MAX_NAME = 244  # bytes of the name of a run's directory; file systems take 255, and an evaluation has an ending
+
+Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
+Norm = Literal["layer", "rms"]
+FeedForward = Literal["relu", "gelu", "swiglu", "geglu"]
+
+OF_EVALUATION = "_pretrained"  # ends the name of an evaluation's directory
+
+
+def check_decay(name: str, value: float) -> None:
+    """Raise an `InputError` if the decay of an average is not between 0 and 1."""
+    check_positive(name, value)
+    check_probability(name, value)
+
+
+def check_directory_name(name: str, value: str) -> None:
+    """Raise an `InputError` unless a field names one directory, also with `OF_EVALUATION`."""
+    is_one = value not in ("", ".", "..") and not {"/", "\\"} & set(value) and value == value.strip()
+    if not (is_one and value.isprintable() and len(value.encode()) <= MAX_NAME and not value.endswith(OF_EVALUATION)):
+        raise InputError(
+            f"{name} is {shortened(value)}; it must be the name of one directory: printable, without slashes, of at "
+            f"most {MAX_NAME} bytes, and not end with {OF_EVALUATION}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Sizes and parts of the model."""
+
+    model_dim: int = setting(32, of_model=True, least=1, most=MAX_WIDTH)  # width of the model
+    num_heads: int = setting(1, of_model=True)  # attention heads, a divisor of the width
+    num_layers: int = setting(1, of_model=True, least=1, most=MAX_LAYERS)  # blocks in each stack
+    # dropout probability inside the blocks and the output network
+    dropout_prob: float = setting(0.0, of_model=True, check=check_probability)
+    # how the model knows the order: positions added to the embeddings (sinusoidal, learned), in the self-attention
+    # (rotary, alibi, relative), or none
+    positions: Positions = setting("sinusoidal", of_model=True)
+    norm: Norm = setting("layer", of_model=True)  # norm of the residual connections
+    norm_first: bool = setting(False, of_model=True)  # norms before the sub-layers, not after them as in the paper
+    # feed-forward network of the blocks: two layers with relu or gelu between, or three with a gate
+    feed_forward: FeedForward = setting("relu", of_model=True)
+    num_kv_heads: int | None = setting(None, of_model=True)  # heads of keys and values, which query heads share
+    qk_norm: bool = setting(False, of_model=True)  # normalise each head's queries and keys by their root mean square
+    # dropout probability of the attention weights
+    attention_dropout: float = setting(0.0, of_model=True, check=check_probability)
+    # how attention is computed: plain holds all weights, blockwise none, fused runs a kernel; auto takes what suits
+    attention: Literal["auto", "plain", "blockwise", "fused"] = setting("auto", machine=True, of_model=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizationSettings:
+    """How long, with which optimizer, and from which parameters the model is trained."""
+
+    # type of the computations; parameters, softmax and sums stay float32
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    max_epochs: int = setting(10, least=1)  # passes over the training set
+    batch_size: int = setting(128, least=1, most=MAX_ROWS)  # samples in one step
+    lr: float = setting(5e-4, check=check_positive)  # peak learning rate of the cosine schedule
+    warmup: int = setting(50, least=0)  # steps in which the learning rate rises from 0 to its peak
+    schedule: str = "cosine"  # learning-rate schedule: cosine, or noam, the paper's, whose peak width and warmup set
+    # decoupled weight decay of Adam, not applied to biases, norms and embeddings
+    weight_decay: float = setting(0.0, least=0)
+    adam_b1: float = setting(0.9, check=check_probability)  # decay rate of Adam's mean of the gradients
+    adam_b2: float = setting(0.999, check=check_probability)  # decay rate of Adam's mean of their squares
+    # largest global norm of the gradient; none does not clip
+    gradient_clip: float | None = setting(1.0, check=check_positive)
+    # decay of a moving average of the parameters, evaluated beside them, as 0.999
+    ema: float | None = setting(None, check=check_decay)
+    init_from: str | None = None  # begin with these parameters (run, shipped, published or a tutorials' file)
+    init_only: str | None = None  # take only these arrays of init_from, written as for freeze
+    freeze: str | None = None  # do not train these modules or arrays: paths with commas between, as encoder,*/bias
+    # seed of the parameters, the dropout and the order of the training set; JAX's keys have 32 bits
+    seed: int = setting(42, least=0, most=2**32 - 1)
+    # epochs between evaluations; the last epoch is always followed by one
+    eval_every: int = setting(5, least=1)
+    best_by: str | None = None  # val/METRIC:max or val/METRIC:min chooses the best model; none: the task's own choice
+    # evaluations without a better model after which training stops; 0 for never
+    patience: int = setting(0, least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Where a run is kept, what is saved and logged, and which runs one command trains.
+
+    Rules for a run's directory, in this order:
+
+    1. If the directory is empty, the run begins.
+
+    2. With --no-resume, an unfinished run is begun anew; a finished one (it has results) only with --overwrite.
+
+    3. Otherwise the run goes on from its newest readable checkpoint; a finished one is evaluated again.
+
+    4. A run of other settings is left alone: an error names them. Settings that do not change the trained parameters
+    may differ: those of logging, loading and saving, the number of steps per call, and, except for rounding, how the
+    work is computed (num_devices, mesh, strategy, accumulate, remat, attention). A run is extended by more epochs where
+    its schedule does not depend on their number, as noam.
+
+    5. With --pretrained nothing is trained; the results go to a directory of their own, which is always begun anew.
+    """
+
+    logger: str = setting("tensorboard", neutral=True)  # where curves go: tensorboard, csv, or both with a comma
+    # steps between entries of the curves; an epoch always ends in one
+    log_every: int = setting(50, neutral=True, least=1)
+    profile: str | None = setting(None, machine=True)  # START:STOP, steps to trace for TensorBoard
+    quiet: bool = setting(False, machine=True)  # print nothing but warnings and errors
+    verbose: bool = setting(False, machine=True)  # print the table of the parameters too
+    # steps between checkpoints; 0 for none beside the timed ones
+    checkpoint_every: int = setting(0, neutral=True, least=0)
+    # minutes between checkpoints beside those of evaluations
+    checkpoint_minutes: float = setting(5.0, neutral=True, check=check_positive)
+    checkpoint_dir: Path = setting(Path("checkpoints"), machine=True)  # parent of the run's directory
+    # name of the run's directory; none for the task's name
+    name: str | None = setting(None, machine=True, check=check_directory_name)
+    seeds: str | None = setting(None, machine=True)  # train a run for each of these seeds: 0..4, or 0,3,7
+    # train a run for each combination of these values, as lr=1e-3,3e-4 num_layers=1,2
+    sweep: tuple[str, ...] = setting((), machine=True)
+    pretrained: str | None = setting(None, neutral=True)  # evaluate this model (run, shipped, published), train nothing
+    resume: bool = setting(True, machine=True)  # go on with a run of the same settings, or begin it anew
+    overwrite: bool = setting(False, machine=True)  # with --no-resume: replace a finished run, too
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MachineSettings:
+    """Which devices and processes share the work, and how they save time and memory."""
+
+    # activations that the backward pass computes again to save memory: none, all but dots, or all
+    remat: Literal["none", "dots", "all"] = setting("none", neutral=True, of_model=True)
+    # run the blocks as a loop in the program, which then compiles as fast as one block
+    scan_layers: bool = setting(False, neutral=True, of_model=True)
+    mesh: str | None = setting(None, machine=True)  # devices by axes (data, fsdp, tensor), as data=4,fsdp=2
+    # how devices share the work: replicated, sharded, or auto, which is sharded where the mesh splits parameters
+    strategy: Literal["auto", "replicated", "sharded"] = setting("auto", machine=True)
+    # devices that share each batch; 0 for one GPU, or some CPU cores
+    num_devices: int = setting(0, machine=True, least=0)
+    # processes that load data; 0 loads in the main process
+    num_workers: int = setting(0, machine=True, least=0, most=MAX_WORKERS)
+    # train together with other processes, each started with this command: on SLURM, MPI, Kubernetes or TPU pods as it
+    # is, elsewhere with the next three settings
+    distributed: bool = setting(False, machine=True)
+    coordinator: str | None = setting(None, machine=True)  # HOST:PORT of process 0, at which the others find it
+    num_processes: int | None = setting(None, machine=True, least=1)  # processes that train together
+    process_id: int | None = setting(None, machine=True, least=0)  # number of this process, from 0
+    # seconds in which all processes must have met
+    connect_timeout: float = setting(300.0, machine=True, check=check_positive)
+    # parts of a batch that are computed one after another, in less memory, and added up
+    accumulate: int = setting(1, neutral=True, least=1)
+    # steps in one compiled call; 0 chooses by duration
+    steps_per_call: int = setting(0, neutral=True, least=0)
+    compilation_cache: Path | None = setting(None, machine=True)  # where compiled programs are kept
+
+
+GROUPS: Mapping[str, type] = {  # the groups of flags that every task has, by their titles in --help
+    "model": ModelSettings,
+    "training": OptimizationSettings,
+    "run": RunSettings,
+    "machine": MachineSettings,
+}
