@@ -130,14 +130,6 @@ def test_a_setting_that_cannot_work_is_an_error(trainer_class, config_class, set
         config_class.from_json(sizes | settings)
 
 
-@every_task
-def test_an_implementation_that_there_is_not_is_an_error(trainer_class, config_class):
-    with pytest.raises(
-        InputError, match="'flash' for argument '--attention'. Expected one of .'auto', 'plain', 'blockwise'"
-    ):
-        parse(config_class, ["--attention", "flash"])
-
-
 def test_sets_have_positions_only_where_they_are_asked_for():
     sets = np.random.default_rng(0).normal(size=(2, 5, 64)).astype(np.float32)
     order = np.array([3, 1, 0, 4, 2])

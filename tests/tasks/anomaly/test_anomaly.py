@@ -224,7 +224,7 @@ def test_the_tutorials_settings_are_the_defaults_of_cifar100():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dataset", "digits", "--resolution", 64], "Unrecognized options: --resolution"),
+        (["--dataset", "digits", "--resolution", 64], "unknown arguments: --resolution"),
         (["--dataset", "mnist"], "mnist"),
         (["--dataset", "digits", "--set-size", 40], "set_size is 40; it may be at most"),
         (["--dataset", "digits", "--set-size", 1], "set_size is 1"),
