@@ -93,13 +93,12 @@ def parse(
         InputError: an unknown flag or setting, or a value that cannot be read or cannot work.
     """
     more = [] if choices is None else [choices]
+    settings = {} if default is None else {name: getattr(default, name) for name in type_hints(config_class)}
     file = None
     if issubclass(config_class, TrainingConfig):
         file, arguments = _take_file(arguments)
         more.append(FileChoice)
-    settings = {} if default is None else {name: getattr(default, name) for name in type_hints(config_class)}
-    if file is not None:
-        settings |= _settings_of(file, config_class, task, choices)
+        settings |= {} if file is None else _settings_of(file, config_class, task, choices)
     parser = flag_parser(config_class, more, settings, description)
     if {"-h", "--help"} & set(arguments):
         print(parser.format_help(), end="")

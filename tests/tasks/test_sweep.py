@@ -92,7 +92,7 @@ def test_a_value_with_slashes_is_a_directorys_name_all_the_same():
         ({"seeds": ""}, "seeds is ''; it must be a range"),
         ({"seeds": "0,-1"}, "seeds is '0,-1'; it must be a range"),
         ({"seeds": "0..2,1"}, "seeds is '0..2,1'; each seed may be there once"),
-        ({"seeds": "4294967295..4294967296"}, "seed is 4294967296; it may be at most 4294967295 (in the run seed4294967296"),
+        ({"seeds": "4294967295..4294967296"}, "seed is 4294967296; it may be at most 4294967295 (in the run"),
         ({"seeds": "0..1000"}, f"ask for 1001 runs; they may ask for at most {MAX_RUNS}"),
         ({"seeds": "0..9999999999"}, "ask for 10000000000 runs"),
         ({"seeds": "0..500", "sweep": ("lr=1,2",)}, "ask for 1002 runs"),
