@@ -12,7 +12,6 @@ over its cores, stand beside those of the clock: on a machine that is shared the
 
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -135,15 +134,8 @@ def summarize(config: AttentionConfig, rows: list[dict[str, Any]]) -> dict[str, 
         row["pytorch_over_blockwise"] = typical["pytorch"] / typical["blockwise"]
         if "plain" in typical:
             row["plain_over_blockwise"] = typical["plain"] / typical["blockwise"]
-    return {
-        "settings": {name: value for name, value in dataclasses.asdict(config).items() if name != "json"},
-        "device": jax.devices()[0].device_kind,
-        "cpu_count": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "jax": jax.__version__,
-        "torch": torch.__version__,
-        "rows": rows,
-    }
+    settings = {name: value for name, value in dataclasses.asdict(config).items() if name != "json"}
+    return {"settings": settings, "device": jax.devices()[0].device_kind, "rows": rows}
 
 
 def print_table(results: dict[str, Any]) -> None:

@@ -17,7 +17,6 @@ not the same, that would be an error.
 
 import dataclasses
 import json
-import os
 import time
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 from tqdm import tqdm
 
 from decoding_contestants import CONTESTANTS
@@ -129,10 +127,6 @@ def summarize(config: DecodingConfig, rows: list[dict[str, Any]]) -> dict[str, A
     return {
         "settings": {name: value for name, value in dataclasses.asdict(config).items() if name != "json"},
         "device": jax.devices()[0].device_kind,
-        "cpu_count": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "jax": jax.__version__,
-        "torch": torch.__version__,
         "rows": rows,
         "cached_growth": longest["cached"] / shortest["cached"],
         "rerun_over_cached": longest["rerun"] / longest["cached"],

@@ -1,8 +1,6 @@
 """Reference loop: the tutorial's procedure in JAX, kept plain. It shares no code with `transformer_jax`.
 
-One jitted step per batch, and a loader that stacks samples in Python. The whole job as a process:
-
-    python benchmarks/reference_jax.py --task reverse --epochs 10
+One jitted step per batch, and a loader that stacks samples in Python.
 """
 
 import time
@@ -17,7 +15,7 @@ import optax
 from flax.training.train_state import TrainState
 from jax import Array
 
-from reference_loop import ReferenceLoop, whole_job
+from reference_loop import ReferenceLoop
 from reference_tasks import ReferenceTask
 
 
@@ -93,18 +91,17 @@ class ReferenceJax(ReferenceLoop):
 
     collate = staticmethod(numpy_collate)
 
-    def __init__(self, task: ReferenceTask, seed: int, **options: Any) -> None:
-        super().__init__(task, seed, **options)
+    def __init__(self, task: ReferenceTask, seed: int) -> None:
+        super().__init__(task, seed)
         self.model = Predictor(task)
         params_key, self.key = jax.random.split(jax.random.key(seed))
-        batch = numpy_collate([self.val_loader.dataset[0]] * task.batch_size)  # for its shapes
+        batch = numpy_collate([task.dataset(seed)[0]] * task.batch_size)  # for its shapes
         initialize = jax.jit(self.model.init, static_argnames="train")
         params = initialize(params_key, self._inputs_and_labels(batch)[0], train=False)["params"]
         schedule = optax.warmup_cosine_decay_schedule(0.0, task.lr, task.warmup, self.num_steps)
         optimizer = optax.chain(optax.clip_by_global_norm(task.gradient_clip), optax.adam(schedule))
         self.state = TrainState.create(apply_fn=self.model.apply, params=params, tx=optimizer)
         self._train_step = jax.jit(self._pure_train_step)
-        self._eval_step = jax.jit(self._pure_eval_step)
         start = time.perf_counter()
         jax.block_until_ready(self._train_step(self.state, self.key, batch))  # what this step computes is not kept
         self.compile_seconds = time.perf_counter() - start
@@ -113,42 +110,28 @@ class ReferenceJax(ReferenceLoop):
         self.state, self.key, metrics = self._train_step(self.state, self.key, batch)
         return metrics
 
-    def eval_step(self, batch: Sequence[np.ndarray]) -> Array:
-        return self._eval_step(self.state.params, batch)
-
     def fetch(self, metrics: Sequence[tuple[Array, ...]]) -> np.ndarray:
         return np.array(jax.device_get(metrics))
 
     def synchronize(self) -> None:
         jax.block_until_ready(self.state)
 
-    def snapshot(self) -> Any:
-        return self.state.params
-
-    def restore(self, snapshot: Any) -> None:
-        self.state = self.state.replace(params=snapshot)
-
     def _pure_train_step(
         self, state: TrainState, key: Array, batch: Sequence[Array]
     ) -> tuple[TrainState, Array, tuple[Array, Array]]:
         key, dropout_key = jax.random.split(key)
-
-        def loss_function(params: Any) -> tuple[Array, Array]:
-            return self._loss_and_accuracy(params, batch, train=True, rngs={"dropout": dropout_key})
-
-        (loss, accuracy), gradients = jax.value_and_grad(loss_function, has_aux=True)(state.params)
-        return state.apply_gradients(grads=gradients), key, (loss, accuracy)
-
-    def _pure_eval_step(self, params: Any, batch: Sequence[Array]) -> Array:
-        return self._loss_and_accuracy(params, batch, train=False)[1]
-
-    def _loss_and_accuracy(self, params: Any, batch: Sequence[Array], **options: Any) -> tuple[Array, Array]:
         inputs, labels = self._inputs_and_labels(batch)
-        logits = self.model.apply({"params": params}, inputs, **options)  # [B T C]
-        if not self.task.is_sequence:
-            logits = logits[..., 0]  # [B T], the classes are the elements of the set
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        return losses.mean(), (logits.argmax(-1) == labels).mean()
+
+        def loss_and_accuracy(params: Any) -> tuple[Array, Array]:
+            rngs = {"dropout": dropout_key}
+            logits = self.model.apply({"params": params}, inputs, train=True, rngs=rngs)  # [B T C]
+            if not self.task.is_sequence:
+                logits = logits[..., 0]  # [B T], the classes are the elements of the set
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+            return losses.mean(), (logits.argmax(-1) == labels).mean()
+
+        metrics, gradients = jax.value_and_grad(loss_and_accuracy, has_aux=True)(state.params)
+        return state.apply_gradients(grads=gradients), key, metrics
 
     def _inputs_and_labels(self, batch: Sequence[Array]) -> tuple[Array, Array]:
         if self.task.is_sequence:
@@ -156,7 +139,3 @@ class ReferenceJax(ReferenceLoop):
             return jax.nn.one_hot(numbers, self.task.num_categories), labels
         features, _, labels = batch
         return features, labels
-
-
-if __name__ == "__main__":
-    whole_job(ReferenceJax)

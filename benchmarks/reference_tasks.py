@@ -34,8 +34,8 @@ class ReferenceTask:
         """C, the predictions for each element."""
         raise NotImplementedError
 
-    def datasets(self, seed: int) -> tuple[Dataset, Dataset, Dataset]:
-        """Training, validation and test set; the seed is of what the training set draws anew every epoch."""
+    def dataset(self, seed: int) -> Dataset:
+        """The training set; the seed is of what it draws anew every epoch."""
         raise NotImplementedError
 
 
@@ -55,7 +55,7 @@ class ReverseTask(ReferenceTask):
     epochs: int = 10
     num_categories: int = 10  # the numbers are 0 … num_categories - 1
     seq_len: int = 16  # T, numbers in a sequence
-    sizes: tuple[int, int, int] = (50_000, 1_000, 10_000)  # sequences for training, validation and test
+    size: int = 50_000  # sequences
 
     @property
     def input_dim(self) -> int:
@@ -65,12 +65,8 @@ class ReverseTask(ReferenceTask):
     def num_classes(self) -> int:
         return self.num_categories
 
-    def datasets(self, seed: int) -> tuple[Dataset, Dataset, Dataset]:
-        train, val, test = (
-            ReverseDataset(self.num_categories, self.seq_len, size, data_seed)
-            for size, data_seed in zip(self.sizes, (42, 43, 44), strict=True)
-        )
-        return train, val, test
+    def dataset(self, seed: int) -> Dataset:
+        return ReverseDataset(self.num_categories, self.seq_len, self.size, seed=42)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +85,7 @@ class AnomalyTask(ReferenceTask):
     epochs: int = 100
     set_size: int = 10  # T, images in a set, the odd one included
     num_image_classes: int = 100  # classes that the images are of
-    images_per_class: tuple[int, int, int] = (450, 50, 100)  # for training, validation and test
+    images_per_class: int = 450
     feature_dim: int = 512  # features of an image
     class_spread: float = 1.0  # standard deviation of the class means, where that of images around theirs is 1
 
@@ -101,23 +97,15 @@ class AnomalyTask(ReferenceTask):
     def num_classes(self) -> int:
         return 1
 
-    def features(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Training, validation and test features, float32 `[classes, images of a class, features]`, always the same."""
+    def features(self) -> np.ndarray:
+        """Features, float32 `[classes, images of a class, features]`, always the same."""
         rng = np.random.default_rng(0)
         class_means = self.class_spread * rng.standard_normal((self.num_image_classes, 1, self.feature_dim), np.float32)
-        train, val, test = (
-            class_means + rng.standard_normal((self.num_image_classes, images, self.feature_dim), np.float32)
-            for images in self.images_per_class
-        )
-        return train, val, test
+        shape = self.num_image_classes, self.images_per_class, self.feature_dim
+        return class_means + rng.standard_normal(shape, np.float32)
 
-    def datasets(self, seed: int) -> tuple[Dataset, Dataset, Dataset]:
-        train, val, test = self.features()
-        return (
-            AnomalyDataset(train, self.set_size, seed, redraw=True),
-            AnomalyDataset(val, self.set_size, seed=43, redraw=False),
-            AnomalyDataset(test, self.set_size, seed=44, redraw=False),
-        )
+    def dataset(self, seed: int) -> Dataset:
+        return AnomalyDataset(self.features(), self.set_size, seed)
 
 
 class ReverseDataset(Dataset):
@@ -140,31 +128,26 @@ class AnomalyDataset(Dataset):
     Args:
         features: `[classes, images of a class, features]`.
         set_size: T, images in a set.
-        seed: of the draws.
-        redraw: draw the set at each access, as for training; else once, as for evaluation.
+        seed: of the draws, one at each access.
     """
 
-    def __init__(self, features: np.ndarray, set_size: int, seed: int, *, redraw: bool) -> None:
+    def __init__(self, features: np.ndarray, set_size: int, seed: int) -> None:
         self.num_image_classes, self.images_per_class, feature_dim = features.shape
         self.features = features.reshape(-1, feature_dim)  # [N features]
         self.set_size = set_size
         self.rng = np.random.default_rng(seed)
-        self.sets = None if redraw else [self._draw(index) for index in range(len(self))]
 
     def __len__(self) -> int:
         return len(self.features)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Features `[T, features]`, the images' indices `[T]`, and which of them is the odd one."""
-        members = self._draw(index) if self.sets is None else self.sets[index]
-        # The odd one is the last, as in the tutorial: the model cannot see it, being permutation-equivariant.
-        return self.features[members], members, self.set_size - 1
-
-    def _draw(self, index: int) -> np.ndarray:
         image_class = self.rng.integers(self.num_image_classes - 1)
         image_class += image_class >= index // self.images_per_class  # any but that of the odd one
         others = self.rng.choice(self.images_per_class, size=self.set_size - 1, replace=False)
-        return np.append(image_class * self.images_per_class + others, index)
+        members = np.append(image_class * self.images_per_class + others, index)
+        # The odd one is the last, as in the tutorial: the model cannot see it, being permutation-equivariant.
+        return self.features[members], members, self.set_size - 1
 
 
 TASKS = {"reverse": ReverseTask(), "anomaly": AnomalyTask()}

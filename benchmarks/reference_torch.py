@@ -1,21 +1,14 @@
-"""Reference loop: the same model and procedure in eager PyTorch, on CUDA where there is any, else on all cores.
+"""Reference loop: the same model and procedure in eager PyTorch, on CUDA where there is any, else on all cores."""
 
-The whole job as a process:
-
-    python benchmarks/reference_torch.py --task reverse --epochs 10
-"""
-
-import copy
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from reference_loop import ReferenceLoop, whole_job
+from reference_loop import ReferenceLoop
 from reference_tasks import ReferenceTask
 
 LAYER_NORM_EPSILON = 1e-6  # Flax's default; PyTorch's is 1e-5
@@ -124,8 +117,8 @@ class ReferenceTorch(ReferenceLoop):
 
     pin_memory = torch.cuda.is_available()
 
-    def __init__(self, task: ReferenceTask, seed: int, **options: Any) -> None:
-        super().__init__(task, seed, **options)
+    def __init__(self, task: ReferenceTask, seed: int) -> None:
+        super().__init__(task, seed)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.manual_seed(seed)
         self.model = Predictor(task).to(self.device)
@@ -137,32 +130,6 @@ class ReferenceTorch(ReferenceLoop):
     def train_step(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         self.model.train()
         self.optimizer.zero_grad()
-        loss, accuracy = self._loss_and_accuracy(batch)
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.task.gradient_clip)
-        self.optimizer.step()
-        self.schedule.step()
-        return loss.detach(), accuracy
-
-    @torch.no_grad()
-    def eval_step(self, batch: Sequence[Tensor]) -> Tensor:
-        self.model.eval()
-        return self._loss_and_accuracy(batch)[1]
-
-    def fetch(self, metrics: Sequence[tuple[Tensor, ...]]) -> np.ndarray:
-        return torch.stack([torch.stack(step) for step in metrics]).cpu().numpy()
-
-    def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def snapshot(self) -> Any:
-        return copy.deepcopy(self.model.state_dict())
-
-    def restore(self, snapshot: Any) -> None:
-        self.model.load_state_dict(snapshot)
-
-    def _loss_and_accuracy(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         inputs, *_, labels = (field.to(self.device, non_blocking=True) for field in batch)
         if self.task.is_sequence:
             inputs = F.one_hot(inputs, self.task.num_categories).float()
@@ -170,8 +137,15 @@ class ReferenceTorch(ReferenceLoop):
         if not self.task.is_sequence:
             logits = logits[..., 0]  # [B T], the classes are the elements of the set
         loss = F.cross_entropy(logits.flatten(0, -2), labels.flatten())
-        return loss, (logits.argmax(-1) == labels).float().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.task.gradient_clip)
+        self.optimizer.step()
+        self.schedule.step()
+        return loss.detach(), (logits.argmax(-1) == labels).float().mean()
 
+    def fetch(self, metrics: Sequence[tuple[Tensor, ...]]) -> np.ndarray:
+        return torch.stack([torch.stack(step) for step in metrics]).cpu().numpy()
 
-if __name__ == "__main__":
-    whole_job(ReferenceTorch)
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()

@@ -11,7 +11,6 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -75,28 +74,6 @@ class Ours:
         return self._trainer.stopwatch.seconds["compile"], float(np.mean(losses)) if losses else float("nan")
 
 
-class Reference:
-    """A reference loop."""
-
-    def __init__(self, contestant: Callable[..., Any], task: str, seed: int) -> None:
-        self.loop = contestant(TASKS[task], seed)
-        self.losses = np.empty(0)
-
-    def run(self, num_steps: int) -> float:
-        """Go on for so many steps; milliseconds per step."""
-        times = self.loop.run(num_steps)
-        self.losses = np.append(self.losses, times.losses)
-        return times.ms_per_step
-
-    def compute(self, num_steps: int) -> None:
-        """Not measured."""
-
-    def finish(self, window: Window) -> tuple[float, float]:
-        """Seconds spent compiling, and the mean loss over a window of steps."""
-        losses = self.losses[slice(*window)]
-        return self.loop.compile_seconds, float(losses.mean()) if len(losses) else float("nan")
-
-
 def prepare_reverse(directory: Path, seed: int) -> tuple[Any, Any, Any]:
     """Trainer and loaders of the reverse task."""
     from transformer_jax.devices.compilation import prepare_jax
@@ -120,7 +97,7 @@ def prepare_anomaly(directory: Path, seed: int) -> tuple[Any, Any, Any]:
     assert isinstance(task, AnomalyTask)
     config = Cifar100Config(seed=seed, eval_every=100, checkpoint_dir=directory)
     prepare_jax(config)
-    features = task.features()[0]  # [classes, images of a class, features]
+    features = task.features()  # [classes, images of a class, features]
     labels = np.repeat(np.arange(features.shape[0]), features.shape[1])
     sets = AnomalySets(labels, config.set_size, seed=seed, redraw=True)
     train_loader = make_loader(sets, config.batch_size, shuffle=True, drop_last=True, seed=seed)
@@ -128,18 +105,18 @@ def prepare_anomaly(directory: Path, seed: int) -> tuple[Any, Any, Any]:
     return trainer, train_loader, make_loader(sets, config.batch_size)
 
 
-def reference_jax(task: str, seed: int) -> Reference:
+def reference_jax(task: str, seed: int) -> Any:
     """The tutorial's loop in JAX."""
     from reference_jax import ReferenceJax
 
-    return Reference(ReferenceJax, task, seed)
+    return ReferenceJax(TASKS[task], seed)
 
 
-def reference_torch(task: str, seed: int) -> Reference:
+def reference_torch(task: str, seed: int) -> Any:
     """The same in eager PyTorch."""
     from reference_torch import ReferenceTorch
 
-    return Reference(ReferenceTorch, task, seed)
+    return ReferenceTorch(TASKS[task], seed)
 
 
 CONTESTANTS = {"ours": Ours, "reference_jax": reference_jax, "reference_torch": reference_torch}

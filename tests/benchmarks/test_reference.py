@@ -18,35 +18,12 @@ from transformer_jax import TransformerPredictor
 
 pytestmark = pytest.mark.slow
 
-REVERSE = ReverseTask(
-    model_dim=22,
-    num_heads=2,
-    batch_size=31,
-    warmup=3,
-    epochs=7,
-    lr=5e-3,
-    num_categories=3,
-    seq_len=5,
-    sizes=(997, 7, 11),
-)
+SMALL = {"num_heads": 2, "batch_size": 31, "warmup": 3, "epochs": 7, "lr": 5e-3}
+REVERSE = ReverseTask(**SMALL, model_dim=22, num_categories=3, seq_len=5, size=997)
 ANOMALY = AnomalyTask(
-    model_dim=26,
-    num_heads=2,
-    num_layers=2,
-    dropout_prob=0.0,
-    input_dropout_prob=0.0,
-    batch_size=31,
-    warmup=3,
-    epochs=7,
-    lr=5e-3,
-    set_size=5,
-    num_image_classes=7,
-    images_per_class=(137, 11, 13),
-    feature_dim=17,
-    class_spread=3.0,
-)
-SMALL = pytest.mark.parametrize("task", [REVERSE, ANOMALY], ids=["reverse", "anomaly"])
-BOTH = pytest.mark.parametrize("contestant", [ReferenceJax, ReferenceTorch])
+    **SMALL, model_dim=26, num_layers=2, dropout_prob=0.0, input_dropout_prob=0.0, set_size=5, num_image_classes=7,
+    images_per_class=137, feature_dim=17, class_spread=3.0,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -117,51 +94,40 @@ def test_parameters_are_drawn_as_the_predictor_draws_its_own():
             assert not parameters[f"{name}.bias"].any(), name
 
 
-@SMALL
+@pytest.mark.parametrize("task", [REVERSE, ANOMALY], ids=["reverse", "anomaly"])
 def test_from_the_same_parameters_both_take_the_same_steps_and_learn(task):
     """Model, loss, gradient clipping, Adam, schedule and order of the samples are the same, also across epochs."""
     in_jax, in_torch = ReferenceJax(task, seed=3), ReferenceTorch(task, seed=3)
-    in_torch.restore(torch_parameters(in_jax.snapshot(), task))
+    in_torch.model.load_state_dict(torch_parameters(in_jax.state.params, task))
     steps = len(in_jax.train_loader) + 2
-    losses_jax, losses_torch = in_jax.run(steps).losses, in_torch.run(steps).losses
-    assert losses_jax.shape == losses_torch.shape == (steps,)
-    np.testing.assert_allclose(losses_jax[:5], losses_torch[:5], rtol=1e-5)
-    np.testing.assert_allclose(losses_jax, losses_torch, rtol=0.02)  # rounding grows
-    np.testing.assert_allclose(in_jax.history, in_torch.history, rtol=0.01)
     for loop in (in_jax, in_torch):
-        assert loop.run(100).losses[-29:].mean() < 0.3 * losses_jax[:3].mean()
+        assert loop.run(steps) > 0
+        assert loop.losses.shape == (steps,)
+    np.testing.assert_allclose(in_jax.losses[:5], in_torch.losses[:5], rtol=1e-5)
+    np.testing.assert_allclose(in_jax.losses, in_torch.losses, rtol=0.02)  # rounding grows
+    for loop in (in_jax, in_torch):
+        loop.run(100)
+        assert loop.losses[-29:].mean() < 0.3 * loop.losses[:3].mean()
 
 
-@BOTH
-def test_trains_with_dropout_and_keeps_the_best_parameters(contestant):
+@pytest.mark.parametrize("contestant", [ReferenceJax, ReferenceTorch])
+def test_dropout_is_drawn_anew_in_each_step(contestant):
     loop = contestant(dataclasses.replace(ANOMALY, dropout_prob=0.1, input_dropout_prob=0.1), seed=2)
     batch = next(iter(loop.train_loader))
     first, second = loop.fetch([loop.train_step(batch), loop.train_step(batch)])[:, 0]
     assert abs(first - second) > 1e-3  # the first step's learning rate is 0: only the dropout can make a difference
-    validation = loop.fit()
-    assert len(loop.history) == 7
-    assert validation > 0.9
-    assert loop.evaluate(loop.val_loader) == validation
-    assert loop.evaluate(loop.test_loader) > 0.9
-
-
-@BOTH
-def test_training_shorter_than_the_warm_up_is_an_error(contestant):
-    with pytest.raises(ValueError, match="epochs is 2, 64 steps; it needs more than 64"):
-        contestant(dataclasses.replace(REVERSE, warmup=64), seed=0, epochs=2)
 
 
 def test_positions_are_the_sinusoidal_table():
     expected = [[math.sin(3), math.cos(3), math.sin(3 / 10_000 ** (2 / 5)), math.cos(3 / 10_000 ** (2 / 5))]]
     np.testing.assert_allclose(reference_jax.positions(7, 5)[3:4, :4], expected, rtol=1e-6)
-    np.testing.assert_allclose(
-        reference_torch.Positions(7, 5)(torch.zeros(1, 7, 5))[0], reference_jax.positions(7, 5), atol=1e-6
-    )
+    in_torch = reference_torch.Positions(7, 5)(torch.zeros(1, 7, 5))[0]
+    np.testing.assert_allclose(in_torch, reference_jax.positions(7, 5), atol=1e-6)
 
 
 def test_a_set_holds_distinct_images_of_one_class_and_one_of_another():
     features = np.arange(5 * 7 * 3, dtype=np.float32).reshape(5, 7, 3)
-    dataset = AnomalyDataset(features, set_size=7, seed=0, redraw=True)
+    dataset = AnomalyDataset(features, set_size=7, seed=0)
     classes_drawn = set()
     for index in range(35):
         chosen, members, label = dataset[index]
@@ -171,18 +137,10 @@ def test_a_set_holds_distinct_images_of_one_class_and_one_of_another():
         assert image_class != index // 7
         classes_drawn.add(image_class)
     assert classes_drawn == {0, 1, 2, 3, 4}
-    assert any((dataset[0][1] != dataset[0][1]).any() for _ in range(3))  # drawn anew
-
-
-def test_evaluation_sets_are_drawn_once():
-    dataset = AnomalyDataset(np.zeros((5, 7, 3), np.float32), set_size=7, seed=0, redraw=False)
-    for index in range(35):
-        np.testing.assert_array_equal(dataset[index][1], dataset[index][1])
 
 
 def test_reverse_draws_the_data_of_the_experiment():
-    train, val, test = TASKS["reverse"].datasets(seed=0)
-    assert (len(train), len(val), len(test)) == (50_000, 1_000, 10_000)
-    assert train[0][0].tolist() == [0, 7, 6, 4, 4, 8, 0, 6, 2, 0, 5, 9, 7, 7, 7, 7]
-    assert val[0][0].tolist() == [5, 6, 4, 0, 5, 0, 2, 8, 4, 5, 9, 2, 8, 7, 3, 2]
-    assert test[0][1].tolist() == [6, 1, 8, 2, 6, 4, 0, 9, 5, 1, 9, 8, 0, 1, 1, 3][::-1]
+    dataset = TASKS["reverse"].dataset(seed=0)
+    assert len(dataset) == 50_000
+    assert dataset[0][0].tolist() == [0, 7, 6, 4, 4, 8, 0, 6, 2, 0, 5, 9, 7, 7, 7, 7]
+    assert dataset[0][1].tolist() == dataset[0][0].tolist()[::-1]
