@@ -1,6 +1,7 @@
-"""Import and export of PyTorch's weights: exact round trips, our models run in PyTorch, errors.
+"""Import and export of PyTorch's weights: exact round trips, errors.
 
-That weights which come in give PyTorch's outputs and gradients is shown in the tests of each model.
+That weights which come in give PyTorch's outputs and gradients is shown in the tests of each model. As the round trip
+is exact, those which go out give ours.
 """
 
 import jax
@@ -8,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled
-from compiled_models import drawn as drawn_params
 
 from transformer_jax import (
     ALiBiPositions,
@@ -18,7 +17,6 @@ from transformer_jax import (
     MultiheadAttention,
     RMSNorm,
     TransformerEncoder,
-    padding_mask,
     params_from_torch,
     params_to_torch,
 )
@@ -29,44 +27,30 @@ from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.predictor import TransformerPredictor
 
-B, S, T, D, H, F, L = 3, 7, 5, 22, 2, 13, 3
-SOURCE_VALID = np.arange(S) < np.array([[7], [4], [1]])
-TARGET_VALID = np.arange(T) < np.array([[3], [5], [1]])
-STACKS = pytest.mark.parametrize("final_norm", [False, True])
-ORDERS = pytest.mark.parametrize("norm_first", [False, True])
-
+D, H, F, L = 22, 2, 13, 3
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # nn.Transformer cannot turn it off
 
 
-def draw(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
-def torch_encoder(norm_first: bool = False, final_norm: bool = False) -> torch.nn.TransformerEncoder:
-    layer = torch.nn.TransformerEncoderLayer(D, H, F, dropout=0.0, batch_first=True, norm_first=norm_first)
+def torch_encoder(final_norm: bool = False) -> torch.nn.TransformerEncoder:
+    layer = torch.nn.TransformerEncoderLayer(D, H, F, dropout=0.0, batch_first=True)
     norm = torch.nn.LayerNorm(D) if final_norm else None
     return torch.nn.TransformerEncoder(layer, L, norm, enable_nested_tensor=False)
 
 
-def torch_transformer(norm_first: bool = False, final_norm: bool = True) -> torch.nn.Transformer:
-    options = {"dropout": 0.0, "batch_first": True, "norm_first": norm_first}
-    module = torch.nn.Transformer(D, H, 1, L - 1, F, **options)
+def torch_transformer(final_norm: bool = True) -> torch.nn.Transformer:
+    module = torch.nn.Transformer(D, H, 1, L - 1, F, dropout=0.0, batch_first=True)
     if not final_norm:
         module.encoder.norm = module.decoder.norm = None
     return module
 
 
-def encoder(norm_first: bool = False, final_norm: bool = False) -> TransformerEncoder:
-    return TransformerEncoder(L, D, H, F, settings=settings(norm_first), final_norm=final_norm)
+def encoder(final_norm: bool = False) -> TransformerEncoder:
+    return TransformerEncoder(L, D, H, F, final_norm=final_norm)
 
 
-def transformer(norm_first: bool = False, final_norm: bool = True) -> Transformer:
+def transformer(final_norm: bool = True) -> Transformer:
     sizes = {"model_dim": D, "num_heads": H, "num_encoder_layers": 1, "num_decoder_layers": L - 1, "dim_feedforward": F}
-    return Transformer(**sizes, settings=settings(norm_first), final_norm=final_norm)
-
-
-def settings(norm_first: bool) -> BlockSettings:
-    return BlockSettings(norm_first=norm_first, layer_norm_epsilon=1e-5)
+    return Transformer(**sizes, final_norm=final_norm)
 
 
 def drawn(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -84,29 +68,21 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
         assert torch.equal(found[name], tensor), name
 
 
-@pytest.mark.slow
-@ORDERS
-@STACKS
-@pytest.mark.parametrize("make", [(torch_encoder, encoder), (torch_transformer, transformer)], ids=["stack", "pair"])
-def test_from_pytorch_and_back_is_exact(make, norm_first, final_norm):
-    module, model = (one(norm_first, final_norm) for one in make)
-    state = drawn(module)
-    params = params_from_torch(model, state)
-    assert_same(params_to_torch(model, params), state)
-    assert_same(params_to_torch(model, jax.tree.map(jnp.asarray, params)), state)
-
-
 @pytest.mark.parametrize(
     ("module", "model"),
     [
         (torch.nn.MultiheadAttention(D, H), MultiheadAttention(D, H)),
         (torch.nn.TransformerEncoderLayer(D, H, F), EncoderBlock(D, H, F)),
+        *((torch_encoder(final_norm), encoder(final_norm)) for final_norm in (True, False)),
+        *((torch_transformer(final_norm), transformer(final_norm)) for final_norm in (True, False)),
     ],
-    ids=["attention", "block"],
+    ids=["attention", "block", "stack, norm", "stack", "pair, norm", "pair"],
 )
-def test_attention_and_a_block_from_pytorch_and_back_are_exact(module, model):
+def test_from_pytorch_and_back_is_exact(module, model):
     state = drawn(module)
-    assert_same(params_to_torch(model, params_from_torch(model, state)), state)
+    params = params_from_torch(model, state)
+    assert_same(params_to_torch(model, params), state)
+    assert_same(params_to_torch(model, jax.tree.map(jnp.asarray, params)), state)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
@@ -116,40 +92,6 @@ def test_every_floating_type_stays_what_it_is(dtype):
     kernel = params["layers_2"]["feed_forward"]["expand"]["kernel"]
     assert (kernel.shape, str(kernel.dtype)) == ((D, F), str(dtype).removeprefix("torch."))
     assert_same(params_to_torch(encoder(), params), state)
-
-
-@pytest.mark.slow
-@ORDERS
-@STACKS
-def test_an_encoder_made_here_runs_in_pytorch(norm_first, final_norm):
-    model, module = encoder(norm_first, final_norm), torch_encoder(norm_first, final_norm)
-    x = draw(B, S, D)
-    params = drawn_params(model, x)
-    module.load_state_dict(params_to_torch(model, params["params"]))
-    expected = compiled(model)(params, x, padding_mask(SOURCE_VALID))
-    output = module.train()(torch.tensor(x), src_key_padding_mask=torch.tensor(~SOURCE_VALID))
-    np.testing.assert_allclose(output.detach(), expected, atol=1e-5)
-
-
-@pytest.mark.slow
-@ORDERS
-@STACKS
-def test_an_encoder_decoder_made_here_runs_in_pytorch(norm_first, final_norm):
-    model, module = transformer(norm_first, final_norm), torch_transformer(norm_first, final_norm)
-    source, target = draw(B, S, D), draw(B, T, D, seed=1)
-    params = drawn_params(model, source, target)
-    module.load_state_dict(params_to_torch(model, params["params"]))
-    expected = compiled(model)(params, source, target, padding_mask(SOURCE_VALID), padding_mask(TARGET_VALID))
-    not_source, not_target = torch.tensor(~SOURCE_VALID), torch.tensor(~TARGET_VALID)
-    output = module(
-        torch.tensor(source),
-        torch.tensor(target),
-        tgt_mask=torch.ones(T, T).triu(1).bool(),
-        src_key_padding_mask=not_source,
-        memory_key_padding_mask=not_source,
-        tgt_key_padding_mask=not_target,
-    )
-    np.testing.assert_allclose(output.detach(), expected, atol=1e-5)
 
 
 def test_each_array_goes_where_its_name_says():
@@ -178,27 +120,15 @@ def test_imported_parameters_and_exported_tensors_are_copies():
     assert all(leaf.all() for leaf in jax.tree.leaves(params))
 
 
-def test_arrays_serve_as_well_as_tensors():
-    state = drawn(torch_encoder())
-    params = params_from_torch(encoder(), {name: tensor.numpy() for name, tensor in state.items()})
-    assert_same(params_to_torch(encoder(), params), state)
-
-
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_file_serves_as_well_as_a_state_dict(tmp_path, zipped):
+def test_a_file_and_arrays_serve_as_well_as_a_state_dict(tmp_path, zipped):
     state = drawn(torch_encoder())
+    arrays = {name: tensor.numpy() for name, tensor in state.items()}
     torch.save(state, tmp_path / "encoder.pt", _use_new_zipfile_serialization=zipped)
-    for path in (tmp_path / "encoder.pt", str(tmp_path / "encoder.pt")):
-        assert_same(params_to_torch(encoder(), params_from_torch(encoder(), path)), state)
+    for weights in (tmp_path / "encoder.pt", str(tmp_path / "encoder.pt"), arrays):
+        assert_same(params_to_torch(encoder(), params_from_torch(encoder(), weights)), state)
 
 
-def changed(change) -> dict[str, torch.Tensor]:
-    state = {name: tensor.clone() for name, tensor in drawn(torch_encoder()).items()}
-    change(state)
-    return state
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -209,10 +139,6 @@ def changed(change) -> dict[str, torch.Tensor]:
         ),
         (lambda s: s.update({"norm.weight": torch.ones(D)}), "has norm.weight, for which the model has no place"),
         (
-            lambda s: s.update({"layers.1.linear1.weight": torch.ones(F + 4, D)}),
-            r"layers.1.linear1.weight in the state dict has the shape \[17, 22\]; it must be \[13, 22\]",
-        ),
-        (
             lambda s: s.update({"layers.0.self_attn.in_proj_weight": torch.ones(D, 3 * D)}),
             r"in_proj_weight in the state dict has the shape \[22, 66\]; it must be \[66, 22\]",
         ),
@@ -220,23 +146,18 @@ def changed(change) -> dict[str, torch.Tensor]:
             lambda s: s.update({"layers.0.norm1.bias": torch.ones(D, dtype=torch.int32)}),
             "layers.0.norm1.bias .* has the type int32; it must be a floating-point type",
         ),
-        (lambda s: s["layers.2.norm2.weight"][5:6].fill_(torch.nan), "layers.2.norm2.weight .* holds NaN or infinity"),
         (lambda s: s["layers.0.norm2.weight"][5:6].fill_(torch.inf), "layers.0.norm2.weight .* holds NaN or infinity"),
     ],
-    ids=["missing", "fewer layers", "extra", "shape", "transposed", "type", "NaN", "infinity"],
 )
-def test_weights_of_another_model_are_refused_by_name(tmp_path, change, message):
-    state = changed(change)
+def test_weights_of_another_model_are_refused_by_name(change, message):
+    state = {name: tensor.clone() for name, tensor in drawn(torch_encoder()).items()}
+    change(state)
     with pytest.raises(InputError, match=message):
         params_from_torch(encoder(), state)
-    torch.save(state, tmp_path / "encoder.pt")
-    with pytest.raises(InputError, match=message.replace("the state dict", str(tmp_path / "encoder.pt"))):
-        params_from_torch(encoder(), tmp_path / "encoder.pt")
 
 
 def test_parameters_of_another_model_do_not_go_out():
-    x = draw(B, S, D)
-    params = drawn_params(encoder(), x)["params"]
+    params = params_from_torch(encoder(), drawn(torch_encoder()))
     with pytest.raises(InputError, match="params lacks norm/"):
         params_to_torch(encoder(final_norm=True), params)
     with pytest.raises(InputError, match="params has layers_2/.* and 13 more arrays, for which"):

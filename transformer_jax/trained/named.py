@@ -7,7 +7,6 @@ from typing import NamedTuple, TypeVar, cast
 
 import flax.linen as nn
 import jax
-from flax.traverse_util import flatten_dict
 from jaxtyping import PRNGKeyArray
 
 from transformer_jax.attention.attention import Implementation
@@ -23,7 +22,7 @@ from transformer_jax.trained.published import PUBLISHED, load_pretrained
 from transformer_jax.trained.shipped import named_directory, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
-from transformer_jax.weights.layouts import check_arrays
+from transformer_jax.weights.layouts import by_path, check_arrays, shapes_of
 
 Config = TypeVar("Config", bound=TrainingConfig)
 
@@ -122,9 +121,8 @@ def check_fits(trained: Trained, trainer: TrainerModule, example: Samples) -> No
         return params
 
     expected = jax.eval_shape(initial_params, jax.random.key(0))
-    shapes = {path: leaf.shape for path, leaf in flatten_dict(expected, sep="/").items()}
     try:
-        check_arrays(flatten_dict(trained.params, sep="/"), shapes, trained.what)
+        check_arrays(by_path(trained.params), shapes_of(expected), trained.what)
     except InputError as error:
         raise InputError(f"pretrained is {trained.what}, which does not fit the task and its data: {error}") from error
 

@@ -4,57 +4,48 @@ Trees of parameters are nested dictionaries. A path joins their keys: `encoder/l
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Shaped
 
 from transformer_jax.errors import InputError
-from transformer_jax.nn.attention import head_width
 from transformer_jax.trees import Params
 
 Arrays: TypeAlias = dict[str, np.ndarray]  # by name
-Shapes = dict[str, tuple[int, ...]]
-Kernels = Sequence[Shaped[np.ndarray, "*inputs D"]]  # of query, key and value, or their biases
+Shapes: TypeAlias = dict[str, tuple[int, ...]]
+Kernels: TypeAlias = Sequence[Shaped[np.ndarray, "*inputs D"]]  # of query, key and value, or their biases
 
 FUSED = ("query_proj", "key_proj", "value_proj")  # our names, in the order of the fused projections
 
 
-class Fusion(NamedTuple):
-    """Conversion between the projections of query, key and value, D wide each, and one that is 3 D wide (`fused`)."""
+def fuse(parts: Kernels, num_groups: int) -> Shaped[np.ndarray, "*inputs fused"]:
+    """The projections of query, key and value, D wide each, as one that is 3 D wide.
 
-    join: Callable[[Kernels], Shaped[np.ndarray, "*inputs fused"]]
-    split: Callable[[Shaped[np.ndarray, "*inputs fused"]], Kernels]
+    Its columns are the query, key and value of the first group of D / `num_groups` columns, then those of the next.
+    """
+    *inputs, width = parts[0].shape
+    groups = [part.reshape(*inputs, num_groups, width // num_groups) for part in parts]
+    return np.concatenate(groups, axis=-1).reshape(*inputs, 3 * width)
 
 
-STACKED = Fusion(lambda parts: np.concatenate(parts, axis=-1), lambda whole: np.split(whole, 3, axis=-1))
-
-
-def per_head(num_heads: int) -> Fusion:
-    """Fusion `[H, 3 d]`: the query, key and value of the first head, then those of the next."""
-
-    def join(parts: Kernels) -> Shaped[np.ndarray, "*inputs fused"]:
-        *inputs, width = parts[0].shape
-        heads = [part.reshape(*inputs, num_heads, head_width(width, num_heads)) for part in parts]  # [... H d]
-        return np.concatenate(heads, axis=-1).reshape(*inputs, 3 * width)
-
-    def split(whole: Shaped[np.ndarray, "*inputs fused"]) -> Kernels:
-        *inputs, width = whole.shape
-        heads = whole.reshape(*inputs, num_heads, width // num_heads)  # [... H 3d]
-        return [part.reshape(*inputs, width // 3) for part in np.split(heads, 3, axis=-1)]
-
-    return Fusion(join, split)
+def split(whole: Shaped[np.ndarray, "*inputs fused"], num_groups: int) -> Kernels:
+    """The three parts that `fuse` joined."""
+    *inputs, width = whole.shape
+    groups = whole.reshape(*inputs, num_groups, width // num_groups)
+    return [part.reshape(*inputs, width // 3) for part in np.split(groups, 3, axis=-1)]
 
 
 class Layout(NamedTuple):
     """Names and arrangement of our arrays in another program."""
 
     renames: tuple[tuple[str, str], ...]  # regular expressions and replacements, applied to our path in order
-    fusion: Fusion  # of query, key and value, which `renames` maps to one name
     transposed: bool  # kernels are [out, in], as in PyTorch; ours are [in, out]
+    num_groups: int = 1  # in which query, key and value alternate where `renames` gives them one name: H if by head
 
     def name(self, path: str) -> str:
         """Name of our array in the other program."""
@@ -71,13 +62,13 @@ class Layout(NamedTuple):
 
     def shapes(self, like: Params) -> Shapes:
         """Shapes of the other program's arrays, from those of ours; no array is made, as large as it may be."""
-        ours = {path: tuple(leaf.shape) for path, leaf in flatten_dict(like, sep="/").items()}
+        ours = shapes_of(like)
         theirs = {}
         for name, paths in self.names(ours).items():
             shape = ours[paths[0]]
             if len(paths) > 1:
                 shape = (*shape[:-1], sum(ours[path][-1] for path in paths))
-            theirs[name] = shape[::-1] if self._is_turned(paths[0]) else shape
+            theirs[name] = shape[::-1] if self._is_transposed(paths[0]) else shape
         return theirs
 
     def to_theirs(self, params: Params) -> Arrays:
@@ -86,11 +77,11 @@ class Layout(NamedTuple):
         theirs = {}
         for name, paths in self.names(arrays).items():
             parts = [np.asarray(arrays[path]) for path in paths]
-            whole = self.fusion.join(parts) if len(parts) > 1 else parts[0]
-            theirs[name] = whole.T if self._is_turned(paths[0]) else whole
+            whole = fuse(parts, self.num_groups) if len(parts) > 1 else parts[0]
+            theirs[name] = whole.T if self._is_transposed(paths[0]) else whole
         return theirs
 
-    def to_ours(self, arrays: Arrays, like: Params, source: str) -> dict[str, Any]:
+    def to_ours(self, arrays: Arrays, like: Params, source: str) -> Params:
         """Convert the other program's arrays to our parameters: copies, in the same floating-point type.
 
         Args:
@@ -104,15 +95,20 @@ class Layout(NamedTuple):
         check_arrays(arrays, self.shapes(like), source)
         ours: Arrays = {}
         for name, paths in self.names(flatten_dict(like, sep="/")).items():
-            whole = arrays[name].T if self._is_turned(paths[0]) else arrays[name]
-            parts = self.fusion.split(whole) if len(paths) > 1 else [whole]
+            whole = arrays[name].T if self._is_transposed(paths[0]) else arrays[name]
+            parts = split(whole, self.num_groups) if len(paths) > 1 else [whole]
             ours |= {path: np.array(part, order="C") for path, part in zip(paths, parts, strict=True)}
-        tree: dict[str, Any] = unflatten_dict(ours, sep="/")
-        return tree
+        return as_tree(ours)
 
-    def _is_turned(self, path: str) -> bool:
+    def _is_transposed(self, path: str) -> bool:
         """Whether our array is [in, out] and theirs [out, in]; an embedding [V, D] is the same in both."""
         return self.transposed and path.endswith("kernel")
+
+
+def as_tree(arrays: Arrays) -> Params:
+    """The nested dictionaries of a model's parameters, from their paths."""
+    tree: Params = unflatten_dict(arrays, sep="/")
+    return tree
 
 
 def by_path(params: Params) -> Arrays:
@@ -128,7 +124,12 @@ def by_path(params: Params) -> Arrays:
     return {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
 
 
-def check_arrays(arrays: Mapping[str, Any], shapes: Shapes, source: str) -> None:
+def shapes_of(params: Params) -> Shapes:
+    """The shapes of a model's parameters by path, also of abstract ones."""
+    return {path: tuple(leaf.shape) for path, leaf in flatten_dict(params, sep="/").items()}
+
+
+def check_arrays(arrays: Mapping[str, np.ndarray | jax.Array], shapes: Shapes, source: str) -> None:
     """Check that arrays are those of a model: names, shapes, types, finite numbers.
 
     Raises:
@@ -145,7 +146,7 @@ def check_arrays(arrays: Mapping[str, Any], shapes: Shapes, source: str) -> None
     check_numbers(arrays, source)
 
 
-def check_numbers(arrays: Mapping[str, Any], source: str) -> None:
+def check_numbers(arrays: Mapping[str, np.ndarray | jax.Array], source: str) -> None:
     """Check that arrays hold finite numbers.
 
     Raises:

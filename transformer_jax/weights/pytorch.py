@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from flax.traverse_util import flatten_dict
 from jax import Array
 
 from transformer_jax.errors import InputError
@@ -30,7 +29,7 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.trees import Params
 from transformer_jax.weights.counterparts import check_attention, check_blocks
 from transformer_jax.weights.files import array_of, read_weights
-from transformer_jax.weights.layouts import STACKED, Layout, by_path, check_arrays
+from transformer_jax.weights.layouts import Layout, by_path, check_arrays, shapes_of
 
 Model = MultiheadAttention | EncoderBlock | TransformerEncoder | Transformer
 
@@ -50,7 +49,6 @@ LAYOUT = Layout(
         ("(kernel|scale)$", "weight"),
         ("/", "."),
     ),
-    fusion=STACKED,
     transposed=True,
 )
 
@@ -93,8 +91,7 @@ def params_to_torch(model: Model, params: Params) -> dict[str, torch.Tensor]:
         InputError: the model has a part without a counterpart in PyTorch; or the parameters are not those of this
             model, or not finite.
     """
-    shapes = {path: leaf.shape for path, leaf in flatten_dict(_abstract_params(model), sep="/").items()}
-    check_arrays(by_path(params), shapes, "params")
+    check_arrays(by_path(params), shapes_of(_abstract_params(model)), "params")
     return {name: _tensor_of(array) for name, array in LAYOUT.to_theirs(params).items()}
 
 

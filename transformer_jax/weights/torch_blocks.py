@@ -106,70 +106,43 @@ class Residual(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
-class EncoderBlock(nn.Module):
-    """Self-attention, then feed-forward."""
+class Block(nn.Module):
+    """Self-attention, in a decoder attention to the encoder's output, then feed-forward."""
 
-    def __init__(self, settings: BlockSettings) -> None:
+    def __init__(self, settings: BlockSettings, is_decoder: bool) -> None:
         super().__init__()
         self.self_attn = MultiheadAttention(settings.model_dim, settings.num_heads)
         self.self_attn_residual = Residual(settings)
+        if is_decoder:
+            self.cross_attn = MultiheadAttention(settings.model_dim, settings.num_heads)
+            self.cross_attn_residual = Residual(settings)
         self.feed_forward = FeedForward(settings)
         self.feed_forward_residual = Residual(settings)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None, memory_mask: Tensor | None) -> Tensor:
         x = self.self_attn_residual(x, lambda h: self.self_attn(h, mask=mask))
+        if memory is not None:
+            x = self.cross_attn_residual(x, lambda h: self.cross_attn(h, memory, memory_mask))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
-class Encoder(nn.Module):
-    """Encoder blocks, and a LayerNorm after the last one where the model has it."""
+class Stack(nn.Module):
+    """Blocks of an encoder or a decoder, and a LayerNorm after the last one where the model has it."""
 
-    def __init__(self, num_layers: int, settings: BlockSettings, final_norm: bool) -> None:
+    def __init__(self, num_layers: int, settings: BlockSettings, final_norm: bool, is_decoder: bool = False) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(EncoderBlock(settings) for _ in range(num_layers))
-        self.norm = nn.LayerNorm(settings.model_dim, eps=settings.layer_norm_epsilon) if final_norm else nn.Identity()
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        for layer in self.layers:
-            x = layer(x, mask)
-        return self.norm(x)
-
-
-class DecoderBlock(nn.Module):
-    """Self-attention, attention to the encoder's output, then feed-forward."""
-
-    def __init__(self, settings: BlockSettings) -> None:
-        super().__init__()
-        self.self_attn = MultiheadAttention(settings.model_dim, settings.num_heads)
-        self.self_attn_residual = Residual(settings)
-        self.cross_attn = MultiheadAttention(settings.model_dim, settings.num_heads)
-        self.cross_attn_residual = Residual(settings)
-        self.feed_forward = FeedForward(settings)
-        self.feed_forward_residual = Residual(settings)
-
-    def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor | None = None, memory_mask: Tensor | None = None
-    ) -> Tensor:
-        x = self.self_attn_residual(x, lambda h: self.self_attn(h, mask=mask))
-        x = self.cross_attn_residual(x, lambda h: self.cross_attn(h, memory, memory_mask))
-        return self.feed_forward_residual(x, self.feed_forward)
-
-
-class Decoder(nn.Module):
-    """Decoder blocks, where position t sees those up to t, and a LayerNorm after the last where the model has it."""
-
-    def __init__(self, num_layers: int, settings: BlockSettings, final_norm: bool) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(DecoderBlock(settings) for _ in range(num_layers))
+        self.layers = nn.ModuleList(Block(settings, is_decoder) for _ in range(num_layers))
         self.norm = nn.LayerNorm(settings.model_dim, eps=settings.layer_norm_epsilon) if final_norm else nn.Identity()
 
     def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor | None = None, memory_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
     ) -> Tensor:
-        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()  # [T T]
-        mask = causal if mask is None else mask & causal
         for layer in self.layers:
-            x = layer(x, memory, mask, memory_mask)
+            x = layer(x, mask, memory, memory_mask)
         return self.norm(x)
 
 

@@ -4,14 +4,12 @@ import functools
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from flax.traverse_util import flatten_dict
 
 from transformer_jax.errors import InputError, check_path
 from transformer_jax.nn.blocks import BlockSettings
@@ -20,16 +18,16 @@ from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
+from transformer_jax.weights import torch_models
 from transformer_jax.weights.counterparts import check_exported
-from transformer_jax.weights.layouts import STACKED, Layout, by_path, check_arrays
-from transformer_jax.weights.torch_source import ENCODER_DECODER, FIRST_LINE, PREDICTOR, TorchModel, source_of
+from transformer_jax.weights.layouts import Layout, by_path, check_arrays, shapes_of
+from transformer_jax.weights.torch_source import FIRST_LINE, TorchModel, source_of
 
 SOURCE, WEIGHTS = "model.py", "weights.pt"  # in the directory of an export
 
 # The names in `torch_blocks` and `torch_models`, which follow ours: query, key and value stay apart.
 LAYOUT = Layout(
     renames=((r"layers_(\d+)", r"layers/\1"), ("(kernel|scale|embedding)$", "weight"), ("/", ".")),
-    fusion=STACKED,
     transposed=True,
 )
 
@@ -102,15 +100,12 @@ def _torch_model(model: nn.Module, params: Params) -> TorchModel:
 def _predictor(model: TransformerPredictor, num_features: int) -> TorchModel:
     _check_block("block", model.block, EncoderBlock)
     return TorchModel(
-        PREDICTOR,
+        torch_models.TransformerPredictor,
         _block_settings(model.settings, model.model_dim, model.num_heads, 2 * model.model_dim),
         _literals(
             num_features=num_features,
-            num_classes=model.num_classes,
-            num_layers=model.num_layers,
             final_norm=bool(model.settings.norm_first),
-            input_dropout_prob=model.input_dropout_prob,
-            max_len=model.max_len,
+            **_fields(model, "num_classes", "num_layers", "input_dropout_prob", "max_len"),
         ),
         call=f"model(x)  # features [B, T, {num_features}] -> [B, T, {model.num_classes}]",
     )
@@ -119,23 +114,20 @@ def _predictor(model: TransformerPredictor, num_features: int) -> TorchModel:
 def _encoder_decoder(model: Transformer) -> TorchModel:
     _check_block("encoder_block", model.encoder_block, EncoderBlock)
     _check_block("decoder_block", model.decoder_block, DecoderBlock)
-    for name in ("source_vocabulary_size", "target_vocabulary_size"):
+    vocabularies = ("source_vocabulary_size", "target_vocabulary_size")
+    for name in vocabularies:
         if getattr(model, name) is None:
             raise InputError(
                 f"{name} is None; it must be a size, as only a model over tokens is exported whole (for one on "
                 "features, params_to_torch gives the weights of a torch.nn.Transformer)"
             )
     return TorchModel(
-        ENCODER_DECODER,
+        torch_models.Transformer,
         _block_settings(model.settings, model.model_dim, model.num_heads, model.dim_feedforward),
         _literals(
-            source_vocabulary_size=model.source_vocabulary_size,
-            target_vocabulary_size=model.target_vocabulary_size,
-            num_encoder_layers=model.num_encoder_layers,
-            num_decoder_layers=model.num_decoder_layers,
             final_norm=bool(model.settings.norm_first if model.final_norm is None else model.final_norm),
             tie_embeddings=bool(model.tie_embeddings),
-            max_len=model.max_len,
+            **_fields(model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "max_len"),
         ),
         call=f"model(source, target, source_mask)  # ids [B, S] and [B, T] -> [B, T, {model.target_vocabulary_size}]",
         imports="import math\n",
@@ -150,16 +142,17 @@ def _check_block(name: str, block: type, exported: type) -> None:
 def _block_settings(settings: BlockSettings, model_dim: int, num_heads: int, dim_feedforward: int) -> dict[str, str]:
     """Arguments of the exported `BlockSettings`, as source."""
     check_exported(settings, num_heads)
-    sizes = _literals(model_dim=model_dim, num_heads=num_heads, dim_feedforward=dim_feedforward)
-    numbers = _literals(
-        dropout_prob=settings.dropout_prob,
+    literals = _literals(
+        model_dim=model_dim,
+        num_heads=num_heads,
+        dim_feedforward=dim_feedforward,
         norm_first=bool(settings.norm_first),
-        layer_norm_epsilon=settings.layer_norm_epsilon,
+        **_fields(settings, "dropout_prob", "layer_norm_epsilon"),
     )
-    return {**sizes, **numbers, "activation": _activation(settings.activation)}
+    return literals | {"activation": _activation(settings.activation)}
 
 
-def _activation(activation: Callable[..., Any]) -> str:
+def _activation(activation: Callable[[jax.Array], jax.Array]) -> str:
     """The module of an activation, as source."""
     match activation:
         case functools.partial(func=nn.gelu, args=(), keywords={"approximate": bool(approximate)}):
@@ -173,7 +166,11 @@ def _activation(activation: Callable[..., Any]) -> str:
     )
 
 
-def _literals(**numbers: Any) -> dict[str, str]:  # Any: numbers of Python or NumPy
+def _fields(settings: object, *names: str) -> dict[str, float]:
+    return {name: getattr(settings, name) for name in names}
+
+
+def _literals(**numbers: float) -> dict[str, str]:
     """Numbers as source."""
     return {name: repr(np.asarray(number).item()) for name, number in numbers.items()}
 
@@ -190,8 +187,7 @@ def _state_dict(model: nn.Module, params: Params) -> dict[str, torch.Tensor]:
     else:
         features = jax.ShapeDtypeStruct((1, 1, _num_features(params)), jnp.float32)
         like = jax.eval_shape(model.init, jax.random.key(0), features)
-    shapes = {path: leaf.shape for path, leaf in flatten_dict(like["params"], sep="/").items()}
-    check_arrays(by_path(params), shapes, "params")
+    check_arrays(by_path(params), shapes_of(like["params"]), "params")
     return {
         name: torch.from_numpy(np.array(array, np.float32, order="C"))
         for name, array in LAYOUT.to_theirs(params).items()

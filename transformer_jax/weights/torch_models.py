@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_jax.weights.torch_blocks import BlockSettings, Decoder, Encoder, PositionalEncoding, expand_mask
+from transformer_jax.weights.torch_blocks import BlockSettings, PositionalEncoding, Stack, expand_mask
 
 
 class TransformerPredictor(nn.Module):
@@ -32,7 +32,7 @@ class TransformerPredictor(nn.Module):
         self.input_dropout = nn.Dropout(input_dropout_prob)
         self.input_layer = nn.Linear(num_features, model_dim)
         self.positional_encoding = PositionalEncoding(model_dim, max_len)
-        self.encoder = Encoder(num_layers, settings, final_norm)
+        self.encoder = Stack(num_layers, settings, final_norm)
         self.output_hidden = nn.Linear(model_dim, model_dim)
         self.output_norm = nn.LayerNorm(model_dim, eps=settings.layer_norm_epsilon)
         self.output_dropout = nn.Dropout(settings.dropout_prob)
@@ -80,8 +80,8 @@ class Transformer(nn.Module):
             self.output_layer = nn.Linear(settings.model_dim, target_vocabulary_size)
         self.positional_encoding = PositionalEncoding(settings.model_dim, max_len)
         self.embedding_dropout = nn.Dropout(settings.dropout_prob)
-        self.encoder = Encoder(num_encoder_layers, settings, final_norm)
-        self.decoder = Decoder(num_decoder_layers, settings, final_norm)
+        self.encoder = Stack(num_encoder_layers, settings, final_norm)
+        self.decoder = Stack(num_decoder_layers, settings, final_norm, is_decoder=True)
 
     def forward(
         self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
@@ -108,7 +108,10 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Logits `[B, T, V]` of the token after each position, given the encoder's output."""
         x = self.embed(target, self.source_embedding if self.tie_embeddings else self.target_embedding)
-        x = self.decoder(x, memory, expand_mask(target_mask), expand_mask(source_mask))
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()  # [T T]
+        if target_mask is not None:
+            mask = mask & expand_mask(target_mask)
+        x = self.decoder(x, mask, memory, expand_mask(source_mask))
         return functional.linear(x, self.source_embedding.weight) if self.tie_embeddings else self.output_layer(x)
 
     def embed(self, tokens: Tensor, embedding: nn.Embedding) -> Tensor:

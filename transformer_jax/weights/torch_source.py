@@ -1,24 +1,23 @@
 """Source of an exported model: classes of `torch_blocks` and `torch_models`, and a function that loads the weights."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from transformer_jax.weights import torch_blocks, torch_models
+import torch
 
-# In the order of the exported file.
-ENCODER_PARTS = (
+from transformer_jax.weights import torch_blocks
+
+PARTS = (  # in the order of the exported file
     torch_blocks.BlockSettings,
     torch_blocks.PositionalEncoding,
     torch_blocks.MultiheadAttention,
     torch_blocks.FeedForward,
     torch_blocks.Residual,
-    torch_blocks.EncoderBlock,
-    torch_blocks.Encoder,
+    torch_blocks.Block,
+    torch_blocks.Stack,
+    torch_blocks.expand_mask,
 )
-DECODER_PARTS = (torch_blocks.DecoderBlock, torch_blocks.Decoder)
-PREDICTOR = (*ENCODER_PARTS, torch_blocks.expand_mask, torch_models.TransformerPredictor)
-ENCODER_DECODER = (*ENCODER_PARTS, *DECODER_PARTS, torch_blocks.expand_mask, torch_models.Transformer)
 
 FIRST_LINE = (
     '"""Transformer in PyTorch, exported from transformer-jax; it needs PyTorch alone.'  # of every exported file
@@ -56,7 +55,7 @@ LOAD_MODEL = '''def load_model() -> {name}:
 class TorchModel(NamedTuple):
     """A model in PyTorch, as `load_model` makes it."""
 
-    parts: tuple[Callable[..., Any], ...]  # classes and functions; the last one is the model's class
+    model_class: type[torch.nn.Module]  # of `torch_models`
     settings: Mapping[str, str]  # arguments of `BlockSettings`, as source
     arguments: Mapping[str, str]  # of the model's class beside the settings, as source
     call: str  # an example
@@ -66,12 +65,14 @@ class TorchModel(NamedTuple):
 def source_of(model: TorchModel) -> str:
     """Content of a Python file with the model's classes and the function `load_model`."""
     load_model = LOAD_MODEL.format(
-        name=model.parts[-1].__name__,
+        name=model.model_class.__name__,
         settings=_lines(model.settings),
         arguments=_lines({"settings": "settings", **model.arguments}),
     )
     header = FIRST_LINE + "\n" + HEADER.format(call=model.call, imports=model.imports)
-    return "\n\n".join((header, *(inspect.getsource(part).rstrip() + "\n" for part in model.parts), load_model))
+    return "\n\n".join(
+        (header, *(inspect.getsource(part).rstrip() + "\n" for part in (*PARTS, model.model_class)), load_model)
+    )
 
 
 def _lines(arguments: Mapping[str, str]) -> str:
