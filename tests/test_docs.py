@@ -259,7 +259,11 @@ def test_the_code_on_circuits_prints_what_it_says(tmp_path, capsys):
 
 def test_other_pages_have_no_code_of_python():
     pages = "attention", "models", "inspection", "new_task", "fine_tuning", "pytorch_export", "circuits"
-    run = {"README.md", *(f"docs/{name}.md" for name in pages)}
+    run = {
+        "README.md",
+        "docs/runs.md",
+        *(f"docs/{name}.md" for name in pages),
+    }  # runs.md: tests/runs/test_checkpoints.py
     assert {page for page in PAGES if blocks_of(page, "python")} == run
 
 

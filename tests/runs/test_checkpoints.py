@@ -1,8 +1,10 @@
 """Checkpoints: which are kept, that they come back as they were, and what happens when they are damaged."""
 
 import errno
+import hashlib
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -12,12 +14,14 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from repository import REPOSITORY
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
-from transformer_jax.runs.best_checkpoint import best_step
-from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.format import FORMAT
+from transformer_jax.runs.array_digest import digest_of_arrays
+from transformer_jax.runs.checkpoints import Checkpoints, without_typed_keys
+from transformer_jax.runs.record import best_step
+from transformer_jax.runs.settings import FORMAT, OLDEST_FORMAT
 
 ACCURACY = Criterion("accuracy", "max")
 LOSS = Criterion("loss", "min")
@@ -167,6 +171,25 @@ def test_there_is_none_before_the_first(tmp_path):
     assert not (tmp_path / "missing").exists()
 
 
+def test_orbax_alone_opens_a_checkpoint_as_the_documents_say(tmp_path, monkeypatch):
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```$", (REPOSITORY / "docs/runs.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    halves = jax.sharding.NamedSharding(jax.make_mesh((2,), ("half",)), jax.sharding.PartitionSpec("half"))
+    checkpoints = opened(tmp_path / "checkpoints/ReverseTask/checkpoints")
+    split = jax.device_put(np.arange(14.0, dtype=np.float32), halves)
+    checkpoints.save(1000, {"split": split, "whole": np.arange(3)}, {})
+    checkpoints.close()
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block, names)
+    np.testing.assert_array_equal(names["state"]["split"], np.arange(14.0))
+    np.testing.assert_array_equal(names["state"]["whole"], np.arange(3))
+    restored = checkpoints.newest({"split": split, "whole": np.zeros(3, int)}).state
+    assert restored["split"].sharding == halves
+    np.testing.assert_array_equal(checkpoints.read(1000).state["split"], np.arange(14.0))
+
+
 # Formats.
 
 
@@ -178,7 +201,7 @@ def rewrite_record(directory: Path, step: int, change) -> None:
 @pytest.mark.parametrize(
     ("change", "number"),
     [
-        (lambda record: record | {"format": FORMAT - 1}, FORMAT - 1),
+        (lambda record: record | {"format": OLDEST_FORMAT - 1}, OLDEST_FORMAT - 1),
         (lambda record: record | {"format": FORMAT + 1}, FORMAT + 1),
         (lambda record: {"evaluated_step": 1, "seconds": {}, "digest": "0123"}, 1),  # of before there were numbers
     ],
@@ -201,6 +224,31 @@ def test_another_format_is_an_error_that_names_both_and_is_not_passed_over(tmp_p
         with pytest.raises(InputError, match=message):
             read()
     assert checkpoints.steps == [1, 2]
+
+
+def as_format_4(directory: Path, step: int, digest: str) -> None:
+    """Give a checkpoint the record that the version before digests of files wrote."""
+
+    def change(record):
+        content = {"format": 4, **{name: record[name] for name in ("metrics", "progress", "origin")}, "state": digest}
+        text = json.dumps([step, content], sort_keys=True)
+        return content | {"digest": hashlib.sha256(text.encode()).hexdigest()}
+
+    rewrite_record(directory, step, change)
+
+
+def test_a_checkpoint_with_a_digest_of_its_arrays_still_opens_and_is_evaluated(tmp_path):
+    saved(tmp_path, [0.5, None]).close()
+    for step in (1, 2):
+        as_format_4(tmp_path, step, digest_of_arrays(without_typed_keys(state(step))))
+    checkpoints = opened(tmp_path)
+    assert checkpoints.newest(state(0)).progress == {"note": 2}
+    np.testing.assert_array_equal(checkpoints.best().state["params"]["kernel"], np.full((3, 5), 1.0))
+    checkpoints.save(2, state(2), {"note": "again"}, {"accuracy": 0.75})
+    assert opened(tmp_path).best(state(0)).progress == {"note": "again"}
+    as_format_4(tmp_path, 2, "0123")
+    with pytest.warns(UserWarning, match="step 2 .* its arrays do not agree with their digest"):
+        assert opened(tmp_path).newest(state(0)).step == 1
 
 
 # Damage.
@@ -440,8 +488,9 @@ def test_an_error_that_may_be_gone_the_next_time_is_no_damage(tmp_path, error, m
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    with monkeypatch.context() as patch:
-        patch.setattr(ocp.CheckpointManager, "restore", fail)
-        with pytest.raises(type(error)):
-            checkpoints.newest(state(0))
+    for owner, name in ((ocp.StandardCheckpointHandler, "restore"), (Path, "open")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, fail)
+            with pytest.raises((type(error), InputError), match="not yours|no room|Permission|memory"):
+                checkpoints.newest(state(0))
     assert checkpoints.newest(state(0)).step == 2

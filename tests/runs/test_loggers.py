@@ -1,82 +1,117 @@
-"""Loggers: what they keep of an earlier process, and what other programs read in their files."""
+"""Loggers: curves without gaps or doubles after a kill, and what other programs read in the files."""
 
 import csv
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
+from events import read_scalars
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.metadata import parse_session_start_info_plugin_data
 
 from transformer_jax.runs.csv_log import FILE, CsvLogger
-from transformer_jax.runs.loggers import Position
-from transformer_jax.runs.tensorboard import TensorBoardLogger
+from transformer_jax.runs.loggers import LogPosition
+from transformer_jax.runs.tensorboard import PATTERN, TensorBoardLogger
 
 
-@pytest.mark.parametrize(
-    ("name", "step", "kept"),
-    [
-        ("train/loss", 7, True),
-        ("train/loss", 8, False),
-        ("val/loss", 5, True),
-        ("val/loss", 7, False),
-        ("attention/encoder/layer 0", 7, False),
-        ("parameter_norm/head", 7, False),
-        ("test/loss", 1, False),
-    ],
-)
-def test_a_position_keeps_what_the_checkpoint_knows(name, step, kept):
-    assert Position(step=7, evaluated_step=5).keeps(name, step) == kept
-
-
-def rows(directory):
+def csv_rows(directory: Path) -> list[tuple[str, ...]]:
     with (directory / FILE).open(newline="") as stream:
         return [tuple(row) for row in csv.reader(stream)]
 
 
-def test_csv_has_a_line_for_each_value_and_goes_on_where_the_checkpoint_was(tmp_path):
+def csv_points(directory: Path) -> dict[str, list[tuple[int, float]]]:
+    points: dict[str, list[tuple[int, float]]] = {}
+    for step, name, value in csv_rows(directory)[1:]:
+        points.setdefault(name, []).append((int(step), float(value)))
+    return points
+
+
+READERS = {CsvLogger: csv_points, TensorBoardLogger: lambda directory: read_scalars(directory, as_pairs=True)}
+
+
+@pytest.fixture(params=READERS, ids=lambda logger: logger.__name__)
+def logger_class(request):
+    return request.param
+
+
+def killed(logger_class, directory: Path) -> LogPosition:
+    """A process that saved at step 20, before its evaluation, and was killed at step 30; where the next one goes on."""
+    log = logger_class(directory)
+    log.log(10, {"train/loss": 10.0, "val/accuracy": 0.125})
+    log.log(20, {"train/loss": 20.0})
+    log.flush()
+    position = LogPosition(20, {logger_class.__name__: log.state()})
+    log.log(20, {"val/accuracy": 0.25})
+    log.log(30, {"train/loss": 30.0})
+    log.close()
+    return position
+
+
+def test_a_run_that_goes_on_replaces_what_it_does_again(tmp_path, logger_class):
+    position = killed(logger_class, tmp_path)
+    log = logger_class(tmp_path, position)
+    log.log(20, {"val/accuracy": 0.5})
+    log.log(30, {"train/loss": -1.0})
+    log.close()
+    assert READERS[logger_class](tmp_path) == {
+        "train/loss": [(10, 10.0), (20, 20.0), (30, -1.0)],
+        "val/accuracy": [(10, 0.125), (20, 0.5)],
+    }
+
+
+def test_files_of_a_process_that_the_checkpoint_does_not_know_are_removed(tmp_path, logger_class):
+    killed(logger_class, tmp_path)
+    logger_class(tmp_path, LogPosition(0)).close()
+    assert READERS[logger_class](tmp_path) == {}
+
+
+def test_a_logger_that_the_checkpoint_does_not_know_keeps_all(tmp_path, logger_class):
+    killed(logger_class, tmp_path)
+    log = logger_class(tmp_path, LogPosition(30))
+    log.log(30, {"test/loss": 2.0})
+    log.close()
+    found = READERS[logger_class](tmp_path)
+    assert (found["train/loss"][-1], found["test/loss"]) == ((30, 30.0), [(30, 2.0)])
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-60])])
+def test_a_file_that_is_gone_or_shorter_than_before_is_named(tmp_path, logger_class, lose):
+    position = killed(logger_class, tmp_path)
+    (file,) = [*tmp_path.glob(PATTERN), *tmp_path.glob(FILE)]
+    lose(file)
+    lose_more = file.exists() and logger_class is TensorBoardLogger
+    if lose_more:
+        file.write_bytes(file.read_bytes()[:-60])
+    with pytest.warns(UserWarning, match=f"a part of the curves is lost: {file.name}"):
+        logger_class(tmp_path, position).close()
+
+
+def test_an_open_tensorboard_forgets_what_the_killed_process_wrote_after_the_checkpoint(tmp_path):
+    position = killed(TensorBoardLogger, tmp_path)
+    reader = EventAccumulator(str(tmp_path))
+    reader.Reload()
+    assert [event.step for event in reader.Scalars("train/loss")] == [10, 20, 30]
+    log = TensorBoardLogger(tmp_path, position)
+    log.log(30, {"train/loss": -1.0})
+    log.close()
+    reader.Reload()
+    assert [(event.step, event.value) for event in reader.Scalars("train/loss")] == [(10, 10.0), (20, 20.0), (30, -1.0)]
+
+
+def test_csv_has_a_header_and_a_line_for_each_value_with_all_of_its_digits(tmp_path):
     logger = CsvLogger(tmp_path)
-    for step in (3, 5):
-        logger.log(step, {"train/loss": 1 / step, "val/loss": 2.0})
-    logger.flush()
-    assert rows(tmp_path)[:3] == [("step", "name", "value"), ("3", "train/loss", repr(1 / 3)), ("3", "val/loss", "2.0")]
-    logger.log(7, {"train/loss": 9.0})
+    logger.log(3, {"train/loss": 1 / 3, "val/loss": 2.0})
     logger.close()
-    again = CsvLogger(tmp_path, Position(5, 3))
-    again.log(6, {"train/loss": 4.0})
-    again.close()
-    assert rows(tmp_path)[1:] == [
+    assert csv_rows(tmp_path) == [
+        ("step", "name", "value"),
         ("3", "train/loss", repr(1 / 3)),
         ("3", "val/loss", "2.0"),
-        ("5", "train/loss", "0.2"),
-        ("6", "train/loss", "4.0"),
     ]
 
 
-def test_a_csv_line_that_a_kill_cut_off_is_left_out_and_a_shorter_file_is_named(tmp_path):
-    logger = CsvLogger(tmp_path)
-    logger.log(3, {"train/loss": 1.25, "train/accuracy": 0.5})
-    logger.flush()
-    size = logger.state()
-    logger.close()
-    (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-2])
-    with pytest.warns(UserWarning, match=f"has lost a part of its curves: {FILE}"):
-        CsvLogger(tmp_path, Position(3, 3, {"CsvLogger": size})).close()
-    assert rows(tmp_path)[1:] == [("3", "train/loss", "1.25")]
-
-
-def test_damaged_lines_of_a_csv_file_are_left_out(tmp_path):
-    logger = CsvLogger(tmp_path)
-    logger.log(3, {"train/loss": 1.25})
-    logger.close()
-    with (tmp_path / FILE).open("ab") as stream:
-        stream.write(b"\0" * 200_000 + "\n²,train/loss,2\n5,train/loss,0.5\n".encode())
-    CsvLogger(tmp_path, Position(9, 9)).close()
-    assert rows(tmp_path)[1:] == [("3", "train/loss", "1.25"), ("5", "train/loss", "0.5")]
-
-
-def read(directory) -> EventAccumulator:
+def read(directory: Path) -> EventAccumulator:
     reader = EventAccumulator(str(directory))
     reader.Reload()
     return reader
@@ -87,10 +122,12 @@ def test_tensorboards_reader_lists_curves_under_scalars_and_pictures_under_image
     logger = TensorBoardLogger(tmp_path)
     logger.log(5, {"train/loss": 0.5})
     logger.log_image(5, "attention/encoder/layer 0", picture)
+    logger.log_results({"test/accuracy": 0.5})
     logger.close()
     reader = read(tmp_path)
     assert reader.Tags()["scalars"] == ["train/loss"]
     assert [(event.step, event.value) for event in reader.Scalars("train/loss")] == [(5, 0.5)]
+    assert len(reader.Tensors("_hparams_/session_end_info")) == 1
     (image,) = reader.Images("attention/encoder/layer 0")
     np.testing.assert_array_equal(Image.open(io.BytesIO(image.encoded_image_string)), picture)
 
@@ -98,7 +135,7 @@ def test_tensorboards_reader_lists_curves_under_scalars_and_pictures_under_image
 def test_the_settings_are_there_once_as_text_and_for_hparams_those_of_the_last_start(tmp_path):
     settings = {"task": "Sort", "lr": 0.25, "num_layers": 3, "resume": True, "data": None}
     for settings["lr"] in (0.25, 0.5):
-        logger = TensorBoardLogger(tmp_path, Position(0, 0))
+        logger = TensorBoardLogger(tmp_path)
         logger.log_settings(settings)
         logger.close()
     reader = read(tmp_path)
@@ -108,14 +145,3 @@ def test_the_settings_are_there_once_as_text_and_for_hparams_those_of_the_last_s
     values = parse_session_start_info_plugin_data(content).hparams
     assert (values["lr"].number_value, values["resume"].bool_value, values["task"].string_value) == (0.5, True, "Sort")
     assert values["data"].string_value == "null"
-
-
-def test_results_are_logged_anew_each_time(tmp_path):
-    for value in (0.25, 0.5):
-        logger = TensorBoardLogger(tmp_path, Position(9, 9))
-        logger.log(9, {"test/accuracy": value})
-        logger.log_results({"test/accuracy": value})
-        logger.close()
-    reader = read(tmp_path)
-    assert [event.value for event in reader.Scalars("test/accuracy")] == [0.5]
-    assert len(reader.Tensors("_hparams_/session_end_info")) == 1

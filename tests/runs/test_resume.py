@@ -21,7 +21,7 @@ from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.format import FORMAT
+from transformer_jax.runs.settings import FORMAT
 from transformer_jax.training import trainer as training
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.signals import Interrupted
@@ -116,19 +116,6 @@ def test_other_settings_are_an_error_that_names_them_unless_they_change_nothing(
     with pytest.raises(ValueError, match="lr was 0.0005 and is 0.1, model_dim was 6 and is 16; .* --overwrite"):
         train_reverse(checkpoint_dir=finished.parent, **SMALL | {"lr": 0.1, "model_dim": 16})
     train_reverse(checkpoint_dir=finished.parent, **SMALL, log_every=7, num_workers=0, steps_per_call=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("written", "number"), [(None, 1), (FORMAT + 1, FORMAT + 1)])
-def test_a_run_of_another_format_is_not_resumed_and_stays_as_it_is(finished, written, number):
-    file = finished / "config.json"
-    settings = json.loads(file.read_text()) | {"format": written}
-    file.write_text(json.dumps({name: v for name, v in settings.items() if (name, v) != ("format", None)}))
-    before = file.read_bytes()
-    message = f"{file} is of format {number}, this version reads {FORMAT}; choose another checkpoint_dir"
-    with pytest.raises(InputError, match=message):
-        train_reverse(checkpoint_dir=finished.parent, **SMALL)
-    assert file.read_bytes() == before
 
 
 @pytest.mark.slow
@@ -278,4 +265,3 @@ def test_a_directory_that_vanishes_is_an_error_in_one_line_that_names_it(tmp_pat
     assert outcome.status == 2
     assert outcome.stderr.count("\n") == 1
     assert outcome.stderr.startswith(f"reverse.py: error: {run} can't be written any more")
-    assert not run.exists()

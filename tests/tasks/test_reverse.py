@@ -11,7 +11,7 @@ from events import read_scalars
 from finished_runs import reverse_run
 
 from transformer_jax import ReverseConfig, TransformerPredictor, load_run, train_reverse
-from transformer_jax.runs.format import FORMAT
+from transformer_jax.runs.settings import FORMAT
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.tasks.reverse import reverse_data
 

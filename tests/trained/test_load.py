@@ -14,9 +14,9 @@ from made_once import made_once
 
 from transformer_jax import ReverseConfig, TrainingConfig, load_run, train_reverse
 from transformer_jax.errors import InputError
-from transformer_jax.runs.checkpoints import RECORD, RECORD_FILE
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.format import FORMAT
+from transformer_jax.runs.record import RECORD
+from transformer_jax.runs.settings import FORMAT
 from transformer_jax.tasks import ReverseDataset
 from transformer_jax.trained.shipped import SHIPPED, write_digests
 
@@ -112,7 +112,7 @@ def test_a_run_of_another_format_is_an_error_that_names_both(tmp_path, written, 
 
 def test_a_checkpoint_of_another_format_is_an_error_that_names_both(tmp_path):
     directory = unfinished(tmp_path, {"accuracy": 0.5})
-    file = directory / "checkpoints" / "3" / RECORD / RECORD_FILE
+    file = directory / "checkpoints" / "3" / RECORD
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": FORMAT + 1}))
     with pytest.raises(InputError, match=f"step 3 in .* is of format {FORMAT + 1}, this version reads {FORMAT}"):
         load_run(directory)
@@ -150,7 +150,7 @@ def test_what_is_no_run_is_an_error_and_nothing_is_made(tmp_path):
         with pytest.raises(ValueError, match=message):
             load_run(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="can't be read as a run's settings"):
+    with pytest.raises(ValueError, match="is not a run's settings"):
         load_run(tmp_path)
 
 

@@ -17,7 +17,7 @@ from tutorial_models import TorchPredictor, flax_tree
 
 from transformer_jax import ReverseConfig, load_run, train_reverse
 from transformer_jax.errors import InputError
-from transformer_jax.runs.format import FORMAT
+from transformer_jax.runs.settings import FORMAT
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.tasks.anomaly.task import DigitsConfig, train_anomaly
 from transformer_jax.tasks.reverse import reverse_data

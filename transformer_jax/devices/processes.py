@@ -15,7 +15,6 @@ from jax.experimental import multihost_utils
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 
-CHUNK_BYTES = 2**24  # of what the first process sends at once
 HEARTBEAT_SECONDS = 20  # a process that is silent for longer counts as dead, and the others end
 SHUTDOWN_SECONDS = 15  # at the end of one process, for which it waits for the others
 OWN_SETTINGS = {"process_id", "num_workers", "compilation_cache", "quiet", "verbose"}  # of each process
@@ -101,20 +100,6 @@ def from_first(function: Callable[[], Value]) -> Value:
     return value
 
 
-def arrays_from_first(tree: Tree) -> Tree:
-    """The arrays of the first process, bit for bit; the others' give structure, shapes and types."""
-    if jax.process_count() == 1:
-        return tree
-    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, tree))
-    content = _bytes_from_first(b"".join(leaf.tobytes() for leaf in leaves))
-    received, begin = [], 0
-    for leaf in leaves:
-        received.append(np.frombuffer(content, leaf.dtype, leaf.size, begin).reshape(leaf.shape))
-        begin += leaf.nbytes
-    arrays: Tree = jax.tree.unflatten(structure, received)
-    return arrays
-
-
 def whole(tree: Tree) -> Tree:
     """NumPy copies of the arrays, whole in each process, also where the processes hold a part each."""
 
@@ -153,16 +138,8 @@ def _gathered(text: str, size: int = 1000) -> list[str]:
 
 
 def _bytes_from_first(content: bytes) -> bytes:
-    """The first process's bytes. Added up as integers, to which the others add zeros."""
-    size = int(largest(len(content) // CHUNK_BYTES if is_first() else 0)) * CHUNK_BYTES
-    size += int(largest(len(content) % CHUNK_BYTES if is_first() else 0))  # apart, since float32 is exact to 2**24
-    received = []
-    for begin in range(0, size, CHUNK_BYTES):
-        # Of few lengths, each of which is compiled once.
-        length = min(CHUNK_BYTES, 1 << max(10, (size - begin - 1).bit_length()))
-        chunk = np.zeros(length, np.uint8)
-        if is_first():
-            part = np.frombuffer(content[begin : begin + length], np.uint8)
-            chunk[: part.size] = part
-        received.append(np.asarray(multihost_utils.broadcast_one_to_all(chunk.view(np.uint32))).tobytes())
-    return b"".join(received)[:size]
+    """The first process's bytes, up to 16 MB, which float32 counts exactly."""
+    size = int(largest(len(content) if is_first() else 0))
+    padded = content.ljust(1 << max(10, size.bit_length()), b"\0")  # of few lengths, each of which is compiled once
+    sent = np.frombuffer(padded, np.uint32)
+    return np.asarray(multihost_utils.broadcast_one_to_all(sent)).tobytes()[:size]

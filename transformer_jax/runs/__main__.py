@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from transformer_jax.errors import InputError
 from transformer_jax.runs.listing import STATES, Run, find_runs
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> None:
         print(table(runs, chosen.directory))
 
 
-def sort_key(run: Run, sort: str) -> tuple[Any, ...]:
+def sort_key(run: Run, sort: str) -> tuple[object, ...]:
     """Ascending paths; the best value of a task's metric first; the most seconds or steps first, or the newest."""
     if sort == "best":
         is_known = run.best_value is not None and math.isfinite(run.best_value)
@@ -82,7 +82,7 @@ def _row(run: Run, directory: Path) -> tuple[str, ...]:
         steps if run.num_steps is None else f"{steps}/{run.num_steps}",
         best,
         "" if run.seconds is None else f"{run.seconds:.0f}",
-        _size(run.bytes),
+        f"{run.bytes / 1e6:.1f} MB",
         _printable(about if run.reason is None else f"{about} ({run.reason[:MAX_REASON]})".strip()),
     )
 
@@ -90,16 +90,6 @@ def _row(run: Run, directory: Path) -> tuple[str, ...]:
 def _printable(text: str) -> str:
     """The text with escapes for what a terminal would act on."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
-def _size(num_bytes: int) -> str:
-    if num_bytes < 1000:
-        return f"{num_bytes} B"
-    size, units = num_bytes / 1000, iter(("kB", "MB", "GB", "TB"))
-    unit = next(units)
-    while size >= 1000 and unit != "TB":
-        size, unit = size / 1000, next(units)
-    return f"{size:.1f} {unit}"
 
 
 def _parser() -> argparse.ArgumentParser:

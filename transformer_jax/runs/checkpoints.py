@@ -1,12 +1,13 @@
 """Checkpoints of a run, written by Orbax: the whole training state at the newest steps and at the best one."""
 
 import contextlib
+import hashlib
 import math
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +16,16 @@ import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
 from transformer_jax.config import Criterion
+from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
 from transformer_jax.runs.array_digest import digest_of_arrays
-from transformer_jax.runs.best_checkpoint import NewestAndBest, best_step
-from transformer_jax.runs.failed_reads import ReadError, read_quietly
-from transformer_jax.runs.record import RECORD, RECORD_FILE, Record, write_json
+from transformer_jax.runs.record import Record, best_step
+from transformer_jax.runs.settings import FormatError, Json
 
+NEWEST = 2  # checkpoints that are kept beside the best
 HALF_WRITTEN = "*.orbax-checkpoint-tmp*"
 DELETED = ".deleted"  # a checkpoint is moved there in one go, so that no reader or kill leaves half of it
-STATE = "state"  # inside the directory of a checkpoint, beside the record
-MAX_LISTINGS = 10  # tries to list the checkpoints of a run that is being trained
+STATE = "state"  # Orbax's files inside the directory of a checkpoint, beside the record
 
 T = TypeVar("T")
 
@@ -34,103 +35,83 @@ class Checkpoint(NamedTuple):
 
     step: int
     state: PyTree  # of arrays
-    progress: dict[str, Any]  # a JSON object: the loop needs it, beside the state, to resume the run
-    origin: dict[str, Any]  # a JSON object: settings and data of the run
+    progress: Json  # the loop needs it, beside the state, to resume the run
+    origin: Json  # settings and data of the run
+
+
+class DamagedError(InputError):
+    """A checkpoint can't be read."""
 
 
 class Checkpoints:
     """The checkpoints of one run: the newest ones, and the best of those that were evaluated.
 
     A checkpoint is written in the background, under a temporary name until it is complete, and none is deleted before.
-    It carries the number of its format, and digests of its whole content that are checked when it is read. A damaged
+    It carries the number of its format, and digests of its files that are checked before Orbax reads them. A damaged
     one is passed over with a warning.
+
+    Several processes that train together make one with `create` each, of a directory that all of them see, and call
+    its methods at the same points. Each writes and reads its part of the arrays; the first decides for all.
 
     Args:
         directory: of the checkpoints.
         criterion: which metric makes a checkpoint the best. Of equal values the later one wins, NaN never does.
         origin: a JSON object that is saved in each checkpoint: settings and data of the run.
         create: make the directory if it is missing, and remove what a killed process left half written. The caller
-            holds the run's lock.
+            holds the run's lock. If false, this process reads alone.
 
     Raises:
         InputError: the directory can't be read or written.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        criterion: Criterion,
-        *,
-        origin: Mapping[str, Any] | None = None,
-        create: bool = True,
+        self, directory: Path, criterion: Criterion, *, origin: Json | None = None, create: bool = True
     ) -> None:
         self.directory = directory.absolute()  # Orbax accepts no relative path
         self.criterion = criterion
-        self._origin = {} if origin is None else dict(origin)
-        self._values: dict[int, float] = {}  # the criterion's metric by step, of the checkpoints saved or looked at
+        self._origin: Json = {} if origin is None else dict(origin)
         self._damaged: set[int] = set()
         self._is_writer = create
-        policy = NewestAndBest(self._read_values, criterion)
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy,
-            create=False,
-            todelete_subdir=DELETED,
-            # Of several processes that train together the one that holds the run's directory is on its own here.
-            multiprocessing_options=ocp.options.MultiprocessingOptions(
-                primary_host=jax.process_index(), active_processes={jax.process_index()}
-            ),
+        self._pending: tuple[int, Record] | None = None  # what is being written
+        self._saver = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(),
+            async_options=ocp.options.AsyncOptions(post_finalization_callback=self._add_record),
         )
-        with self._writing() if create else self._reading_directory():
-            if self.directory.exists() and not self.directory.is_dir():
-                raise NotADirectoryError(f"{self.directory} is no directory")  # for which Orbax would wait
-            if create:
-                self.directory.mkdir(parents=True, exist_ok=True)
-                for half_written in self.directory.glob(HALF_WRITTEN):
-                    shutil.rmtree(half_written)  # Orbax's own option does it in a thread that may outlive the process
-                self._remove_deleted()
-            self._manager = _listed(lambda: ocp.CheckpointManager(self.directory, options=options))
+        if directory.exists() and not directory.is_dir():
+            raise InputError(f"{directory} is no directory")
+        if create:
+            with self._writing():
+                from_first(self._prepare)
 
     def save(
-        self, step: int, state: PyTree, progress: Mapping[str, Any], metrics: Mapping[str, float] | None = None
+        self, step: int, state: PyTree, progress: Mapping[str, object], metrics: Mapping[str, float] | None = None
     ) -> None:
         """Save the run as it is after `step` steps.
 
+        If an intact checkpoint of this step is there, saved before the evaluation, it gets a new record alone.
+
         Args:
             step: number of training steps that are done.
-            state: pytree of arrays.
+            state: pytree of arrays; split arrays may lie on the devices of several processes.
             progress: a JSON object.
             metrics: of the evaluation at this step, None if it was not evaluated.
 
         Raises:
             InputError: the directory can't be written, the disk is full, or the criterion's metric is missing.
         """
-        value = self._value(step, metrics)
-        self._read_values(self.steps)  # of checkpoints from an earlier process, while nothing is being written
-        # Copies, since the next training step reuses the state's memory while the checkpoint is still being written.
-        arrays = jax.tree.map(lambda leaf: np.array(leaf), without_typed_keys(state))
-        given = None if metrics is None else dict(metrics)
-        record = Record(given, dict(progress), self._origin, digest_of_arrays(arrays))
-        content = record.to_json(step)
+        self._value(step, metrics)
+        record = Record(None if metrics is None else dict(metrics), dict(progress), self._origin)
         with self._writing():
-            self._manager.wait_until_finished()
-            self._remove_deleted()
-            is_there = self._holds(step, record)
-            # Damaged ones that were passed over when the run was resumed. While they are there, Orbax would skip this
-            # one without a word.
-            for damaged in [saved for saved in self.steps if saved > step or (saved == step and not is_there)]:
-                self._manager.delete(damaged)
-            self._values[step] = value  # Orbax asks for it, and a read would wait for the save to end
-            self._damaged.discard(step)
-            if is_there:  # it was saved before it was evaluated: its arrays stay where they are
-                write_json(self.directory / str(step) / RECORD / RECORD_FILE, content)
-            else:
-                items = {STATE: ocp.args.StandardSave(arrays), RECORD: ocp.args.JsonSave(content)}
-                self._manager.save(step, args=ocp.args.Composite(**items))
+            if self._agreed(lambda: self._renew(step, record)):
+                return
+            arrays = jax.tree.map(_unshared, without_typed_keys(state))
+            self._pending = step, record
+            self._saver.save(self.directory / str(step), args=ocp.args.Composite(state=ocp.args.StandardSave(arrays)))
 
     @property
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, ascending."""
-        return sorted(self._manager.all_steps())
+        return self._agreed(self._listed)
 
     @property
     def best_step(self) -> int | None:
@@ -139,11 +120,7 @@ class Checkpoints:
         Raises:
             InputError: a checkpoint was evaluated without the criterion's metric, or is of another format.
         """
-        while True:
-            steps = self.steps
-            values = self._read_values(steps)
-            if self.steps == steps:  # else the process that trains has deleted one of them
-                return best_step(values, self.criterion)
+        return self._agreed(self._best)
 
     def metrics(self, step: int) -> dict[str, float] | None:
         """The metrics of the evaluation at a step, None if it was not evaluated.
@@ -151,31 +128,35 @@ class Checkpoints:
         Raises:
             InputError: there is no such checkpoint, it is damaged, or of another format.
         """
-        return self._read_record(step).metrics
+        return self._agreed(lambda: self._record(step).metrics)
 
-    def origin(self) -> dict[str, Any] | None:
+    def origin(self) -> Json | None:
         """Settings and data of the run, as the newest readable checkpoint has them; None if there is none.
 
         Raises:
             InputError: a checkpoint is of another format.
         """
-        self._read_values(self.steps)  # marks the damaged ones
-        readable = [step for step in self.steps if step not in self._damaged]
-        return self._read_record(readable[-1]).origin if readable else None
+
+        def of_newest() -> Json | None:
+            records = self._records()
+            return records[max(records)].origin if records else None
+
+        return self._agreed(of_newest)
 
     def newest(self, like: PyTree) -> Checkpoint | None:
         """The newest checkpoint that is intact, None if there are no checkpoints.
 
         Args:
-            like: pytree of arrays with the structure of the state.
+            like: pytree of arrays with the structure of the state; those that are split are read as they are split.
 
         Raises:
             InputError: all checkpoints are damaged, and none was deleted; or one is of another format.
         """
-        for step in reversed(self.steps):
+        steps = self.steps
+        for step in reversed(steps):
             if (checkpoint := self._read_if_intact(step, like)) is not None:
                 return checkpoint
-        if self.steps:
+        if steps:
             raise InputError(f"no checkpoint in {self.directory} can be read; --no-resume starts afresh")
         return None
 
@@ -194,7 +175,7 @@ class Checkpoints:
         return None
 
     def read(self, step: int, like: PyTree | None = None) -> Checkpoint:
-        """The checkpoint of a step.
+        """The checkpoint of a step, which one process reads alone.
 
         Args:
             step: one of `steps`.
@@ -204,28 +185,21 @@ class Checkpoints:
         Raises:
             InputError: there is no such checkpoint, it is damaged, or of another structure or format.
         """
-        structure = None if like is None else jax.tree.map(ocp.utils.to_shape_dtype_struct, without_typed_keys(like))
-        record = self._read_record(step)
-
-        def read() -> PyTree:
-            items = {STATE: ocp.args.StandardRestore(structure)}
-            state = self._manager.restore(step, args=ocp.args.Composite(**items))[STATE]
-            if record.state != digest_of_arrays(state):
-                raise ValueError("its arrays do not agree with their digest")
-            return state
-
-        state = self._reading(step, read)
-        return Checkpoint(step, state if like is None else with_typed_keys(state, like), record.progress, record.origin)
+        self.wait()
+        return self._restored(step, self._checked_record(step), like)
 
     def wait(self) -> None:
-        """Wait until everything is written.
+        """Wait until everything is written, then delete the checkpoints that are neither new nor the best.
 
         Raises:
             InputError: it could not be written.
         """
         with self._writing():
-            self._manager.wait_until_finished()
-            self._remove_deleted()
+            self._saver.wait_until_finished()
+            if self._pending is not None:
+                self._pending = None
+                if is_first():
+                    self._delete_old()
 
     def close(self) -> None:
         """Wait until everything is written, and end the threads that write.
@@ -233,28 +207,46 @@ class Checkpoints:
         Raises:
             InputError: it could not be written.
         """
-        with self._writing():
-            try:
-                self._manager.wait_until_finished()
-            finally:
-                self._manager.close()  # waits also for what an error has left under way
-            self._remove_deleted()
+        try:
+            self.wait()
+        finally:
+            self._saver.close()
 
-    def _holds(self, step: int, record: Record) -> bool:
-        """Whether this state has a checkpoint already."""
-        return step in self.steps and step not in self._damaged and self._read_record(step).state == record.state
+    def _agreed(self, function: Callable[[], T]) -> T:
+        """What a function returns, in the first process where several write together; nothing is being written then."""
+        self.wait()
+        return from_first(function) if self._is_writer else function()
 
-    def _remove_deleted(self) -> None:
-        if self._is_writer:
-            shutil.rmtree(self.directory / DELETED, ignore_errors=True)  # what stays is removed the next time
+    def _listed(self) -> list[int]:
+        if not self.directory.exists():
+            return []
+        try:
+            return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdecimal())
+        except OSError as error:
+            raise InputError(f"the checkpoints in {self.directory} can't be read ({error})") from error
 
-    def _read_values(self, steps: Sequence[int]) -> dict[int, float]:
-        for step in set(steps) - self._values.keys():
-            try:
-                self._values[step] = self._value(step, self.metrics(step))
-            except DamagedError as error:
-                self._pass_over(step, error)
-        return {step: self._values.get(step, math.nan) for step in steps}
+    def _record(self, step: int) -> Record:
+        try:
+            return Record.read(self.directory / str(step))
+        except InputError as error:
+            if isinstance(error, FormatError) or _may_be_gone(error.__cause__):
+                raise
+            raise self._damage(step, error) from None
+
+    def _records(self) -> dict[int, Record]:
+        """The readable records by step."""
+        records = {}
+        for step in self._listed():
+            if step not in self._damaged:
+                try:
+                    records[step] = self._record(step)
+                except DamagedError as error:
+                    self._pass_over(step, error)
+        return records
+
+    def _best(self) -> int | None:
+        values = {step: self._value(step, record.metrics) for step, record in self._records().items()}
+        return best_step(values, self.criterion)
 
     def _value(self, step: int, metrics: Mapping[str, float] | None) -> float:
         """The criterion's metric, NaN for a checkpoint that was not evaluated."""
@@ -267,45 +259,97 @@ class Checkpoints:
             )
         return metrics[self.criterion.metric]
 
-    def _read_if_intact(self, step: int, like: PyTree | None) -> Checkpoint | None:
+    def _checked_record(self, step: int) -> Record:
+        """The record of a checkpoint whose files are as they were written."""
+        record = self._record(step)
         try:
-            return self.read(step, like)
+            is_intact = record.files is None or record.files == _digests(self.directory / str(step) / STATE)
+        except FileNotFoundError:  # the process that trains is deleting it
+            is_intact = False
+        if not is_intact:
+            raise self._damage(step, "its files do not agree with their digests")
+        return record
+
+    def _read_if_intact(self, step: int, like: PyTree | None) -> Checkpoint | None:
+        def check() -> Json | None:
+            try:
+                return self._checked_record(step)._asdict()
+            except DamagedError as error:
+                self._pass_over(step, error)
+                return None
+
+        content = self._agreed(check)
+        try:
+            return None if content is None else self._restored(step, Record(**content), like)
         except DamagedError as error:
             self._pass_over(step, error)
             return None
 
-    def _pass_over(self, step: int, error: "DamagedError") -> None:
-        """Note that a checkpoint is damaged, or that the process that trains has deleted it."""
-        self._values[step] = math.nan
-        if not (self.directory / str(step)).exists():
-            with self._reading_directory():
-                _listed(self._manager.reload)
-        elif step not in self._damaged:
+    def _restored(self, step: int, record: Record, like: PyTree | None) -> Checkpoint:
+        """The checkpoint with its arrays, of which each process reads those that it needs."""
+        try:
+            state = _read_arrays(self.directory / str(step) / STATE, like)
+            if record.state is not None and jax.process_count() == 1 and record.state != digest_of_arrays(state):
+                raise ValueError("its arrays do not agree with their digest")
+        except Exception as error:  # Orbax has many kinds, for another structure and for damage of format 4
+            if _may_be_gone(error):
+                raise
+            raise self._damage(step, error) from None
+        return Checkpoint(step, state if like is None else with_typed_keys(state, like), record.progress, record.origin)
+
+    def _damage(self, step: int, reason: object) -> DamagedError:
+        line = str(reason).split("\n")[0][:200]
+        return DamagedError(f"the checkpoint of step {step} in {self.directory} can't be read: {line}")
+
+    def _pass_over(self, step: int, error: DamagedError) -> None:
+        """Note that a checkpoint is damaged, unless the process that trains has deleted it."""
+        if (self.directory / str(step)).exists() and step not in self._damaged:
             self._damaged.add(step)
             warnings.warn(f"{error}; it is passed over", stacklevel=4)
 
-    def _read_record(self, step: int) -> Record:
-        def read() -> Record:
-            items = {RECORD: ocp.args.JsonRestore()}
-            content = self._manager.restore(step, args=ocp.args.Composite(**items))[RECORD]
-            return Record.from_json(step, content, f"the checkpoint of step {step} in {self.directory}")
+    def _prepare(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._remove_half_written()
+        shutil.rmtree(self.directory / DELETED, ignore_errors=True)
 
-        return self._reading(step, read)
+    def _remove_half_written(self) -> None:
+        for half_written in self.directory.glob(HALF_WRITTEN):
+            shutil.rmtree(half_written)
 
-    def _reading(self, step: int, read: Callable[[], T]) -> T:
-        if self._is_writer:
-            self.wait()  # else an error of the save that is under way would be raised here, and pass for damage
-        try:
-            return read_quietly(read)
-        except ReadError as error:
-            raise DamagedError(f"the checkpoint of step {step} in {self.directory} can't be read: {error}") from None
+    def _renew(self, step: int, record: Record) -> bool:
+        """Give the checkpoint of this step a new record; false if there is none that is intact.
 
-    @contextlib.contextmanager
-    def _reading_directory(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise InputError(f"the checkpoints in {self.directory} can't be read ({error})") from error
+        Checkpoints of later steps were passed over when the run was resumed, and are deleted.
+        """
+        self._best()  # raises an error where earlier evaluations lack the metric
+        records = self._records()
+        self._remove_half_written()
+        for saved in self._listed():
+            if saved > step or (saved == step and step not in records):
+                self._delete(saved)
+        if step not in records:
+            return False
+        old = records[step]
+        record._replace(files=old.files, state=old.state).write(self.directory / str(step), step)
+        return True
+
+    def _add_record(self) -> None:
+        """Orbax calls it, in the first process, when all files are written and before they get their final name."""
+        assert self._pending is not None
+        step, record = self._pending
+        (directory,) = self.directory.glob(f"{step}{HALF_WRITTEN[1:]}")
+        record._replace(files=_digests(directory / STATE)).write(directory, step)
+
+    def _delete_old(self) -> None:
+        steps = self._listed()
+        for step in set(steps) - {*steps[-NEWEST:], self._best()}:
+            self._delete(step)
+
+    def _delete(self, step: int) -> None:
+        (self.directory / DELETED).mkdir(exist_ok=True)
+        (self.directory / str(step)).rename(self.directory / DELETED / str(step))
+        shutil.rmtree(self.directory / DELETED, ignore_errors=True)  # what stays is removed the next time
+        self._damaged.discard(step)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -318,16 +362,38 @@ class Checkpoints:
             raise InputError(f"a checkpoint can't be written to {self.directory} ({reason})") from error
 
 
-class DamagedError(InputError):
-    """A checkpoint can't be read."""
+def _digests(directory: Path) -> dict[str, str]:
+    """SHA-256 of each file below a directory, by its path."""
+    digests = {}
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digests[path.relative_to(directory).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
-def _listed(list_checkpoints: Callable[[], T]) -> T:
-    """Call it again where the process that trains deletes a checkpoint meanwhile."""
-    for _ in range(MAX_LISTINGS - 1):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return list_checkpoints()
-    return list_checkpoints()
+def _read_arrays(directory: Path, like: PyTree | None) -> PyTree:
+    handler = ocp.StandardCheckpointHandler()
+    if (
+        like is None
+    ):  # NumPy arrays of these shapes that take no memory, else Orbax would ask for the devices of the run
+        metadata = handler.metadata(directory).tree
+        target = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), metadata)
+    else:
+        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, without_typed_keys(like))
+    return handler.restore(directory, args=ocp.args.StandardRestore(target))
+
+
+def _unshared(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    """A copy, since the next training step reuses the state's memory while the checkpoint is still being written."""
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
+        is_read_in_place = next(iter(leaf.sharding.device_set)).platform == "cpu"  # from others Orbax copies itself
+        return jnp.copy(leaf) if is_read_in_place else leaf
+    return np.array(leaf)
+
+
+def _may_be_gone(error: BaseException | None) -> bool:
+    """Whether an error may be gone the next time, so that it is no damage, which is deleted in the end."""
+    return isinstance(error, OSError | MemoryError) and not isinstance(error, FileNotFoundError)
 
 
 def _is_typed_key(leaf: object) -> bool:

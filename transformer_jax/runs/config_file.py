@@ -4,11 +4,12 @@ import difflib
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.fields import checked, type_hints
-from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, read_settings
+from transformer_jax.outside_files import outside_file
+from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, Json, read_settings
 
 
 class ConfigFile(NamedTuple):
@@ -17,9 +18,9 @@ class ConfigFile(NamedTuple):
     path: Path
     is_run: bool  # a run's own config.json
     task: str | None  # the file's key `task`: of which task the settings are
-    settings: dict[str, Any]  # as TOML or JSON has them, unchecked
+    settings: Json  # as TOML or JSON has them, unchecked
 
-    def values(self, config_class: type, known_elsewhere: Collection[str] = ()) -> dict[str, Any]:
+    def values(self, config_class: type, known_elsewhere: Collection[str] = ()) -> Json:
         """The values for the fields of a dataclass, each of its field's type.
 
         Args:
@@ -66,12 +67,6 @@ def read_config_file(path: Path) -> ConfigFile:
     return ConfigFile(path, True, task, settings)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_CONFIG_BYTES + 1)
-        if len(content) > MAX_CONFIG_BYTES:
-            raise ValueError(f"it has more than {MAX_CONFIG_BYTES} bytes")
-        return tomllib.loads(content.decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"config is {path}, which can't be read as TOML: {error}") from error
+def _read_toml(path: Path) -> Json:
+    with outside_file(path, "TOML", MAX_CONFIG_BYTES) as file:
+        return tomllib.loads(file.read_text(encoding="utf-8"))

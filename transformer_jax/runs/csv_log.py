@@ -1,12 +1,10 @@
 """A run's curves as a CSV file, one value a line, for pandas or a spreadsheet."""
 
 import csv
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
 
-from transformer_jax.runs.loggers import Logger, Position
+from transformer_jax.runs.loggers import Logger, LogPosition, cut_back
 
 FILE = "metrics.csv"
 HEADER = ("step", "name", "value")
@@ -22,20 +20,18 @@ class CsvLogger(Logger):
         position: at which the run goes on.
     """
 
-    def __init__(self, directory: Path, position: Position = Position()) -> None:  # noqa: B008  # it is immutable
+    def __init__(self, directory: Path, position: LogPosition = LogPosition()) -> None:  # noqa: B008  # it is immutable
         self._file = directory / FILE
-        earlier = position.states.get(type(self).__name__) or 0
-        if earlier > (self._file.stat().st_size if self._file.exists() else 0):
-            warnings.warn(f"{directory} has lost a part of its curves: {FILE}", stacklevel=3)
-        temporary = self._file.with_suffix(".tmp")
-        with temporary.open("w", newline="", encoding="utf-8") as stream:
-            _write(stream, [HEADER, *_kept(self._file, position)])
-        temporary.replace(self._file)
+        size = position.states.get(type(self).__name__)
+        cut_back(directory.glob(FILE), None if size is None else {FILE: size}, position)
         self._stream = self._file.open("a", newline="", encoding="utf-8")
+        self._writer = csv.writer(self._stream, lineterminator="\n")
+        if not self.state():
+            self._writer.writerow(HEADER)
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Add a line for each scalar."""
-        _write(self._stream, [(step, name, value) for name, value in scalars.items()])
+        self._writer.writerows((step, name, value) for name, value in scalars.items())
 
     def state(self) -> int:
         """Bytes of the file."""
@@ -48,23 +44,3 @@ class CsvLogger(Logger):
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
-
-
-def _kept(file: Path, position: Position) -> Iterable[tuple[int, str, str]]:
-    """The readable lines of an earlier process up to this position."""
-    if not file.exists():
-        return
-    with file.open(newline="", encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            try:
-                row = next(csv.reader([line]), [])
-            except csv.Error:  # the line was damaged
-                continue
-            if line.endswith("\n") and len(row) == len(HEADER) and row[0].isascii() and row[0].isdigit():
-                step, name, value = int(row[0]), row[1], row[2]
-                if position.keeps(name, step):
-                    yield step, name, value
-
-
-def _write(stream: TextIO, rows: Iterable[Iterable[object]]) -> None:
-    csv.writer(stream, lineterminator="\n").writerows(rows)

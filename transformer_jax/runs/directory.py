@@ -3,35 +3,35 @@
 import contextlib
 import os
 import shutil
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from filelock import FileLock, Timeout
 
 from transformer_jax.config import TrainingConfig
+from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.csv_log import FILE as CURVES
-from transformer_jax.runs.failed_reads import end_tasks
-from transformer_jax.runs.format import FORMAT, FormatError
-from transformer_jax.runs.record import write_json
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
     CONFIG,
+    FORMAT,
     LOCK,
     LOCK_HOLDER,
     RESULTS,
     STATUS,
-    DamagedSettingsError,
+    FormatError,
+    Json,
     as_json,
     differing_settings,
     read_settings,
     settings_of,
+    write_json,
 )
-from transformer_jax.runs.tensorboard import PATTERN, SET_ASIDE
+from transformer_jax.runs.tensorboard import PATTERN
 from transformer_jax.setting_groups import OF_EVALUATION
 
 LISTING_SECONDS = 0.1  # the list of runs looks at a lock for less time, in which the run is not held by another process
@@ -64,6 +64,9 @@ class RunDirectory:
 
     A run that saved nothing does not bind the next one: its directory may be used with other settings.
 
+    Several processes that train together make one each, of a directory that all of them see, and call its methods at
+    the same points: the first holds the directory and writes the small files, all write their part of the checkpoints.
+
     Args:
         config: settings of the run.
         task: name of the task.
@@ -91,27 +94,19 @@ class RunDirectory:
         initial_params: str | None = None,
         may_extend: Callable[[], bool] = lambda: False,
     ) -> None:
-        trains = config.pretrained is None
         self.path, self.settings = run_path(config, task), settings_of(task, config)
         self._data, self._initial_params, self._may_extend = data, initial_params, may_extend
         self._file_lock = FileLock(self.path / LOCK)  # the operating system releases it when the process ends
+        origin = {"settings": self.settings, "data": data, "initial_params": initial_params}
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as held:  # an error below ends what was begun, in reverse order
-                held.callback(self._remove_what_was_made_anew)
-                held.callback(self._lock().release)
-                (self.path / LOCK_HOLDER).write_text(f"process {os.getpid()}")
-                if not trains:
-                    self._clear_evaluation()
-                elif not config.resume:
-                    self._clear(config.overwrite)
-                origin = {"settings": self.settings, "data": data, "initial_params": initial_params}
-                self.checkpoints = Checkpoints(self.path / CHECKPOINTS, config.criterion, origin=origin, create=trains)
+                from_first(lambda: self._hold(config, held))
+                self.checkpoints = Checkpoints(
+                    self.path / CHECKPOINTS, config.criterion, origin=origin, create=config.pretrained is None
+                )
                 held.callback(self.checkpoints.close)
-                if (self.checkpoints.steps or self.is_finished) and self._check_origin(config):
-                    (self.path / RESULTS).unlink(missing_ok=True)  # the run is not finished any more
-                write_json(self.path / CONFIG, {"format": FORMAT, **self.settings})
-                (self.path / STATUS).unlink(missing_ok=True)
+                saved = self._saved_origin()
+                from_first(lambda: self._begin(config, saved))
                 self._held = held.pop_all()
         except OSError as error:
             raise InputError(
@@ -133,33 +128,32 @@ class RunDirectory:
         Raises:
             InputError: another process holds it.
         """
-        if self._file_lock.is_locked:
+        if self._file_lock.is_locked or not is_first():
             yield
             return
-        lock = self._lock()
+        self._lock()
         try:
             yield
         finally:
-            lock.release()
+            self._file_lock.release()
 
     @property
     def is_finished(self) -> bool:
         """Whether the run has results."""
-        return (self.path / RESULTS).exists()
+        return from_first((self.path / RESULTS).exists)
 
     def check(self) -> None:
         """Raise an `InputError` if the directory or its config.json has vanished; Orbax would make it anew."""
         with self.writing():
-            (self.path / CONFIG).stat()
+            from_first(lambda: (self.path / CONFIG).stat().st_size)
 
-    def write_results(self, results: Mapping[str, Any]) -> None:
+    def write_results(self, results: Mapping[str, object]) -> None:
         """Write `results.json`, which marks the run as finished.
 
         Raises:
             InputError: it can't be written.
         """
-        with self.writing():
-            write_json(self.path / RESULTS, as_json(results))
+        self._write(lambda: write_json(self.path / RESULTS, as_json(results)))
 
     def mark_diverged(self, step: int, reason: str) -> None:
         """Write `status.json`: the training diverged at this step. It is removed when the run is resumed or begun anew.
@@ -167,8 +161,8 @@ class RunDirectory:
         Raises:
             InputError: it can't be written.
         """
-        with self.writing():
-            write_json(self.path / STATUS, {"state": "diverged", "step": step, "reason": reason})
+        status = {"state": "diverged", "step": step, "reason": reason}
+        self._write(lambda: write_json(self.path / STATUS, status))
 
     def save_figure(self, name: str, figure: Figure) -> None:
         """Write a picture, a file of this name.
@@ -176,8 +170,8 @@ class RunDirectory:
         Raises:
             InputError: it can't be written.
         """
-        with self.held(), self.writing():
-            figure.savefig(self.path / name, dpi=150)
+        with self.held():
+            self._write(lambda: figure.savefig(self.path / name, dpi=150))
 
     def save_text(self, name: str, text: str) -> None:
         """Write a text, a file of this name.
@@ -185,8 +179,8 @@ class RunDirectory:
         Raises:
             InputError: it can't be written.
         """
-        with self.held(), self.writing():
-            (self.path / name).write_text(text, encoding="utf-8")
+        with self.held():
+            self._write(lambda: (self.path / name).write_text(text, encoding="utf-8"))
 
     def close(self) -> None:
         """Finish writing the checkpoints, then let another process have the directory; a second call does nothing.
@@ -204,65 +198,62 @@ class RunDirectory:
     ) -> None:
         self.close()
 
-    def _remove_what_was_made_anew(self) -> None:
-        """Where the directory vanished while a checkpoint was written, Orbax and TensorBoard have made another one."""
-        with contextlib.suppress(OSError):
-            if any((self.path / name).exists() for name in (CONFIG, LOCK)):
-                return  # it is ours, or another run's
-            end_tasks()
-            shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
-            for file in self.path.glob(PATTERN):
-                file.unlink()
-            self.path.rmdir()
+    def _write(self, write: Callable[[], object]) -> None:
+        if is_first():
+            with self.writing():
+                write()
 
-    def _lock(self) -> FileLock:
-        lock = self._file_lock
+    def _hold(self, config: TrainingConfig, held: contextlib.ExitStack) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock()
+        held.callback(self._file_lock.release)
+        (self.path / LOCK_HOLDER).write_text(f"process {os.getpid()}")
+        if config.pretrained is not None:
+            if (self.path / CHECKPOINTS).exists():
+                raise InputError(
+                    f"{self.path} holds a training, not an evaluation; choose another checkpoint_dir or name"
+                )
+            self._clear(overwrite=True)
+        elif not config.resume:
+            self._clear(config.overwrite)
+
+    def _lock(self) -> None:
         try:
-            lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
+            self._file_lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
         except Timeout:
             holder = self.path / LOCK_HOLDER
             process = holder.read_text() if holder.exists() else "another process"
             raise InputError(
                 f"{self.path} is in use by {process}; wait for it, or choose another checkpoint_dir or name"
             ) from None
-        return lock
 
-    def _check_origin(self, config: TrainingConfig) -> bool:
-        """Raise an `InputError` if the run in the directory is of other settings, data or initial parameters.
-
-        Returns:
-            Whether the run is extended by more epochs.
-        """
-        neutral, is_extended = config.neutral_fields(), False
+    def _saved_origin(self) -> Json | None:
         try:
-            saved = self.checkpoints.origin()
-            if (self.path / CONFIG).exists() or saved is None:
-                try:
-                    task, settings = read_settings(self.path)
-                    is_extended = self._check_settings({"task": task, **settings}, neutral)
-                except DamagedSettingsError as error:
-                    if saved is None:
-                        raise
-                    warnings.warn(f"{error}; it is written anew", stacklevel=3)
+            return self.checkpoints.origin()
         except FormatError as error:
             raise FormatError(f"{error}; {REMEDY}") from None
-        if saved is not None:
-            is_extended |= self._check_settings(saved["settings"], neutral)
-            if saved["data"] != self._data:
-                raise InputError(
-                    f"{self.path} holds a run of other data: its training or validation set has changed; {REMEDY}"
-                )
-            digests = saved.get("initial_params"), self._initial_params
-            # A run that goes on does not need the model that it began with, which may be gone.
-            if digests[0] != digests[1] and (config.init_from is None or None not in digests):
-                source = "the arrays of fit" if config.init_from is None else config.init_from
-                raise InputError(
-                    f"{self.path} holds a run that began with other parameters: {source} are not the same; {REMEDY}"
-                )
-        return is_extended
 
-    def _check_settings(self, stored: Mapping[str, Any], neutral: frozenset[str]) -> bool:
-        """Raise an `InputError` if settings differ; whether they do but for a number of epochs that may be larger."""
+    def _begin(self, config: TrainingConfig, saved: Json | None) -> None:
+        """Check that the run in the directory is this one, and write `config.json`.
+
+        Args:
+            config: of this run.
+            saved: origin of the run in the directory, as its checkpoints have it.
+        """
+        is_extended = False
+        if saved is not None:
+            is_extended = self._check_settings(saved["settings"], config.neutral_fields())
+            self._check_data(config, saved)
+        elif (self.path / RESULTS).exists():  # its checkpoints were deleted
+            task, settings = read_settings(self.path)
+            is_extended = self._check_settings({"task": task, **settings}, config.neutral_fields())
+        if is_extended:
+            (self.path / RESULTS).unlink(missing_ok=True)  # the run is not finished any more
+        write_json(self.path / CONFIG, {"format": FORMAT, **self.settings})
+        (self.path / STATUS).unlink(missing_ok=True)
+
+    def _check_settings(self, stored: Json, neutral: frozenset[str]) -> bool:
+        """Raise an `InputError` if settings differ in more than a larger number of epochs; whether they do in that."""
         differing, remedy = differing_settings(stored, self.settings, neutral), REMEDY
         epochs = stored.get("max_epochs")
         is_longer = isinstance(epochs, int) and epochs < self.settings["max_epochs"]
@@ -278,16 +269,24 @@ class RunDirectory:
             raise InputError(f"{self.path} holds a run of other settings: {values}; {remedy}")
         return False
 
+    def _check_data(self, config: TrainingConfig, saved: Json) -> None:
+        if saved["data"] != self._data:
+            raise InputError(
+                f"{self.path} holds a run of other data: its training or validation set has changed; {REMEDY}"
+            )
+        digests = saved.get("initial_params"), self._initial_params
+        # A run that goes on does not need the model that it began with, which may be gone.
+        if digests[0] != digests[1] and (config.init_from is None or None not in digests):
+            source = "the arrays of fit" if config.init_from is None else config.init_from
+            raise InputError(
+                f"{self.path} holds a run that began with other parameters: {source} are not the same; {REMEDY}"
+            )
+
     def _clear(self, overwrite: bool) -> None:
         if (self.path / RESULTS).exists() and not overwrite:
             raise InputError(f"{self.path} holds a finished run; --overwrite would replace it")
         if (self.path / CHECKPOINTS).exists():
             shutil.rmtree(self.path / CHECKPOINTS)
-        for pattern in (PATTERN, *SET_ASIDE, CURVES, RESULTS, "*.png"):
+        for pattern in (PATTERN, CURVES, RESULTS, "*.png"):
             for file in self.path.glob(pattern):
                 file.unlink()
-
-    def _clear_evaluation(self) -> None:
-        if (self.path / CHECKPOINTS).exists():
-            raise InputError(f"{self.path} holds a training, not an evaluation; choose another checkpoint_dir or name")
-        self._clear(overwrite=True)

@@ -2,17 +2,15 @@
 
 import dataclasses
 import fcntl
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.runs.best_checkpoint import best_step
-from transformer_jax.runs.record import RECORD, RECORD_FILE, Record
+from transformer_jax.runs.record import Record, best_step
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
     CONFIG,
@@ -21,13 +19,14 @@ from transformer_jax.runs.settings import (
     PARAMETERS,
     RESULTS,
     STATUS,
+    Json,
+    read_json,
     read_settings,
 )
 
 State = Literal["running", "interrupted", "finished", "diverged", "damaged"]
 STATES: tuple[State, ...] = get_args(State)
 TIMED = ("train", "eval", "compile")  # activities whose seconds are added up
-MAX_BYTES = 2**26  # of a JSON file that is read
 OWN = frozenset({"name", "checkpoint_dir"})  # settings that the run's path shows
 
 
@@ -47,7 +46,7 @@ class Run:
     seconds: float | None = None  # of training, evaluation and compilation, in all processes of the run
     bytes: int = 0  # on disk
     time: float = 0.0  # of the last change, in seconds since 1970
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # all; in a list those that differ
+    settings: Json = dataclasses.field(default_factory=dict)  # all; in a list those that differ
     mode: str = "max"  # which of two best values is better: the max or the min
 
 
@@ -77,14 +76,16 @@ def read_run(path: Path) -> Run:
         task, settings = read_settings(path)
         run = dataclasses.replace(run, task=task, settings=settings)
         return _with_progress(run, path)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # the files may hold any JSON
-        reason = f"its files hold unexpected values ({type(error).__name__}: {error})"
-    return dataclasses.replace(run, reason=reason)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:  # of any JSON
+        kind = (
+            ""
+            if isinstance(error, OSError | InputError)
+            else f"its files hold unexpected values: {type(error).__name__} "
+        )
+        return dataclasses.replace(run, reason=" ".join(f"{kind}{error}".split()))
 
 
-def differing_settings(of_runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def differing_settings(of_runs: Sequence[Json]) -> list[str]:
     """Names of the settings that are not the same in all runs that have them, but for those that change no result."""
     ignored = OWN | TrainingConfig.neutral_fields() - {"pretrained"}
     names = sorted({name for settings in of_runs for name in settings} - ignored)
@@ -123,8 +124,7 @@ def _run_directories(directory: Path) -> Iterator[Path]:
 
 def _with_progress(run: Run, path: Path) -> Run:
     """The same run with its state and its progress."""
-    results = _read_json(path / RESULTS)
-    status = _read_json(path / STATUS)
+    results, status = (read_json(path / name) if (path / name).exists() else None for name in (RESULTS, STATUS))
     records, damage = _records(path / CHECKPOINTS)
     run = dataclasses.replace(run, state="interrupted", steps=0)
     if records:
@@ -138,7 +138,7 @@ def _with_progress(run: Run, path: Path) -> Run:
     if is_held(path):
         return dataclasses.replace(run, state="running")
     if damage and not records:
-        raise ValueError(damage)
+        raise InputError(damage)
     return run
 
 
@@ -151,24 +151,24 @@ def _with_records(run: Run, records: Mapping[int, Record]) -> Run:
     return dataclasses.replace(
         run,
         steps=max(records),
-        num_steps=_number(newest["num_steps"]) if "num_steps" in newest else None,
+        num_steps=_count(newest.get("num_steps")),
         best_metric=f"val/{criterion.metric}",
         best_value=None if best is None else values[best],
-        seconds=sum(_number(newest["seconds"][name]) for name in TIMED),
+        seconds=sum(_seconds(newest["seconds"][name]) for name in TIMED),
         mode=criterion.mode,
     )
 
 
-def _with_results(run: Run, results: Mapping[str, Any]) -> Run:
+def _with_results(run: Run, results: Json) -> Run:
     criterion = _criterion(run, results, results["val"])
     value = float(results["val"].get(criterion.metric, math.nan))
     return dataclasses.replace(
         run,
         state="finished",
-        steps=_number(results["steps"]),
+        steps=_count(results["steps"]),
         best_metric=f"val/{criterion.metric}",
         best_value=value if math.isfinite(value) else run.best_value,
-        seconds=sum(_number(results[f"{name}_seconds"]) for name in TIMED),
+        seconds=sum(_seconds(results[f"{name}_seconds"]) for name in TIMED),
         mode=criterion.mode,
     )
 
@@ -177,44 +177,31 @@ def _records(directory: Path) -> tuple[dict[int, Record], str]:
     """The intact records of a run's checkpoints by step, and why the last damaged one can't be read."""
     records, damage = {}, ""
     for path in directory.iterdir() if directory.is_dir() else ():
-        if not path.name.isdecimal():
-            continue
-        try:
-            content = _read_json(path / RECORD / RECORD_FILE)
-            if content is None:
-                raise ValueError("it has no record")
-            records[int(path.name)] = Record.from_json(int(path.name), content, f"the checkpoint {path}")
-        except (InputError, OSError, ValueError, LookupError) as error:
-            if path.exists():  # else the process that trains has deleted it meanwhile
-                damage = f"the checkpoint of step {path.name} can't be read: {error}"
+        if path.name.isdecimal():
+            try:
+                records[int(path.name)] = Record.read(path)
+            except InputError as error:
+                if path.exists():  # else the process that trains has deleted it meanwhile
+                    damage = f"the checkpoint of step {path.name} can't be read: {error}"
     return records, damage
 
 
-def _criterion(run: Run, written: Mapping[str, Any], metrics: Mapping[str, Any]) -> Criterion:
+def _criterion(run: Run, written: Json, metrics: Mapping[str, float]) -> Criterion:
     """By which evaluation is the best; results and checkpoints from before they held it leave the usual ones."""
     usual = "val/accuracy:max" if "accuracy" in metrics else "val/loss:min"
     return Criterion.parse(written.get("criterion") or run.settings.get("best_by") or usual)
 
 
-def _number(value: Any) -> Any:
-    """A finite number, as it is."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"its files hold {value!r} where a number is expected")
-    return value
+def _count(number: object) -> int | None:
+    if number is not None and not isinstance(number, int):
+        raise TypeError(f"{number!r} where a number of steps is expected")
+    return number
 
 
-def _read_json(file: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, None if there is no file."""
-    try:
-        with file.open("rb") as stream:
-            content = json.loads(stream.read(MAX_BYTES).decode("utf-8"))
-    except FileNotFoundError:
-        return None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} can't be read: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} can't be read: it holds no JSON object")
-    return content
+def _seconds(number: object) -> float:
+    if not isinstance(number, int | float) or not math.isfinite(number):
+        raise TypeError(f"{number!r} where seconds are expected")
+    return number
 
 
 def _size_and_time(path: Path) -> tuple[int, float]:

@@ -1,30 +1,21 @@
 """Loggers: where a run's curves, pictures and settings go. `TensorBoardLogger` and `CsvLogger` are two."""
 
-from collections.abc import Mapping
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 
-OF_EVALUATIONS = ("val/", "attention/", "parameter_norm/")  # beginnings of names that are logged at evaluations
-OF_THE_END = ("test/",)  # of names that are logged when the training is over, anew each time
 
+class LogPosition(NamedTuple):
+    """Where a run goes on; entries after it are those of a process that was killed, and will come again."""
 
-class Position(NamedTuple):
-    """Where a run goes on; entries of later steps are those of a process that was killed, and will come again."""
-
-    step: int = 0  # of the checkpoint
-    evaluated_step: int = 0  # of the last evaluation that the checkpoint knows; it may be earlier than `step`
-    states: Mapping[str, Any] = MappingProxyType(
-        {}
-    )  # what each logger's `state` gave when the checkpoint was saved, by its class
-
-    def keeps(self, name: str, step: int) -> bool:
-        """Whether an entry of this name and step belongs to what the checkpoint knows."""
-        if name.startswith(OF_THE_END):
-            return False
-        return step <= (self.evaluated_step if name.startswith(OF_EVALUATIONS) else self.step)
+    step: int = 0  # of the checkpoint, 0 where there is none
+    states: Mapping[str, Any] = MappingProxyType({})  # by class, each logger's `state` at the checkpoint; Any: JSON
 
 
 class Logger:
@@ -36,7 +27,7 @@ class Logger:
     def log_image(self, step: int, name: str, image: UInt8[np.ndarray, "height width"]) -> None:
         """A grey picture, as it is after `step` steps."""
 
-    def log_settings(self, settings: Mapping[str, Any]) -> None:
+    def log_settings(self, settings: Mapping[str, object]) -> None:
         """The settings of the run, at its beginning and whenever it goes on."""
 
     def log_results(self, metrics: Mapping[str, float]) -> None:
@@ -51,3 +42,26 @@ class Logger:
 
     def close(self) -> None:
         """Wait until everything is on disk, and let go of files and threads."""
+
+
+def cut_back(files: Iterable[Path], sizes: Mapping[str, int] | None, position: LogPosition) -> None:
+    """Cut files of an earlier process back to the sizes that they had at the checkpoint, and remove later ones.
+
+    A file that is missing or shorter is named in a warning.
+
+    Args:
+        files: of a logger, those that are there.
+        sizes: in bytes by name; None where the checkpoint knows of none, and they stay as they are.
+        position: at which the run goes on; before the first checkpoint all files are removed.
+    """
+    if sizes is None and position.step > 0:
+        return
+    kept, found = sizes or {}, {file.name: file for file in files}
+    for name, file in found.items():
+        if name not in kept:
+            file.unlink()
+        elif file.stat().st_size > kept[name]:
+            os.truncate(file, kept[name])
+    lost = [name for name in kept if name not in found or found[name].stat().st_size < kept[name]]
+    if lost:
+        warnings.warn(f"a part of the curves is lost: {', '.join(sorted(lost))}", stacklevel=4)

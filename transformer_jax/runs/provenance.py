@@ -4,9 +4,9 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from transformer_jax.runs.settings import Json
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer-jax")
 PACKAGE = Path(__file__).parents[1]
@@ -17,7 +17,7 @@ ASKED_OF_GIT = (
 )
 
 
-def provenance(settings: Mapping[str, Any]) -> dict[str, Any]:
+def provenance(settings: Json) -> Json:
     """Settings, versions and commit of a run, as `results.json` holds them.
 
     Args:

@@ -2,61 +2,61 @@
 
 import hashlib
 import json
-import os
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from transformer_jax.runs.format import FORMAT, check_format
+from transformer_jax.config import Criterion
+from transformer_jax.errors import InputError
+from transformer_jax.runs.settings import FORMAT, Json, check_format, read_json, write_json
 
-RECORD = "record"  # its directory inside a checkpoint's
-RECORD_FILE = "metadata"  # inside it, as Orbax names it
-
-Json = dict[str, Any]
+RECORD = Path("record", "metadata")  # inside the directory of a checkpoint
 
 
 class Record(NamedTuple):
-    """Metrics, progress, origin and digest of a checkpoint."""
+    """Metrics, progress and origin of a checkpoint, and digests of its arrays."""
 
-    metrics: Json | None  # of the evaluation at its step, None if there was none
+    metrics: dict[str, float] | None  # of the evaluation at its step, None if there was none
     progress: Json  # the loop needs it to resume the run
     origin: Json  # settings and data of the run
-    state: str  # digest of the arrays
+    files: dict[str, str] | None = None  # SHA-256 of each of Orbax's files, by path
+    state: str | None = None  # in format 4, in place of `files`: `digest_of_arrays`
 
-    def to_json(self, step: int) -> Json:
-        """The content of the file, with the digest of all of it and of the step that it belongs to."""
+    def write(self, checkpoint: Path, step: int) -> None:
+        """Write it into the directory of a checkpoint, with the digest of all of it and of the step."""
         content: Json = json.loads(json.dumps({"format": FORMAT, **self._asdict()}))  # keys become strings
-        return {**content, "digest": _digest(step, content)}
+        (checkpoint / RECORD).parent.mkdir(exist_ok=True)
+        write_json(checkpoint / RECORD, {**content, "digest": _digest(step, content)})
 
     @classmethod
-    def from_json(cls, step: int, content: Mapping[str, Any], name: str) -> "Record":
-        """Read what `to_json` gave for the same step.
-
-        Args:
-            step: of the checkpoint.
-            content: of the file.
-            name: of the checkpoint, for messages.
+    def read(cls, checkpoint: Path) -> "Record":
+        """Read it from the directory of a checkpoint, whose name is the step.
 
         Raises:
             FormatError: it is of another format.
-            ValueError: it does not agree with its digest.
+            InputError: it is missing, can't be read, or does not agree with its digest.
         """
-        content = dict(content)
-        check_format(name, content)
+        content, step = read_json(checkpoint / RECORD), int(checkpoint.name)
+        check_format(f"the checkpoint of step {step} in {checkpoint.parent}", content)
         if content.pop("digest", None) != _digest(step, content):
-            raise ValueError("its record does not agree with its digest")
-        return cls(**{field: content[field] for field in cls._fields})
+            raise InputError("its record does not agree with its digest")
+        return cls(**{field: content.get(field) for field in cls._fields})
 
 
-def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
-    temporary = file.with_name(f"{file.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(json.dumps(content, indent=2) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())  # else a power loss may leave the new name with no content
-    temporary.replace(file)
+def best_step(values: Mapping[int, float], criterion: Criterion) -> int | None:
+    """The step of the best value, of equal ones the later; None if all are NaN.
+
+    Args:
+        values: the criterion's metric by step, NaN where a checkpoint was not evaluated.
+        criterion: which of two values is better.
+    """
+    best, best_value = None, math.nan
+    for step in sorted(values):
+        if criterion.is_better(values[step], best_value):
+            best, best_value = step, values[step]
+    return best
 
 
-def _digest(step: int, content: Mapping[str, Any]) -> str:
+def _digest(step: int, content: Json) -> str:
     return hashlib.sha256(json.dumps([step, content], sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A run's files by name, and its settings; all of it is read without JAX."""
+"""A run's files by name, their format, and its settings; all of it is read without JAX."""
 
 import dataclasses
 import json
@@ -11,52 +11,57 @@ import numpy as np
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.runs.format import check_format
+from transformer_jax.outside_files import outside_file
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
 STATUS = "status.json"  # of a training that diverged
 PARAMETERS = "params.msgpack"  # of a model that ships, instead of checkpoints
 LOCK, LOCK_HOLDER = ".lock", ".lock_holder"
-MAX_CONFIG_BYTES = 2**20
+MAX_CONFIG_BYTES, MAX_JSON_BYTES = 2**20, 2**26
+
+# Of config.json and of the checkpoints. Raise it by one with every change after which older files would be misread.
+FORMAT = 5
+OLDEST_FORMAT = 4  # that is still read: its checkpoints have a digest of the arrays in place of digests of the files
+UNNUMBERED = 1  # the format of files without a number, which were written before there were numbers
+
+Json = dict[str, Any]  # a JSON object
 
 
-def differing_settings(one: Mapping[str, Any], other: Mapping[str, Any], neutral: frozenset[str]) -> list[str]:
-    """Names of the settings in which two runs differ, but for the neutral ones."""
-    return [name for name in sorted((one.keys() | other.keys()) - neutral) if one.get(name) != other.get(name)]
+class FormatError(InputError):
+    """A run's file is intact, but of a format that this version does not read."""
 
 
-def settings_of(task: str, config: TrainingConfig) -> dict[str, Any]:
-    """The content of `config.json`, but for the format number."""
-    return as_json({"task": task, **dataclasses.asdict(config)})
+def check_format(name: str, content: Json) -> None:
+    """Raise a `FormatError` unless the JSON object `content`, of a file of this name, has a format that is read."""
+    number = content.get("format", UNNUMBERED)
+    if number not in range(OLDEST_FORMAT, FORMAT + 1):
+        raise FormatError(f"{name} is of format {number}, this version reads {FORMAT} and {OLDEST_FORMAT}")
 
 
-class DamagedSettingsError(InputError):
-    """A run's `config.json` is missing or can't be read."""
-
-
-def read_settings(directory: Path) -> tuple[str, dict[str, Any]]:
-    """The name of a run's task, and its settings, from its `config.json`.
+def read_json(file: Path, kind: str = "a JSON object", max_bytes: int = MAX_JSON_BYTES) -> Json:
+    """The object in a JSON file.
 
     Raises:
-        InputError: there is no run, or its settings can't be read or are of another format.
+        InputError: there is no such file, it can't be read, or it holds no `kind`.
     """
-    file = directory / CONFIG
-    if not os.path.isfile(file):  # also False for a path that no file can have
-        raise DamagedSettingsError(f"{directory} holds no run: {CONFIG} is missing")
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(MAX_CONFIG_BYTES)  # the rest of a longer one is missing, so that it is no JSON
-        settings = json.loads(content.decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DamagedSettingsError(f"{file} can't be read as a run's settings: {error}") from error
-    if not isinstance(settings, dict) or not isinstance(settings.get("task"), str):
-        raise DamagedSettingsError(f"{file} can't be read as a run's settings: it names no task")
-    check_format(str(file), settings)
-    settings.pop("format", None)
-    return settings.pop("task"), settings
+    with outside_file(file, kind, max_bytes) as checked:
+        content: Json = json.loads(checked.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("it holds no JSON object")
+    return content
 
 
-def as_json(content: Mapping[str, Any]) -> dict[str, Any]:
+def write_json(file: Path, content: Mapping[str, object]) -> None:
+    """Write a JSON file whole or not at all."""
+    temporary = file.with_name(f"{file.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as stream:
+        stream.write(json.dumps(content, indent=2) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())  # else a power loss may leave the new name with no content
+    temporary.replace(file)
+
+
+def as_json(content: Mapping[str, object]) -> Json:
     """The same with paths as strings and NumPy's numbers as Python's, as it comes back from a file."""
 
     def convert(value: object) -> object:
@@ -66,5 +71,32 @@ def as_json(content: Mapping[str, Any]) -> dict[str, Any]:
             return value.item()
         raise TypeError(f"{type(value).__name__} is no JSON")
 
-    as_read: dict[str, Any] = json.loads(json.dumps(dict(content), default=convert))
+    as_read: Json = json.loads(json.dumps(dict(content), default=convert))
     return as_read
+
+
+def settings_of(task: str, config: TrainingConfig) -> Json:
+    """The content of `config.json`, but for the format number."""
+    return as_json({"task": task, **dataclasses.asdict(config)})
+
+
+def differing_settings(one: Json, other: Json, neutral: frozenset[str]) -> list[str]:
+    """Names of the settings in which two runs differ, but for the neutral ones."""
+    return [name for name in sorted((one.keys() | other.keys()) - neutral) if one.get(name) != other.get(name)]
+
+
+def read_settings(directory: Path) -> tuple[str, Json]:
+    """The name of a run's task, and its settings, from its `config.json`.
+
+    Raises:
+        InputError: there is no run, or its settings can't be read or are of another format.
+    """
+    file = directory / CONFIG
+    if not os.path.isfile(file):  # also False for a path that no file can have
+        raise InputError(f"{directory} holds no run: {CONFIG} is missing")
+    settings = read_json(file, "a run's settings", MAX_CONFIG_BYTES)
+    if not isinstance(settings.get("task"), str):
+        raise InputError(f"{file} is not a run's settings: it names no task")
+    check_format(str(file), settings)
+    settings.pop("format", None)
+    return settings.pop("task"), settings

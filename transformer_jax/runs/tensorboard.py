@@ -1,19 +1,14 @@
 """TensorBoard events of a run; a resumed run continues its curves without gaps or doubles."""
 
 import io
-import itertools
 import json
-import shutil
 import time
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 from jaxtyping import UInt8
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
@@ -21,11 +16,9 @@ from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from transformer_jax.runs.event_records import read_records, write_records
-from transformer_jax.runs.loggers import Logger, Position
+from transformer_jax.runs.loggers import Logger, LogPosition, cut_back
 
 PATTERN = "events.out.tfevents.*"
-SET_ASIDE = "events.out.damaged.*", "events.out.tmp.*"
 SETTINGS = "settings/text_summary"  # name of the settings as text
 OF_SETTINGS = ".settings"  # ends the name of their file, which is written anew whenever the run goes on
 
@@ -33,22 +26,20 @@ OF_SETTINGS = ".settings"  # ends the name of their file, which is written anew 
 class TensorBoardLogger(Logger):
     """Writes events into a run's directory, after cutting its event files back to the position of the checkpoint.
 
-    A warning names the files of earlier processes that are missing, shorter than they were, or damaged. Of a damaged
-    file what can be read is kept, and the file itself is set aside.
+    A warning names the files of earlier processes that are missing or shorter than they were.
 
     Args:
         directory: of the run.
         position: at which the run goes on.
     """
 
-    def __init__(self, directory: Path, position: Position = Position()) -> None:  # noqa: B008  # it is immutable
+    def __init__(self, directory: Path, position: LogPosition = LogPosition()) -> None:  # noqa: B008  # it is immutable
         self._directory = directory
-        files, earlier = self.state(), position.states.get(type(self).__name__) or {}
-        if short := sorted(name for name, size in earlier.items() if files.get(name, 0) < size):
-            warnings.warn(f"{directory} has lost a part of its curves: {', '.join(short)}", stacklevel=3)
-        for file in sorted(self._files()):
-            _cut(file, position)
+        cut_back(self._files(), position.states.get(type(self).__name__), position)
         self._writer = EventFileWriter(str(directory))
+        if position.step > 0:  # an open TensorBoard has read what was cut off, and forgets it now (its `purge_step`)
+            restart = SessionLog(status=SessionLog.START)
+            self._writer.add_event(Event(wall_time=time.time(), step=position.step + 1, session_log=restart))
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars as they are after `step` steps."""
@@ -65,7 +56,7 @@ class TensorBoardLogger(Logger):
         encoded = Summary.Image(height=height, width=width, colorspace=1, encoded_image_string=png.getvalue())
         self._write(step, Summary.Value(tag=name, image=encoded))
 
-    def log_settings(self, settings: Mapping[str, Any]) -> None:
+    def log_settings(self, settings: Mapping[str, object]) -> None:
         """Write the settings as text and for the page HPARAMS."""
         table = "\n".join(["| setting | value |", "| --- | --- |", *(f"| {n} | {v} |" for n, v in settings.items())])
         start = SessionStartInfo(start_time_secs=time.time())
@@ -118,35 +109,3 @@ def _event(step: int, value: Summary.Value) -> Event:
 def _session(content: HParamsPluginData, name: str) -> Summary.Value:
     metadata: SummaryMetadata = hparams_metadata.create_summary_metadata(content)
     return Summary.Value(tag=name, metadata=metadata, tensor=hparams_metadata.NULL_TENSOR)
-
-
-def _cut(file: Path, position: Position) -> None:
-    """Keep a file's events up to this position. A damaged file is set aside, and what can be read of it is kept."""
-    records = read_records(file.read_bytes())
-    events = {record: _read(record) for record in records.data}
-    kept = {record: event for record, event in events.items() if event is not None and _is_kept(event, position)}
-    if records.num_damaged:
-        name = file.name.replace("tfevents", "damaged")
-        names = (file.with_name(f"{name}.{number}") for number in itertools.count(1))
-        aside = next(unused for unused in names if not unused.exists())
-        warnings.warn(
-            f"{file} is damaged; what can be read of its curves is kept, the file itself is now {aside.name}",
-            stacklevel=4,
-        )
-        shutil.copyfile(file, aside)
-    if records.num_damaged or records.is_cut_off or len(kept) < len(records.data):
-        write_records(file, kept)
-
-
-def _read(record: bytes) -> Event | None:
-    try:
-        return Event.FromString(record)
-    except DecodeError:  # its checksum is right, yet it is none of ours
-        return None
-
-
-def _is_kept(event: Event, position: Position) -> bool:
-    names = [value.tag for value in event.summary.value]
-    if hparams_metadata.SESSION_END_INFO_TAG in names:
-        return False
-    return all(position.keeps(name, event.step) for name in names) and event.step <= position.step

@@ -12,8 +12,7 @@ import numpy as np
 from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.fields import from_text, type_hints
-from transformer_jax.runs.record import write_json
-from transformer_jax.runs.settings import as_json
+from transformer_jax.runs.settings import as_json, write_json
 from transformer_jax.training.progress import format_metric
 
 Config = TypeVar("Config", bound=TrainingConfig)

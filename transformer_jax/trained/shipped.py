@@ -14,9 +14,7 @@ from flax.traverse_util import unflatten_dict
 
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file
-from transformer_jax.runs.format import FORMAT
-from transformer_jax.runs.record import write_json
-from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, PARAMETERS, settings_of
+from transformer_jax.runs.settings import CONFIG, FORMAT, MAX_CONFIG_BYTES, PARAMETERS, settings_of, write_json
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import MAX_BYTES, read_weights

@@ -15,7 +15,7 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.devices.specs import default_spec
 from transformer_jax.errors import InputError
 from transformer_jax.runs.csv_log import CsvLogger
-from transformer_jax.runs.loggers import Logger, Position
+from transformer_jax.runs.loggers import Logger, LogPosition
 from transformer_jax.runs.tensorboard import TensorBoardLogger
 from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.metrics import Elements, Sums
@@ -24,7 +24,7 @@ from transformer_jax.training.schedules import SCHEDULES
 from transformer_jax.training.step import LossFunction, TrainState, UpdateRule, train_step
 from transformer_jax.trees import Arrays, Inputs, Params, with_floats
 
-LOGGERS: Mapping[str, Callable[[Path, Position], Logger]] = MappingProxyType(
+LOGGERS: Mapping[str, Callable[[Path, LogPosition], Logger]] = MappingProxyType(
     {"tensorboard": TensorBoardLogger, "csv": CsvLogger}
 )
 
@@ -44,7 +44,7 @@ class Task:
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
     # By the names that the settings `schedule` and `logger` know; a task may have tables of its own.
     schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
-    loggers: ClassVar[Mapping[str, Callable[[Path, Position], Logger]]] = LOGGERS
+    loggers: ClassVar[Mapping[str, Callable[[Path, LogPosition], Logger]]] = LOGGERS
     # How an array of the training state, of this path and shape, is split over a mesh with the axes data, fsdp, tensor.
     # Paths are those of a `TrainState`: `params/encoder/layers_0/…`, `opt_state/0/mu/encoder/layers_0/…`.
     partition_spec: ClassVar[Callable[[str, Sequence[int], Mesh], PartitionSpec]] = staticmethod(default_spec)
@@ -124,7 +124,7 @@ class Task:
         """
         return train_step(state, batch, constants, loss_function=loss_function, rule=rule)
 
-    def create_loggers(self, directory: Path, position: Position) -> list[Logger]:
+    def create_loggers(self, directory: Path, position: LogPosition) -> list[Logger]:
         """The loggers of a run, those that `config.logger` names, if not overridden.
 
         Args:

@@ -15,8 +15,7 @@ from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.loggers import Logger, Position
-from transformer_jax.runs.shared_run import SharedRun
+from transformer_jax.runs.loggers import Logger, LogPosition
 from transformer_jax.training.callbacks import (
     Callback,
     CheckFinite,
@@ -37,7 +36,7 @@ from transformer_jax.trees import Params
 
 T = TypeVar("T")
 Evaluate = Callable[[TrainState], dict[str, float]]  # mean metrics of a state's parameters on the validation set
-CreateLoggers = Callable[[Path, Position], Sequence[Logger]]
+CreateLoggers = Callable[[Path, LogPosition], Sequence[Logger]]
 CreateCallbacks = Callable[[Sequence[Logger]], Sequence[Callback]]
 
 
@@ -72,7 +71,7 @@ class TrainingLoop:
         initial: TrainState,
         loader: Loader,
         evaluate: Evaluate,
-        run: RunDirectory | SharedRun,
+        run: RunDirectory,
         config: TrainingConfig,
         request: StopRequest,
         stopwatch: Stopwatch,
@@ -99,7 +98,7 @@ class TrainingLoop:
         with contextlib.ExitStack() as opened:  # an error below closes them
             run.check()
             with run.writing():
-                position = Position(self.step, self.evaluated_step, progress.get("loggers", {}))
+                position = LogPosition(self.step, progress.get("loggers", {}))
                 self._loggers = _by_class("loggers", create_loggers(run.path, position) if is_first() else [])
                 for logger in self._loggers.values():
                     opened.callback(logger.close)

@@ -7,8 +7,7 @@ from typing import Any
 
 from transformer_jax.devices.processes import is_first
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.loggers import Logger, Position
-from transformer_jax.runs.shared_run import SharedRun
+from transformer_jax.runs.loggers import Logger, LogPosition
 from transformer_jax.training.progress import format_metric
 
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
@@ -31,8 +30,8 @@ def results_of(metrics: Metrics, seconds: Mapping[str, float]) -> dict[str, Any]
 
 
 def write_end(
-    run: RunDirectory | SharedRun,
-    create_loggers: Callable[[Path, Position], Sequence[Logger]],
+    run: RunDirectory,
+    create_loggers: Callable[[Path, LogPosition], Sequence[Logger]],
     metrics: Metrics,
     results: Mapping[str, Any],
 ) -> None:
@@ -49,7 +48,7 @@ def write_end(
     """
     steps = results["steps"]
     with run.held(), run.writing(), contextlib.ExitStack() as closed:
-        loggers = create_loggers(run.path, Position(steps, steps)) if is_first() else []
+        loggers = create_loggers(run.path, LogPosition(steps)) if is_first() else []
         for logger in loggers:
             closed.callback(logger.close)
         for logger in loggers:

@@ -15,11 +15,10 @@ from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader, import_pytorch
 from transformer_jax.devices.processes import check_same, largest
 from transformer_jax.errors import InputError
-from transformer_jax.runs.directory import RunDirectory, run_path
+from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.runs.provenance import provenance
 from transformer_jax.runs.settings import settings_of
-from transformer_jax.runs.shared_run import SharedRun
 from transformer_jax.training.attention_pictures import LogAttention
 from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
@@ -58,7 +57,7 @@ class TrainerModule(Evaluator):
         self.steps = 0  # that were trained
         self.began = 0.0  # age of the process, in seconds, when it began to work on this run
         self._is_entered = False  # as a context manager, which keeps the run's directory until its end
-        self._run: RunDirectory | SharedRun | None = None
+        self._run: RunDirectory | None = None
         self._last_programs: list[tuple[Any, Programs]] = []  # at most one, and what it fits; Any: settings, shapes
 
     def __enter__(self: Trainer) -> Trainer:
@@ -74,7 +73,7 @@ class TrainerModule(Evaluator):
             self._run.close()
 
     @property
-    def run(self) -> RunDirectory | SharedRun:
+    def run(self) -> RunDirectory:
         """The directory of the run, after `fit` has begun.
 
         Raises:
@@ -170,7 +169,7 @@ class TrainerModule(Evaluator):
 
     def _prepare(
         self, train_loader: Loader, val_loader: Loader, initial_params: Params | None
-    ) -> tuple[Programs, InitialParams | None, RunDirectory | SharedRun]:
+    ) -> tuple[Programs, InitialParams | None, RunDirectory]:
         """Settle the config, begin to compile, and open the run's directory."""
         self.config = self.config.resolved(len(train_loader))
         num_steps = len(train_loader) * self.config.max_epochs
@@ -183,7 +182,9 @@ class TrainerModule(Evaluator):
         )
         data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants)
         check_same({"the data": data})
-        run = self._open_run(
+        run = RunDirectory(
+            self.config,
+            self.name,
             data,
             None if initial is None else initial.digest,
             lambda: ignores_num_steps(self.create_schedule, num_steps),
@@ -254,14 +255,7 @@ class TrainerModule(Evaluator):
             InputError: the run's directory can't be used (see `RunDirectory`).
         """
         self.params = jax.device_put(params)
-        self._run = self._open_run()
-
-    def _open_run(self, *more: Any) -> RunDirectory | SharedRun:
-        """The run's directory; of several processes the first one holds it."""
-        if jax.process_count() == 1:
-            return RunDirectory(self.config, self.name, *more)
-        path, settings = run_path(self.config, self.name), settings_of(self.name, self.config)
-        return SharedRun(path, settings, lambda: RunDirectory(self.config, self.name, *more))
+        self._run = RunDirectory(self.config, self.name)
 
     def _evaluate_state(self, loader: Loader, state: TrainState) -> dict[str, float]:
         """Metrics of the parameters, and of their moving average if there is one."""
