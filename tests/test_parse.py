@@ -142,7 +142,7 @@ def test_a_run_of_another_task_or_format_is_an_error(run):
         parse(TrainingConfig, ["--config", str(run)])
     stored = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**stored, "format": 1}))
-    with pytest.raises(InputError, match="config.json is of format 1, this version reads 4"):
+    with pytest.raises(InputError, match="config.json is of format 1, this version reads 5 and 4"):
         read("--config", run)
 
 

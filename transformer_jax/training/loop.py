@@ -193,7 +193,7 @@ class TrainingLoop:
             self._run.check()
             raise FloatingPointError(f"val/{self._config.criterion.metric} was never a finite number")
         params: Params = average_of(best.state) if self._config.takes_average else best.state.params
-        return params
+        return whole(params) if jax.process_count() > 1 else params  # each evaluates with all of them
 
     @property
     def _wants_to_stop(self) -> bool:
