@@ -7,15 +7,12 @@ it that is taken for a moment is refused too.
 
 import resource
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import import_pytorch
 from transformer_jax.tasks.anomaly.config import FilesConfig
 from transformer_jax.tasks.anomaly.data import anomaly_data
-from transformer_jax.tasks.translation.config import TranslationConfig
-from transformer_jax.tasks.translation.data import translation_data
 
 
 def features(directory: Path) -> None:
@@ -26,25 +23,14 @@ def features(directory: Path) -> None:
     print(sum(1 for _ in data.train_loader))
 
 
-def pairs(directory: Path) -> None:
-    """A fingerprint, and an epoch of batches, of a file of pairs."""
-    data = translation_data(TranslationConfig(data=directory / "pairs.tsv", max_bytes=3000, quiet=True))
-    print(fingerprint([data.train_loader.dataset, data.val_loader.dataset], data.constants))
-    print(sum(1 for _ in data.train_loader))
-
-
 def taken() -> int:
     """Bytes that count for the limit now."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmData:"))
 
 
-def main(read: Callable[[Path], None], directory: Path, allowance: int) -> None:
-    import_pytorch()
-    limit = taken() + allowance
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    read(directory)
-
-
 if __name__ == "__main__":
-    main({"features": features, "pairs": pairs}[sys.argv[1]], Path(sys.argv[2]), int(sys.argv[3]))
+    import_pytorch()
+    limit = taken() + int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    features(Path(sys.argv[1]))

@@ -60,7 +60,7 @@ def test_bits_per_byte_are_those_of_each_byte_after_its_context(trainer, text):
     trainer = LanguageModelTrainer(LanguageModelConfig(**TINY, stride=5, data=text, num_devices=1))
     trainer.params = drawn(trainer.model, np.zeros((1, WINDOW), int), scale=1.0)["params"]
     data = language_model_data(trainer.config)
-    test = b"\n" + data.text.test[:]
+    test = b"\n" + data.text.test.tobytes()
     bits = []
     for number in range(1, len(test)):
         window = max(0, -((WINDOW - number) // 5))  # which scores this byte
@@ -311,19 +311,8 @@ def test_flags_of_all_tasks_work(tmp_path, text, flags):
         assert 0 < json.loads(path.read_text())["test"]["bits_per_byte"] < 8
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda path: None, "No such file"),
-        (lambda path: path.mkdir(), "Is a directory"),
-        (lambda path: path.touch(), "the file is empty"),
-        (lambda path: path.write_bytes(b"short"), "has 5 bytes, of which 0 are for val"),
-    ],
-    ids=["none", "directory", "empty", "short"],
-)
-def test_a_file_that_cannot_be_used_is_one_line_with_status_2(tmp_path, make, message):
-    make(tmp_path / "text")
+def test_a_file_that_cannot_be_used_is_one_line_with_status_2(tmp_path):
+    (tmp_path / "text").write_bytes(b"short")
     outcome = call("language_model.py", "--data", tmp_path / "text", "--checkpoint-dir", tmp_path)
     assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
-    assert message in outcome.stderr
+    assert "has 5 bytes, of which 0 are for val" in outcome.stderr

@@ -7,11 +7,10 @@ import pytest
 
 from transformer_jax import InputError
 from transformer_jax.data.epoch_sampler import EpochIndices
-from transformer_jax.tasks.language_model.text_parts import TextPart
 from transformer_jax.tasks.language_model.windows import UNSCORED, RandomWindows, ScoredWindows
 
 BYTES = np.random.default_rng(0).integers(256, size=211).astype(np.uint8).tobytes()
-TEXT = TextPart(BYTES, 0, len(BYTES))
+TEXT = np.frombuffer(BYTES, np.uint8)
 
 
 def ids(part: bytes) -> list[int]:
@@ -40,8 +39,7 @@ def test_places_are_a_function_of_seed_epoch_and_index():
 
 
 def test_every_place_is_drawn_up_to_the_last_one_equally_often():
-    text = TextPart(BYTES, 0, 12)
-    places = RandomWindows(text, 7, 10_000, seed=1).places(0)
+    places = RandomWindows(TEXT[:12], 7, 10_000, seed=1).places(0)
     counts = np.bincount(places)  # of 5 places, at each 2 000 ± 40
     assert len(counts) == 5
     assert np.abs(counts - 2000).max() < 200
@@ -50,7 +48,7 @@ def test_every_place_is_drawn_up_to_the_last_one_equally_often():
 @pytest.mark.parametrize("seq_len", [7])
 @pytest.mark.parametrize(("size", "stride"), [(211, 3), (211, 7), (211, 1), (7, 3), (8, 3), (13, 3)])
 def test_each_byte_is_scored_once_in_order_and_with_the_context_that_is_said(size, seq_len, stride):
-    windows = ScoredWindows(TextPart(BYTES, 0, size), seq_len, stride)
+    windows = ScoredWindows(TEXT[:size], seq_len, stride)
     inputs, targets = windows.__getitems__(range(len(windows))).stacked
     assert targets[targets != UNSCORED].tolist() == ids(BYTES[:size])
     for number, (one, target) in enumerate(zip(inputs, targets, strict=True)):
@@ -68,7 +66,7 @@ def test_each_byte_is_scored_once_in_order_and_with_the_context_that_is_said(siz
 
 def test_the_fingerprint_is_of_the_text_and_of_how_windows_are_made():
     def prints(text: bytes, seq_len: int = 7, other: int = 3) -> list[str]:
-        part = TextPart(text, 0, len(text))
+        part = np.frombuffer(text, np.uint8)
         return [RandomWindows(part, seq_len, 5, other).fingerprint(), ScoredWindows(part, seq_len, other).fingerprint()]
 
     assert prints(BYTES) == prints(BYTES)

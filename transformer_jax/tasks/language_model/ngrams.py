@@ -62,13 +62,7 @@ class WittenBell:
         return probabilities
 
     def bits_per_byte(self, text: bytes) -> float:
-        """Mean of -log₂ of the bytes' probabilities.
-
-        Raises:
-            InputError: the text is empty.
-        """
-        if not text:
-            raise InputError("the text is empty; it must have at least one byte")
+        """Mean of -log₂ of the bytes' probabilities."""
         return float(-np.log2(self.probabilities(text)).mean())
 
 

@@ -1,12 +1,13 @@
 """Report on a trained language model: bits per byte beside compressors and an n-gram model, samples, attention."""
 
-from collections.abc import Mapping
+import gzip
+import lzma
+from collections.abc import Callable, Mapping
 
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.tasks.attention_maps import drawable
-from transformer_jax.tasks.language_model.compressors import COMPRESSORS, bits_after, bits_alone
 from transformer_jax.tasks.language_model.ngrams import WittenBell
-from transformer_jax.tasks.language_model.text_parts import TextPart, TextSplits
+from transformer_jax.tasks.language_model.text_parts import Text, TextSplits
 from transformer_jax.tasks.language_model.windows import FIRST
 from transformer_jax.training.trainer import TrainerModule
 
@@ -17,6 +18,11 @@ PROMPT_BYTES = 40  # of the test text
 PICTURED_BYTES = 32
 SAMPLES = "samples.txt"
 
+COMPRESSORS: Mapping[str, Callable[[bytes], bytes]] = {  # at their highest level
+    "gzip": lambda text: gzip.compress(text, 9, mtime=0),
+    "xz": lambda text: lzma.compress(text, preset=9 | lzma.PRESET_EXTREME),
+}
+
 
 def other_bits(text: TextSplits) -> dict[str, float]:
     """Bits per byte of the test text that an n-gram model and compressors need, by their names.
@@ -26,12 +32,13 @@ def other_bits(text: TextSplits) -> dict[str, float]:
     and of what it is given gzip sees the last 32 KiB only, xz all. The size of the models themselves is not counted.
     """
     given = "the training text" if len(text.train) <= MAX_LEARNED else "the end of the training text"
-    train, test = text.train[max(0, len(text.train) - MAX_LEARNED) :], text.test[:]
+    train, test = text.train[-MAX_LEARNED:].tobytes(), text.test.tobytes()
     ngrams = WittenBell(train, min(ORDER, len(train) - 1))
     bits = {f"order-{ngrams.order} n-grams": ngrams.bits_per_byte(test)}
     for name, compress in COMPRESSORS.items():
-        bits[f"{name} after {given}"] = bits_after(compress, test, train)
-        bits[f"{name} alone"] = bits_alone(compress, test)
+        growth = len(compress(train + test)) - len(compress(train))
+        bits[f"{name} after {given}"] = 8 * growth / len(test)
+        bits[f"{name} alone"] = 8 * len(compress(test)) / len(test)
     return bits
 
 
@@ -41,11 +48,11 @@ def table(bits: Mapping[str, float]) -> str:
     return "\n".join(f"  {name:<{width}}  {bits[name]:.3f}" for name in sorted(bits, key=bits.__getitem__))
 
 
-def prompts(text: TextPart) -> list[bytes]:
+def prompts(text: Text) -> list[bytes]:
     """The beginnings of equal parts of a text."""
     length = min(PROMPT_BYTES, len(text))
     starts = [number * len(text) // NUM_SAMPLES for number in range(NUM_SAMPLES)]
-    return [text[start : start + length] or FIRST for start in starts]
+    return [text[start : start + length].tobytes() or FIRST for start in starts]
 
 
 def save_samples(trainer: TrainerModule, given: list[bytes]) -> None:

@@ -231,7 +231,7 @@ def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
     print(f"Bits per byte of the test text, {len(data.text.test)} bytes:", table(bits), sep="\n")
     prompt = trainer.config.prompt
     save_samples(trainer, prompts(data.text.test) if prompt is None else [prompt.encode()])
-    save_attention(trainer, data.text.test[: trainer.config.seq_len])
+    save_attention(trainer, data.text.test[: trainer.config.seq_len].tobytes())
     return {"bits_per_byte": bits, "bytes": data.text.sizes()}
 
 

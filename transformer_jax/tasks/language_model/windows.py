@@ -9,7 +9,7 @@ from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.tasks.language_model.text_parts import TextPart
+from transformer_jax.tasks.language_model.text_parts import Text, windows
 
 FIRST = b"\n"  # stands before the first byte of a text that is scored
 UNSCORED = -1  # target of a position that is only context
@@ -33,7 +33,7 @@ class RandomWindows:
             last target.
     """
 
-    def __init__(self, text: TextPart, seq_len: int, size: int, seed: int) -> None:
+    def __init__(self, text: Text, seq_len: int, size: int, seed: int) -> None:
         check_sizes(seq_len=seq_len, size=size)
         check_sizes(0, seed=seed)
         if len(text) <= seq_len:
@@ -50,7 +50,7 @@ class RandomWindows:
 
     def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
         epoch = indices.epoch if isinstance(indices, EpochIndices) else 0
-        return StackedSamples(_shifted(self.text.windows(self.places(epoch)[indices], self.seq_len + 1)))
+        return StackedSamples(_shifted(windows(self.text, self.places(epoch)[indices], self.seq_len + 1)))
 
     def places(self, epoch: int) -> Int[np.ndarray, " N"]:
         """Where the windows of an epoch begin."""
@@ -81,7 +81,7 @@ class ScoredWindows:
         InputError: the text is shorter than a window, or a number is outside its range.
     """
 
-    def __init__(self, text: TextPart, seq_len: int, stride: int) -> None:
+    def __init__(self, text: Text, seq_len: int, stride: int) -> None:
         check_sizes(seq_len=seq_len, stride=stride)
         if stride > seq_len:
             raise InputError(f"stride is {stride}; it may be at most seq_len, {seq_len}")
@@ -100,9 +100,9 @@ class ScoredWindows:
         numbers = np.asarray(indices, int)
         last = len(self.text) - self.seq_len  # where the last window's targets begin
         starts = np.minimum(numbers * self.stride, last)
-        following = self.text.windows(starts, self.seq_len)  # [N T], the targets
-        before = [self.text[start - 1 : start] if start else FIRST for start in starts.tolist()]
-        inputs, targets = _shifted(np.column_stack([np.frombuffer(b"".join(before), np.uint8), following]))
+        following = windows(self.text, starts, self.seq_len)  # [N T], the targets
+        before = np.where(starts > 0, self.text[starts - 1], FIRST[0]).astype(np.uint8)
+        inputs, targets = _shifted(np.column_stack([before, following]))
         scored_before = np.where(numbers > 0, (numbers - 1) * self.stride + self.seq_len, 0)  # bytes of the text
         is_new = starts[:, None] + np.arange(self.seq_len) >= scored_before[:, None]
         return StackedSamples((inputs, np.where(is_new, targets, UNSCORED).astype(np.int32)))
@@ -112,7 +112,7 @@ class ScoredWindows:
         return fingerprint([], [np.array([self.seq_len, self.stride]), self.text])
 
 
-def _shifted(windows: UInt8[np.ndarray, "N T_1"]) -> tuple[Int[np.ndarray, "N T"], Int[np.ndarray, "N T"]]:
+def _shifted(taken: UInt8[np.ndarray, "N T_1"]) -> tuple[Int[np.ndarray, "N T"], Int[np.ndarray, "N T"]]:
     """The bytes of each window but the last, and but the first."""
-    ids = windows.astype(np.int32)
+    ids = taken.astype(np.int32)
     return ids[:, :-1], ids[:, 1:]

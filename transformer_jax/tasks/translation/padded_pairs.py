@@ -1,13 +1,12 @@
 """Pairs of texts as padded batches for an encoder–decoder model."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Int, Shaped, UInt8
+from jaxtyping import Int, Shaped
 
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.epoch_sampler import EpochIndices
@@ -15,10 +14,6 @@ from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.tasks.byte_text import encode, pad
-
-Side = Literal["source", "target"]
-SIDES: tuple[Side, Side] = ("source", "target")
-TEXTS_AT_ONCE = 4096  # for the fingerprint
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,17 +24,6 @@ class TextPair:
     target: str
 
 
-@runtime_checkable
-class KeptTexts(Protocol):
-    """Pairs whose texts are not in memory: they know the texts' sizes, and read them one after another."""
-
-    def sizes(self) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
-        """Bytes of each source and of each target."""
-
-    def texts(self, side: Side) -> Iterator[bytes]:
-        """The sources, or the targets."""
-
-
 class PairInputs(NamedTuple):
     """Ids that the model reads: the source text, and the target text before each position that it predicts.
 
@@ -48,22 +32,6 @@ class PairInputs(NamedTuple):
 
     source: Shaped[ArrayLike, "*B S"]  # bytes, then PAD
     target: Shaped[ArrayLike, "*B T"]  # START, bytes, then PAD
-
-
-class JoinedTexts:
-    """The texts of one side as one array of bytes, of which some are read at a time."""
-
-    dtype = np.dtype(np.uint8)
-
-    def __init__(self, pairs: KeptTexts, side: Side) -> None:
-        self._pairs, self._side = pairs, side
-        self.shape = (int(pairs.sizes()[SIDES.index(side)].sum(dtype=int)),)
-
-    def blocks(self) -> Iterator[UInt8[np.ndarray, " _"]]:
-        """The bytes, those of a few thousand texts at a time."""
-        texts = self._pairs.texts(self._side)
-        while block := b"".join(islice(texts, TEXTS_AT_ONCE)):
-            yield np.frombuffer(block, self.dtype)
 
 
 class PairDataset:
@@ -103,13 +71,9 @@ class PairDataset:
 
     def fingerprint(self) -> str:
         """SHA-256 of the pairs and of the shapes to which they are padded."""
-        return fingerprint([], [np.array(self.shapes), *_lengths(self.pairs), *map(self._joined, SIDES)])
-
-    def _joined(self, side: Side) -> JoinedTexts | UInt8[np.ndarray, " _"]:
-        """The bytes of all sources, or of all targets."""
-        if isinstance(self.pairs, KeptTexts):
-            return JoinedTexts(self.pairs, side)
-        return np.frombuffer("".join(getattr(pair, side) for pair in self.pairs).encode(), np.uint8)
+        texts = ("".join(getattr(pair, side) for pair in self.pairs) for side in ("source", "target"))
+        joined = (np.frombuffer(text.encode(), np.uint8) for text in texts)
+        return fingerprint([], [np.array(self.shapes), *_lengths(self.pairs), *joined])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,9 +101,6 @@ def padded_splits(train: Sequence[TextPair], val: Sequence[TextPair], test: Sequ
 
 def _lengths(pairs: Sequence[TextPair]) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
     """Ids of each source, and of each target with START and END."""
-    if isinstance(pairs, KeptTexts):
-        source_bytes, target_bytes = pairs.sizes()
-        return source_bytes.astype(int), target_bytes.astype(int) + 2
     sources = np.array([len(pair.source.encode()) for pair in pairs], int)
     targets = np.array([len(pair.target.encode()) + 2 for pair in pairs], int)
     return sources, targets

@@ -3,15 +3,18 @@
 The first column is the source, the second the target; further ones are ignored.
 """
 
+import codecs
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.translation.padded_pairs import PairSplits, padded_splits
-from transformer_jax.tasks.translation.pairs_in_file import PairsInFile, read_pairs
+from transformer_jax.outside_files import outside_file
+from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair, padded_splits
 
+MAX_FILE_BYTES = 2**31  # a pair in memory takes about 200 bytes beside its texts
 HELD_OUT = 0.05  # of all sources for validation, and as many for the test
 MAX_HELD_OUT = 2_000  # sources in each of the two; decoding takes long
 
@@ -48,6 +51,39 @@ def load_pairs(
     )
 
 
+def read_pairs(path: Path) -> list[TextPair]:
+    """The first two columns of a UTF-8 file, without the white space around them.
+
+    A byte order mark, Windows' line ends and blank lines at the end are ignored.
+
+    Raises:
+        InputError: the file cannot be read, is no regular file or too large; a line is not UTF-8, has no tab, a NUL or
+            an empty side.
+    """
+    with outside_file(path, "a file of pairs", MAX_FILE_BYTES) as file:
+        content = file.read_bytes().removeprefix(codecs.BOM_UTF8).rstrip(b" \r\n")
+    lines = content.split(b"\n") if content else []
+    return [_pair(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def _pair(line: bytes, place: str) -> TextPair:
+    """The pair on a line; `place` is for error messages."""
+    try:
+        columns = line.decode().split("\t", 2)[:2]
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{place}: byte {error.start + 1} of the line, 0x{line[error.start]:02x}, is not valid UTF-8"
+        ) from None
+    if b"\0" in line:
+        raise InputError(f"{place}: byte {line.index(0) + 1} of the line is NUL, which no text holds")
+    if len(columns) < 2:
+        raise InputError(f"{place}: no tab in the line; one must separate the source text from the target text")
+    pair = TextPair(*map(str.strip, columns))
+    if not (pair.source and pair.target):
+        raise InputError(f"{place}: the {'target' if pair.source else 'source'} text is empty")
+    return pair
+
+
 def summary(splits: PairSplits) -> str:
     """The sizes of the three sets and the numbers of pairs that were left out, in one line."""
     line = f"Pairs: {len(splits.train)} for training, {len(splits.val)} for validation, {len(splits.test)} for test"
@@ -59,8 +95,12 @@ def summary(splits: PairSplits) -> str:
 
 
 def split_pairs(
-    pairs: PairsInFile, seed: int, *, val: PairsInFile | None = None, test: PairsInFile | None = None
-) -> tuple[PairsInFile, PairsInFile, PairsInFile]:
+    pairs: Sequence[TextPair],
+    seed: int,
+    *,
+    val: Sequence[TextPair] | None = None,
+    test: Sequence[TextPair] | None = None,
+) -> tuple[Sequence[TextPair], Sequence[TextPair], Sequence[TextPair]]:
     """Pairs for training, validation and test, a function of the pairs and the seed.
 
     All pairs of one source are in one split, so that no source of the validation or the test was trained on.
@@ -73,13 +113,8 @@ def split_pairs(
     Raises:
         InputError: there are fewer different sources than splits to be made.
     """
-    # Sources are compared by digests of 64 bits. Two sources of one digest, which a billion pairs hold with 3 %
-    # probability, would count as one.
-    digests, first, source_of = np.unique(pairs.entries["digest"], return_index=True, return_inverse=True)
-    given = [part.entries["digest"] for part in (val, test) if part is not None]
-    is_given = np.isin(digests, np.concatenate(given)) if given else np.zeros(len(digests), bool)
-    sources = np.flatnonzero(~is_given)
-    sources = sources[np.argsort(first[sources])]  # in the order of the file
+    given = {pair.source for part in (val, test) if part is not None for pair in part}
+    sources = [source for source in dict.fromkeys(pair.source for pair in pairs) if source not in given]
     drawn = [name for name, part in (("test", test), ("validation", val)) if part is None]  # in the order of the draw
     if len(sources) < 1 + len(drawn):
         where = " that are in no other file" if given else ""
@@ -89,22 +124,21 @@ def split_pairs(
             f"{' each' if drawn else ''}"
         )
     size = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
-    order = np.random.default_rng(seed).permutation(len(sources))
-    splits = ["training", *drawn]
-    split_of = np.where(is_given, -1, 0).astype(np.int8)  # number in `splits`, of each source
-    for number in range(len(drawn)):
-        split_of[sources[order[number * size : (number + 1) * size]]] = number + 1
+    order = np.random.default_rng(seed).permutation(len(sources)).tolist()
+    split_of = dict.fromkeys(sources, "training")
+    for number, split in enumerate(drawn):
+        split_of |= {sources[index]: split for index in order[number * size : (number + 1) * size]}
 
-    def of(split: str) -> PairsInFile:
-        return pairs.take(split_of[source_of] == splits.index(split))
+    def of(split: str) -> list[TextPair]:
+        return [pair for pair in pairs if split_of.get(pair.source) == split]
 
     return of("training"), of("validation") if val is None else val, of("test") if test is None else test
 
 
-def _short_pairs(path: Path | None, pairs: PairsInFile, max_bytes: int) -> PairsInFile:
+def _short_pairs(path: Path | None, pairs: Sequence[TextPair], max_bytes: int) -> list[TextPair]:
     """The pairs of a file whose texts are short enough; an `InputError` if there is none."""
-    short = pairs.take(np.maximum(*pairs.sizes()) <= max_bytes)
-    if not len(short):
+    short = [pair for pair in pairs if max(len(pair.source.encode()), len(pair.target.encode())) <= max_bytes]
+    if not short:
         reason = f"all {len(pairs)} are longer than max_bytes, {max_bytes}" if pairs else "the file is empty"
         raise InputError(f"{path}: no pairs left; {reason}")
     return short
