@@ -166,8 +166,9 @@ class SetAnomalyDataset:
         redraw: bool = False,
     ) -> None:
         as_table("features", np.asarray(features))
-        if len(features) != np.size(labels):
-            raise InputError(f"there are {len(features)} features and {np.size(labels)} labels; there must be as many")
+        if np.shape(labels) != (len(features),):
+            size = len(features)
+            raise InputError(f"labels has shape {np.shape(labels)}; it must be [{size}], one for each row of features")
         self.features = features
         self.sets = AnomalySets(labels, set_size, seed=seed, subset=subset, redraw=redraw)
 
