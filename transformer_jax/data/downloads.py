@@ -1,42 +1,22 @@
 """Downloads that leave no partial file when they fail."""
 
-import contextlib
-import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
-from transformer_jax.errors import InputError
 
-
-@contextlib.contextmanager
-def directory_for_download(parent: Path, argument: str = "data_dir") -> Iterator[Path]:
-    """A temporary directory inside `parent`: download into it, then rename the finished file into `parent`.
-
-    The directory is removed on exit. `parent` is created if it does not exist, and removed again if it stays empty.
-
-    Args:
-        parent: directory of the finished file; on the same file system, so that the rename is atomic.
-        argument: name of the caller's argument that gave `parent`, for the error message.
+def download(url: str, target: Path, *, timeout: float, max_bytes: int = 2**30) -> None:
+    """Write a URL's content to a file, whole or not at all; the file's directory is made if it does not exist.
 
     Raises:
-        InputError: `parent` cannot be written.
+        OSError: as `fetch`, or the file cannot be written.
+        http.client.HTTPException: as `fetch`.
     """
-    is_new = False
-    try:
-        is_new = not parent.exists()  # an error if the path is too long
-        parent.mkdir(parents=True, exist_ok=True)
-        directory = tempfile.TemporaryDirectory(prefix="download-", dir=parent)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise InputError(f"{argument} is {parent}; it must be a directory that can be written ({error})") from error
-    try:
-        with directory as path:
-            yield Path(path)
-    finally:
-        if is_new:
-            with contextlib.suppress(OSError):  # not empty: the download succeeded
-                parent.rmdir()
+    content = fetch(url, timeout=timeout, max_bytes=max_bytes)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f"{target.name}.unfinished")
+    temporary.write_bytes(content)
+    temporary.replace(target)
 
 
 def fetch(url: str, *, timeout: float, max_bytes: int = 2**30) -> bytes:

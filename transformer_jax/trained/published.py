@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.data.downloads import directory_for_download, fetch, in_one_line
+from transformer_jax.data.downloads import download, in_one_line
 from transformer_jax.errors import InputError, check_path
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
@@ -79,17 +79,15 @@ def _load_published(name: str, num_heads: int | None, cache_dir: Path) -> tuple[
             return _load_checked(path, published)
         except (OSError, InputError) as error:
             raise InputError(f"{error}; remove {path} to download it again") from error
-    with directory_for_download(cache_dir, "cache_dir") as temporary:
-        fetched = temporary / path.name
-        try:
-            fetched.write_bytes(fetch(published.url, timeout=TIMEOUT))
-            loaded = _load_checked(fetched, published)  # before the rename, so that only valid files are kept
-        except (OSError, http.client.HTTPException, InputError) as error:
-            raise InputError(
-                f"{name} could not be downloaded from {published.url} ({in_one_line(error)}); put it at {path} by hand"
-            ) from error
-        fetched.replace(path)
-    return loaded
+    try:
+        download(published.url, path, timeout=TIMEOUT)
+        return _load_checked(path, published)
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an InputError, or a NUL in the path
+        if path.is_file():
+            path.unlink()
+        raise InputError(
+            f"{name} could not be downloaded from {published.url} ({in_one_line(error)}); put it at {path} by hand"
+        ) from error
 
 
 def _load_checked(path: Path, published: Published) -> tuple[TransformerPredictor, Params]:

@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray, UInt8
 
 from transformer_jax.data.batch import pad_rows
-from transformer_jax.data.downloads import fetch, in_one_line
+from transformer_jax.data.downloads import download, in_one_line
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file
 from transformer_jax.trees import Variables
@@ -99,14 +99,10 @@ def fetch_weights(data_dir: Path) -> None:
     if target.is_file():
         return
     try:
-        content = fetch(URLS["resnet34"], timeout=TIMEOUT, max_bytes=MAX_BYTES)
+        download(URLS["resnet34"], target, timeout=TIMEOUT, max_bytes=MAX_BYTES)
     except (OSError, http.client.HTTPException) as error:
         raise InputError(
             f"ResNet-34's ImageNet weights could not be downloaded from {URLS['resnet34']} ({in_one_line(error)}); put "
             f"them at {target} by hand, use ready features (--features-dir), or the data set that needs no download "
             "(--dataset digits)"
         ) from error
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_suffix(".unfinished")
-    temporary.write_bytes(content)
-    temporary.replace(target)
