@@ -5,6 +5,8 @@ Values are checked where they are known, outside of `jax.jit`. Inside it they ar
 from elsewhere calls `check_token_ids` on the host, before its compiled function.
 """
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,3 +98,16 @@ def check_position(position: object, length: int) -> None:
     known = known_values(as_array("position", position))
     if known is not None and not 0 <= known < length:
         raise InputError(f"position is {known}; it must be at least 0 and below length, which is {length}")
+
+
+def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], source: str) -> None:
+    """Check that arrays hold finite numbers.
+
+    Raises:
+        InputError: an array is of no floating-point type or not finite; the message names the first.
+    """
+    for name, array in arrays.items():
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise InputError(f"{name} in {source} has the type {array.dtype}; it must be a floating-point type")
+        if not np.isfinite(np.asarray(array)).all():
+            raise InputError(f"{name} in {source} holds NaN or infinity; every number must be finite")

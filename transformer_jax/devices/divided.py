@@ -10,13 +10,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.specs import TENSOR, path_name
-from transformer_jax.nn.blocks import LAYER_INPUT, REMAT_POLICIES, Remat
-from transformer_jax.nn.layer_stacks import STACKED, LayerAccess, layers_read_by
+from transformer_jax.nn.layer_stacks import LAYER_INPUT, REMAT_POLICIES, STACKED, LayerAccess, Policy, layers_read_by
 from transformer_jax.trees import Params
 
 Tree = TypeVar("Tree")
 Function = TypeVar("Function", bound=Callable[..., Any])
-Policy = Callable[..., bool]  # of `jax.checkpoint`
 
 
 def keep_split(state: Tree, devices: Devices) -> Tree:
@@ -27,7 +25,7 @@ def keep_split(state: Tree, devices: Devices) -> Tree:
     return kept
 
 
-def with_gathered_params(loss_function: Function, devices: Devices, remat: Remat) -> Function:
+def with_gathered_params(loss_function: Function, devices: Devices, remat: str) -> Function:
     """A loss function of split parameters, from one of parameters that are whole but for `tensor`.
 
     A parameter is gathered where it is used, and again in the backward pass, so that no device keeps it whole; of
@@ -79,7 +77,7 @@ def _gathered(path: str, leaf: Array, devices: Devices) -> Array:
     return whole
 
 
-def _kept_of_blocks(remat: Remat) -> Policy:
+def _kept_of_blocks(remat: str) -> Policy:
     """Checkpoint policy of the whole loss, which also governs the blocks' own checkpoints."""
     if remat == "none":
         return _is_kept

@@ -21,12 +21,10 @@ from transformer_jax.nn.attention import MultiheadAttention, head_width
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
 from transformer_jax.nn.block_settings import Remat as Remat
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.layer_stacks import STACKED, LayerAccess, layer_access, layer_name
+from transformer_jax.nn.layer_stacks import LAYER_INPUT, REMAT_POLICIES, STACKED, LayerAccess, layer_access, layer_name
 from transformer_jax.nn.taps import Tapped
 from transformer_jax.trees import Variables
 
-REMAT_POLICIES = {"dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims, "all": None}
-LAYER_INPUT = "input of a layer"  # its name for `jax.checkpoint`
 More = TypeVarTuple("More")
 Model = TypeVar("Model", bound=nn.Module)
 Cache = TypeVar("Cache")

@@ -8,7 +8,7 @@ loop, so that one layer is compiled whatever L, and apart as L layers. Files and
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,20 @@ from transformer_jax.trees import Params
 Tree = TypeVar("Tree")
 
 STACKED = "stacked_layers"
+LAYER_INPUT = "input of a layer"  # its name for `jax.checkpoint`
+Policy: TypeAlias = Callable[..., bool]  # of `jax.checkpoint`: which values the backward pass may keep
+# By the setting `remat`: what of a layer is kept; None for nothing.
+REMAT_POLICIES: Mapping[str, Policy | None] = {
+    "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
+    "all": None,
+}
 
 
 class LayerAccess(NamedTuple):
     """How the rounds of a loop over layers read their parameters, where devices have a part of each."""
 
     read: Callable[[str, Params], Params]  # of a layer's path and its part of the stacked parameters
-    policy: Callable[..., bool]  # of `jax.checkpoint`: which values of a round the backward pass may keep
+    policy: Policy  # what of a round is kept for the backward pass
 
 
 _access: ContextVar[LayerAccess | None] = ContextVar("_access", default=None)

@@ -15,8 +15,8 @@ from transformer_jax.runs.directory import run_path
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, is_sweep, lines, members, write_summary
 from transformer_jax.trained.named import check_fits, find_initial, find_trained
-from transformer_jax.training.process_age import process_age
 from transformer_jax.training.progress import quietly
+from transformer_jax.training.results import process_age
 from transformer_jax.training.signals import Interrupted
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays

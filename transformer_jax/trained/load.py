@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from flax.traverse_util import flatten_dict
 
+from transformer_jax.array_checks import check_numbers
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, check_path, shortened
 from transformer_jax.runs.checkpoints import Checkpoints
@@ -16,7 +17,6 @@ from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, differing_setting
 from transformer_jax.trained.shipped import SHIPPED, is_shipped, named_directory, read_params
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
-from transformer_jax.weights.layouts import check_numbers
 
 TrainerClassOf: TypeAlias = Callable[[str], type[TrainerModule]]  # the trainer of a task, by its name
 

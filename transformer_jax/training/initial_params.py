@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from transformer_jax.array_checks import check_numbers
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
@@ -16,7 +17,6 @@ from transformer_jax.runs.array_digest import digest_of_arrays
 from transformer_jax.training.parameter_paths import matching
 from transformer_jax.training.step import TrainState, initial_state
 from transformer_jax.trees import Params
-from transformer_jax.weights.layouts import check_numbers
 
 MAX_NAMED = 3  # disagreements in an error
 MAX_LISTED = 20  # arrays that are not taken, a line each

@@ -1,9 +1,12 @@
 """The results of a run: what is printed and what `results.json` holds, from the metrics of each split."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from transformer_jax.devices.processes import is_first
 from transformer_jax.runs.directory import RunDirectory
@@ -11,6 +14,11 @@ from transformer_jax.runs.loggers import Logger, LogPosition
 from transformer_jax.training.progress import format_metric
 
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
+
+
+def process_age() -> float:
+    """Seconds since this process began."""
+    return time.time() - psutil.Process().create_time()
 
 
 def summary(metrics: Metrics, last: str) -> Iterator[str]:

@@ -26,11 +26,10 @@ from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.initial_params import InitialParams, check_initial, choose_initial
 from transformer_jax.training.loop import TrainingLoop
-from transformer_jax.training.process_age import process_age
 from transformer_jax.training.profiling import profiled_steps
 from transformer_jax.training.programs import Programs, begin_initial_state, create_programs, without_seed
 from transformer_jax.training.progress import parameter_table, quietly
-from transformer_jax.training.results import results_of, summary, write_end
+from transformer_jax.training.results import process_age, results_of, summary, write_end
 from transformer_jax.training.schedules import ignores_num_steps
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, average_of

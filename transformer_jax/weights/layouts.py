@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Shaped
 
+from transformer_jax.array_checks import check_numbers
 from transformer_jax.errors import InputError
 from transformer_jax.trees import Params
 
@@ -144,19 +144,6 @@ def check_arrays(arrays: Mapping[str, np.ndarray | jax.Array], shapes: Shapes, s
         if array.shape != shapes[name]:
             raise InputError(f"{name} in {source} has the shape {[*array.shape]}; it must be {[*shapes[name]]}")
     check_numbers(arrays, source)
-
-
-def check_numbers(arrays: Mapping[str, np.ndarray | jax.Array], source: str) -> None:
-    """Check that arrays hold finite numbers.
-
-    Raises:
-        InputError: an array is of no floating-point type or not finite; the message names the first.
-    """
-    for name, array in arrays.items():
-        if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise InputError(f"{name} in {source} has the type {array.dtype}; it must be a floating-point type")
-        if not np.isfinite(np.asarray(array)).all():
-            raise InputError(f"{name} in {source} holds NaN or infinity; every number must be finite")
 
 
 def _first_of(names: list[str]) -> str:
