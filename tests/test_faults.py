@@ -23,7 +23,6 @@ def test_no_fault_of_the_short_campaign_is_obscure_wrong_or_lost(seed, tmp_path)
     settings = Settings(seed, SHORT, tmp_path)
     with mock.patch.dict(os.environ):  # the campaign sets variables for its processes
         outcomes = run_campaign(settings)
-        assert run_campaign(settings) == outcomes  # it goes on where it was: nothing is left to run
     assert len(outcomes) == sum(SHORT.values())
     failures = {key: outcome for key, outcome in outcomes.items() if outcome.verdict in FAILURES}
     assert not failures, "\n".join(describe(*key, seed, outcome) for key, outcome in failures.items())

@@ -1,19 +1,17 @@
 """The campaign: all cases of all kinds, the table of their verdicts, and what to repeat."""
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from repository import REPOSITORY
 
 from faults import report
-from faults.cases import FAILURES, Case, Outcome, Verdict
+from faults.cases import FAILURES, Case, Outcome
 from faults.material import code_digest, make_material
 from faults.worker import run_cases
 
@@ -41,19 +39,22 @@ class Settings(NamedTuple):
 
 
 def run_campaign(settings: Settings) -> dict[tuple[str, int], Outcome]:
-    """Run the cases that have no outcome yet, and give all outcomes by kind and number."""
+    """Run all cases, and give their outcomes by kind and number."""
     material = _prepare(settings.work_dir)
-    state = settings.work_dir / f"outcomes-{material.name}-seed{settings.seed}.jsonl"
-    wanted = [(kind, number) for kind, count in settings.counts.items() for number in range(count)]
-    read = _read(state)
-    known = {key: read[key] for key in wanted if key in read}
     scratch = settings.work_dir / "cases"
     cases = [
         Case(kind, number, settings.seed, material, scratch / f"{kind}-{number}")
-        for kind, number in wanted
-        if (kind, number) not in known
+        for kind, count in settings.counts.items()
+        for number in range(count)
     ]
-    return known | _run(cases, settings, state)
+    outcomes: dict[tuple[str, int], Outcome] = {}
+    for case, outcome in run_cases(cases, settings.num_workers):
+        outcomes[case.kind, case.number] = outcome
+        if outcome.verdict in FAILURES:
+            print(f"\r{describe(case.kind, case.number, settings.seed, outcome)}", flush=True)
+        elif sys.stdout.isatty():
+            print(f"\r{len(outcomes)} of {len(cases)}, {case.kind}   ", end="", flush=True)
+    return {(case.kind, case.number): outcomes[case.kind, case.number] for case in cases}
 
 
 def _prepare(work_dir: Path) -> Path:
@@ -66,38 +67,10 @@ def _prepare(work_dir: Path) -> Path:
     return material
 
 
-def _run(cases: Sequence[Case], settings: Settings, state: Path) -> dict[tuple[str, int], Outcome]:
-    outcomes: dict[tuple[str, int], Outcome] = {}
-    if not cases:
-        return outcomes
-    with state.open("a") as stream:
-        for case, outcome in run_cases(cases, settings.num_workers):
-            outcomes[case.kind, case.number] = outcome
-            print(json.dumps([case.kind, case.number, *outcome]), file=stream, flush=True)
-            if outcome.verdict in FAILURES:
-                print(f"\r{describe(case.kind, case.number, settings.seed, outcome)}", flush=True)
-            elif sys.stdout.isatty():
-                print(f"\r{len(outcomes)} of {len(cases)}, {case.kind}   ", end="", flush=True)
-    return outcomes
-
-
 def describe(kind: str, number: int, seed: int, outcome: Outcome) -> str:
     """A failure in two lines: what happened, and the command that repeats it."""
     command = f'make faults ARGS="--only {kind}:{number} --seed {seed}"'
     return f"{outcome.verdict}: {outcome.fault}: {outcome.seen}\n    {command}"
-
-
-def _read(state: Path) -> dict[tuple[str, int], Outcome]:
-    if not state.exists():
-        return {}
-    outcomes = {}
-    for line in state.read_text().splitlines():
-        try:
-            kind, number, verdict, fault, seen = json.loads(line)
-        except ValueError:  # the line at which the campaign was stopped
-            continue
-        outcomes[kind, number] = Outcome(Verdict(verdict), fault, seen)
-    return outcomes
 
 
 def main() -> None:
@@ -108,7 +81,7 @@ def main() -> None:
         parser.add_argument(f"--{kind}", type=int, default=count, metavar="N", help=f"cases (default: {count})")
     parser.add_argument("--only", metavar="KIND:NUMBER", help="run one case, and print what was seen")
     parser.add_argument("--work-dir", type=Path, default=Path(tempfile.gettempdir()) / "transformer-jax-faults",
-                        help="a stopped campaign goes on from here")  # fmt: skip
+                        help="of the runs that are made once")  # fmt: skip
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that run cases")
     parser.add_argument("--no-report", action="store_true", help="leave docs/reliability.md as it is")
     given = parser.parse_args()
@@ -118,7 +91,7 @@ def main() -> None:
     try:
         outcomes = run_campaign(Settings(given.seed, counts, given.work_dir.absolute(), given.workers))
     except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on from here")
+        sys.exit("stopped")
     table = report.table(outcomes)
     print(f"\n{table}")
     if not given.no_report:

@@ -31,11 +31,12 @@ def run(case: Case) -> Outcome:
 
 
 def _judge(case: Case, fault: str, ended: processes.Ended) -> Outcome:
-    """The disk may have been large enough; else one line, status 2, and nothing lost."""
+    """The disk may have been large enough; else a line that says so, status 2, and nothing lost."""
     if ended.status == 0 and failure(ended) is None:
         return judge_resumed(case, fault, [0, *evaluated_steps(ended.stdout)])
-    if problem := failure(ended, status=2):
-        return Outcome(Verdict.OBSCURE, fault, problem)
+    # Threads of other libraries may print their own tracebacks before our line.
+    if ended.status != 2 or "reverse.py: error: " not in ended.stderr:
+        return Outcome(Verdict.OBSCURE, fault, failure(ended, status=2) or ended.stderr.strip()[-300:])
     resumed = judge_resumed(case, fault, [0, *evaluated_steps(ended.stdout)])
     if resumed.verdict == Verdict.RIGHT:
         return Outcome(Verdict.CLEAN, fault, ended.stderr.strip()[:200])
