@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from transformer_jax.attention.attention import Implementation, explain
 from transformer_jax.attention.block_layout import choose_block_sizes
-from transformer_jax.attention.masks.positions import Causal
+from transformer_jax.attention.masks.symbolic import Causal
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
 from transformer_jax.training.throughput import PEAK_FLOPS

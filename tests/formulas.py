@@ -27,7 +27,7 @@ def sinusoids(length: int, width: int) -> np.ndarray:
     return table
 
 
-def turned(x: np.ndarray) -> np.ndarray:
+def rotated(x: np.ndarray) -> np.ndarray:
     """Rotary positions as products of complex numbers (Su et al. 2021, equation 12)."""
     length, width = x.shape[-2:]
     angle = np.arange(length)[:, None] / 10_000 ** (np.arange(0, width, 2) / width)
@@ -50,7 +50,7 @@ class Formulas:
         num_heads: H.
         norm_first: pre-norm instead of post-norm.
         is_rms: norms by the root mean square.
-        is_rotary: queries and keys of self-attention are turned.
+        is_rotary: queries and keys of self-attention are rotated.
         has_alibi: the logits of self-attention are lowered with the distance.
         is_gated: of the feed-forward.
         activation: of the feed-forward.
@@ -96,7 +96,7 @@ class Formulas:
             for part, of in (("query", x), ("key", memory), ("value", memory))
         )
         if self.is_rotary and of_itself:
-            query, key = turned(query), turned(key)
+            query, key = rotated(query), rotated(key)
         for part, array in (("queries", query), ("keys", key), ("values", value)):
             self.see(f"{name}.{part}", array)
         group = self.num_heads // key.shape[1]

@@ -14,7 +14,7 @@ from transformer_jax import (
     RotaryPositions,
 )
 from transformer_jax.nn import LayerNorm, NoPositions, RelativePositions, SinusoidalPositions
-from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.layers import FeedForward
 
 MAX_LEN = 8  # positions that are learned
 

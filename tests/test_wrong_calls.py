@@ -21,8 +21,7 @@ from transformer_jax.config import Criterion
 from transformer_jax.data.batch import num_rows, pad_batch, pad_rows
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.decoding.next_token import draw_tokens
-from transformer_jax.nn.dense import Dense
-from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.layers import Dense, Dropout
 from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.plots import (
     plot_attention_maps,

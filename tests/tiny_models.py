@@ -11,9 +11,8 @@ from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.encoder import TransformerEncoder
 from transformer_jax.nn.encoder_decoder import Transformer
-from transformer_jax.nn.feed_forward import GatedFeedForward
 from transformer_jax.nn.language_model import TransformerLM
-from transformer_jax.nn.norms import RMSNorm
+from transformer_jax.nn.layers import GatedFeedForward, RMSNorm
 from transformer_jax.nn.position_kinds import ALiBiPositions, LearnedPositions, RotaryPositions
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Variables

@@ -17,10 +17,10 @@ from .attention.biases import SoftCap as SoftCap
 from .attention.masks.arrays import causal_mask as causal_mask
 from .attention.masks.arrays import expand_mask as expand_mask
 from .attention.masks.arrays import padding_mask as padding_mask
-from .attention.masks.positions import Causal as Causal
 from .attention.masks.positions import Prefix as Prefix
 from .attention.masks.positions import Window as Window
 from .attention.masks.symbolic import ArrayMask as ArrayMask
+from .attention.masks.symbolic import Causal as Causal
 from .attention.masks.symbolic import combine_masks as combine_masks
 from .attention.masks.tokens import Padding as Padding
 from .attention.masks.tokens import Segments as Segments
@@ -49,9 +49,9 @@ from .nn.decoder import TransformerDecoder as TransformerDecoder
 from .nn.encoder import EncoderBlock as EncoderBlock
 from .nn.encoder import TransformerEncoder as TransformerEncoder
 from .nn.encoder_decoder import Transformer as Transformer
-from .nn.feed_forward import GatedFeedForward as GatedFeedForward
 from .nn.language_model import TransformerLM as TransformerLM
-from .nn.norms import RMSNorm as RMSNorm
+from .nn.layers import GatedFeedForward as GatedFeedForward
+from .nn.layers import RMSNorm as RMSNorm
 from .nn.position_kinds import ALiBiPositions as ALiBiPositions
 from .nn.position_kinds import LearnedPositions as LearnedPositions
 from .nn.position_kinds import RotaryPositions as RotaryPositions

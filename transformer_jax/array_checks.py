@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Shaped
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_heads, check_sizes
 
 
 def check_sequence(name: str, x: object, width: int | None = None) -> None:
@@ -111,3 +111,22 @@ def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], sourc
             raise InputError(f"{name} in {source} has the type {array.dtype}; it must be a floating-point type")
         if not np.isfinite(np.asarray(array)).all():
             raise InputError(f"{name} in {source} holds NaN or infinity; every number must be finite")
+
+
+def head_width(embed_dim: int, num_heads: int) -> int:
+    """Width d = D / H of one head.
+
+    Raises:
+        InputError: one of them is no whole number of at least 1, or `num_heads` does not divide `embed_dim`.
+    """
+    check_sizes(embed_dim=embed_dim, num_heads=num_heads)
+    check_heads(embed_dim, num_heads)
+    return embed_dim // num_heads
+
+
+def check_kv_heads(num_kv_heads: int | None, num_heads: int) -> None:
+    """Raise an `InputError` if the heads of keys and values are no divisor of those of the queries."""
+    if num_kv_heads is not None:
+        check_sizes(num_kv_heads=num_kv_heads)
+        if num_heads % num_kv_heads:
+            raise InputError(f"num_kv_heads is {num_kv_heads}; it must divide num_heads, {num_heads}")

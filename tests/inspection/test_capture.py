@@ -36,7 +36,7 @@ from transformer_jax import (
 from transformer_jax.inspection import zero
 from transformer_jax.nn import NoPositions
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.nn.taps import Tapped
+from transformer_jax.nn.layers import Tapped
 
 B, T, S, D, H, F, L, C, V = 2, 5, 7, 24, 4, 13, 2, 3, 11
 DRAWS = np.random.default_rng(3)

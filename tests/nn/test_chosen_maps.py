@@ -12,7 +12,6 @@ from transformer_jax import (
     AttentionSettings,
     BlockSettings,
     Causal,
-    EncoderBlock,
     InputError,
     LearnedPositions,
     MultiheadAttention,
@@ -148,19 +147,6 @@ def test_a_query_that_the_target_alone_lacks_is_an_error():
     with pytest.raises(InputError, match=f"queries holds {T}; indices may be 0 … {T - 1}"):
         shapes_of(model, (SOURCE, TARGET), queries=[T])
     assert shapes_of(model, (SOURCE, TARGET), queries=[0], source_queries=[T]).encoder[0].shape == (B, H, 1, S)
-
-
-def test_a_block_that_gives_all_weights_in_their_place_is_an_error():
-    class AllWeights(EncoderBlock):
-        def __call__(self, x, mask=None, *, train=False, return_attention=False):
-            y, attention = self.self_attn(x, mask=mask, return_attention=True)
-            return (y, attention) if return_attention else y
-
-    model = TransformerEncoder(1, D, H, 5, block=AllWeights)
-    assert shapes_of(model, (X,))[0].shape == (B, H, S, S)
-    for chosen in ({"queries": QUERIES}, {"heads": HEADS}):
-        with pytest.raises(InputError, match=rf"shape \({B}, {H}, {S}, {S}\).* hand its return_attention on"):
-            shapes_of(model, (X,), **chosen)
 
 
 def test_an_inspected_pass_returns_the_chosen_rows_of_the_weights_that_it_used():

@@ -8,7 +8,7 @@ from compiled_models import drawn, quick_jit
 
 from transformer_jax import TransformerEncoder
 from transformer_jax.attention.dropout import counter_bits
-from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.layers import Dropout
 
 ROWS, COLUMNS = 997, 1009  # about a million elements
 X = np.ones((ROWS, COLUMNS), np.float32)

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 
 from transformer_jax import GatedFeedForward
-from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.layers import FeedForward
 
 B, T, D, F = 2, 3, 5, 7
 DRAWS = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_jax.nn.norms import LayerNorm, RMSNorm
+from transformer_jax.nn.layers import LayerNorm, RMSNorm
 
 B, T, D = 3, 5, 17
 

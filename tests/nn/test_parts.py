@@ -42,7 +42,7 @@ from transformer_jax.nn import (
     RelativePositions,
     SinusoidalPositions,
 )
-from transformer_jax.nn.rotary import rotate
+from transformer_jax.nn.position_kinds import rotate
 
 B, S, T, D, H, F, V = 2, 7, 5, 24, 4, 13, 11
 WIDTH = D // H
@@ -229,7 +229,7 @@ class Reversed(Positions):
 
 
 class ReversedInAttention(AttentionPositions):
-    def turned(self, x, first, length):
+    def encode(self, x, first, length):
         return rotate(x[..., ::-1, :], first, length)[..., ::-1, :]
 
 

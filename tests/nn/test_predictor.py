@@ -10,7 +10,7 @@ from compiled_models import compiled, drawn, quick_jit
 
 from transformer_jax import TransformerEncoder, TransformerPredictor, padding_mask
 from transformer_jax.nn.blocks import BlockSettings
-from transformer_jax.nn.norms import LayerNorm
+from transformer_jax.nn.layers import LayerNorm
 
 B, T, FEATURES, D, C, H, L = 2, 5, 7, 6, 3, 2, 2
 MODEL = TransformerPredictor(D, C, H, L)

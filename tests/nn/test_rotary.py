@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import InputError
-from transformer_jax.nn.rotary import rotate
+from transformer_jax.nn.position_kinds import rotate
 
 T, WIDTH = 7, 6
 DRAWS = np.random.default_rng(0)

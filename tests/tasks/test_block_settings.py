@@ -30,7 +30,7 @@ from transformer_jax.attention.attention import Implementation
 from transformer_jax.cli import parse
 from transformer_jax.fields import type_hints
 from transformer_jax.nn import LayerNorm, NoPositions, RelativePositions, SinusoidalPositions
-from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.layers import FeedForward
 from transformer_jax.tasks import AnomalyTrainer, LanguageModelTrainer, ReverseTrainer, TranslationTrainer
 from transformer_jax.tasks.block_settings import FEED_FORWARDS, NORMS, POSITIONS
 

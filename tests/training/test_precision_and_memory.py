@@ -22,7 +22,7 @@ from transformer_jax.data.batch import pad_batch
 from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import all_rows, part_of_rows
 from transformer_jax.nn.blocks import BlockSettings
-from transformer_jax.nn.dropout import counter_bits
+from transformer_jax.nn.layers import counter_bits
 from transformer_jax.tasks import AnomalyTrainer, ReverseTrainer
 from transformer_jax.training.step import gradients_and_sums, initial_state
 

@@ -8,7 +8,7 @@ import pytest
 from events import read_scalars
 
 from transformer_jax import InputError, ReverseConfig, make_loader
-from transformer_jax.attention.explanation import AttentionCall, Explanation
+from transformer_jax.attention.request import Explanation
 from transformer_jax.devices.compilation import CompiledStep, Memory
 from transformer_jax.devices.mesh import own_device
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
@@ -66,8 +66,8 @@ def test_the_line_on_memory_says_whether_it_fits(limit, end):
     assert Memory(3 * 2**20, 512).line(limit).endswith(end)
 
 
-def calls(*implementations: str) -> list[AttentionCall]:
-    return [AttentionCall("", Explanation(name, "why", {}, (2, 3))) for name in implementations]
+def calls(*implementations: str) -> list[Explanation]:
+    return [Explanation(name, "why", {}, (2, 3)) for name in implementations]
 
 
 def test_the_line_on_attention_comes_once_and_again_for_shapes_that_run_another():

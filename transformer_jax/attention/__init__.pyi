@@ -8,12 +8,12 @@ from .dropout import AttentionDropout as AttentionDropout
 from .masks.arrays import causal_mask as causal_mask
 from .masks.arrays import expand_mask as expand_mask
 from .masks.arrays import padding_mask as padding_mask
-from .masks.positions import Causal as Causal
+from .masks.positions import MaskFunction as MaskFunction
 from .masks.positions import Prefix as Prefix
 from .masks.positions import Window as Window
 from .masks.symbolic import ArrayMask as ArrayMask
 from .masks.symbolic import AttentionMask as AttentionMask
-from .masks.symbolic import MaskFunction as MaskFunction
+from .masks.symbolic import Causal as Causal
 from .masks.symbolic import combine_masks as combine_masks
 from .masks.tokens import Padding as Padding
 from .masks.tokens import Segments as Segments

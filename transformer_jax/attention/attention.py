@@ -15,11 +15,10 @@ from jaxtyping import Float, Shaped
 from transformer_jax.attention.biases import Biases, as_attention_bias
 from transformer_jax.attention.blockwise import blockwise_attention
 from transformer_jax.attention.dropout import AttentionDropout
-from transformer_jax.attention.explanation import Explanation, record_attention
 from transformer_jax.attention.fused import fused_attention, fused_refusal
 from transformer_jax.attention.masks.symbolic import Masks, as_attention_mask
-from transformer_jax.attention.plain import check_operands, plain_attention
-from transformer_jax.attention.request import AttentionRequest
+from transformer_jax.attention.plain import Tap, check_operands, plain_attention
+from transformer_jax.attention.request import AttentionRequest, Explanation, record_attention
 from transformer_jax.errors import InputError
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
@@ -42,6 +41,7 @@ def dot_product_attention(
     implementation: Implementation = "auto",
     return_attention: Literal[False] = False,
     return_log_sum_exp: Literal[False] = False,
+    tap: Tap | None = None,
 ) -> Array: ...
 @overload
 def dot_product_attention(
@@ -55,6 +55,7 @@ def dot_product_attention(
     implementation: Implementation = "auto",
     return_attention: bool = False,
     return_log_sum_exp: bool = False,
+    tap: Tap | None = None,
 ) -> Any: ...
 
 
@@ -69,6 +70,7 @@ def dot_product_attention(
     implementation: Implementation = "auto",
     return_attention: bool = False,
     return_log_sum_exp: bool = False,
+    tap: Tap | None = None,
 ) -> Float[Array, "... T d_v"] | tuple[Array, ...]:
     """Attend to `v` by the similarity of `q` and `k`: `softmax(bias(Q Kᵀ / √d)) V` (Vaswani et al. 2017, equation 1).
 
@@ -98,6 +100,8 @@ def dot_product_attention(
         return_attention: also return the weights `[..., T, S]`, as they were used, dropout and all.
         return_log_sum_exp: also return the log-sum-exp `[..., T]` of each query's logits, in float32 or wider; -∞
             where it sees nothing.
+        tap: that of a module: plain attention runs, and computes on with what this gives for its logits (after the
+            bias, before the mask; -∞ hides a key) and its weights.
 
     Returns:
         The values `[..., T, d_v]`; with `return_…`, a tuple of them and what else was asked for, in this order.
@@ -107,13 +111,13 @@ def dot_product_attention(
             something else than truth values or logits; or the implementation cannot do what is asked.
     """
     request = _request(q, k, v, mask, bias, dropout, return_attention, return_log_sum_exp)
-    explanation = _choose(request, implementation)
+    explanation = _choose(request, implementation if tap is None else "plain")
     record_attention(explanation)
     chosen = explanation.implementation
     q, k, v = (jnp.asarray(x) for x in promote_dtype(q, k, v, dtype=None))  # to one floating type
     biases = None if bias is None else as_attention_bias(bias)
     if chosen == "plain":
-        result = plain_attention(q, k, v, mask, biases, dropout, with_log_sum_exp=return_log_sum_exp)
+        result = plain_attention(q, k, v, mask, biases, dropout, with_log_sum_exp=return_log_sum_exp, tap=tap)
         outputs: tuple[Any, ...] = result.values, result.attention, result.log_sum_exp
     else:
         run = _run_blockwise if chosen == "blockwise" else fused_attention

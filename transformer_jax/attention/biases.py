@@ -19,9 +19,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.array_checks import as_array, broadcasts, check_offset, known_values
-from transformer_jax.attention.pytree_class import pytree_class, shown, static_field
 from transformer_jax.attention.score_block import LogitsRule, ScoreBlock, Start
 from transformer_jax.errors import InputError
+from transformer_jax.trees import pytree_class, shown, static_field
 
 Logits = Float[Array, "b h q k"]
 Bias = TypeVar("Bias", bound="AttentionBias")

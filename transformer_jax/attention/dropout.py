@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, PRNGKeyArray, UInt32
 
-from transformer_jax.attention.pytree_class import pytree_class, static_field
 from transformer_jax.errors import check_number, check_probability
 from transformer_jax.mesh_axis import part_number
+from transformer_jax.trees import pytree_class, static_field
 
 
 @pytree_class

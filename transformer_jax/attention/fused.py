@@ -1,15 +1,13 @@
 """Fused attention: the kernels of cuDNN on NVIDIA GPUs, and of JAX on TPUs, where type, widths and mask allow."""
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.attention.masks.positions import Causal, Window
-from transformer_jax.attention.masks.symbolic import ArrayMask, AttentionMask, Both
+from transformer_jax.attention.masks.symbolic import ArrayMask, AttentionMask, Reach
 from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.request import AttentionRequest
 from transformer_jax.mesh_axis import is_divided_by_compiler
@@ -17,13 +15,6 @@ from transformer_jax.mesh_axis import is_divided_by_compiler
 GPU_BACKENDS = "gpu", "cuda"
 TPU_BLOCK = 128  # which T and S are multiples of
 MAX_GPU_WIDTH, MAX_HOPPER_WIDTH = 128, 256  # d, before and from compute capability 9.0 on
-
-
-class Reach(NamedTuple):
-    """How far a query sees to each side; None for no limit."""
-
-    left: int | None
-    right: int | None
 
 
 def fused_refusal(request: AttentionRequest) -> str | None:
@@ -99,18 +90,7 @@ def _causal_refusal(kernel: str, request: AttentionRequest) -> str | None:
 
 
 def _reach(mask: AttentionMask | None) -> Reach | None:
-    """How far a mask of positions lets every query see; None where it is another mask."""
-    if mask is None:
-        return Reach(None, None)
-    if isinstance(mask, Both):
-        reaches = _reach(mask.first), _reach(mask.second)
-        if None in reaches:
-            return None
-        sides = zip(*(reach for reach in reaches if reach), strict=True)
-        return Reach(*(min((side for side in both if side is not None), default=None) for both in sides))
-    if not isinstance(mask, Causal | Window) or not isinstance(mask.offset, int) or mask.offset != 0:
-        return None
-    return Reach(None, 0) if isinstance(mask, Causal) else Reach(mask.left, mask.right)
+    return Reach(None, None) if mask is None else mask.reach
 
 
 def _max_gpu_width() -> int:

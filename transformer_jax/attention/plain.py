@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Shaped
 
 from transformer_jax.array_checks import as_array
-from transformer_jax.attention.biases import AttentionBias, Biases, as_attention_bias
+from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.dropout import AttentionDropout, first_row, kept
 from transformer_jax.attention.masks.arrays import fit_mask
 from transformer_jax.attention.masks.symbolic import AttentionMask, Masks
@@ -100,25 +100,6 @@ def plain_attention(
         attention = tap("weights", attention, "B H T S")
     log_sum_exp = _log_sum_exp(logits, seen) if with_log_sum_exp else None
     return PlainAttention(_weighted(attention, v), attention, log_sum_exp)
-
-
-def tapped_attention(
-    q: Float[Array, "B H T d"],
-    k: Float[Array, "B Hkv S d"],
-    v: Float[Array, "B Hkv S d_v"],
-    mask: Masks | None,
-    bias: Biases | None,
-    dropout: AttentionDropout | None,
-    tap: Tap,
-) -> tuple[Float[Array, "B H T d_v"], Float[Array, "B H T S"]]:
-    """Values and weights of `dot_product_attention(…, implementation="plain")`, its logits and weights given to `tap`.
-
-    Raises:
-        InputError: a mask or a bias does not fit.
-    """
-    q, k, v = (jnp.asarray(x) for x in promote_dtype(q, k, v, dtype=None))  # to one floating type
-    result = plain_attention(q, k, v, mask, None if bias is None else as_attention_bias(bias), dropout, tap=tap)
-    return result.values, result.attention
 
 
 def _logits(q: Array, k: Array) -> Logits:

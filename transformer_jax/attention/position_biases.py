@@ -10,9 +10,9 @@ from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.array_checks import as_array, check_offset
 from transformer_jax.attention.biases import AttentionBias, Logits
-from transformer_jax.attention.pytree_class import pytree_class, static_field
 from transformer_jax.attention.score_block import ScoreBlock, Start
 from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.trees import pytree_class, static_field
 
 
 @pytree_class

@@ -1,9 +1,12 @@
-"""One call of attention as its arguments' shapes, types and values: all that the choice of an implementation needs."""
+"""One call of attention: what was asked for, which implementation runs, and why."""
 
+import contextlib
 import dataclasses
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -21,7 +24,7 @@ class AttentionRequest:
     q_shape: Shape
     k_shape: Shape
     v_shape: Shape
-    dtype: Any  # of q, k and v together
+    dtype: np.dtype  # of q, k and v together
     mask: AttentionMask | None
     bias: AttentionBias | None
     dropout: AttentionDropout | None  # None where its rate is 0
@@ -71,3 +74,66 @@ class AttentionRequest:
             return x.reshape(-1, num_heads, *x.shape[-2:])
 
         return shaped(q, self.num_heads), shaped(k, self.num_groups), shaped(v, self.num_groups)
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """Which implementation runs, and why each of the others does not."""
+
+    implementation: str
+    reason: str  # for it
+    others: dict[str, str]  # reason against each
+    logits: tuple[int, int]  # T and S
+
+    def __str__(self) -> str:
+        return f"{self.implementation} attention of {_sizes([self])}: {_reasons([self])}"
+
+    __repr__ = __str__
+
+
+_calls: ContextVar[list[Explanation] | None] = ContextVar("_calls", default=None)
+
+
+@contextlib.contextmanager
+def recording_attention() -> Iterator[list[Explanation]]:
+    """A block in which a program is traced.
+
+    Yields:
+        The calls of `dot_product_attention`, a list that fills while the block runs.
+    """
+    calls: list[Explanation] = []
+    token = _calls.set(calls)
+    try:
+        yield calls
+    finally:
+        _calls.reset(token)
+
+
+def record_attention(explanation: Explanation) -> None:
+    """Note a call, for `recording_attention`."""
+    calls = _calls.get()
+    if calls is not None:
+        calls.append(explanation)
+
+
+def attention_line(calls: Iterable[Explanation]) -> str:
+    """One line on the calls of a program, at least one."""
+    groups: dict[tuple[str, str], list[Explanation]] = {}
+    for call in calls:
+        groups.setdefault((call.implementation, call.reason), []).append(call)
+    parts = [f"{name} for {_sizes(members)}: {_reasons(members)}" for (name, _), members in groups.items()]
+    return f"Attention: {' | '.join(parts)}"
+
+
+def _sizes(explanations: Iterable[Explanation]) -> str:
+    sizes = dict.fromkeys("{} × {}".format(*explanation.logits) for explanation in explanations)
+    return f"{', '.join(sizes)} logits"
+
+
+def _reasons(explanations: list[Explanation]) -> str:
+    """The reason for an implementation, which all have, and those against the others."""
+    parts = [explanations[0].reason]
+    for name in explanations[0].others:
+        reasons = dict.fromkeys(explanation.others[name] for explanation in explanations)
+        parts.append(f"not {name}: {', '.join(reasons)}")
+    return "; ".join(parts)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,6 @@ from transformer_jax.errors import InputError
 
 Indices: TypeAlias = Int[ArrayLike, " _"] | Sequence[int]  # of a length of their own
 Weights: TypeAlias = Float[Array, "B heads queries S"]  # all of them, or those of an `AttentionRows`
-Maps = TypeVar("Maps")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,23 +63,6 @@ class AttentionRows:
 
 
 ReturnAttention: TypeAlias = bool | AttentionRows
-
-
-def checked_weights(weights: Maps, asked: ReturnAttention) -> Maps:
-    """Weights that a block returned, which must be those that were asked for.
-
-    Raises:
-        InputError: their shape is another, as if the block had not handed `return_attention` on.
-    """
-    if isinstance(asked, AttentionRows):
-        wanted = [None if indices is None else np.shape(indices)[0] for indices in (asked.heads, asked.queries)]
-        for leaf in jax.tree.leaves(weights):
-            if any(size not in (None, found) for size, found in zip(wanted, leaf.shape[-3:-1], strict=True)):
-                raise InputError(
-                    f"a block returned attention weights of shape {leaf.shape}, and {asked} was asked for; it must "
-                    "hand its return_attention on to its attention"
-                )
-    return weights
 
 
 def attention_rows(

@@ -16,7 +16,7 @@ from transformer_jax.inspection.norm_scales import is_flax_norm, normalized
 from transformer_jax.inspection.patch_sites import Site
 from transformer_jax.inspection.patches import Change, KnockOut, Patch, parts_of
 from transformer_jax.nn.blocks import Block, Stack
-from transformer_jax.nn.taps import Tapped
+from transformer_jax.nn.layers import Tapped
 
 OF_ATTENTION = "B H T S"  # letters of logits and weights
 OWN_PACKAGE = f"{__name__.partition('.')[0]}."

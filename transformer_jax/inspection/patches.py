@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from transformer_jax.attention.pytree_class import pytree_class, static_field
 from transformer_jax.inspection.patch_sites import Indices, Site, as_indices, chosen_along, of_its_shape, that_fits
+from transformer_jax.trees import pytree_class, static_field
 
 
 class Patch:

@@ -1,7 +1,7 @@
 """Multi-head attention as a module (Vaswani et al. 2017)."""
 
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -10,23 +10,34 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.array_checks import check_sequence
+from transformer_jax.array_checks import check_kv_heads, check_sequence, head_width
 from transformer_jax.attention.attention import Implementation, dot_product_attention
 from transformer_jax.attention.biases import AttentionBias, Biases
 from transformer_jax.attention.dropout import AttentionDropout
-from transformer_jax.attention.masks.positions import Causal
-from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.masks.symbolic import Causal, Masks
 from transformer_jax.attention.plain import scaled_dot_product as scaled_dot_product
-from transformer_jax.attention.plain import tapped_attention
 from transformer_jax.attention.rows import AttentionRows, ReturnAttention, Weights
 from transformer_jax.attention.score_block import Start
-from transformer_jax.errors import InputError, check_number, check_probability
-from transformer_jax.nn.dense import Dense
-from transformer_jax.nn.heads import KeyValue as KeyValue
-from transformer_jax.nn.heads import check_kv_heads
-from transformer_jax.nn.heads import head_width as head_width
-from transformer_jax.nn.position_kinds import NoPositions, Positions
-from transformer_jax.nn.taps import Tapped
+from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
+from transformer_jax.nn.layers import Dense, Tapped
+from transformer_jax.nn.positions import NoPositions, Positions
+
+
+class KeyValue(NamedTuple):
+    """Projected keys and values of every head, computed once for a memory and kept while decoding."""
+
+    key: Float[Array, "B Hkv S d"]
+    value: Float[Array, "B Hkv S d"]
+
+    def grow(self, length: int) -> "KeyValue":
+        """Copy with room for `length` positions.
+
+        Raises:
+            InputError: there already is room for more.
+        """
+        check_sizes(self.key.shape[2], length=length)
+        padding = (0, 0), (0, 0), (0, length - self.key.shape[2]), (0, 0)
+        return KeyValue(jnp.pad(self.key, padding), jnp.pad(self.value, padding))
 
 
 class MultiheadAttention(Tapped):
@@ -75,29 +86,6 @@ class MultiheadAttention(Tapped):
 
     def _kv_heads(self) -> int:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-
-    @overload
-    def __call__(
-        self,
-        x: ArrayLike,
-        memory: ArrayLike | None = None,
-        mask: Masks | None = None,
-        return_attention: Literal[False] = False,
-        *,
-        bias: Biases | None = None,
-        train: bool = False,
-    ) -> Array: ...
-    @overload
-    def __call__(
-        self,
-        x: ArrayLike,
-        memory: ArrayLike | None = None,
-        mask: Masks | None = None,
-        *,
-        return_attention: Literal[True] | AttentionRows,
-        bias: Biases | None = None,
-        train: bool = False,
-    ) -> tuple[Array, Array]: ...
 
     def __call__(
         self,
@@ -170,7 +158,7 @@ class MultiheadAttention(Tapped):
         key = self._split_heads(self.key_proj(memory))
         if self.qk_norm is not None:
             key = self.key_norm(key)
-        return KeyValue(self._turned(key, first, length), self._split_heads(self.value_proj(memory)))
+        return KeyValue(self._with_positions(key, first, length), self._split_heads(self.value_proj(memory)))
 
     def attend(
         self,
@@ -197,7 +185,7 @@ class MultiheadAttention(Tapped):
         if self.qk_norm is not None:
             query = self.query_norm(query)
         length = memory.key.shape[2] if self.positions.is_in_attention else None
-        query = self.tap("queries", self._turned(query, first, length), "B H T d")
+        query = self.tap("queries", self._with_positions(query, first, length), "B H T d")
         key = self.tap("keys", memory.key, "B Hkv S d")
         value = self.tap("values", memory.value, "B Hkv S d")
         operands = query, key, value, mask, self._biased(bias, first)
@@ -216,15 +204,10 @@ class MultiheadAttention(Tapped):
         dropout: AttentionDropout | None,
         return_attention: ReturnAttention,
     ) -> tuple[Float[Array, "B H T d"], Weights | None]:
-        """Each head's output, and the weights if asked for; plain attention where an inspected pass needs them."""
-        attention: Array | None
-        if self.is_asked("logits", "weights"):
-            values, attention = tapped_attention(query, key, value, mask, bias, dropout, self.tap)
-            if isinstance(return_attention, AttentionRows):  # those before dropout
-                has_dropout = dropout is not None and dropout.rate > 0
-                rows = return_attention
-                attention = rows.of(query, key, mask, bias) if has_dropout else rows.cut(attention)
-            return values, attention if return_attention else None
+        """Each head's output, and the weights if asked for."""
+        is_tapped = self.is_asked("logits", "weights")
+        rows = return_attention if isinstance(return_attention, AttentionRows) else None
+        wants_all = return_attention is True or (rows is not None and is_tapped and dropout is None)
         result: Any = dot_product_attention(
             query,
             key,
@@ -233,11 +216,12 @@ class MultiheadAttention(Tapped):
             bias,
             dropout=dropout,
             implementation=self.implementation,
-            return_attention=return_attention is True,
+            return_attention=wants_all,
+            tap=self.tap if is_tapped else None,
         )
-        values, attention = result if return_attention is True else (result, None)
-        if isinstance(return_attention, AttentionRows):
-            attention = return_attention.of(query, key, mask, bias)
+        values, attention = result if wants_all else (result, None)
+        if rows is not None:  # those before dropout
+            attention = rows.of(query, key, mask, bias) if attention is None else rows.cut(attention)
         return values, attention
 
     def extend(
@@ -264,12 +248,14 @@ class MultiheadAttention(Tapped):
         empty = jnp.zeros((batch_size, self._kv_heads(), length, d), dtype)
         return KeyValue(empty, empty)
 
-    def _turned(self, x: Float[Array, "B heads T d"], first: Start, length: int | None) -> Float[Array, "B heads T d"]:
-        """Queries or keys as the positions inside attention turn them."""
+    def _with_positions(
+        self, x: Float[Array, "B heads T d"], first: Start, length: int | None
+    ) -> Float[Array, "B heads T d"]:
+        """Queries or keys with the positions inside attention."""
         if self.attention_positions is None:
             return x
-        turned: Array = self.attention_positions.turned(x, first, x.shape[2] if length is None else length)
-        return turned
+        encoded: Array = self.attention_positions.encode(x, first, x.shape[2] if length is None else length)
+        return encoded
 
     def _biased(self, bias: Biases | None, first: Start) -> Biases | None:
         """The bias of the positions, then the one that was given."""

@@ -7,12 +7,12 @@ from typing import Literal, get_args
 
 import flax.linen as nn
 
+from transformer_jax.array_checks import check_kv_heads, head_width
 from transformer_jax.attention.attention import Implementation
 from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
-from transformer_jax.nn.feed_forward import Activation, FeedForward
-from transformer_jax.nn.heads import check_kv_heads
-from transformer_jax.nn.norms import LayerNorm
-from transformer_jax.nn.position_kinds import Positions, SinusoidalPositions
+from transformer_jax.nn.layers import Activation, FeedForward, LayerNorm
+from transformer_jax.nn.position_kinds import SinusoidalPositions
+from transformer_jax.nn.positions import Positions
 
 Remat = Literal["none", "dots", "all"]
 # Of a norm over the last axis; `epsilon` may be given.
@@ -94,9 +94,9 @@ class BlockSettings:
                 raise InputError(f"{name} is {getattr(self, name)!r}; it must be a class such as {example}")
 
     def check_heads(self, width: int, num_heads: int) -> None:
-        """Raise an `InputError` if these settings do not work with `num_heads` heads in a model of this width."""
+        """Raise an `InputError` unless `num_heads` heads divide a model of this width and work with these settings."""
         check_kv_heads(self.attention.num_kv_heads, num_heads)
-        self.positions.check(width // num_heads)
+        self.positions.check(head_width(width, num_heads))
 
     def make_norm(self) -> nn.Module:
         """A norm with these settings, to be assigned in `setup`."""

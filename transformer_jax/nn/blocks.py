@@ -15,14 +15,13 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.attention.rows import ReturnAttention, checked_weights
+from transformer_jax.attention.rows import ReturnAttention
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.attention import MultiheadAttention, head_width
+from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
 from transformer_jax.nn.block_settings import Remat as Remat
-from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.layer_stacks import LAYER_INPUT, REMAT_POLICIES, STACKED, LayerAccess, layer_access, layer_name
-from transformer_jax.nn.taps import Tapped
+from transformer_jax.nn.layers import Dropout, Tapped
 from transformer_jax.trees import Variables
 
 More = TypeVarTuple("More")
@@ -128,7 +127,6 @@ class Block(SettingsModule):
 
     def __post_init__(self) -> None:
         check_sizes(input_dim=self.input_dim, dim_feedforward=self.dim_feedforward)
-        head_width(self.input_dim, self.num_heads)
         super().__post_init__()
         self.settings.check_heads(self.input_dim, self.num_heads)
 
@@ -193,7 +191,6 @@ class Stack(SettingsModule):
 
     def __post_init__(self) -> None:
         check_sizes(input_dim=self.input_dim, dim_feedforward=self.dim_feedforward)
-        head_width(self.input_dim, self.num_heads)
         check_sizes(0, num_layers=self.num_layers)
         super().__post_init__()
         self.settings.check_heads(self.input_dim, self.num_heads)
@@ -254,12 +251,12 @@ class Stack(SettingsModule):
             )
             x, stacked_maps = scan(self.stacked_layers, jnp.asarray(x), *arrays)
             maps = [jax.tree.map(lambda of_layers, i=i: of_layers[i], stacked_maps) for i in range(self.num_layers)]
-            return checkpoint_name(x, LAYER_INPUT), checked_weights(maps, return_attention)
+            return checkpoint_name(x, LAYER_INPUT), maps
         maps = []
         for layer in self.layers:
             x, attention = (run_named if policies else run_block)(layer, x, *arrays)
             maps.append(attention)
-        return jnp.asarray(x), checked_weights(maps, return_attention)
+        return jnp.asarray(x), maps
 
     @nn.nowrap
     def _reader(self, access: LayerAccess) -> Callable[[Variables], Variables]:

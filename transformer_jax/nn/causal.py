@@ -7,8 +7,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.attention.masks.positions import causal_and
-from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.masks.symbolic import Masks, causal_and
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block

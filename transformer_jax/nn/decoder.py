@@ -1,16 +1,15 @@
 """Transformer decoder: blocks of causal self-attention, cross-attention and feed-forward, stacked."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeVar, overload
+from typing import NamedTuple, TypeVar
 
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from transformer_jax.array_checks import check_sequence
-from transformer_jax.attention.masks.positions import causal_and
-from transformer_jax.attention.masks.symbolic import Masks
-from transformer_jax.attention.rows import AttentionRows, ReturnAttention, Weights
+from transformer_jax.attention.masks.symbolic import Masks, causal_and
+from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block, Stack
 
@@ -126,29 +125,6 @@ class TransformerDecoder(Stack):
     """Stack of decoder blocks, where position t sees those up to t. Its fields and errors are those of `Stack`."""
 
     block: type[Block] = DecoderBlock  # class of the blocks: DecoderBlock, or one constructed and called like it
-
-    @overload
-    def __call__(
-        self,
-        x: ArrayLike,
-        memory: ArrayLike,
-        mask: Masks | None = None,
-        memory_mask: Masks | None = None,
-        *,
-        train: bool = False,
-        return_attention: Literal[False] = False,
-    ) -> Array: ...
-    @overload
-    def __call__(
-        self,
-        x: ArrayLike,
-        memory: ArrayLike,
-        mask: Masks | None = None,
-        memory_mask: Masks | None = None,
-        *,
-        train: bool = False,
-        return_attention: Literal[True] | AttentionRows,
-    ) -> tuple[Array, list[BlockAttention]]: ...
 
     def __call__(
         self,

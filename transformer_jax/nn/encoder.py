@@ -1,7 +1,7 @@
 """Transformer encoder: blocks of self-attention and feed-forward, stacked."""
 
 from collections.abc import Callable
-from typing import ClassVar, Literal, TypeVar, overload
+from typing import ClassVar, TypeVar
 
 import flax.linen as nn
 from jax import Array
@@ -78,20 +78,6 @@ class TransformerEncoder(Stack):
     """Stack of encoder blocks. Its fields and errors are those of `Stack`."""
 
     block: type[Block] = EncoderBlock  # class of the blocks: EncoderBlock, or one constructed and called like it
-
-    @overload
-    def __call__(
-        self, x: ArrayLike, mask: Masks | None = None, *, train: bool = False, return_attention: Literal[False] = False
-    ) -> Array: ...
-    @overload
-    def __call__(
-        self,
-        x: ArrayLike,
-        mask: Masks | None = None,
-        *,
-        train: bool = False,
-        return_attention: Literal[True] | AttentionRows,
-    ) -> tuple[Array, list[Array]]: ...
 
     def __call__(
         self,

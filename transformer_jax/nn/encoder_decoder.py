@@ -1,6 +1,6 @@
 """Encoder-decoder Transformer of "Attention Is All You Need" (Vaswani et al. 2017)."""
 
-from typing import Literal, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -13,13 +13,10 @@ from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
-from transformer_jax.nn.dense import Dense
-from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.embedding import embedded, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.layers import Dense, Dropout, embedded, token_embedding
 
 # Token ids, or features of the model's width, which no embedding changes.
 Source = Int[ArrayLike, "B S"] | Float[ArrayLike, "B S D"]
@@ -80,7 +77,6 @@ class Transformer(SettingsModule):
     def __post_init__(self) -> None:
         check_sizes(model_dim=self.model_dim, dim_feedforward=self.dim_feedforward, max_len=self.max_len)
         check_sizes(0, num_encoder_layers=self.num_encoder_layers, num_decoder_layers=self.num_decoder_layers)
-        head_width(self.model_dim, self.num_heads)
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         if self.tie_embeddings and (sizes[0] != sizes[1] or None in sizes):
             raise InputError(f"tie_embeddings needs one vocabulary; those of source and target have sizes {sizes}")
@@ -101,29 +97,6 @@ class Transformer(SettingsModule):
         if self.target_vocabulary_size is not None and not self.tie_embeddings:
             self.target_embedding = token_embedding(self.target_vocabulary_size, self.model_dim)
             self.output_layer = Dense(self.target_vocabulary_size)
-
-    @overload
-    def __call__(
-        self,
-        source: Source,
-        target: Target,
-        source_mask: Masks | None = None,
-        target_mask: Masks | None = None,
-        *,
-        train: bool = False,
-        return_attention: Literal[False] = False,
-    ) -> Array: ...
-    @overload
-    def __call__(
-        self,
-        source: Source,
-        target: Target,
-        source_mask: Masks | None = None,
-        target_mask: Masks | None = None,
-        *,
-        train: bool = False,
-        return_attention: Literal[True] | AttentionRows,
-    ) -> tuple[Array, AttentionMaps]: ...
 
     def __call__(
         self,
@@ -160,9 +133,7 @@ class Transformer(SettingsModule):
         output, maps = self._decode(
             target, memory, target_mask, source_mask, train=train, return_attention=return_attention
         )
-        if encoder_maps is None or maps is None:
-            return output
-        return output, AttentionMaps.of(encoder_maps, maps)
+        return output if encoder_maps is None or maps is None else (output, AttentionMaps.of(encoder_maps, maps))
 
     def encode(
         self,
@@ -239,11 +210,10 @@ class Transformer(SettingsModule):
                 traced values are not checked.
         """
         self._check_tokens("target", tokens, "[B]")
-        x = embedded(self._embedding_of("target_embedding"), jnp.asarray(tokens)[:, None])  # [B 1 D]
         length = cache.blocks[0].target.key.shape[2]
         check_position(position, length)
-        if self.positional_encoding is not None:
-            x = self.positional_encoding.at(x, position, length=length)
+        embedding = self._embedding_of("target_embedding")
+        x = embedded(embedding, jnp.asarray(tokens)[:, None], self.positional_encoding, (position, length))  # [B 1 D]
         x = self.tap("target_embeddings", x, "B T D")
         x, blocks = self.decoder.step(x, cache.blocks, position, cache.source_mask)
         return self._project(x)[:, 0], DecodingCache(blocks, cache.source_mask)
@@ -287,9 +257,8 @@ class Transformer(SettingsModule):
         self, source: Source, mask: Masks | None, *, train: bool, return_attention: ReturnAttention
     ) -> tuple[Float[Array, "B S D"], list[Weights] | None]:
         x = self._embed(source, "source", train=train)
-        if return_attention:
-            return self.encoder(x, mask, train=train, return_attention=return_attention)
-        return self.encoder(x, mask, train=train), None
+        result: Any = self.encoder(x, mask, train=train, return_attention=return_attention)
+        return result if return_attention else (result, None)
 
     def _decode(
         self,
@@ -303,19 +272,16 @@ class Transformer(SettingsModule):
     ) -> tuple[Float[Array, "B T V_or_D"], list[BlockAttention] | None]:
         x = self._embed(target, "target", train=train)
         masks = target_mask, source_mask
-        if return_attention:
-            x, maps = self.decoder(x, memory, *masks, train=train, return_attention=return_attention)
-            return self._project(x), maps
-        return self._project(self.decoder(x, memory, *masks, train=train)), None
+        result: Any = self.decoder(x, memory, *masks, train=train, return_attention=return_attention)
+        x, maps = result if return_attention else (result, None)
+        return self._project(x), maps
 
     def _embed(self, sequence: Target, name: str, *, train: bool) -> Float[Array, "B T D"]:
         if not jnp.issubdtype(as_array(name, sequence).dtype, jnp.integer):
             check_sequence(name, sequence, self.model_dim)
             return self.tap(f"{name}_embeddings", jnp.asarray(sequence), "B T D")
         self._check_tokens(name, sequence, "[B, T]")
-        x = embedded(self._embedding_of(f"{name}_embedding"), jnp.asarray(sequence))
-        if self.positional_encoding is not None:
-            x = self.positional_encoding(x)
+        x = embedded(self._embedding_of(f"{name}_embedding"), jnp.asarray(sequence), self.positional_encoding)
         return self.tap(f"{name}_embeddings", self.embedding_dropout(x, train=train), "B T D")
 
     def _check_tokens(self, side: str, tokens: ArrayLike, shape: str, name: str | None = None) -> None:

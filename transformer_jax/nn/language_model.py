@@ -1,6 +1,6 @@
 """Decoder-only language model: causal blocks over tokens, without an encoder (Radford et al. 2018)."""
 
-from typing import Literal, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -11,12 +11,10 @@ from transformer_jax.array_checks import check_position, check_token_ids
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.attention import KeyValue, head_width
+from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.causal import CausalBlock, CausalStack, check_causal
-from transformer_jax.nn.dense import Dense
-from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.embedding import embedded, token_embedding
+from transformer_jax.nn.layers import Dense, Dropout, embedded, token_embedding
 
 
 class CausalCache(NamedTuple):
@@ -58,7 +56,6 @@ class TransformerLM(SettingsModule):
     def __post_init__(self) -> None:
         check_sizes(vocabulary_size=self.vocabulary_size, model_dim=self.model_dim, num_layers=self.num_layers)
         check_sizes(dim_feedforward=self.dim_feedforward, max_len=self.max_len)
-        head_width(self.model_dim, self.num_heads)
         check_causal(self.block)
         super().__post_init__()
         self.settings.check_heads(self.model_dim, self.num_heads)
@@ -78,25 +75,6 @@ class TransformerLM(SettingsModule):
         )
         if not self.tie_embeddings:
             self.output_layer = Dense(self.vocabulary_size)
-
-    @overload
-    def __call__(
-        self,
-        tokens: ArrayLike,
-        mask: Masks | None = None,
-        *,
-        train: bool = False,
-        return_attention: Literal[False] = False,
-    ) -> Array: ...
-    @overload
-    def __call__(
-        self,
-        tokens: ArrayLike,
-        mask: Masks | None = None,
-        *,
-        train: bool = False,
-        return_attention: Literal[True] | AttentionRows,
-    ) -> tuple[Array, list[Array]]: ...
 
     def __call__(
         self,
@@ -125,10 +103,8 @@ class TransformerLM(SettingsModule):
                 can get positions; or the mask does not broadcast.
         """
         x = self._embed("tokens", tokens, train=train)
-        if return_attention:
-            x, attention_maps = self.decoder(x, mask, train=train, return_attention=return_attention)
-            return self._project(x), attention_maps
-        return self._project(self.decoder(x, mask, train=train))
+        result: Any = self.decoder(x, mask, train=train, return_attention=return_attention)
+        return (self._project(result[0]), result[1]) if return_attention else self._project(result)
 
     def get_attention_maps(
         self,
@@ -186,17 +162,15 @@ class TransformerLM(SettingsModule):
         if (given := jnp.shape(tokens)[0]) != num_rows:  # they could broadcast
             raise InputError(f"tokens has {given} rows and the cache has {num_rows}; they must be equal")
         check_position(position, length)
-        x = embedded(self.embedding, jnp.asarray(tokens)[:, None])  # [B 1 D]
-        if self.positional_encoding is not None:
-            x = self.positional_encoding.at(x, position, length=length)
+        x = embedded(
+            self.embedding, jnp.asarray(tokens)[:, None], self.positional_encoding, (position, length)
+        )  # [B 1 D]
         x, blocks = self.decoder.step(self.tap("embeddings", x, "B T D"), cache.blocks, position)
         return self._project(x)[:, 0], CausalCache(blocks)
 
     def _embed(self, name: str, tokens: Int[ArrayLike, "B T"], *, train: bool) -> Float[Array, "B T D"]:
         check_token_ids(name, tokens, self.vocabulary_size, "[B, P]" if name == "prefix" else "[B, T]")
-        x = embedded(self.embedding, jnp.asarray(tokens))
-        if self.positional_encoding is not None:
-            x = self.positional_encoding(x)
+        x = embedded(self.embedding, jnp.asarray(tokens), self.positional_encoding)
         return self.tap("embeddings", self.embedding_dropout(x, train=train), "B T D")
 
     def _project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:

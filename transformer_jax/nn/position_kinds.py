@@ -19,64 +19,17 @@ import dataclasses
 import math
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.attention.biases import AttentionBias
+from transformer_jax.array_checks import as_array, known_values
 from transformer_jax.attention.position_biases import ALiBi, RelativeBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_number, check_sizes
-from transformer_jax.nn.positions import AddedPositions, LearnedEncoding, PositionalEncoding
-from transformer_jax.nn.rotary import check_even, rotate
-
-
-class AttentionPositions(nn.Module):
-    """Positions inside self-attention: turned queries and keys, a bias of the logits, or both. Here neither."""
-
-    def turned(self, x: Float[Array, "B heads T d"], first: Start, length: int) -> Float[Array, "B heads T d"]:
-        """Queries or keys of the positions `first` … `first + T - 1`, as they are multiplied.
-
-        Args:
-            x: `[B, heads, T, d]`.
-            first: position of the first; it may be traced.
-            length: number of positions that there can be.
-        """
-        return x
-
-    def bias(self) -> AttentionBias | None:
-        """Bias of the logits, or None; `shifted` gives it for later queries."""
-        return None
-
-
-@dataclasses.dataclass(frozen=True)
-class Positions:
-    """Base class of the kinds of positions. It does nothing."""
-
-    @property
-    def is_in_attention(self) -> bool:
-        """Whether `in_attention` is another than that of this class."""
-        return type(self).in_attention is not Positions.in_attention
-
-    def check(self, head_width: int) -> None:
-        """Raise an `InputError` if it cannot work with heads of this width."""
-
-    def encoding(self, d_model: int, max_len: int) -> AddedPositions | None:
-        """Module that adds positions to embeddings of width D, of at most `max_len` positions; None for none."""
-        return None
-
-    def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
-        """Module for the self-attention of one block; None for none.
-
-        Args:
-            num_heads: H.
-            looks_ahead: whether queries may see keys after them, as in an encoder.
-        """
-        return None
-
-
-@dataclasses.dataclass(frozen=True)
-class NoPositions(Positions):
-    """No positions. Without a causal mask a permuted sequence gets the same outputs, permuted."""
+from transformer_jax.nn.positions import AttentionPositions, LearnedEncoding, PositionalEncoding, Positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +60,7 @@ class LearnedPositions(Positions):
 
 @dataclasses.dataclass(frozen=True)
 class RotaryPositions(Positions):
-    """Queries and keys turned by angles that grow with their position (Su et al. 2021).
+    """Queries and keys rotated by angles that grow with their position (Su et al. 2021).
 
     Raises:
         InputError: `base` is no finite number above 0; at use, a head has an odd width.
@@ -166,7 +119,7 @@ class RotaryInAttention(AttentionPositions):
 
     base: float = 10_000.0
 
-    def turned(self, x: Float[Array, "B heads T d"], first: Start, length: int) -> Float[Array, "B heads T d"]:
+    def encode(self, x: Float[Array, "B heads T d"], first: Start, length: int) -> Float[Array, "B heads T d"]:
         return rotate(x, first, length, self.base)
 
 
@@ -193,3 +146,54 @@ class RelativeInAttention(AttentionPositions):
 
     def bias(self) -> RelativeBias:
         return RelativeBias(self.embedding, self.looks_ahead, self.max_distance)
+
+
+def check_even(head_width: int) -> None:
+    """Raise an `InputError` if the width of a head is odd, so that its elements make no pairs."""
+    if head_width % 2:
+        raise InputError(
+            f"a head is {head_width} wide, model_dim / num_heads; rotary positions turn pairs, so it must be even"
+        )
+
+
+def rotary_table(length: int, head_width: int, base: float = 10_000.0) -> Float[np.ndarray, "T d"]:
+    """Cosines, then sines, of the angles `pos · base^(-2i/d)`, i = 0 … d/2 - 1 (Su et al. 2021, section 3.3).
+
+    Computed in float64 and rounded once to float32.
+    """
+    check_even(head_width)
+    frequency = base ** (-np.arange(0, head_width, 2) / head_width)  # [d/2]
+    angle = np.arange(length)[:, None] * frequency
+    return np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+
+
+def rotate(
+    x: Float[Array, "*leading T d"], first: Start = 0, length: int | None = None, base: float = 10_000.0
+) -> Float[Array, "*leading T d"]:
+    """Turn the pair (x_2i, x_2i+1) of each position by its angle `pos · base^(-2i/d)` (Su et al. 2021, equation 34).
+
+    The product of a query and a key then depends on the difference of their positions alone.
+
+    Args:
+        x: queries or keys `[..., T, d]`; the position of the first is `first`, which may be traced.
+        first: position of the first, 0 … length - T.
+        length: number of positions that there can be; None: T.
+        base: what the angles' frequencies are powers of.
+
+    Raises:
+        InputError: d is odd, or `first` is known and outside of its range.
+    """
+    *_, num, width = x.shape
+    table: Array = jnp.asarray(rotary_table(length or num, width, base))
+    known = known_values(as_array("first", first))
+    if known is not None and not 0 <= known <= len(table) - num:
+        raise InputError(
+            f"first is {known}; of {num} positions in a sequence of {len(table)} it may be 0 … {len(table) - num}"
+        )
+    if not (isinstance(first, int) and first == 0 and len(table) == num):
+        table = jax.lax.dynamic_slice_in_dim(table, first, num)
+    cos, sin = table[:, : width // 2], table[:, width // 2 :]  # [T d/2]
+    pairs = x.reshape(*x.shape[:-1], width // 2, 2)
+    even, odd = pairs[..., 0], pairs[..., 1]
+    rotated = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)  # float32 or wider
+    return rotated.reshape(x.shape).astype(x.dtype)

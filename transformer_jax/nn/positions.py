@@ -1,5 +1,6 @@
-"""Positions that are added to embeddings: sinusoidal (Vaswani et al. 2017), and learned (Gehring et al. 2017)."""
+"""Positions in a model: the interface of their kinds, and the modules that add them to embeddings."""
 
+import dataclasses
 import math
 
 import flax.linen as nn
@@ -10,6 +11,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from transformer_jax.array_checks import check_position, check_sequence
+from transformer_jax.attention.biases import AttentionBias
+from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
 
 
@@ -111,3 +114,52 @@ class LearnedEncoding(AddedPositions):
 
     def table(self, length: int) -> Float[Array, "T D"]:
         return jnp.asarray(self.embedding)[:length]
+
+
+class AttentionPositions(nn.Module):
+    """Positions inside self-attention: rotated queries and keys, a bias of the logits, or both. Here neither."""
+
+    def encode(self, x: Float[Array, "B heads T d"], first: Start, length: int) -> Float[Array, "B heads T d"]:
+        """Put positions into the queries or keys of `first` … `first + T - 1`.
+
+        Args:
+            x: `[B, heads, T, d]`.
+            first: position of the first; it may be traced.
+            length: number of positions that there can be.
+        """
+        return x
+
+    def bias(self) -> AttentionBias | None:
+        """Bias of the logits, or None; `shifted` gives it for later queries."""
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Positions:
+    """Base class of the kinds of positions. It does nothing."""
+
+    @property
+    def is_in_attention(self) -> bool:
+        """Whether `in_attention` is another than that of this class."""
+        return type(self).in_attention is not Positions.in_attention
+
+    def check(self, head_width: int) -> None:
+        """Raise an `InputError` if it cannot work with heads of this width."""
+
+    def encoding(self, d_model: int, max_len: int) -> AddedPositions | None:
+        """Module that adds positions to embeddings of width D, of at most `max_len` positions; None for none."""
+        return None
+
+    def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
+        """Module for the self-attention of one block; None for none.
+
+        Args:
+            num_heads: H.
+            looks_ahead: whether queries may see keys after them, as in an encoder.
+        """
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class NoPositions(Positions):
+    """No positions. Without a causal mask a permuted sequence gets the same outputs, permuted."""

@@ -1,6 +1,6 @@
 """Encoder model with one prediction for each element of a sequence or set."""
 
-from typing import Literal, overload
+from typing import Any
 
 import flax.linen as nn
 from jax import Array
@@ -11,11 +11,9 @@ from transformer_jax.array_checks import check_sequence
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
-from transformer_jax.nn.attention import head_width
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
-from transformer_jax.nn.dense import Dense
-from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.layers import Dense, Dropout
 
 
 class TransformerPredictor(SettingsModule):
@@ -41,7 +39,6 @@ class TransformerPredictor(SettingsModule):
 
     def __post_init__(self) -> None:
         check_sizes(model_dim=self.model_dim, num_classes=self.num_classes, max_len=self.max_len)
-        head_width(self.model_dim, self.num_heads)
         check_sizes(0, num_layers=self.num_layers)
         check_number("input_dropout_prob", self.input_dropout_prob)
         check_probability("input_dropout_prob", self.input_dropout_prob)
@@ -64,27 +61,6 @@ class TransformerPredictor(SettingsModule):
         self.output_norm = self.settings.make_norm()
         self.output_dropout = Dropout(self.settings.dropout_prob)
         self.output_layer = Dense(self.num_classes)
-
-    @overload
-    def __call__(
-        self,
-        x: ArrayLike,
-        mask: Masks | None = None,
-        add_positional_encoding: bool = True,
-        *,
-        train: bool = False,
-        return_attention: Literal[False] = False,
-    ) -> Array: ...
-    @overload
-    def __call__(
-        self,
-        x: ArrayLike,
-        mask: Masks | None = None,
-        add_positional_encoding: bool = True,
-        *,
-        train: bool = False,
-        return_attention: Literal[True] | AttentionRows,
-    ) -> tuple[Array, list[Array]]: ...
 
     def __call__(
         self,
@@ -124,11 +100,8 @@ class TransformerPredictor(SettingsModule):
         if add_positional_encoding and self.positional_encoding is not None:
             x = self.positional_encoding(x)
         x = self.tap("embeddings", x, "B T D")
-        attention_maps = None
-        if return_attention:
-            x, attention_maps = self.encoder(x, mask, train=train, return_attention=return_attention)
-        else:
-            x = self.encoder(x, mask, train=train)
+        result: Any = self.encoder(x, mask, train=train, return_attention=return_attention)
+        x, attention_maps = result if return_attention else (result, None)
         x = nn.relu(self.output_norm(self.output_hidden(x)))
         logits = self.tap("logits", self.output_layer(self.output_dropout(x, train=train)), "B T C")
         return logits if attention_maps is None else (logits, attention_maps)

@@ -6,17 +6,15 @@ import flax.linen as nn
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings, FeedForwardFactory, NormFactory
-from transformer_jax.nn.feed_forward import Activation, FeedForward, GatedFeedForward
-from transformer_jax.nn.norms import LayerNorm, RMSNorm
+from transformer_jax.nn.layers import Activation, FeedForward, GatedFeedForward, LayerNorm, RMSNorm
 from transformer_jax.nn.position_kinds import (
     ALiBiPositions,
     LearnedPositions,
-    NoPositions,
-    Positions,
     RelativePositions,
     RotaryPositions,
     SinusoidalPositions,
 )
+from transformer_jax.nn.positions import NoPositions, Positions
 
 # By the words of the flags.
 POSITIONS: Mapping[str, Callable[[], Positions]] = {

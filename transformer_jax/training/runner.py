@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from transformer_jax.attention.explanation import AttentionCall, recording_attention
+from transformer_jax.attention.request import Explanation, recording_attention
 from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.data.local_rows import LocalSamples
 from transformer_jax.devices.compilation import CompiledStep, Memory
@@ -96,7 +96,7 @@ class StepRunner:
         self._devices, self._constants, self._state_shapes = devices, constants, devices.shapes(state)
         self._batch_size, self._pace = batch_size, pace
         self._seconds_per_step = 0.0  # of the latest call
-        self.attention: list[AttentionCall] = []  # of the steps, for each shape of batch once it is traced
+        self.attention: list[Explanation] = []  # of the steps, for each shape of batch once it is traced
         self._steps_per_call = pace.max_steps if pace.is_fixed else 1  # then as their duration allows
         self.compiled = CompiledStep(self.run_stacked, devices, rows_axis=1, donate_state=True, stopwatch=stopwatch)
 

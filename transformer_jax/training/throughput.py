@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
-from transformer_jax.attention.explanation import AttentionCall, attention_line
+from transformer_jax.attention.request import Explanation, attention_line
 from transformer_jax.devices.compilation import Memory
 from transformer_jax.training.callbacks import Callback, Log, Step
 
@@ -60,7 +60,7 @@ class ShowAttention(Callback):
         calls: of attention in the steps that were compiled.
     """
 
-    def __init__(self, write: Callable[[str], None], calls: Callable[[], Sequence[AttentionCall]]) -> None:
+    def __init__(self, write: Callable[[str], None], calls: Callable[[], Sequence[Explanation]]) -> None:
         self._write, self._calls = write, calls
         self._num_seen, self._shown = 0, set[str]()  # calls, and implementations
 

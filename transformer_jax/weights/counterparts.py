@@ -5,8 +5,7 @@ from typing import Any
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.block_settings import BlockSettings
-from transformer_jax.nn.feed_forward import FeedForward
-from transformer_jax.nn.norms import LayerNorm
+from transformer_jax.nn.layers import FeedForward, LayerNorm
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 
 

@@ -1,5 +1,6 @@
-"""Masks that follow from positions alone: causal, a window, a prefix. See `attention.masks.symbolic`."""
+"""Masks that follow from positions alone: a window, a prefix, a function of your own."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,35 +9,12 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Int
 
-from transformer_jax.array_checks import check_offset
+from transformer_jax.array_checks import broadcasts, check_offset
 from transformer_jax.attention.masks.arrays import fit_mask
-from transformer_jax.attention.masks.symbolic import AttentionMask, Masks
-from transformer_jax.attention.pytree_class import pytree_class, shown
+from transformer_jax.attention.masks.symbolic import AttentionMask, Reach, reach_without_offset
 from transformer_jax.attention.score_block import BlockFlags, BlockGrid, Bounds, ScoreBlock, Start
 from transformer_jax.errors import InputError, check_whole
-
-
-@pytree_class
-class Causal(AttentionMask):
-    """Each query sees the keys up to its own position (Vaswani et al. 2017, section 3.2.3)."""
-
-    offset: Start = 0  # position of query 0
-
-    def __post_init__(self) -> None:
-        check_offset("offset", self.offset)
-
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
-        at = block.indices()
-        return at.key <= at.query + self.offset
-
-    def bounds(self, grid: BlockGrid) -> Bounds:
-        (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
-        return first_key <= last_query + self.offset, last_key <= first_query + self.offset
-
-
-def causal_and(mask: Masks | None) -> Masks:
-    """`Causal()`, combined with a mask if there is one."""
-    return Causal() if mask is None else Causal() & mask
+from transformer_jax.trees import pytree_class, shown, static_field
 
 
 @pytree_class
@@ -78,6 +56,10 @@ class Window(AttentionMask):
             some, every = some & (least <= self.right), every & (most <= self.right)
         return some, every
 
+    @property
+    def reach(self) -> Reach | None:
+        return reach_without_offset(self.offset, Reach(self.left, self.right))
+
 
 @pytree_class
 class Prefix(AttentionMask):
@@ -108,3 +90,37 @@ class Prefix(AttentionMask):
 
     def check(self, shape: tuple[int, ...]) -> None:
         fit_mask(jnp.broadcast_to(True, (np.size(self.n), 1, 1, 1)), shape, repr(self))
+
+
+@pytree_class
+class MaskFunction(AttentionMask):
+    """A mask of one's own: a function of the indices of batch element, head, query and key.
+
+        every_third = MaskFunction(lambda batch, head, query, key: (query - key) % 3 == 0)
+
+    Raises:
+        InputError: `fn` cannot be called; at use, it gives something else than truth values of the indices' shape.
+    """
+
+    fn: Callable[..., Any] = static_field()  # of four arrays of integers, which broadcast; and of `arrays`
+    arrays: tuple[Any, ...] = ()  # more arguments of `fn`; what it reads besides must not be traced
+    offset: Start = 0  # added to the index of the query
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise InputError(f"fn is {self.fn!r}; it must be a function of (batch, head, query, key)")
+        check_offset("offset", self.offset)
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        at = block.indices()
+        result = self.fn(at.batch, at.head, at.query + self.offset, at.key, *self.arrays)
+        name = shown(self.fn)
+        if not isinstance(result, Array | np.ndarray | bool | np.bool_) or jnp.asarray(result).dtype != bool:
+            kind = getattr(result, "dtype", type(result).__name__)
+            raise InputError(f"the mask function {name} gave {kind}; it must give booleans, True = may attend")
+        if not broadcasts(np.shape(result), block.shape):
+            raise InputError(
+                f"the mask function {name} gave shape {np.shape(result)} for indices that broadcast to {block.shape}; "
+                "it must give one truth value for each logit, or sizes of 1"
+            )
+        return jnp.asarray(result).reshape((1,) * (4 - np.ndim(result)) + np.shape(result))

@@ -11,19 +11,17 @@ the number of positions before the first query, and it may be traced.
 
 import functools
 import operator
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool
 
-from transformer_jax.array_checks import broadcasts, check_offset
+from transformer_jax.array_checks import check_offset
 from transformer_jax.attention.masks.arrays import Mask, expand_mask, fit_mask
-from transformer_jax.attention.pytree_class import pytree_class, shown, static_field
 from transformer_jax.attention.score_block import BlockGrid, Bounds, LogitsRule, Range, ScoreBlock, Start, opposite
 from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.trees import pytree_class, shown
 
 MAX_CELLS = 32  # of a drawing, along each side
 SEEN, SOME, UNSEEN = "■", "▒", "·"
@@ -36,6 +34,13 @@ class Drawing(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+class Reach(NamedTuple):
+    """How far a query sees to each side of its position; None for no limit."""
+
+    left: int | None
+    right: int | None
 
 
 class AttentionMask(LogitsRule):
@@ -59,6 +64,11 @@ class AttentionMask(LogitsRule):
         Blocks of which nothing is allowed are not computed, and those of which everything is, without a mask.
         """
         return True, False
+
+    @property
+    def reach(self) -> Reach | None:
+        """How far every query sees, where that is all there is to say of this mask; else None."""
+        return None
 
     def show(self, num_queries: int, num_keys: int, *, batch: int = 0, head: int = 0) -> Drawing:
         """Draw the mask: a line for each query, ■ where a key may be seen and · where not.
@@ -117,6 +127,38 @@ def as_attention_mask(mask: Masks) -> AttentionMask:
 
 
 @pytree_class
+class Causal(AttentionMask):
+    """Each query sees the keys up to its own position (Vaswani et al. 2017, section 3.2.3)."""
+
+    offset: Start = 0  # position of query 0
+
+    def __post_init__(self) -> None:
+        check_offset("offset", self.offset)
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        at = block.indices()
+        return at.key <= at.query + self.offset
+
+    def bounds(self, grid: BlockGrid) -> Bounds:
+        (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
+        return first_key <= last_query + self.offset, last_key <= first_query + self.offset
+
+    @property
+    def reach(self) -> Reach | None:
+        return reach_without_offset(self.offset, Reach(None, 0))
+
+
+def reach_without_offset(offset: Start, reach: Reach) -> Reach | None:
+    """The reach of a mask with this offset: None unless that is known to be 0."""
+    return reach if isinstance(offset, int) and offset == 0 else None
+
+
+def causal_and(mask: Masks | None) -> Masks:
+    """`Causal()`, combined with a mask if there is one."""
+    return Causal() if mask is None else Causal() & mask
+
+
+@pytree_class
 class ArrayMask(AttentionMask):
     """A mask that is given as an array, of the ranks of `transformer_jax.attention.masks.arrays`.
 
@@ -137,40 +179,6 @@ class ArrayMask(AttentionMask):
 
 
 @pytree_class
-class MaskFunction(AttentionMask):
-    """A mask of one's own: a function of the indices of batch element, head, query and key.
-
-        every_third = MaskFunction(lambda batch, head, query, key: (query - key) % 3 == 0)
-
-    Raises:
-        InputError: `fn` cannot be called; at use, it gives something else than truth values of the indices' shape.
-    """
-
-    fn: Callable[..., Any] = static_field()  # of four arrays of integers, which broadcast; and of `arrays`
-    arrays: tuple[Any, ...] = ()  # more arguments of `fn`; what it reads besides must not be traced
-    offset: Start = 0  # added to the index of the query
-
-    def __post_init__(self) -> None:
-        if not callable(self.fn):
-            raise InputError(f"fn is {self.fn!r}; it must be a function of (batch, head, query, key)")
-        check_offset("offset", self.offset)
-
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
-        at = block.indices()
-        result = self.fn(at.batch, at.head, at.query + self.offset, at.key, *self.arrays)
-        name = shown(self.fn)
-        if not isinstance(result, Array | np.ndarray | bool | np.bool_) or jnp.asarray(result).dtype != bool:
-            kind = getattr(result, "dtype", type(result).__name__)
-            raise InputError(f"the mask function {name} gave {kind}; it must give booleans, True = may attend")
-        if not broadcasts(np.shape(result), block.shape):
-            raise InputError(
-                f"the mask function {name} gave shape {np.shape(result)} for indices that broadcast to {block.shape}; "
-                "it must give one truth value for each logit, or sizes of 1"
-            )
-        return jnp.asarray(result).reshape((1,) * (4 - np.ndim(result)) + np.shape(result))
-
-
-@pytree_class
 class Both(AttentionMask):
     """Keys that both masks allow, `first & second`."""
 
@@ -183,6 +191,14 @@ class Both(AttentionMask):
     def bounds(self, grid: BlockGrid) -> Bounds:
         (some, every), (others_some, others_every) = self.first.bounds(grid), self.second.bounds(grid)
         return some & others_some, every & others_every
+
+    @property
+    def reach(self) -> Reach | None:
+        reaches = self.first.reach, self.second.reach
+        if None in reaches:
+            return None
+        sides = zip(*(reach for reach in reaches if reach), strict=True)
+        return Reach(*(min((side for side in both if side is not None), default=None) for both in sides))
 
     def __repr__(self) -> str:
         return " & ".join(f"({mask})" if isinstance(mask, Either) else f"{mask}" for mask in (self.first, self.second))

@@ -9,9 +9,9 @@ from jaxtyping import Bool, Int, Shaped
 from transformer_jax.array_checks import as_array
 from transformer_jax.attention.masks.arrays import fit_mask, padding_mask
 from transformer_jax.attention.masks.symbolic import AttentionMask
-from transformer_jax.attention.pytree_class import pytree_class, shown
 from transformer_jax.attention.score_block import BlockGrid, Bounds, ScoreBlock
 from transformer_jax.errors import InputError
+from transformer_jax.trees import pytree_class, shown
 
 
 @pytree_class

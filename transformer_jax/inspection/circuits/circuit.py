@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from transformer_jax.array_checks import check_token_ids
-from transformer_jax.attention.masks.positions import Causal
+from transformer_jax.attention.masks.symbolic import Causal
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.circuits.program import Place, Tokens, Weights
 from transformer_jax.inspection.circuits.sampling import Draw

@@ -1,0 +1,196 @@
+"""Layers of every model here, and `Tapped`, the base of modules whose activations can be captured and changed.
+
+A module below `Tapped` passes an activation through `tap`, which gives it a name within the module and the letters of
+its axes:
+
+    hidden = self.tap("hidden", nn.relu(self.expand(x)), "B T F")
+
+`tap` returns what it was given: it adds nothing to a compiled program. Inside `transformer_jax.capture` and
+`transformer_jax.patch` a `flax.linen.intercept_methods` answers in its place.
+"""
+
+import math
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int
+
+from transformer_jax.array_checks import check_sequence
+from transformer_jax.attention.dropout import counter_bits
+from transformer_jax.attention.score_block import Start
+from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
+from transformer_jax.nn.positions import AddedPositions
+
+Initializer = nn.initializers.Initializer
+Activation = Callable[[Array], Array]
+
+
+class Tapped(nn.Module):
+    """Module that shows activations."""
+
+    def tap(self, name: str, x: Array, letters: str) -> Array:
+        """The activation `x`, or what stands in its place in a patched pass.
+
+        Args:
+            name: within this module, as `hidden`; the name of the activation is that of the module's path and this.
+            x: the activation.
+            letters: of its axes, as `B T F`.
+        """
+        return x
+
+    def is_asked(self, *names: str) -> bool:
+        """Whether one of these taps is captured or patched in this pass; without names, whether it is inspected at all.
+
+        For activations that are only made where they are asked for: a module may leave the taps out where this is
+        False.
+        """
+        return False
+
+
+class Dense(nn.Module):
+    """`x W + b` over the last axis, with parameters named as those of `flax.linen.Dense`.
+
+    It is computed on two axes, `[product of the leading axes, D_in]`: XLA's CPU backend trains such layers faster than
+    those on three; `docs/performance.md` says by how much.
+
+    Raises:
+        InputError: at construction, if `features` is below 1; at a call, if `x` is not as wide as the kernel's input.
+    """
+
+    features: int  # D_out
+    kernel_init: Initializer = nn.initializers.lecun_normal()  # of W; b starts at zero
+
+    def __post_init__(self) -> None:
+        check_sizes(features=self.features)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: Float[ArrayLike, "*leading D_in"]) -> Float[Array, "*leading D_out"]:
+        """Map `[..., D_in]` to `[..., D_out]`."""
+        x = jnp.asarray(x)
+        if self.has_variable("params", "kernel"):
+            expected: int = self.get_variable("params", "kernel").shape[0]
+            if x.shape[-1] != expected:
+                raise InputError(f"features for {self.name} have shape {x.shape}; they must be {expected} wide")
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        *leading, width = x.shape
+        x, kernel, bias = (jnp.asarray(array) for array in promote_dtype(x, kernel, bias, dtype=None))
+        return (x.reshape(-1, width) @ kernel + bias).reshape(*leading, self.features)
+
+
+class Dropout(nn.Module):
+    """Inverted dropout (Srivastava et al. 2014): drop elements with a probability, and scale the others up.
+
+    Raises:
+        InputError: at construction, if `rate` is outside [0, 1).
+    """
+
+    rate: float  # probability of dropping an element
+
+    def __post_init__(self) -> None:
+        check_number("rate", self.rate)
+        check_probability("rate", self.rate)
+        super().__post_init__()
+
+    def __call__(self, x: Float[ArrayLike, "..."], *, train: bool) -> Float[Array, "..."]:
+        """Drop elements if `train`, which needs the random key `dropout` unless the rate is zero; else return `x`."""
+        if not train or self.rate == 0:
+            return jnp.asarray(x)
+        bits = counter_bits(self.make_rng("dropout"), jnp.shape(x))
+        return jnp.where(bits >= jnp.uint32(self.rate * 2**32), x / (1 - self.rate), 0)
+
+
+class FeedForward(Tapped):
+    """`W_2 Dropout(activation(x W_1 + b_1)) + b_2` (Vaswani et al. 2017, equation 2).
+
+    Raises:
+        InputError: at construction, if `dim_feedforward` is below 1.
+    """
+
+    dim_feedforward: int  # F
+    dropout_prob: float = 0.0  # probability of dropping a hidden unit
+    activation: Activation = nn.relu  # between the two layers
+
+    def __post_init__(self) -> None:
+        check_sizes(dim_feedforward=self.dim_feedforward)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: Float[ArrayLike, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
+        """Transform each position of `[B, T, D]` by itself."""
+        check_sequence("x", x)
+        x = jnp.asarray(x)
+        hidden = self.tap("hidden", self.activation(Dense(self.dim_feedforward, name="expand")(x)), "B T F")
+        hidden = Dropout(self.dropout_prob)(hidden, train=train)
+        return self.tap("output", Dense(x.shape[-1], name="contract")(hidden), "B T D")
+
+
+class GatedFeedForward(FeedForward):
+    """`W_2 Dropout(activation(x W + b) ⊗ (x V + c)) + b_2`: a gated linear unit (Shazeer 2020, equation 6).
+
+    With `flax.linen.silu` it is SwiGLU, with `gelu` GEGLU, with `sigmoid` the GLU of Dauphin et al. 2017. Shazeer
+    leaves out the biases. It has three matrices: 2/3 of F gives it as many parameters as `FeedForward` has.
+
+    Raises:
+        InputError: at construction, if `dim_feedforward` is below 1.
+    """
+
+    activation: Activation = nn.silu  # of the gate
+
+    @nn.compact
+    def __call__(self, x: Float[ArrayLike, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
+        """Transform each position of `[B, T, D]` by itself."""
+        check_sequence("x", x)
+        x = jnp.asarray(x)
+        gate = self.activation(Dense(self.dim_feedforward, name="gate")(x))  # [B T F]
+        hidden = self.tap("hidden", gate * Dense(self.dim_feedforward, name="expand")(x), "B T F")
+        hidden = Dropout(self.dropout_prob)(hidden, train=train)
+        return self.tap("output", Dense(x.shape[-1], name="contract")(hidden), "B T D")
+
+
+class LayerNorm(nn.LayerNorm):
+    """`flax.linen.LayerNorm` with the variance as the mean of squared deviations, `E[(x - E[x])²]`.
+
+    Flax's default is `E[x²] - E[x]²`, a small difference of large numbers where the mean is large: at a mean of 1000
+    float32 leaves an error of about 0.3 of a variance of 1, and residual streams do get such means.
+    """
+
+    use_fast_variance: bool = False
+
+
+class RMSNorm(nn.RMSNorm):
+    """`x / √(mean(x²) + ε) · scale` over the last axis (Zhang and Sennrich 2019, equation 4): no mean, and no bias.
+
+    The mean square is computed in float32 or wider.
+    """
+
+
+def token_embedding(vocabulary_size: int, width: int) -> nn.Embed:
+    """Embedding for `embedded`, to be assigned in `setup`; it starts with a standard deviation of 1/√D."""
+    return nn.Embed(vocabulary_size, width, embedding_init=nn.initializers.normal(1 / math.sqrt(width)))
+
+
+def embedded(
+    embedding: nn.Embed,
+    tokens: Int[Array, "..."],
+    positions: AddedPositions | None,
+    at: tuple[Start, int] | None = None,
+) -> Float[Array, "... D"]:
+    """Embeddings times √D, so that tokens start as large as the positions that are added to them.
+
+    Args:
+        embedding: of `token_embedding`.
+        tokens: their ids.
+        positions: module that adds them; None for none.
+        at: position of a single token, and the number of positions that there can be; None for tokens from 0 on.
+    """
+    x: Array = embedding(tokens)
+    x = x * math.sqrt(embedding.features)
+    if positions is None:
+        return x
+    return positions(x) if at is None else positions.at(x, *at)
