@@ -97,7 +97,7 @@ class ArrayBias(AttentionBias):
         return ArrayBias(block.part(self._wide()))
 
     def add_cut(self, part: "ArrayBias", block: ScoreBlock) -> "ArrayBias":
-        total = block.add_part(self._wide(), part.array)
+        total = block.add_part(self._wide(), jnp.asarray(part.array))
         return ArrayBias(total.reshape(np.shape(self.array)))
 
     def check(self, shape: tuple[int, ...]) -> None:

@@ -122,8 +122,8 @@ class QueryBlock(NamedTuple):
 
     def since(self, first: int) -> "QueryBlock":
         """The same for the queries from `first` on."""
-        axes = QueryBlock(1, 2, 1, 2, 1, 1)  # of the queries
-        return jax.tree.map(lambda x, axis: lax.slice_in_dim(x, first, None, axis=axis), self, axes)
+        axes = 1, 2, 1, 2, 1, 1  # of the queries
+        return QueryBlock(*(lax.slice_in_dim(x, first, None, axis=axis) for x, axis in zip(self, axes, strict=True)))
 
 
 def query_blocks(
@@ -166,7 +166,7 @@ def backward_step(
     # Of queries and values as columns, the products run twice as fast.
     of_k = _product(of.q_transposed, cotangent, wide)
     of_v = _product(of.of_values_transposed, dropped.astype(v.dtype), wide)
-    bias = so_far.bias if so_far.bias is None else so_far.bias.add_cut(of_bias, block)
+    bias = None if so_far.bias is None or of_bias is None else so_far.bias.add_cut(of_bias, block)
     q = _with_last(so_far.q, so_far.q[:, part.first :] + of_q)
     return Gradients(q, _added(so_far.k, of_k, part.keys), _added(so_far.v, of_v, part.keys), bias)
 

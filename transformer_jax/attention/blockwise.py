@@ -194,7 +194,7 @@ def _row_gradients(
         result = lists.visit(i, step, Gradients(jnp.zeros(of.q.shape, wide), of_k, of_v, total))
         return (result.bias, result.k, result.v), result.q
 
-    start = total, *(jnp.zeros(x.shape[::-1], wide) for x in (k, v))
+    start = total, jnp.zeros(k.shape[::-1], wide), jnp.zeros(v.shape[::-1], wide)
     (total, of_k, of_v), of_q = lax.scan(of_queries, start, (jnp.arange(len(queries.q)), queries))
     return total, (of_q, of_k, of_v)
 

@@ -1,7 +1,7 @@
 """Transformer encoder: blocks of self-attention and feed-forward, stacked."""
 
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import flax.linen as nn
 from jax import Array
@@ -124,4 +124,6 @@ class TransformerEncoder(Stack):
         Raises:
             InputError: as `__call__`; or a query or a head is not there.
         """
-        return self(x, mask, return_attention=AttentionRows.chosen(queries, heads))[1]
+        result: Any = self(x, mask, return_attention=AttentionRows.chosen(queries, heads))
+        maps: list[Weights] = result[1]
+        return maps

@@ -115,7 +115,9 @@ class TransformerLM(SettingsModule):
         heads: Indices | None = None,
     ) -> list[Weights]:
         """Attention weights of every layer; `queries` and `heads` as in `TransformerEncoder.get_attention_maps`."""
-        return self(tokens, mask, return_attention=AttentionRows.chosen(queries, heads))[1]
+        result: Any = self(tokens, mask, return_attention=AttentionRows.chosen(queries, heads))
+        maps: list[Weights] = result[1]
+        return maps
 
     def start_decoding(
         self, batch_size: int | None = None, length: int = 0, *, prefix: Int[ArrayLike, "B P"] | None = None

@@ -21,7 +21,6 @@ from jaxtyping import Float, Int
 
 from transformer_jax.array_checks import check_sequence
 from transformer_jax.attention.dropout import counter_bits
-from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
 from transformer_jax.nn.positions import AddedPositions
 
@@ -179,7 +178,7 @@ def embedded(
     embedding: nn.Embed,
     tokens: Int[Array, "..."],
     positions: AddedPositions | None,
-    at: tuple[Start, int] | None = None,
+    at: tuple[Int[ArrayLike, ""], int] | None = None,
 ) -> Float[Array, "... D"]:
     """Embeddings times √D, so that tokens start as large as the positions that are added to them.
 

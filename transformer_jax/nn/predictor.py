@@ -117,4 +117,6 @@ class TransformerPredictor(SettingsModule):
     ) -> list[Weights]:
         """Attention weights of every layer; `queries` and `heads` as in `TransformerEncoder.get_attention_maps`."""
         asked = AttentionRows.chosen(queries, heads)
-        return self(x, mask, add_positional_encoding, return_attention=asked)[1]
+        result: Any = self(x, mask, add_positional_encoding, return_attention=asked)
+        maps: list[Weights] = result[1]
+        return maps
