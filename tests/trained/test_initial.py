@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 import torch
+from finished_runs import REVERSE, finished_run
 from flax.traverse_util import flatten_dict
-from made_once import made_once
 from tutorial_models import TorchPredictor
 
 from transformer_jax import InputError, ReverseConfig, load_run
@@ -23,10 +23,6 @@ from transformer_jax.trained.shipped import SHIPPED, ship
 
 pytestmark = pytest.mark.slow
 
-DATA = {"seq_len": 5, "num_categories": 7, "train_size": 77, "val_size": 35, "test_size": 21, "batch_size": 7}
-MODEL = {"model_dim": 12, "num_heads": 3}
-SMALL = {**DATA, **MODEL, "max_epochs": 2, "warmup": 3, "eval_every": 1}
-
 
 class OwnTrainer(ReverseTrainer):
     """A task of one's own."""
@@ -36,14 +32,11 @@ class OwnTrainer(ReverseTrainer):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    def train(parent: Path) -> None:
-        train_reverse(**SMALL, checkpoint_dir=parent)
-
-    return made_once(tmp_path_factory, "initial", train) / "ReverseTask"
+    return finished_run(tmp_path_factory, "ReverseTask")
 
 
 def config(parent: Path, **settings) -> ReverseConfig:
-    return ReverseConfig(**(SMALL | {"checkpoint_dir": parent} | settings))
+    return ReverseConfig(**(REVERSE | {"checkpoint_dir": parent} | settings))
 
 
 def find_initial(trainer: ReverseTrainer):
@@ -72,7 +65,7 @@ def test_with_everything_else_frozen_the_parameters_are_those_of_the_run_and_the
     assert changed == {"output_hidden/kernel", "output_layer/kernel", "output_norm/scale"}
     settings = json.loads((tmp_path / "OwnTask" / "config.json").read_text())
     assert (settings["task"], settings["init_from"]) == ("OwnTask", str(trained))
-    assert results["steps"] == 22
+    assert results["steps"] == 20
     assert_same(load_run(tmp_path / "OwnTask", OwnTrainer).params, trainer.params)
 
 
@@ -94,7 +87,7 @@ def test_the_first_steps_start_at_the_given_parameters_in_python_too(trained, tm
 
 
 def test_every_kind_of_model_is_found(trained, tmp_path):
-    settings = {"input_dim": 7, "model_dim": 12, "num_classes": 7, "num_heads": 3, "num_layers": 1}
+    settings = {"input_dim": 7, "model_dim": 12, "num_classes": 7, "num_heads": 3, "num_layers": 2}
     module = TorchPredictor(**settings, dropout=0.0, input_dropout=0.0)
     torch.save(module.checkpoint(), tmp_path / "lightning.ckpt")
     ship(load_run(trained), tmp_path / "shipped")
@@ -131,7 +124,7 @@ def test_a_run_goes_on_without_the_model_it_began_with_but_not_with_another_one(
     source = Path(shutil.copytree(trained, tmp_path / "source"))
     settings = {"init_from": str(source), "init_only": "encoder"}
     first, _ = train_reverse(config(tmp_path, **settings))
-    assert "Arrays that training begins with: 16\n  not taken: input_layer/bias [12]\n" in capsys.readouterr().out
+    assert "Arrays that training begins with: 32\n  not taken: input_layer/bias [12]\n" in capsys.readouterr().out
     shutil.rmtree(source)
     again, _ = train_reverse(config(tmp_path, **settings))
     assert "goes on from its checkpoint, without init_from" in capsys.readouterr().out

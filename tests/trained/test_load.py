@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compiled_models import quick_jit
-from made_once import made_once
+from finished_runs import REVERSE, finished_run
 
-from transformer_jax import ReverseConfig, TrainingConfig, load_run, train_reverse
+from transformer_jax import ReverseConfig, TrainingConfig, load_run
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.record import RECORD
@@ -20,49 +19,24 @@ from transformer_jax.runs.settings import FORMAT
 from transformer_jax.tasks import ReverseDataset
 from transformer_jax.trained.shipped import SHIPPED, write_digests
 
-SETTINGS = {
-    "max_epochs": 1, "train_size": 71, "val_size": 37, "test_size": 29, "batch_size": 7, "warmup": 3,
-    "seq_len": 5, "num_categories": 7, "model_dim": 12, "num_heads": 3, "num_layers": 2, "input_dropout_prob": 0.05,
-}  # fmt: skip
 KERNEL = np.arange(160, dtype=np.float32).reshape(32, 5)
-INPUTS = ReverseDataset(7, 5, 20, seed=3).inputs
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    """The directory of a run, and beside it the answers of its trainer."""
-
-    def train(parent: Path) -> None:
-        trainer, _ = train_reverse(checkpoint_dir=parent, **SETTINGS)
-        np.savez(parent / "answers.npz", predicted=trainer.predict(INPUTS), logits=trainer.forward(INPUTS))
-
-    return made_once(tmp_path_factory, "loaded", train) / "ReverseTask"
 
 
 @pytest.mark.slow
-def test_a_run_comes_back_with_its_model_its_parameters_and_its_settings(run):
+def test_a_run_comes_back_also_in_another_process_from_another_place(tmp_path_factory, tmp_path):
+    run, inputs = finished_run(tmp_path_factory, "ReverseTask"), ReverseDataset(7, 5, 20, seed=3).inputs
     loaded = load_run(run)
-    assert loaded.config == ReverseConfig(checkpoint_dir=run.parent, **SETTINGS)
+    assert loaded.config == ReverseConfig(checkpoint_dir=run.parent, **REVERSE)
     assert loaded.model == type(loaded)(loaded.config).model
-    answers = np.load(run.parent / "answers.npz")
-    np.testing.assert_array_equal(loaded.predict(INPUTS), answers["predicted"])
-    np.testing.assert_array_equal(loaded.forward(INPUTS), answers["logits"])
-
-
-@pytest.mark.slow
-def test_it_comes_back_in_another_process_from_another_place(run, tmp_path):
     shutil.copytree(run, tmp_path / "elsewhere")
+    np.save(tmp_path / "inputs", inputs)
     code = (
-        "import sys, numpy as np; from transformer_jax import load_run; "
-        "run = load_run('elsewhere'); "
-        "np.save('predicted', run.predict(np.load(sys.argv[1])['inputs'])); print(run.config.checkpoint_dir)"
+        "import numpy as np; from transformer_jax import load_run; run = load_run('elsewhere'); "
+        "np.save('logits', run.forward(np.load('inputs.npy'))); print(run.config.checkpoint_dir)"
     )
-    np.savez(tmp_path / "inputs", inputs=INPUTS)
-    process = subprocess.run(
-        [sys.executable, "-c", code, "inputs.npz"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    np.testing.assert_array_equal(np.load(tmp_path / "predicted.npy"), np.load(run.parent / "answers.npz")["predicted"])
+    process = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert process.stdout == ".\n"
+    np.testing.assert_array_equal(np.load(tmp_path / "logits.npy"), loaded.forward(inputs))
 
 
 def shipped(name: str, tmp_path: Path, **changes) -> Path:
@@ -73,15 +47,6 @@ def shipped(name: str, tmp_path: Path, **changes) -> Path:
     (directory / "config.json").write_text(json.dumps(settings))
     write_digests(directory)
     return directory
-
-
-def test_an_anomaly_run_answers_for_features_without_its_table():
-    sets = np.random.default_rng(0).uniform(size=(3, 7, 64)).astype(np.float32)
-    trainer = load_run(SHIPPED / "digits")
-    probabilities = trainer.predict(sets)
-    logits = quick_jit(trainer.apply)(trainer.params, sets)[..., 0]
-    np.testing.assert_allclose(probabilities, np.exp(logits) / np.exp(logits).sum(-1, keepdims=True), atol=1e-6)
-    np.testing.assert_allclose(probabilities.sum(-1), 1, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["reverse", "digits", "dates"])
@@ -102,6 +67,15 @@ def test_nothing_of_the_machine_is_taken_from_the_run(tmp_path, name):
         assert getattr(config, field) == getattr(defaults, field), field
 
 
+def test_the_settings_of_the_machine_are_those_of_which_this_file_speaks():
+    machine = {field.name for field in dataclasses.fields(TrainingConfig) if field.metadata.get("machine")}
+    assert machine == {
+        "compilation_cache", "num_devices", "num_workers", "checkpoint_dir",
+        "name", "seeds", "sweep", "overwrite", "quiet", "resume", "verbose", "mesh", "strategy", "profile",
+        "attention", "distributed", "coordinator", "num_processes", "process_id", "connect_timeout",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(("written", "number"), [(None, 1), (1, 1), (FORMAT + 1, FORMAT + 1)])
 def test_a_run_of_another_format_is_an_error_that_names_both(tmp_path, written, number):
     directory = shipped("reverse", tmp_path, format=written)
@@ -110,54 +84,59 @@ def test_a_run_of_another_format_is_an_error_that_names_both(tmp_path, written, 
         load_run(directory)
 
 
-def test_a_checkpoint_of_another_format_is_an_error_that_names_both(tmp_path):
-    directory = unfinished(tmp_path, {"accuracy": 0.5})
+def run_with(parent: Path, kernel: np.ndarray = KERNEL, metrics: dict[str, float] | None = None) -> Path:
+    """A run with one checkpoint, evaluated with these metrics or not at all."""
+    with RunDirectory(ReverseConfig(checkpoint_dir=parent), "ReverseTask") as run:
+        run.checkpoints.save(3, {"params": {"kernel": kernel}}, {}, metrics)
+    return run.path
+
+
+def test_an_unfinished_run_gives_its_best_parameters(tmp_path):
+    directory = run_with(tmp_path, metrics={"accuracy": 0.5})
+    np.testing.assert_array_equal(load_run(directory).params["kernel"], KERNEL)
     file = directory / "checkpoints" / "3" / RECORD
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": FORMAT + 1}))
     with pytest.raises(InputError, match=f"step 3 in .* is of format {FORMAT + 1}, this version reads {FORMAT}"):
         load_run(directory)
 
 
-def unfinished(parent: Path, metrics: dict[str, float] | None) -> Path:
-    """A run with one checkpoint, evaluated with these metrics or not at all."""
-    with RunDirectory(ReverseConfig(checkpoint_dir=parent), "ReverseTask") as run:
-        run.checkpoints.save(3, {"params": {"kernel": KERNEL}}, {}, metrics)
-    return run.path
-
-
 def test_a_run_that_was_never_evaluated_is_an_error(tmp_path):
-    directory = unfinished(tmp_path, None)
+    directory = run_with(tmp_path)
     with pytest.raises(InputError, match=f"{directory} has no intact checkpoint that was evaluated"):
         load_run(directory)
 
 
-def test_an_unfinished_run_gives_its_best_parameters(tmp_path):
-    trainer = load_run(unfinished(tmp_path, {"accuracy": 0.5}))
-    np.testing.assert_array_equal(trainer.params["kernel"], KERNEL)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_run_whose_best_parameters_are_not_finite_is_refused(tmp_path, bad):
+    directory = run_with(tmp_path, np.full((32, 5), bad, np.float32), {"accuracy": 0.5})
+    message = f"kernel in the model in {directory} holds NaN or infinity; every number must"
+    with pytest.raises(InputError, match=message):
+        load_run(directory)
+
+
+def test_changed_settings_of_a_run_are_named_but_for_those_that_do_not_matter(tmp_path):
+    directory = run_with(tmp_path, metrics={"accuracy": 0.5})
+    file = directory / "config.json"
+    settings = json.loads(file.read_text()) | {"log_every": 7, "checkpoint_dir": "elsewhere"}
+    file.write_text(json.dumps(settings))
+    load_run(directory)
+    file.write_text(json.dumps(settings | {"num_heads": 4}))
+    message = r"config.json was damaged or changed: num_heads is 4, and was 1 in the training$"
+    with pytest.raises(InputError, match=message):
+        load_run(directory)
 
 
 def test_what_is_no_run_is_an_error_and_nothing_is_made(tmp_path):
-    with pytest.raises(ValueError, match="holds no run"):
+    with pytest.raises(InputError, match="holds no run"):
         load_run(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
-    for settings, message in (
-        ({"task": "Chess"}, "the task is Chess; without trainer_class it must be one of ReverseTask, "),
-        ({"task": "ReverseTask", "heads": 3}, "config.json can't be used: unknown settings: heads"),
-        ({"task": "ReverseTask", "num_heads": 3}, "config.json can't be used: num_heads is 3; it must"),
-        ({"task": "ReverseTask"}, f"{tmp_path} has no checkpoint"),
+    for content, message in (
+        ('{"task": "Chess"', "the task is Chess; without trainer_class it must be one of ReverseTask, "),
+        ('{"task": "ReverseTask", "heads": 3', "config.json can't be used: unknown settings: heads"),
+        ('{"task": "ReverseTask", "num_heads": 3', "config.json can't be used: num_heads is 3; it must"),
+        ('{"task": "ReverseTask"', f"{tmp_path} has no checkpoint"),
+        ("[", "is not a run's settings"),
     ):
-        (tmp_path / "config.json").write_text(json.dumps({"format": FORMAT} | settings))
-        with pytest.raises(ValueError, match=message):
+        (tmp_path / "config.json").write_text(f'{content}, "format": {FORMAT}}}')
+        with pytest.raises(InputError, match=message):
             load_run(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="is not a run's settings"):
-        load_run(tmp_path)
-
-
-def test_the_settings_of_the_machine_are_those_of_which_this_file_speaks():
-    machine = {field.name for field in dataclasses.fields(TrainingConfig) if field.metadata.get("machine")}
-    assert machine == {
-        "compilation_cache", "num_devices", "num_workers", "checkpoint_dir",
-        "name", "seeds", "sweep", "overwrite", "quiet", "resume", "verbose", "mesh", "strategy", "profile",
-        "attention", "distributed", "coordinator", "num_processes", "process_id", "connect_timeout",
-    }  # fmt: skip

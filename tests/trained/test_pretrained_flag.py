@@ -11,48 +11,35 @@ import numpy as np
 import pytest
 import torch
 from commands import call
-from made_once import made_once
+from finished_runs import REVERSE, copied_run
 from repository import REPOSITORY
 from tutorial_models import TorchPredictor, flax_tree
 
 from transformer_jax import ReverseConfig, load_run, train_reverse
 from transformer_jax.errors import InputError
-from transformer_jax.runs.settings import FORMAT
-from transformer_jax.tasks import ReverseDataset, ReverseTrainer
+from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.anomaly.task import DigitsConfig, train_anomaly
 from transformer_jax.tasks.reverse import reverse_data
 from transformer_jax.tasks.translation.task import train_translation
-from transformer_jax.trained.shipped import SHIPPED, ship, shipped_models, write_digests
 
 pytestmark = pytest.mark.slow
 
 FOLDER = Path(os.environ.get("PUBLISHED_WEIGHTS", REPOSITORY.parent / "shared" / "pretrained"))
 PUBLISHED = FOLDER / "ReverseTask.ckpt"
-DATA = {"seq_len": 5, "num_categories": 7, "train_size": 1280, "val_size": 70, "test_size": 110}
-MODEL = {"model_dim": 12, "num_heads": 3, "num_layers": 1, "input_dropout_prob": 0.05}
+SIZES = ("seq_len", "num_categories", "train_size", "val_size", "test_size", "batch_size")
+DATA = {name: REVERSE[name] for name in SIZES}
+MODEL = {name: REVERSE[name] for name in ("model_dim", "num_heads", "num_layers", "input_dropout_prob")}
 
 
 def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
-    files = (path for path in directory.rglob("*") if path.is_file())
+    files = (path for path in directory.rglob("*") if path.is_file() and not path.name.startswith(".lock"))
     return {str(path.relative_to(directory)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    """The directory of a run that has learned some of it."""
-
-    def train(parent: Path) -> None:
-        _, results = train_reverse(
-            **DATA, **MODEL, batch_size=32, max_epochs=5, lr=1e-2, warmup=3, checkpoint_dir=parent
-        )
-        assert 0.3 < results["test_acc"] < 1
-
-    return made_once(tmp_path_factory, "trained", train) / "ReverseTask"
-
-
 @pytest.fixture
-def copied(trained, tmp_path) -> Path:
-    return Path(shutil.copytree(trained, tmp_path / "runs" / "ReverseTask"))
+def copied(tmp_path_factory, tmp_path) -> Path:
+    """A run, for changing."""
+    return copied_run(tmp_path_factory, "ReverseTask", tmp_path)
 
 
 def test_a_run_reaches_its_own_accuracies_again_beside_it_and_stays_as_it_was(copied):
@@ -77,24 +64,13 @@ def test_a_run_reaches_its_own_accuracies_again_beside_it_and_stays_as_it_was(co
     jax.tree.map(np.testing.assert_array_equal, trainer.params, load_run(copied).params)
 
 
-def test_an_evaluation_begins_anew_and_leaves_no_picture_of_the_one_before(trained, tmp_path):
-    directory = tmp_path / "ReverseTask_pretrained"
-    train_reverse(**DATA, pretrained=str(trained), checkpoint_dir=tmp_path)
+def test_an_evaluation_begins_anew_and_leaves_no_picture_of_the_one_before(copied):
+    directory = copied.parent / "ReverseTask_pretrained"
+    train_reverse(**DATA, pretrained=str(copied), checkpoint_dir=copied.parent)
     (directory / "of_another_model.png").write_text("")
-    _, results = train_reverse(**(DATA | {"test_size": 90}), pretrained=str(trained), checkpoint_dir=tmp_path)
+    _, results = train_reverse(**(DATA | {"test_size": 90}), pretrained=str(copied), checkpoint_dir=copied.parent)
     assert json.loads((directory / "results.json").read_text()) == results
     assert not (directory / "of_another_model.png").exists()
-
-
-def test_the_models_that_ship_are_small_and_know_nothing_of_the_machine_they_were_made_on():
-    assert shipped_models() == ["dates", "digits", "reverse"]
-    assert sum(path.stat().st_size for path in SHIPPED.rglob("*")) < 5e6
-    for name in shipped_models():
-        settings = (SHIPPED / name / "config.json").read_text()
-        assert json.loads(settings)["checkpoint_dir"] == "checkpoints"
-        assert '"/' not in settings
-    inputs = ReverseDataset(size=1000, seed=7).inputs
-    np.testing.assert_array_equal(load_run(SHIPPED / "reverse").predict(inputs), inputs[:, ::-1])
 
 
 @pytest.mark.parametrize(
@@ -132,24 +108,6 @@ def test_each_experiment_shows_its_numbers_and_pictures_with_a_model_that_ships(
     assert sorted(path.stem for path in directory.glob("*.png")) == pictures
 
 
-def test_shipping_keeps_the_numbers_and_leaves_the_rest(trained, tmp_path):
-    ship(load_run(trained), tmp_path / "small")
-    assert sorted(path.name for path in (tmp_path / "small").iterdir()) == [
-        "SHA256SUMS",
-        "config.json",
-        "params.msgpack",
-    ]
-    shipped, original = load_run(tmp_path / "small"), load_run(trained)
-    assert jax.tree.structure(shipped.params) == jax.tree.structure(original.params)
-    jax.tree.map(np.testing.assert_array_equal, shipped.params, original.params)
-    assert shipped.model == original.model
-    settings = json.loads((tmp_path / "small" / "config.json").read_text())
-    assert (settings["format"], settings["task"], settings["checkpoint_dir"]) == (FORMAT, "ReverseTask", "checkpoints")
-    assert shipped.config.without_neutral() == original.config.without_neutral()
-    numbers = sum(leaf.size for leaf in jax.tree.leaves(original.params))
-    assert 4 * numbers < (tmp_path / "small" / "params.msgpack").stat().st_size < 4 * numbers + 3000
-
-
 @pytest.mark.skipif(
     not PUBLISHED.is_file(), reason=f"needs the published {PUBLISHED}; PUBLISHED_WEIGHTS may name its folder"
 )
@@ -181,93 +139,61 @@ def test_a_lightning_file_is_evaluated_as_pytorch_computes_it(tmp_path):
     assert results["permutation_error"] <= 1e-5
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"seq_len": 11}, "seq_len is 11; it must be 5, as in the training of .*ReverseTask$"),
-        ({"num_categories": 10}, "num_categories is 10; it must be 7, as in the training of .*ReverseTask$"),
-    ],
-)
-def test_data_of_another_form_than_the_run_learned_are_named(trained, tmp_path, settings, message):
-    with pytest.raises(InputError, match=message):
-        train_reverse(**(DATA | settings), pretrained=str(trained), checkpoint_dir=tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("features", "classes", "message"),
-    [
-        (11, 1, r"which does not fit the task and its data: input_layer/kernel .* \[11, 22\]; it must be \[64, 22\]"),
-        (64, 3, r"which does not fit the task and its data: output_layer/bias .* \[3\]; it must be \[1\]"),
-    ],
-)
-def test_a_file_of_other_data_is_refused_by_its_first_array_that_differs(tmp_path, features, classes, message):
-    path = tmp_path / "flax.ckpt"
+def flax_file(path: Path, features: int, classes: int) -> str:
     path.write_bytes(flax.serialization.msgpack_serialize(flax_tree(features, 22, classes, 1)))
-    with pytest.raises(InputError, match=message):
-        train_anomaly(DigitsConfig(checkpoint_dir=tmp_path / "runs", num_heads=2), pretrained=str(path))
+    return str(path)
+
+
+def test_a_model_that_does_not_fit_is_refused_and_nothing_is_made(copied, tmp_path):
+    runs = {"checkpoint_dir": tmp_path / "runs"}
+    run, digits = {**runs, **DATA, "pretrained": str(copied)}, DigitsConfig(num_heads=2, **runs)
+    in_training = "as in the training of .*ReverseTask$"
+    other_data = "which does not fit the task and its data:"
+    for train, message in (
+        (lambda: train_reverse(**run | {"seq_len": 11}), f"seq_len is 11; it must be 5, {in_training}"),
+        (lambda: train_reverse(**run | {"num_categories": 10}), f"num_categories is 10; it must be 7, {in_training}"),
+        (
+            lambda: train_anomaly(digits, pretrained=flax_file(tmp_path / "features", 11, 1)),
+            rf"{other_data} input_layer/kernel .* \[11, 22\]; it must be \[64, 22\]",
+        ),
+        (
+            lambda: train_anomaly(digits, pretrained=flax_file(tmp_path / "classes", 64, 3)),
+            rf"{other_data} output_layer/bias .* \[3\]; it must be \[1\]",
+        ),
+        (
+            lambda: train_translation(pretrained="dates", data=Path("pairs.tsv"), **runs),
+            "data is pairs.tsv; it must be None, since dates was trained on dates",
+        ),
+        (
+            lambda: train_translation(pretrained="reverse-jax", **runs),
+            r"pretrained is reverse-jax; it must be a .*\(dates, digits, reverse\)$",
+        ),
+        (lambda: train_reverse(**run | {"pretrained": str(tmp_path)}), "holds no run: config.json is missing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train()
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("bad", ["nan", "truncated", "missing", "extra"])
-def test_damaged_parameters_are_refused(trained, tmp_path, bad):
-    ship(load_run(trained), tmp_path / "small")
-    path = tmp_path / "small" / "params.msgpack"
-    params = flax.serialization.msgpack_restore(path.read_bytes())
-    if bad == "nan":
-        params["output_layer"]["bias"] = np.full(7, np.nan, np.float32)
-    elif bad == "missing":
-        del params["output_layer"]["bias"]
-    elif bad == "extra":
-        params["output_layer"]["more"] = np.zeros(3)
-    content = flax.serialization.msgpack_serialize(params)
-    path.write_bytes(content[:1000] if bad == "truncated" else content)
-    write_digests(path.parent)
-    messages = {
-        "nan": "output_layer/bias in .* holds NaN",
-        "truncated": r"params.msgpack is not a Flax msgpack",
-        "missing": "lacks output_layer/bias",
-        "extra": "has output_layer/more, for which the model has no place",
-    }
-    with pytest.raises(InputError, match=messages[bad]):
-        train_reverse(**DATA, pretrained=str(tmp_path / "small"), checkpoint_dir=tmp_path / "runs")
-    assert not (tmp_path / "runs").exists()
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero", "empty", "directory", "a" * 300, "a/" * 2500, "a\0b", "\udcff"])
+def test_what_is_no_model_is_refused_at_once_in_one_line(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("empty").touch()
+    Path("directory").mkdir()
+    with pytest.raises(InputError, match="pretrained is|empty is empty|holds no run") as caught:
+        train_reverse(pretrained=name)
+    assert "\n" not in str(caught.value)
+    assert not Path("checkpoints").exists()
 
 
-def test_a_directory_that_holds_a_training_is_never_taken_for_the_evaluation(trained, tmp_path):
-    training = Path(shutil.copytree(trained, tmp_path / "ReverseTask_pretrained"))
-    before = {name: content for name, content in contents(training).items() if not name.startswith(".lock")}
-    for what in (training, trained):
+def test_a_directory_that_holds_a_training_is_never_taken_for_the_evaluation(copied):
+    training = Path(shutil.copytree(copied, copied.parent / "ReverseTask_pretrained"))
+    before = contents(training)
+    for what in (training, copied):
         with pytest.raises(InputError, match="ReverseTask_pretrained holds a training, not an evaluation; choose"):
-            train_reverse(**DATA, pretrained=str(what), checkpoint_dir=tmp_path)
-    after = {name: content for name, content in contents(training).items() if not name.startswith(".lock")}
-    assert after == before
-
-
-def test_a_translator_of_dates_is_not_asked_for_pairs_nor_for_the_tutorials_files(tmp_path):
-    with pytest.raises(InputError, match="data is pairs.tsv; it must be None, since dates was trained on dates"):
-        train_translation(pretrained="dates", data=Path("pairs.tsv"), checkpoint_dir=tmp_path)
-    with pytest.raises(InputError, match=r"pretrained is reverse-jax; it must be a .*\(dates, digits, reverse\)$"):
-        train_translation(pretrained="reverse-jax", checkpoint_dir=tmp_path)
-
-
-def test_a_run_without_a_checkpoint_and_a_directory_without_a_run_are_named(copied):
-    shutil.rmtree(copied / "checkpoints")
-    with pytest.raises(InputError, match=f"{copied} has no checkpoint"):
-        train_reverse(**DATA, pretrained=str(copied))
-    with pytest.raises(InputError, match=f"{copied.parent} holds no run: config.json is missing"):
-        train_reverse(**DATA, pretrained=str(copied.parent))
-
-
-@pytest.mark.parametrize(("written", "number"), [(None, 1), (FORMAT + 1, FORMAT + 1)])
-def test_a_run_of_another_format_is_named(copied, written, number):
-    settings = json.loads((copied / "config.json").read_text()) | {"format": written}
-    settings = {name: value for name, value in settings.items() if (name, value) != ("format", None)}
-    (copied / "config.json").write_text(json.dumps(settings))
-    message = f"{copied / 'config.json'} is of format {number}, this version reads {FORMAT}"
-    with pytest.raises(InputError, match=message):
-        train_reverse(**DATA, pretrained=str(copied), checkpoint_dir=copied.parent)
-    assert not (copied.parent / "ReverseTask_pretrained").exists()
+            train_reverse(**DATA, pretrained=str(what), checkpoint_dir=copied.parent)
+    assert contents(training) == before
 
 
 def test_fit_does_not_train_in_spite_of_the_setting(tmp_path):

@@ -1,18 +1,38 @@
-"""The models that ship are opened by name, from any directory."""
+"""The models that ship: opened by name from any directory; a damaged one never answers otherwise in silence."""
 
+import dataclasses
+import json
+import os
 import shutil
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from finished_runs import finished_run
+from flax.traverse_util import flatten_dict, unflatten_dict
 from repository import REPOSITORY
 
 from transformer_jax import ReverseConfig, load_run
 from transformer_jax.errors import InputError
-from transformer_jax.tasks import ReverseTrainer
+from transformer_jax.runs.settings import FORMAT
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.trained.named import find_trained
-from transformer_jax.trained.shipped import SHIPPED, shipped_models
+from transformer_jax.trained.shipped import SHIPPED, ship, shipped_models, write_digests, write_params
+
+FILES = ("SHA256SUMS", "config.json", "params.msgpack")
+
+
+@pytest.fixture
+def shipped(tmp_path) -> Path:
+    """A copy of a model that ships."""
+    return Path(shutil.copytree(SHIPPED / "reverse", tmp_path / "reverse"))
+
+
+def change_settings(directory: Path, **changes) -> None:
+    """Other settings in a config.json, without new digests."""
+    settings = json.loads((directory / "config.json").read_text()) | changes
+    (directory / "config.json").write_text(json.dumps(settings))
 
 
 @pytest.mark.parametrize("name", shipped_models())
@@ -24,18 +44,27 @@ def test_a_name_opens_the_model_that_ships_from_any_directory(name, tmp_path, mo
     assert by_name.config.checkpoint_dir == Path("checkpoints")  # what it writes is not written beside the model
 
 
-def test_the_link_in_checkpoints_leads_to_them():
+def test_they_are_small_and_know_nothing_of_the_machine_they_were_made_on():
+    assert shipped_models() == ["dates", "digits", "reverse"]
     assert (REPOSITORY / "checkpoints" / "pretrained").resolve() == SHIPPED.resolve()
+    assert sum(path.stat().st_size for path in SHIPPED.rglob("*")) < 5e6
+    for name in shipped_models():
+        settings = (SHIPPED / name / "config.json").read_text()
+        assert json.loads(settings)["checkpoint_dir"] == "checkpoints"
+        assert '"/' not in settings
+    inputs = ReverseDataset(size=1000, seed=7).inputs
+    np.testing.assert_array_equal(load_run("reverse").predict(inputs), inputs[:, ::-1])
 
 
-def open_by_flag(what: str) -> None:
-    find_trained(ReverseTrainer, ReverseConfig(pretrained=what))
-
-
-@pytest.mark.parametrize("opened", [load_run, open_by_flag])
+@pytest.mark.parametrize(
+    "opened",
+    [load_run, lambda what: find_trained(ReverseTrainer, ReverseConfig(pretrained=what))],
+    ids=["load", "flag"],
+)
 def test_a_name_that_is_a_directory_too_is_an_error_that_says_how_to_name_each(opened, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "reverse").mkdir()
+    shutil.copytree(SHIPPED / "dates", tmp_path / "reverse")
+    assert load_run("./reverse").name == load_run(Path("reverse")).name == "TranslationTask"
     with pytest.raises(InputError) as caught:
         opened("reverse")
     assert str(caught.value) == (
@@ -44,7 +73,91 @@ def test_a_name_that_is_a_directory_too_is_an_error_that_says_how_to_name_each(o
     )
 
 
-def test_a_path_is_never_a_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(SHIPPED / "dates", tmp_path / "reverse")
-    assert load_run("./reverse").name == load_run(Path("reverse")).name == "TranslationTask"
+@pytest.mark.slow
+def test_shipping_keeps_the_numbers_and_leaves_the_rest(tmp_path_factory, tmp_path):
+    original = load_run(finished_run(tmp_path_factory, "ReverseTask"))
+    ship(original, tmp_path / "small")
+    assert sorted(path.name for path in (tmp_path / "small").iterdir()) == list(FILES)
+    made = load_run(tmp_path / "small")
+    assert jax.tree.structure(made.params) == jax.tree.structure(original.params)
+    jax.tree.map(np.testing.assert_array_equal, made.params, original.params)
+    assert made.model == original.model
+    assert made.config.without_neutral() == original.config.without_neutral()
+    settings = json.loads((tmp_path / "small" / "config.json").read_text())
+    assert (settings["format"], settings["task"], settings["checkpoint_dir"]) == (FORMAT, "ReverseTask", "checkpoints")
+
+
+def corrupted(content: bytes, kind: str, rng: np.random.Generator) -> bytes:
+    place = int(rng.integers(len(content)))
+    match kind:
+        case "cut":
+            return content[:place]
+        case "zeroed":
+            return content[:place] + bytes(len(content[place : place + 64])) + content[place + 64 :]
+        case "flipped":
+            return content[:place] + bytes([content[place] ^ 1 << int(rng.integers(8))]) + content[place + 1 :]
+    return content[:place] + content[place : place + 16] + content[place:]  # grown
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("kind", ["cut", "zeroed", "flipped", "grown"])
+def test_no_corruption_answers_otherwise(shipped, kind, file):
+    rng, refused, original = np.random.default_rng(3), 0, (shipped / file).read_bytes()
+    for _ in range(11):
+        (shipped / file).write_bytes(corrupted(original, kind, rng))
+        try:
+            loaded = load_run(shipped)
+        except InputError:
+            refused += 1
+        else:
+            jax.tree.map(np.testing.assert_array_equal, loaded.params, load_run("reverse").params)
+    assert refused >= (11 if file == "params.msgpack" else 8)
+
+
+@pytest.mark.parametrize("file", ["params.msgpack", "SHA256SUMS"])
+def test_a_model_without_one_of_its_files_or_with_a_pipe_in_its_place_is_refused(shipped, file):
+    (shipped / file).unlink()
+    with pytest.raises(InputError, match=f"the model in {shipped} is incomplete: {file} is missing$"):
+        load_run(shipped)
+    os.mkfifo(shipped / file)
+    with pytest.raises(InputError, match=f"{file} is a pipe, a socket or a device; it must be"):
+        load_run(shipped)
+
+
+@pytest.mark.parametrize("changed", [{"num_heads": 4}, {"input_dropout_prob": 0.5}, {"lr": 0.25}])
+def test_changed_settings_are_noticed(shipped, changed):
+    change_settings(shipped, **changed)
+    with pytest.raises(InputError, match=r"config.json was damaged or changed: its SHA-256 is not that in SHA256SUMS$"):
+        load_run(shipped)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.full(10, np.nan, np.float32), "output_layer/bias in the model in .*reverse holds NaN or infinity"),
+        (np.full(10, np.inf, np.float16), "output_layer/bias in the model in .*reverse holds NaN or infinity"),
+        (np.zeros(10, np.int32), "output_layer/bias in the model in .*reverse has the type int32; it must be a float"),
+    ],
+)
+def test_parameters_that_are_no_finite_numbers_are_refused_with_right_digests_too(shipped, value, message):
+    arrays = flatten_dict(load_run(shipped).params, sep="/") | {"output_layer/bias": value}
+    write_params(shipped, unflatten_dict(arrays, sep="/"))
+    with pytest.raises(InputError, match=message):
+        load_run(shipped)
+
+
+def test_a_crafted_config_chooses_no_cache_of_compiled_programs(shipped, tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    change_settings(shipped, compilation_cache=str(cache), num_workers=3, num_devices=2)
+    write_digests(shipped)
+    before = jax.config.values["jax_compilation_cache_dir"]
+    trainer = load_run(shipped)
+    trainer.predict(ReverseDataset(size=3, seed=7).inputs)
+    config, trained = find_trained(ReverseTrainer, ReverseConfig(pretrained=str(shipped)))
+    assert trained is not None
+    assert jax.config.values["jax_compilation_cache_dir"] == before
+    assert list(cache.iterdir()) == []
+    for taken in (trainer.config, config):
+        assert (taken.compilation_cache, taken.num_workers, taken.num_devices) == (None, 0, 0)
+    assert config == dataclasses.replace(ReverseConfig(), pretrained=str(shipped))
