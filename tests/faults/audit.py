@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.provenance import ASKED_OF_GIT
+from transformer_jax.runs.provenance import GIT
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Events by the positions of the paths that they change, and of the open directories that these are relative to.
@@ -16,7 +16,7 @@ CHANGES: dict[str, dict[int, int | None]] = {
     "os.symlink": {1: 2}, "os.truncate": {0: None}, "os.chmod": {0: 2}, "os.chown": {0: 3}, "shutil.rmtree": {0: 1},
 }  # fmt: skip
 EXECUTES = {"os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen", "pty.spawn", "os.startfile"}
-OUR_PROGRAMS = {("git", *asked) for asked in ASKED_OF_GIT}  # for the commit in `results.json`
+OUR_PROGRAMS = {GIT}  # for the commit in `results.json`
 DANGEROUS = {"os", "posix", "nt", "subprocess", "builtins", "sys", "shutil", "runpy", "importlib", "faults.canary"}
 HARMLESS = ("/dev/", "/proc/")
 

@@ -97,9 +97,8 @@ class Checkpoints:
             metrics: of the evaluation at this step, None if it was not evaluated.
 
         Raises:
-            InputError: the directory can't be written, the disk is full, or the criterion's metric is missing.
+            InputError: the directory can't be written, or the disk is full.
         """
-        self._value(step, metrics)
         record = Record(None if metrics is None else dict(metrics), dict(progress), self._origin)
         with self._writing():
             if self._agreed(lambda: self._renew(step, record)):
@@ -118,7 +117,7 @@ class Checkpoints:
         """The step of the best evaluated checkpoint, None before the first evaluation.
 
         Raises:
-            InputError: a checkpoint was evaluated without the criterion's metric, or is of another format.
+            InputError: a checkpoint is of another format.
         """
         return self._agreed(self._best)
 
@@ -136,12 +135,8 @@ class Checkpoints:
         Raises:
             InputError: a checkpoint is of another format.
         """
-
-        def of_newest() -> Json | None:
-            records = self._records()
-            return records[max(records)].origin if records else None
-
-        return self._agreed(of_newest)
+        origins = self._agreed(lambda: [record.origin for record in self._records().values()])
+        return origins[-1] if origins else None
 
     def newest(self, like: PyTree) -> Checkpoint | None:
         """The newest checkpoint that is intact, None if there are no checkpoints.
@@ -167,7 +162,7 @@ class Checkpoints:
             like: as for `read`.
 
         Raises:
-            InputError: a checkpoint was evaluated without the criterion's metric, or is of another format.
+            InputError: a checkpoint is of another format.
         """
         while (step := self.best_step) is not None:
             if (checkpoint := self._read_if_intact(step, like)) is not None:
@@ -218,12 +213,8 @@ class Checkpoints:
         return from_first(function) if self._is_writer else function()
 
     def _listed(self) -> list[int]:
-        if not self.directory.exists():
-            return []
-        try:
-            return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdecimal())
-        except OSError as error:
-            raise InputError(f"the checkpoints in {self.directory} can't be read ({error})") from error
+        paths = self.directory.iterdir() if self.directory.exists() else ()
+        return sorted(int(path.name) for path in paths if path.name.isdecimal())
 
     def _record(self, step: int) -> Record:
         try:
@@ -245,19 +236,9 @@ class Checkpoints:
         return records
 
     def _best(self) -> int | None:
-        values = {step: self._value(step, record.metrics) for step, record in self._records().items()}
-        return best_step(values, self.criterion)
-
-    def _value(self, step: int, metrics: Mapping[str, float] | None) -> float:
-        """The criterion's metric, NaN for a checkpoint that was not evaluated."""
-        if metrics is None:
-            return math.nan
-        if self.criterion.metric not in metrics:
-            raise InputError(
-                f"the criterion is {self.criterion}, but the evaluation at step {step} has no {self.criterion.metric}; "
-                f"it has {', '.join(sorted(metrics))}"
-            )
-        return metrics[self.criterion.metric]
+        metrics = {step: record.metrics or {} for step, record in self._records().items()}
+        name = self.criterion.metric
+        return best_step({step: found.get(name, math.nan) for step, found in metrics.items()}, self.criterion)
 
     def _checked_record(self, step: int) -> Record:
         """The record of a checkpoint whose files are as they were written."""
@@ -308,22 +289,18 @@ class Checkpoints:
             warnings.warn(f"{error}; it is passed over", stacklevel=4)
 
     def _prepare(self) -> None:
+        """Make the directory, and remove from it what was half written or half deleted."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._remove_half_written()
-        shutil.rmtree(self.directory / DELETED, ignore_errors=True)
-
-    def _remove_half_written(self) -> None:
-        for half_written in self.directory.glob(HALF_WRITTEN):
-            shutil.rmtree(half_written)
+        for half in [*self.directory.glob(HALF_WRITTEN), *self.directory.glob(DELETED)]:
+            shutil.rmtree(half)
 
     def _renew(self, step: int, record: Record) -> bool:
         """Give the checkpoint of this step a new record; false if there is none that is intact.
 
         Checkpoints of later steps were passed over when the run was resumed, and are deleted.
         """
-        self._best()  # raises an error where earlier evaluations lack the metric
         records = self._records()
-        self._remove_half_written()
+        self._prepare()  # an earlier save may have failed
         for saved in self._listed():
             if saved > step or (saved == step and step not in records):
                 self._delete(saved)
@@ -346,9 +323,8 @@ class Checkpoints:
             self._delete(step)
 
     def _delete(self, step: int) -> None:
-        (self.directory / DELETED).mkdir(exist_ok=True)
-        (self.directory / str(step)).rename(self.directory / DELETED / str(step))
-        shutil.rmtree(self.directory / DELETED, ignore_errors=True)  # what stays is removed the next time
+        (self.directory / str(step)).rename(self.directory / DELETED)
+        shutil.rmtree(self.directory / DELETED)
         self._damaged.discard(step)
 
     @contextlib.contextmanager

@@ -23,7 +23,6 @@ from transformer_jax.runs.settings import (
     LOCK_HOLDER,
     RESULTS,
     STATUS,
-    FormatError,
     Json,
     as_json,
     differing_settings,
@@ -105,7 +104,7 @@ class RunDirectory:
                     self.path / CHECKPOINTS, config.criterion, origin=origin, create=config.pretrained is None
                 )
                 held.callback(self.checkpoints.close)
-                saved = self._saved_origin()
+                saved = self.checkpoints.origin()
                 from_first(lambda: self._begin(config, saved))
                 self._held = held.pop_all()
         except OSError as error:
@@ -226,12 +225,6 @@ class RunDirectory:
             raise InputError(
                 f"{self.path} is in use by {process}; wait for it, or choose another checkpoint_dir or name"
             ) from None
-
-    def _saved_origin(self) -> Json | None:
-        try:
-            return self.checkpoints.origin()
-        except FormatError as error:
-            raise FormatError(f"{error}; {REMEDY}") from None
 
     def _begin(self, config: TrainingConfig, saved: Json | None) -> None:
         """Check that the run in the directory is this one, and write `config.json`.

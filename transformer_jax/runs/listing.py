@@ -1,11 +1,13 @@
 """Summaries of the runs below a directory, from their files, without JAX and without writing anything."""
 
+import contextlib
 import dataclasses
 import fcntl
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from stat import S_ISREG
 from typing import Literal, get_args
 
 from transformer_jax.config import Criterion, TrainingConfig
@@ -110,13 +112,8 @@ def is_held(path: Path) -> bool:
 
 
 def _run_directories(directory: Path) -> Iterator[Path]:
-    seen: set[str] = set()
-    for path, below, files in os.walk(directory, followlinks=True):
+    for path, below, files in os.walk(directory):
         below.sort()
-        if (real := os.path.realpath(path)) in seen:
-            below.clear()
-            continue
-        seen.add(real)
         if CONFIG in files or LOCK_HOLDER in files:
             yield Path(path)
             below[:] = [name for name in below if name != CHECKPOINTS]
@@ -151,10 +148,10 @@ def _with_records(run: Run, records: Mapping[int, Record]) -> Run:
     return dataclasses.replace(
         run,
         steps=max(records),
-        num_steps=_count(newest.get("num_steps")),
+        num_steps=newest.get("num_steps"),
         best_metric=f"val/{criterion.metric}",
         best_value=None if best is None else values[best],
-        seconds=sum(_seconds(newest["seconds"][name]) for name in TIMED),
+        seconds=sum(float(newest["seconds"][name]) for name in TIMED),
         mode=criterion.mode,
     )
 
@@ -165,10 +162,10 @@ def _with_results(run: Run, results: Json) -> Run:
     return dataclasses.replace(
         run,
         state="finished",
-        steps=_count(results["steps"]),
+        steps=int(results["steps"]),
         best_metric=f"val/{criterion.metric}",
         best_value=value if math.isfinite(value) else run.best_value,
-        seconds=sum(_seconds(results[f"{name}_seconds"]) for name in TIMED),
+        seconds=sum(float(results[f"{name}_seconds"]) for name in TIMED),
         mode=criterion.mode,
     )
 
@@ -192,25 +189,10 @@ def _criterion(run: Run, written: Json, metrics: Mapping[str, float]) -> Criteri
     return Criterion.parse(written.get("criterion") or run.settings.get("best_by") or usual)
 
 
-def _count(number: object) -> int | None:
-    if number is not None and not isinstance(number, int):
-        raise TypeError(f"{number!r} where a number of steps is expected")
-    return number
-
-
-def _seconds(number: object) -> float:
-    if not isinstance(number, int | float) or not math.isfinite(number):
-        raise TypeError(f"{number!r} where seconds are expected")
-    return number
-
-
 def _size_and_time(path: Path) -> tuple[int, float]:
     """The sizes of all files below a path, in bytes, and the time of the last change of one."""
     stats = [path.stat()]
-    for directory, _, files in os.walk(path):
-        for name in files:
-            try:
-                stats.append(os.stat(os.path.join(directory, name)))
-            except OSError:  # the process that trains has deleted it meanwhile
-                continue
-    return sum(stat.st_size for stat in stats[1:]), max(stat.st_mtime for stat in stats)
+    for below in path.rglob("*"):
+        with contextlib.suppress(OSError):  # the process that trains has deleted it meanwhile
+            stats.append(below.stat())
+    return sum(stat.st_size for stat in stats if S_ISREG(stat.st_mode)), max(stat.st_mtime for stat in stats)

@@ -1,7 +1,6 @@
 """Where a run's results come from: its settings, the versions of the libraries, the commit of this package."""
 
 import importlib.metadata
-import os
 import platform
 import subprocess
 from pathlib import Path
@@ -9,12 +8,9 @@ from pathlib import Path
 from transformer_jax.runs.settings import Json
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer-jax")
-PACKAGE = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]  # where the package is not installed
+GIT = ("git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 MAX_SECONDS = 5.0  # for git
-ASKED_OF_GIT = (
-    ("ls-files", "--error-unmatch", "__init__.py"),  # fails if no repository tracks the package
-    ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"),
-)
 
 
 def provenance(settings: Json) -> Json:
@@ -31,34 +27,19 @@ def versions() -> dict[str, str | None]:
     return {"python": platform.python_version()} | {name.replace("-", "_"): _version(name) for name in LIBRARIES}
 
 
-def git_commit(package: Path = PACKAGE) -> str | None:
-    """The commit of the git repository that holds the package, with `-dirty` if a file that it tracks was changed.
-
-    Args:
-        package: directory with an `__init__.py`.
+def git_commit(repository: Path = REPOSITORY) -> str | None:
+    """The commit of a git repository, with `-dirty` if a file that it tracks was changed.
 
     Returns:
-        None if no repository tracks the package, as where it is installed, or git is missing or fails.
+        None if there is no repository, as where the package is installed, or git is missing or fails.
     """
-    is_tracked, commit = (_git(package, *asked) for asked in ASKED_OF_GIT)
-    return None if is_tracked is None else commit
-
-
-def _git(directory: Path, *arguments: str) -> str | None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        process = subprocess.run(
-            ["git", *arguments],
-            cwd=directory,
-            env={**environment, "GIT_OPTIONAL_LOCKS": "0"},  # it writes nothing
-            capture_output=True,
-            text=True,
-            timeout=MAX_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError, UnicodeError):
+    if not (repository / ".git").exists():
         return None
-    return process.stdout.strip()
+    try:
+        asked = subprocess.run(GIT, cwd=repository, capture_output=True, text=True, timeout=MAX_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return asked.stdout.strip()
 
 
 def _version(name: str) -> str | None:
