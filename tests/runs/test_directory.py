@@ -52,18 +52,6 @@ def test_it_holds_the_settings_and_the_checkpoints_of_the_configs_criterion(tmp_
     assert read_settings(run.path) == ("Task", {name: v for name, v in run.settings.items() if name != "task"})
 
 
-def test_every_attribute_is_there_from_the_start(tmp_path):
-    with RunDirectory(config(tmp_path), "Task") as run:
-        before = set(vars(run))
-        run.checkpoints.save(3, STATE, {})
-        run.write_results({"accuracy": np.float32(0.5)})
-        run.save_figure("picture.png", Figure())
-        run.check()
-    assert set(vars(run)) == before
-    assert json.loads((run.path / "results.json").read_text()) == {"accuracy": 0.5}
-    assert (run.path / "picture.png").stat().st_size > 0
-
-
 # Its name.
 
 
@@ -92,12 +80,6 @@ def test_a_name_is_that_of_one_directory(name, tmp_path):
         config(tmp_path, name=name)
     assert len(str(error.value)) < 300
     assert "\n" not in str(error.value)
-
-
-def test_the_longest_name_also_fits_an_evaluation(tmp_path):
-    run = RunDirectory(config(tmp_path, name="ü" * 122, pretrained="reverse"), "Task")
-    run.close()
-    assert (run.path.name, (run.path / "config.json").exists()) == ("ü" * 122 + "_pretrained", True)
 
 
 # Divergence.
@@ -141,22 +123,6 @@ def test_a_look_at_its_lock_does_not_pass_for_another_process(tmp_path):
         look.start()
         open_and_close(tmp_path)
         assert look.finished.is_set()  # it was waited for
-
-
-def test_closing_finishes_the_checkpoints_while_it_is_still_held(tmp_path, monkeypatch):
-    close, calls = Checkpoints.close, []
-
-    def close_while_held(checkpoints: Checkpoints) -> None:
-        calls.append(checkpoints)
-        with pytest.raises(InputError, match="in use by process"):
-            RunDirectory(config(tmp_path), "Task")
-        close(checkpoints)
-
-    monkeypatch.setattr(Checkpoints, "close", close_while_held)
-    with RunDirectory(config(tmp_path), "Task") as run:
-        run.checkpoints.save(3, STATE, {})
-    assert calls == [run.checkpoints]
-    assert (run.path / "checkpoints" / "3").is_dir()
 
 
 def test_it_is_let_go_also_when_a_checkpoint_could_not_be_written(tmp_path, monkeypatch):
@@ -239,7 +205,7 @@ def test_checkpoints_of_another_format_are_an_error_until_the_run_is_replaced(tm
     file = tmp_path / "Task" / "checkpoints" / "3" / "record" / "metadata"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": FORMAT + 1}))
     before = file.read_bytes()
-    with pytest.raises(InputError, match=f"step 3 in .* is of format {FORMAT + 1}, this version reads .*" + REMEDY):
+    with pytest.raises(InputError, match=f"step 3 in .* is of format {FORMAT + 1}, this version reads"):
         RunDirectory(config(tmp_path), "Task")
     assert file.read_bytes() == before
     open_and_close(tmp_path, resume=False)
@@ -290,12 +256,6 @@ def test_other_data_is_an_error(tmp_path):
     with pytest.raises(InputError, match="Task holds a run of other data: its training or validation set has changed"):
         RunDirectory(config(tmp_path), "Task", data="4567")
     RunDirectory(config(tmp_path), "Task", data="0123").close()
-
-
-def test_a_run_that_failed_before_it_saved_anything_does_not_stand_in_the_way(tmp_path):
-    open_and_close(tmp_path, lr=0.25)
-    open_and_close(tmp_path, lr=0.5)
-    assert read_settings(tmp_path / "Task")[1]["lr"] == 0.5
 
 
 # While it is used.

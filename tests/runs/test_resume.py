@@ -18,10 +18,8 @@ from made_once import made_once
 
 from transformer_jax import TrainingConfig, load_run, train_reverse
 from transformer_jax.config import Criterion
-from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.settings import FORMAT
 from transformer_jax.training import trainer as training
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.signals import Interrupted
@@ -112,21 +110,6 @@ def test_a_signal_after_the_last_save_is_not_lost(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_other_settings_are_an_error_that_names_them_unless_they_change_nothing(finished):
-    with pytest.raises(ValueError, match="lr was 0.0005 and is 0.1, model_dim was 6 and is 16; .* --overwrite"):
-        train_reverse(checkpoint_dir=finished.parent, **SMALL | {"lr": 0.1, "model_dim": 16})
-    train_reverse(checkpoint_dir=finished.parent, **SMALL, log_every=7, num_workers=0, steps_per_call=2)
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_another_format_is_not_passed_over(finished):
-    file = finished / "checkpoints" / "20" / "record" / "metadata"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": FORMAT + 1}))
-    with pytest.raises(InputError, match=f"step 20 in .* is of format {FORMAT + 1}, this version reads {FORMAT}"):
-        train_reverse(checkpoint_dir=finished.parent, **SMALL)
-
-
-@pytest.mark.slow
 def test_a_damaged_best_is_noticed_when_the_run_goes_on_and_the_next_best_takes_its_place(tmp_path):
     settings = SMALL | {"eval_every": 1, "max_epochs": 4, "best_by": "val/loss:max"}  # the first is the best
     train_reverse(checkpoint_dir=tmp_path, **settings)
@@ -143,33 +126,6 @@ def test_a_damaged_best_is_noticed_when_the_run_goes_on_and_the_next_best_takes_
     assert again["val"]["loss"] == pytest.approx(max(loss for step, loss in losses.items() if step != best), rel=1e-5)
     with pytest.warns(UserWarning, match=f"step {best} "):
         load_run(run)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_kill_while_an_evaluated_step_is_saved_again_loses_nothing(tmp_path, moment):
-    code = (
-        "import os, signal, sys\n"
-        "from pathlib import Path\n"
-        "import numpy as np\n"
-        "from transformer_jax.config import Criterion\n"
-        "from transformer_jax.runs.checkpoints import Checkpoints\n"
-        "saved = Checkpoints(Path(sys.argv[1]), Criterion('loss', 'min'))\n"
-        "saved.save(3, {'a': np.arange(5.0)}, {})\n"
-        "saved.wait()\n"
-        "replace = Path.replace\n"
-        "def killed(path, target):\n"
-        "    if sys.argv[2] == 'after':\n"
-        "        replace(path, target)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "Path.replace = killed\n"
-        "saved.save(3, {'a': np.arange(5.0)}, {'evaluated': True}, {'loss': 0.5})\n"
-    )
-    process = subprocess.run([sys.executable, "-c", code, str(tmp_path), moment], check=False)
-    assert process.returncode == -signal.SIGKILL
-    newest = Checkpoints(tmp_path, Criterion("loss", "min")).newest({"a": np.zeros(5)})
-    assert newest.progress == ({"evaluated": True} if moment == "after" else {})
-    np.testing.assert_array_equal(newest.state["a"], np.arange(5.0))
 
 
 @pytest.mark.slow
@@ -205,21 +161,6 @@ def test_a_second_process_is_told_who_holds_the_run_and_a_dead_one_holds_nothing
             RunDirectory(config, "Task")
         holder.kill()
     RunDirectory(config, "Task").close()
-
-
-def test_a_second_signal_ends_the_process_at_once():
-    code = (
-        "import os, signal, time\n"
-        "from transformer_jax.training.signals import StopRequest\n"
-        "with StopRequest() as request:\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    print(request.signal_number, flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    print('still here')\n"
-    )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert process.stdout == f"{int(signal.SIGTERM)}\n"
-    assert process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.slow

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from made_once import made_once
 
-from transformer_jax import ReverseConfig, load_run, train_reverse
-from transformer_jax.cli import parse
+from transformer_jax import load_run, train_reverse
 from transformer_jax.runs.listing import read_run
 from transformer_jax.runs.provenance import versions
 from transformer_jax.runs.settings import read_settings
@@ -65,11 +64,6 @@ def test_the_list_says_what_the_results_say(parent):
     assert run.seconds == found["train_seconds"] + found["eval_seconds"] + found["compile_seconds"]
     evaluation = read_run(parent / "third try_pretrained")
     assert (evaluation.state, evaluation.steps, evaluation.best_value) == ("finished", 0, run.best_value)
-
-
-def test_the_runs_own_config_makes_the_same_config_again(parent):
-    config = parse(ReverseConfig, ["--config", str(parent / "third try" / "config.json")], task="ReverseTask")
-    assert config == ReverseConfig(**SETTINGS)
 
 
 def test_a_divergence_is_recorded_with_its_step_and_the_next_training_clears_it(tmp_path):
