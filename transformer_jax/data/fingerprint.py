@@ -1,7 +1,7 @@
 """The fingerprint of data sets: whether a run that goes on is given the data that it began with."""
 
 import hashlib
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Sequence, Sized
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -19,26 +19,15 @@ class Fingerprinted(Protocol):
 
 
 @runtime_checkable
-class InBlocks(Protocol):
-    """An array that need not fit into memory: it is read some of its rows at a time."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    def blocks(self) -> Iterator[np.ndarray]:
-        """Its rows in order, as arrays of its type."""
-
-
-@runtime_checkable
 class WithHostTable(Protocol):
-    """A data set that reads rows of a table. It counts as a constant does: it may lie here or on the devices."""
+    """A data set that may read rows of a table, which counts as a constant does: it may lie here or on the devices."""
 
     @property
-    def host_table(self) -> np.ndarray | InBlocks: ...
+    def host_table(self) -> np.ndarray | None: ...
 
 
 # Any: PyTorch's `Dataset` has no length.
-def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike | InBlocks]) -> str:
+def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike]) -> str:
     """A digest of data sets and constants: SHA-256 as hexadecimal digits.
 
     For a data set that is not `Fingerprinted` its length, first and last sample are digested: enough for one that draws
@@ -46,16 +35,14 @@ def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike | InBlocks]
 
     Args:
         datasets: in an order that matters.
-        constants: pytree of arrays that every step reads, tables of features for example; some may be `InBlocks`, which
-            has the digest of the same array in memory.
+        constants: pytree of arrays that every step reads, tables of features for example.
     """
     digest = hashlib.sha256()
 
-    def add(leaf: Any) -> None:  # Any: an array, or a number
-        array = leaf if isinstance(leaf, InBlocks) else np.ascontiguousarray(leaf)
+    def add(leaf: ArrayLike) -> None:
+        array = np.ascontiguousarray(leaf)
         digest.update(repr((str(array.dtype), array.shape)).encode())
-        for block in array.blocks() if isinstance(array, InBlocks) else [array]:
-            digest.update(block.view(np.uint8).data)
+        digest.update(array.view(np.uint8).data)
 
     for dataset in datasets:
         if isinstance(dataset, Fingerprinted):

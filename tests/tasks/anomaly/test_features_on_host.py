@@ -16,7 +16,7 @@ from transformer_jax.tasks.anomaly import config as anomaly_config
 from transformer_jax.tasks.anomaly.config import FilesConfig
 from transformer_jax.tasks.anomaly.data import anomaly_data
 from transformer_jax.tasks.anomaly.feature_files import map_array
-from transformer_jax.tasks.anomaly.sets import AnomalySets, SetsOfRows
+from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer
 
 MODEL = {"model_dim": 12, "num_heads": 3, "num_layers": 2}
@@ -36,7 +36,7 @@ def config(tmp_path) -> FilesConfig:
 def test_the_rows_are_those_of_the_sets_in_each_epoch(tmp_path):
     np.save(tmp_path / "features.npy", FEATURES)
     sets = AnomalySets(LABELS, 5, seed=3, redraw=True)
-    rows = SetsOfRows(sets, map_array(tmp_path / "features.npy"))
+    rows = AnomalySets(LABELS, 5, seed=3, redraw=True, host_table=map_array(tmp_path / "features.npy"))
     assert len(rows) == len(sets)
     for epoch in (0, 4):
         features, positions = rows.__getitems__(EpochIndices([13, 2], epoch)).stacked
@@ -88,7 +88,8 @@ def test_the_trained_parameters_are_bitwise_those_of_a_table_on_the_device(confi
 def test_a_worker_gets_the_path_of_a_mapped_table(config):
     dataset = anomaly_data(dataclasses.replace(config, features_on="host")).train_loader.dataset
     pickled = pickle.dumps(dataset)
-    assert len(pickled) < len(pickle.dumps(dataset.sets)) + 500
+    sets = anomaly_data(dataclasses.replace(config, features_on="device")).train_loader.dataset
+    assert len(pickled) < len(pickle.dumps(sets)) + 500
     np.testing.assert_array_equal(pickle.loads(pickled)[3][0], dataset[3][0])
 
 

@@ -141,10 +141,7 @@ def test_cifar100s_split_is_50_images_of_each_class():
         (lambda: AnomalySets(np.zeros(20, int), seed=0), "there are 1 classes"),
         (lambda: AnomalySets(LABELS, 13, seed=0), "set_size is 13; it may be at most 12, .* class 0 has 11 images"),
         (lambda: AnomalySets(LABELS, 1, seed=0), "set_size is 1"),
-        (
-            lambda: SetAnomalyDataset(FEATURES[1:], LABELS),
-            r"labels has shape \(92,\); it must be \[91\], one for each row",
-        ),
+        (lambda: SetAnomalyDataset(FEATURES[1:], LABELS), r"labels has shape \(92,\); it must be \[91\]"),
         (lambda: SetAnomalyDataset(np.where(FEATURES > 3, np.nan, FEATURES), LABELS), "holds NaN"),
         (lambda: stratified_split(LABELS, 1.0), "fraction is 1.0"),
     ],

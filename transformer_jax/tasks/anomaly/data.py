@@ -9,7 +9,7 @@ from jaxtyping import Int
 from transformer_jax.data.loader import Loader, make_loader
 from transformer_jax.tasks.anomaly.cifar100 import has_cifar100
 from transformer_jax.tasks.anomaly.config import AnomalyConfig, Cifar100Config, DigitsConfig
-from transformer_jax.tasks.anomaly.sets import AnomalySets, SetsOfRows
+from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import FeatureTable
 from transformer_jax.tasks.experiment import TaskData
 
@@ -39,9 +39,11 @@ def anomaly_data(config: AnomalyConfig) -> AnomalyData:
     table = config.table()
     on_host = config.keeps_on_host(table)
 
-    def sets(subset: Int[np.ndarray, " M"], seed: int, *, redraw: bool = False) -> AnomalySets | SetsOfRows:
-        drawn = AnomalySets(table.labels, config.set_size, seed=seed, subset=subset, redraw=redraw)
-        return SetsOfRows(drawn, table.features) if on_host else drawn
+    def sets(subset: Int[np.ndarray, " M"], seed: int, *, redraw: bool = False) -> AnomalySets:
+        host_table = table.features if on_host else None
+        return AnomalySets(
+            table.labels, config.set_size, seed=seed, subset=subset, redraw=redraw, host_table=host_table
+        )
 
     def fixed(subset: Int[np.ndarray, " M"], seed: int) -> Loader:
         return make_loader(sets(subset, seed), config.batch_size)

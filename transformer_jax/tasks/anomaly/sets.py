@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
+from transformer_jax.data.batch import Samples
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.stacked_samples import StackedSamples
@@ -23,6 +24,8 @@ class AnomalySets:
         seed: of the draws.
         subset: indices of the rows to use; all of them if None.
         redraw: draw new sets in each epoch, for training; otherwise the sets are always the same.
+        host_table: of features; then a set is the features of its images. Of one in a mapped file only the rows of a
+            batch are read.
 
     Raises:
         InputError: labels or subset are no integers of rank 1, the subset holds an index outside the table, the seed is
@@ -37,7 +40,9 @@ class AnomalySets:
         seed: int,
         subset: Int[np.ndarray, " M"] | None = None,
         redraw: bool = False,
+        host_table: Float[np.ndarray, "N F"] | None = None,
     ) -> None:
+        self.host_table = host_table
         _check_integers("labels", labels)
         self.anomalies = np.arange(len(labels)) if subset is None else np.asarray(subset)  # [M], of set i
         _check_integers("subset", self.anomalies)
@@ -66,16 +71,32 @@ class AnomalySets:
     def __len__(self) -> int:
         return len(self.anomalies)
 
-    def __getitem__(self, index: int) -> tuple[Int[np.ndarray, " S"], np.int32]:
-        indices, positions = self.draw(epoch=0)
-        return indices[index], positions[index]
+    def __getitem__(self, index: int) -> Samples:
+        sets, positions = self.draw(epoch=0)
+        return self._inputs(sets[index]), positions[index]
 
     def __getitems__(self, indices: EpochIndices) -> StackedSamples:
         sets, positions = self.draw(indices.epoch)
-        return StackedSamples((sets[indices], positions[indices]))
+        return StackedSamples((self._inputs(sets[indices]), positions[indices]))
+
+    def _inputs(self, sets: Int[np.ndarray, "*B S"]) -> Int[np.ndarray, "*B S"] | Float[np.ndarray, "*B S F"]:
+        return sets if self.host_table is None else self.host_table[sets]
+
+    def __getstate__(self) -> dict[str, object]:
+        """Of a mapped file the path alone, from which a worker process maps it again."""
+        path = getattr(self.host_table, "filename", None)
+        return {**vars(self), "host_table": self.host_table if path is None else Path(path)}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+        if isinstance(self.host_table, Path):
+            self.host_table = np.lib.format.open_memmap(self.host_table, mode="r")
 
     def fingerprint(self) -> str:
-        """SHA-256 of all that the sets are drawn from: seed, size of a set, rows and their classes."""
+        """SHA-256 of all that the sets are drawn from: seed, size of a set, rows and their classes.
+
+        The table counts apart, as one on the devices does.
+        """
         return fingerprint([], [self.seed, self.redraw, self.set_size, self.anomalies, self._class_of])
 
     def draw(self, epoch: int) -> tuple[Int[np.ndarray, "M S"], Int[np.ndarray, " M"]]:
@@ -95,48 +116,6 @@ class AnomalySets:
         np.put_along_axis(sets, slots, self._by_class[self._class_starts[other_class][:, None] + chosen], axis=1)
         np.put_along_axis(sets, positions[:, None], self.anomalies[:, None], axis=1)
         return sets, positions
-
-
-class SetsOfRows:
-    """The sets of `AnomalySets` as the features of their images, from a table that stays on the host.
-
-    Args:
-        sets: as indices into the table.
-        table: of features; of one in a mapped file only the rows of a batch are read.
-    """
-
-    def __init__(self, sets: AnomalySets, table: Float[np.ndarray, "N F"]) -> None:
-        self.sets = sets
-        self.host_table = table
-
-    def __getstate__(self) -> dict[str, object]:
-        """Of a mapped file the path alone, from which a worker process maps it again."""
-        path = getattr(self.host_table, "filename", None)
-        return {"sets": self.sets, "host_table": self.host_table if path is None else Path(path)}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state)
-        if isinstance(self.host_table, Path):
-            self.host_table = np.lib.format.open_memmap(self.host_table, mode="r")
-
-    def __len__(self) -> int:
-        return len(self.sets)
-
-    def __getitem__(self, index: int) -> tuple[Float[np.ndarray, "S F"], np.int32]:
-        indices, position = self.sets[index]
-        return self.host_table[indices], position
-
-    def __getitems__(self, indices: EpochIndices) -> StackedSamples:
-        sets, positions = self.sets.__getitems__(indices).stacked
-        return StackedSamples((self.host_table[sets], positions))
-
-    def draw(self, epoch: int) -> tuple[Int[np.ndarray, "M S"], Int[np.ndarray, " M"]]:
-        """As `AnomalySets.draw`."""
-        return self.sets.draw(epoch)
-
-    def fingerprint(self) -> str:
-        """That of the sets; the table counts apart, as a table on the devices does."""
-        return self.sets.fingerprint()
 
 
 class SetAnomalyDataset:
