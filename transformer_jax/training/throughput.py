@@ -71,7 +71,7 @@ class ShowAttention(Callback):
             return
         new = calls[self._num_seen :]
         self._num_seen = len(calls)
-        implementations = {call.explanation.implementation for call in new}
+        implementations = {call.implementation for call in new}
         if not implementations <= self._shown:
             self._shown |= implementations
             self._write(attention_line(new))
