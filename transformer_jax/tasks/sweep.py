@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -61,9 +62,13 @@ def members(config: Config, directory: Path) -> list[Member[Config]]:
         values["seed"] = _seeds(config.seeds)
     elif "seed" in values:
         values["seed"] = values.pop("seed")  # last
-    _check_number(len(list_) for list_ in values.values())
+    if (count := math.prod(map(len, values.values()))) > MAX_RUNS:
+        raise InputError(f"seeds and sweep ask for {count} runs; they may ask for at most {MAX_RUNS}")
     shared = dataclasses.replace(config, seeds=None, sweep=(), checkpoint_dir=directory)
-    return [_member(shared, dict(zip(values, chosen, strict=True))) for chosen in itertools.product(*values.values())]
+    runs = [_member(shared, dict(zip(values, chosen, strict=True))) for chosen in itertools.product(*values.values())]
+    if len({run.config.name for run in runs}) < count:
+        raise InputError("seeds and sweep ask for a run twice; the values of a setting must differ")
+    return runs
 
 
 def _member(shared: Config, settings: Settings) -> Member[Config]:
@@ -76,7 +81,7 @@ def _member(shared: Config, settings: Settings) -> Member[Config]:
         raise InputError(f"{error} (in the run {name} of the sweep)") from None
 
 
-def _values(config: TrainingConfig, text: str) -> tuple[str, list[Any]]:
+def _values(config: TrainingConfig, text: str) -> tuple[str, Sequence[object]]:
     """The setting and the values of `lr=1e-3,3e-4`."""
     name, equals, listed = text.partition("=")
     name, hints = name.replace("-", "_"), type_hints(type(config))
@@ -88,36 +93,16 @@ def _values(config: TrainingConfig, text: str) -> tuple[str, list[Any]]:
         raise InputError(
             f"sweep is {shortened(text)}; {name} can't be swept, since the trained parameters do not depend on it"
         )
-    values = [from_text(f"{name} in sweep", value, hints[name]) for value in listed.split(",")]
-    if len({_in_a_name(value) for value in values}) < len(values):
-        raise InputError(f"sweep is {shortened(text)}; its values must differ")
-    return name, values
+    return name, [from_text(f"{name} in sweep", value, hints[name]) for value in listed.split(",")]
 
 
-def _seeds(text: str) -> list[int]:
-    """The seeds of `0..4`, `0,3,7` or `0..2,7`."""
-    form = InputError(f"seeds is {shortened(text)}; it must be a range, as 0..4, or a list, as 0,3,7")
-    seeds: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,10})(?:\.\.(\d{1,10}))?\s*", part, re.ASCII)
-        if match is None:
-            raise form
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise form
-        _check_number([last - first + 1])
-        seeds.extend(range(first, last + 1))
-    if len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds is {shortened(text)}; each seed may be there once")
-    return seeds
-
-
-def _check_number(factors: Iterator[int] | Sequence[int]) -> None:
-    count = 1
-    for factor in factors:
-        count *= factor
-    if count > MAX_RUNS:
-        raise InputError(f"seeds and sweep ask for {count} runs; they may ask for at most {MAX_RUNS}")
+def _seeds(text: str) -> Sequence[int]:
+    """The seeds of `0..4`, or of `0,3,7`."""
+    match = re.fullmatch(r"(\d{1,10})\.\.(\d{1,10})|\d{1,10}(, *\d{1,10})*", text, re.ASCII)
+    seeds = range(int(match[1]), int(match[2]) + 1) if match and match[1] else []
+    if match is None or (match[1] and not seeds):
+        raise InputError(f"seeds is {shortened(text)}; it must be a range, as 0..4, or a list, as 0,3,7")
+    return seeds or [int(seed) for seed in text.split(",")]
 
 
 def _in_a_name(value: object) -> str:
@@ -137,9 +122,6 @@ def write_summary(
 
     Returns:
         The content of the file.
-
-    Raises:
-        InputError: it can't be written.
     """
     runs, finished = [], dict[str, list[Results]]()
     for member, outcome in zip(members, outcomes, strict=True):
@@ -151,14 +133,10 @@ def write_summary(
             finished.setdefault(member.point, []).append(run["results"])
         runs.append(run)
     mean, std = ({point: _over(of_point, take) for point, of_point in finished.items()} for take in (_mean, _std))
-    if any(member.point for member in members):
-        summary = {"runs": runs, "mean": mean, "std": std}
-    else:
-        summary = {"runs": runs, "mean": mean.get("", {}), "std": std.get("", {})}
-    try:
-        write_json(directory / SUMMARY, summary)
-    except OSError as error:
-        raise InputError(f"{directory / SUMMARY} can't be written ({error})") from error
+    if not any(member.point for member in members):
+        mean, std = (of_points.get("", {}) for of_points in (mean, std))
+    summary = {"runs": runs, "mean": mean, "std": std}
+    write_json(directory / SUMMARY, summary)
     return summary
 
 
@@ -199,12 +177,11 @@ def _over(results: Sequence[Results], statistic: Callable[[Sequence[float]], flo
     """A statistic of every number that all results have, in the form of the results."""
     taken: dict[str, Any] = {}
     for name in results[0]:
-        values = [of_run[name] for of_run in results if name in of_run]
-        if name in ABOUT_THE_RUN or len(values) < len(results):
+        if name in ABOUT_THE_RUN:
             continue
+        values = [of_run.get(name) for of_run in results]
         if all(isinstance(value, Mapping) for value in values):
-            if inner := _over(values, statistic):
-                taken[name] = inner
+            taken[name] = _over(values, statistic)
         elif all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-            taken[name] = statistic([float(value) for value in values])
+            taken[name] = statistic(values)
     return taken
