@@ -15,10 +15,13 @@ from transformer_jax.errors import InputError, shortened
 MAX_INT_BITS = 63  # JSON has integers of any size
 MAX_COUNT = 2**31 - 1  # of steps, epochs and samples: XLA counts in 32 bits
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are no UTF-8
+# What `get_type_hints` gives: a class, a union, a `Literal`. Python has no name for all of them.
+TypeHint = Any
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text", Path: "a path", NoneType: "None"}
 WORDS = {"none": None, "true": True, "false": False}  # as a command line has them
 
 T = TypeVar("T")
+Marks = dict[str, object]  # of a field: whether it is neutral and so on, its bounds, a function
 Check = Callable[[str, Any], None]  # takes a field's name and its value; Any: of the field's type
 
 
@@ -44,28 +47,28 @@ def setting(
     """
     marks = {"neutral": neutral or machine, "machine": machine, "of_model": of_model}
     limits = {"least": least, "most": most, "check": check}
-    metadata: dict[str, Any] = {name: True for name, is_so in marks.items() if is_so}
+    metadata: Marks = {name: True for name, is_so in marks.items() if is_so}
     metadata |= {name: limit for name, limit in limits.items() if limit is not None}
     field: T = dataclasses.field(default=default, metadata=metadata)
     return field
 
 
-def marks(dataclass: type) -> dict[str, dict[str, Any]]:  # Any: flags, bounds and a function
+def marks(dataclass: type) -> dict[str, Marks]:
     """What is special about each field, as the class and its bases say it."""
-    found: dict[str, dict[str, Any]] = {field.name: {} for field in dataclasses.fields(dataclass)}
+    found: dict[str, Marks] = {field.name: {} for field in dataclasses.fields(dataclass)}
     for base in reversed(dataclass.__mro__):
         for field in vars(base).get("__dataclass_fields__", {}).values():
             found.setdefault(field.name, {}).update(field.metadata)
     return found
 
 
-def type_hints(dataclass: type) -> dict[str, Any]:
+def type_hints(dataclass: type) -> dict[str, TypeHint]:
     """The type of each field of a dataclass."""
     hints = get_type_hints(dataclass)
     return {field.name: hints[field.name] for field in dataclasses.fields(dataclass)}
 
 
-def checked(name: str, value: object, hint: Any) -> Any:
+def checked(name: str, value: object, hint: TypeHint) -> Any:
     """The value of a field as its type says it.
 
     Raises:
@@ -87,7 +90,7 @@ def checked(name: str, value: object, hint: Any) -> Any:
     return result
 
 
-def from_text(name: str, text: str, hint: Any) -> Any:
+def from_text(name: str, text: str, hint: TypeHint) -> Any:
     """The value that a word of a command line means, for a field of this type.
 
     Raises:
@@ -106,20 +109,20 @@ def from_text(name: str, text: str, hint: Any) -> Any:
     raise errors[0]
 
 
-def check_limits(name: str, value: Any, limits: dict[str, Any]) -> None:
+def check_limits(name: str, value: object, limits: Marks) -> None:
     """Raise an `InputError` if a value is not within the limits that its field's `setting` gives; None always is."""
-    if value is None:
-        return
-    if "least" in limits and value < limits["least"]:
-        raise InputError(f"{name} is {value}; it must be at least {limits['least']}")
-    most = limits.get("most", MAX_COUNT if isinstance(value, int) else math.inf)
-    if isinstance(value, int | float) and value > most:
-        raise InputError(f"{name} is {value}; it may be at most {most}")
-    if "check" in limits:
-        limits["check"](name, value)
+    least, most, check = (limits.get(limit) for limit in ("least", "most", "check"))
+    if isinstance(value, int | float):
+        most = MAX_COUNT if most is None and isinstance(value, int) else most
+        if isinstance(least, int | float) and value < least:
+            raise InputError(f"{name} is {value}; it must be at least {least}")
+        if isinstance(most, int | float) and value > most:
+            raise InputError(f"{name} is {value}; it may be at most {most}")
+    if value is not None and callable(check):
+        check(name, value)
 
 
-def _converted(value: Any, hint: Any) -> Any:
+def _converted(value: object, hint: TypeHint) -> Any:
     """The value as a type says it: an integer as the `float` that is meant, a text as the `Path`, a list as a `tuple`.
 
     Raises:
@@ -149,7 +152,7 @@ def _converted(value: Any, hint: Any) -> Any:
     raise TypeError
 
 
-def _described(hint: Any) -> str:
+def _described(hint: TypeHint) -> str:
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
         return " or ".join(map(_described, arguments))

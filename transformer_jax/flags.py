@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.fields import from_text, type_hints
+from transformer_jax.fields import TypeHint, from_text, type_hints
 from transformer_jax.setting_groups import GROUPS, RunSettings
 
 METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", NoneType: "none"}
@@ -121,13 +121,13 @@ def _with_hyphens(argument: str) -> str:
     return f"{name.replace('_', '-')}{equals}{value}" if argument.startswith("--") else argument
 
 
-def _form(hint: Any) -> dict[str, Any]:  # Any: arguments of `add_argument`
+def _form(hint: TypeHint) -> dict[str, Any]:  # Any: arguments of `add_argument`
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     return {"nargs": "*" if get_origin(hint) is tuple else None, "metavar": _metavar(hint)}
 
 
-def _metavar(hint: Any) -> str:
+def _metavar(hint: TypeHint) -> str:
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
         return "|".join(map(_metavar, arguments))
@@ -136,7 +136,7 @@ def _metavar(hint: Any) -> str:
     return _metavar(arguments[0]) if kind is tuple else METAVARS.get(hint, "VALUE")
 
 
-def _value(name: str, given: str | bool | list[str], hint: Any) -> Any:
+def _value(name: str, given: str | bool | list[str], hint: TypeHint) -> Any:
     if isinstance(given, list):
         return tuple(from_text(name, word, get_args(hint)[0]) for word in given)
     return given if isinstance(given, bool) else from_text(name, given, hint)

@@ -1,6 +1,5 @@
 """Text as UTF-8 bytes: no vocabulary file, any language, nothing out of vocabulary."""
 
-import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,24 +53,15 @@ def characters(text: str) -> list[str]:
 
 
 def labels(ids: Sequence[int] | Integer[np.ndarray, " T"]) -> list[str]:
-    """A label for each id: `characters` of a text; hexadecimal numbers for bytes that are no text, names for others."""
+    """A label for each id: its character if the bytes are a text, else ASCII characters and hexadecimal numbers."""
     array = np.asarray(ids, np.int64)
-    if (array < PAD).all():
-        with contextlib.suppress(UnicodeDecodeError):
-            return characters(array.astype(np.uint8).tobytes().decode())
     names = {PAD: "pad", START: "start", END: "end"}
-    return [names.get(number, f"{number:02X}") for number in array.tolist()]
-
-
-def token_names(ids: Int[np.ndarray, " T"]) -> list[str]:
-    """A name for each token: its character if the bytes are a text, else ASCII characters and hexadecimal numbers."""
-    names = {PAD: "pad", START: "start", END: "end"}
-    is_byte = ids < PAD
+    is_byte = array < PAD
     try:
-        text = iter(characters(ids[is_byte].astype(np.uint8).tobytes().decode()))
-        return [next(text) if number < PAD else names[number] for number in ids.tolist()]
+        text = iter(characters(array[is_byte].astype(np.uint8).tobytes().decode()))
+        return [next(text) if number < PAD else names[number] for number in array.tolist()]
     except UnicodeDecodeError:
-        return [names.get(number) or (chr(number) if number < 128 else f"{number:02X}") for number in ids.tolist()]
+        return [names.get(number) or (chr(number) if number < 128 else f"{number:02X}") for number in array.tolist()]
 
 
 def pad(sequences: Sequence[Int[np.ndarray, " _"]], length: int) -> Int[np.ndarray, "B {length}"]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.tasks.byte_text import decode, labels, token_names
+from transformer_jax.tasks.byte_text import decode, labels
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of
 
 
@@ -42,7 +42,7 @@ def _answer(places: Sequence[str]) -> Callable[[np.ndarray], Answer]:
     def answer(logits: Float[np.ndarray, "T V"]) -> Answer:
         ids = logits[: len(places)].argmax(-1)
         parts = answer_of(logits, places, str).parts
-        named = [part._replace(text=visible(name)) for part, name in zip(parts, token_names(ids), strict=True)]
+        named = [part._replace(text=visible(name)) for part, name in zip(parts, labels(ids), strict=True)]
         return Answer(visible(decode(ids)), None, named)
 
     return answer

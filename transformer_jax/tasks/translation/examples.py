@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.tasks.byte_text import END, PAD, START, decode, labels, pad, token_names
+from transformer_jax.tasks.byte_text import END, PAD, START, decode, labels, pad
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of, probability_of_all
 
@@ -44,7 +44,7 @@ def _answer(places: Sequence[str]) -> Callable[[np.ndarray], Answer]:
     def answer(logits: Float[np.ndarray, "T V"]) -> Answer:
         ids = logits[: len(places)].argmax(-1)
         parts = answer_of(logits, places, str).parts
-        named = [part._replace(text=name) for part, name in zip(parts, token_names(ids), strict=True)]
+        named = [part._replace(text=name) for part, name in zip(parts, labels(ids), strict=True)]
         ends = np.flatnonzero(ids == END)
         return Answer(decode(ids), probability_of_all(named[: int(ends[0]) + 1 if ends.size else None]), named)
 
