@@ -29,13 +29,10 @@ from transformer_jax import (
     TransformerPredictor,
     activation_names,
     capture,
-    greedy_decode,
     padding_mask,
     patch,
 )
 from transformer_jax.inspection import zero
-from transformer_jax.nn import NoPositions
-from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.nn.layers import Tapped
 
 B, T, S, D, H, F, L, C, V = 2, 5, 7, 24, 4, 13, 2, 3, 11
@@ -149,14 +146,12 @@ def test_names_and_letters_of_a_block_are_these():
 def test_names_of_models_have_stacks_layers_and_both_attentions():
     names = activation_names(transformer(BlockSettings(norm_first=True)))
     assert "B H T S" == names["decoder.layers.1.cross_attention.weights"] == names["encoder.layers.0.attention.weights"]
-    assert {"source_embeddings", "target_embeddings", "encoder.output", "decoder.output", "logits"} <= set(names)
+    assert {"source_embeddings", "target_embeddings", "encoder.output", "decoder.output"} <= set(names)
     assert {"encoder.norm.scale", "decoder.norm.scale", "decoder.layers.0.cross_attention_norm.scale"} <= set(names)
     assert "decoder.layers.0.after_cross_attention" in names
     assert "encoder.layers.0.after_cross_attention" not in names
-    features = activation_names(Transformer(None, None, D, H, 1, 1, F))
-    assert "logits" not in features
-    assert names["logits"] == "B T V"
-    assert activation_names(predictor())["logits"] == "B T C"
+    assert (names["logits"], activation_names(predictor())["logits"]) == ("B T V", "B T C")
+    assert "logits" not in activation_names(Transformer(None, None, D, H, 1, 1, F))  # features in and out
     assert list(activation_names(TransformerDecoder(1, D, H, F)))[-1] == "output"
     normed = activation_names(MultiheadAttention(D, H, qk_norm=RMSNorm))
     assert [normed[f"{name}_norm.scale"] for name in ("query", "key")] == ["B H T 1", "B Hkv S 1"]
@@ -179,12 +174,12 @@ def test_patterns_choose_and_the_order_is_that_of_the_pass():
 def test_weights_are_those_that_return_attention_gives():
     model = transformer()
     variables = drawn(model, SOURCE, TARGET)
-    _, maps = model.apply(variables, SOURCE, TARGET, MASK, return_attention=True)
-    (_, again), found = capture(model, variables, SOURCE, TARGET, MASK, names=["*.weights"], return_attention=True)
-    for layer, (target, cross) in enumerate(zip(maps.decoder, maps.cross, strict=True)):
-        np.testing.assert_array_equal(found[f"decoder.layers.{layer}.attention.weights"], target)
-        np.testing.assert_array_equal(found[f"decoder.layers.{layer}.cross_attention.weights"], cross)
-        np.testing.assert_array_equal(again.cross[layer], cross)
+    names = ["decoder.layers.1.attention.weights", "decoder.layers.1.cross_attention.weights"]
+    (_, maps), found = capture(model, variables, SOURCE, TARGET, MASK, names=names, return_attention=True)
+    _, alone = model.apply(variables, SOURCE, TARGET, MASK, return_attention=True)
+    for given in (maps, alone):
+        np.testing.assert_array_equal(found[names[0]], given.decoder[1])
+        np.testing.assert_array_equal(found[names[1]], given.cross[1])
 
 
 def lowered(model: nn.Module, *inputs: np.ndarray) -> str:
@@ -197,22 +192,22 @@ def lowered(model: nn.Module, *inputs: np.ndarray) -> str:
 
 
 SMALL = BlockSettings(dropout_prob=0.1, norm_first=True, attention=AttentionSettings(dropout_prob=0.1))
-MODELS = {
-    "predictor": (predictor(SMALL), X),
-    "of sets": (predictor(dataclasses.replace(SMALL, positions=NoPositions(), scan_layers=True)), X),
-    "encoder-decoder": (transformer(SMALL), SOURCE, TARGET),
-}
+MODELS = {"predictor": (predictor(SMALL), X), "encoder-decoder": (transformer(SMALL), SOURCE, TARGET)}
+every_model = pytest.mark.parametrize("arguments", MODELS.values(), ids=MODELS)
 
 
-@pytest.mark.parametrize("arguments", MODELS.values(), ids=MODELS)
-def test_off_the_program_is_the_same_text_as_without_taps(arguments):
+@every_model
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_off_the_program_is_the_same_text_as_without_taps(arguments, scan_layers):
+    model, *inputs = arguments
+    model = model.clone(settings=dataclasses.replace(model.settings, scan_layers=scan_layers))
     without_taps = mock.patch.multiple(  # no methods of Flax's any more
         Tapped, tap=lambda _, name, x, letters: x, is_asked=lambda _, *names: False
     )
     texts = []
-    for setting in (contextlib.nullcontext(), without_taps):
+    for setting in (contextlib.nullcontext(), without_taps):  # called from one line, which stands in the text
         with setting:
-            texts.append(lowered(*arguments))
+            texts.append(lowered(model, *inputs))
     assert "self_attn.attend" in texts[0]  # the scopes that profiles show are in the text
     assert texts[0] == texts[1]
 
@@ -233,24 +228,19 @@ def test_attention_that_is_not_asked_for_makes_no_weights():
 
 def test_both_paths_of_attention_give_the_same():
     x = DRAWS.normal(size=(1, 300, D)).astype(np.float32)  # from 256 on, auto takes blocks
-    found = {}
-    for implementation in ("plain", "blockwise", "auto"):
-        model = MultiheadAttention(D, H, implementation=implementation, num_kv_heads=2)
-        variables = drawn(model, x)
-        few = capture(model, variables, x, names=["head_outputs", "output"])
-        for output, captured in (few, capture(model, variables, x, names=["*"])):
-            found.setdefault("output", []).append(output)
-            for name, array in captured.items():
-                found.setdefault(name, []).append(array)
-    assert len(found["output"]) == 12
-    assert len(found["weights"]) == 3
-    for name, arrays in found.items():
-        for array in arrays[1:]:  # sums of 300 in another order
-            np.testing.assert_allclose(array, arrays[0], atol=1e-5 * np.abs(arrays[0]).max(), err_msg=name)
+    plain = MultiheadAttention(D, H, implementation="plain", num_kv_heads=2)
+    variables = drawn(plain, x)
+    output, expected = capture(plain, variables, x, names=["*"])
+    for implementation in ("blockwise", "auto"):
+        model = plain.clone(implementation=implementation)
+        for names in (["head_outputs", "output"], ["*"]):
+            again, found = capture(model, variables, x, names=names)
+            assert_same(found, {name: expected[name] for name in found}, 1e-5)  # sums of 300 in another order
+            np.testing.assert_allclose(again, output, rtol=0, atol=1e-5 * np.abs(output).max())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [MODELS["predictor"], MODELS["encoder-decoder"]], ids=["predictor", "both"])
+@every_model
 def test_under_jit_vmap_and_scanned_layers_the_values_are_the_same(arguments):
     model, *inputs = arguments
     variables = drawn(model, *inputs)
@@ -267,19 +257,6 @@ def test_under_jit_vmap_and_scanned_layers_the_values_are_the_same(arguments):
     ]
     for captured in found:
         assert_same(captured, expected, 1e-5)  # sums in another order
-
-
-def test_stacked_parameters_are_taken_apart():
-    model = TransformerEncoder(L, D, H, F, settings=BlockSettings(scan_layers=True))
-    x = DRAWS.normal(size=(B, T, D)).astype(np.float32)
-    variables = drawn(model, x)
-    output, found = capture(model, variables, x, names=["*"])
-    expected, captured = capture(model, unstack_layers(variables), x, names=["*"])
-    assert "stacked_layers" in variables["params"]
-    assert f"layers.{L - 1}.output" in found
-    np.testing.assert_array_equal(output, expected)
-    for name, array in found.items():
-        np.testing.assert_array_equal(array, captured[name])
 
 
 @pytest.mark.slow
@@ -309,12 +286,7 @@ def test_bfloat16_has_its_own_types():
 def test_decoding_is_captured_step_by_step():
     model = transformer()
     variables = drawn(model, SOURCE, TARGET)
-    names = [
-        "decoder.layers.*.*attention.queries",
-        "decoder.layers.*.*attention.weights",
-        "decoder.layers.*.output",
-        "logits",
-    ]
+    names = ["decoder.layers.*.*attention.queries", "decoder.*.weights", "decoder.layers.*.output", "logits"]
     _, whole = capture(model, variables, SOURCE, TARGET, MASK, names=names)
     cache = model.apply(variables, SOURCE, MASK, T, method="start_decoding")
 
@@ -323,29 +295,9 @@ def test_decoding_is_captured_step_by_step():
         return capture(model, variables, tokens, position, cache, method="decode_step", names=names)
 
     for position in range(T):
-        (logits, cache), found = step(TARGET[:, position], position, cache)
-        np.testing.assert_allclose(logits, whole["logits"][:, position], atol=1e-4)
-        assert set(found) == set(whole)
-        for name, array in found.items():
-            of_step = whole[name][..., position : position + 1, :]
-            np.testing.assert_allclose(array, of_step, atol=1e-5 * np.abs(of_step).max(), err_msg=name)
-
-
-def test_steps_of_greedy_decoding_can_be_captured():
-    model = transformer()
-    variables = drawn(model, SOURCE, TARGET)
-    seen = []
-
-    def step(tokens, position, cache):
-        (logits, cache), found = capture(
-            model, variables, tokens, position, cache, method="decode_step", names=["decoder.layers.1.output"]
-        )
-        seen.append(found["decoder.layers.1.output"].shape)
-        return logits, cache
-
-    cache = model.apply(variables, SOURCE, MASK, T, method="start_decoding")
-    greedy_decode(step, cache, batch_size=B, start_token=0, end_token=1, pad_token=0, max_length=T)
-    assert set(seen) == {(B, 1, D)}
+        (_, cache), found = step(TARGET[:, position], position, cache)
+        of_step = {name: array[..., position : position + 1, :] for name, array in whole.items()}
+        assert_same(found, of_step, 1e-5)
 
 
 class Mixer(nn.Module):
@@ -385,16 +337,10 @@ def test_a_users_modules_are_named_after_their_paths():
     model = TransformerEncoder(1, D, H, F, settings=BlockSettings(feed_forward=Mixer), block=ParallelBlock)
     names = activation_names(model)
     of_layer = [name.removeprefix("layers.0.") for name in names]
-    assert [name for name in of_layer if not name.startswith("attention.")] == [
-        "input",
-        "feed_forward.expand.output",
-        "feed_forward.contract.output",
-        "feed_forward.output",
-        "attention_norm.scale",
-        "after_attention",
-        "output",  # of the layer
-        "output",  # of the stack
-    ]
+    of_block = ["attention_norm.scale", "after_attention", "output"]
+    of_mixer = [f"feed_forward.{name}output" for name in ("expand.", "contract.", "")]
+    without_attention = [name for name in of_layer if not name.startswith("attention.")]
+    assert without_attention == ["input", *of_mixer, *of_block, "output"]  # at last that of the stack
     assert names["layers.0.feed_forward.expand.output"] == f"B T {F}"
     x = DRAWS.normal(size=(B, T, D)).astype(np.float32)
     variables = drawn(model, x)
@@ -449,23 +395,17 @@ Compiled = nn.jit(Cell)
 
 @pytest.mark.parametrize(
     ("model", "name"),
-    [
-        (Recomputed(), "block.attention.weights"),
-        (Looped(), "block.attention.head_outputs"),
-        (Compiled(), "state"),
-    ],
+    [(Recomputed(), "block.attention.weights"), (Looped(), "block.attention.head_outputs"), (Compiled(), "state")],
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_inside_of_a_transformation_can_be_neither_captured_nor_patched(model, name):
     x = jnp.ones((1, T, D))
     variables = drawn(model, x)
     assert name in activation_names(model, x)
-    for inspect in (
-        lambda: capture(model, variables, x, names=[name]),
-        lambda: patch(model, variables, x, patches={name: zero()}),
-    ):
-        with pytest.raises(InputError, match=rf"{name} is inside of a loop .* neither captured nor patched"):
-            inspect()
+    with pytest.raises(InputError, match=rf"{name} is inside of a loop .* neither captured nor patched"):
+        capture(model, variables, x, names=[name])
+    with pytest.raises(InputError, match=rf"{name} is inside of a loop .* neither captured nor patched"):
+        patch(model, variables, x, patches={name: zero()})
     plain = type(model)().apply(variables, x)
     np.testing.assert_array_equal(model.apply(variables, x), plain)
     assert np.abs(plain).min() > 0  # nothing was zeroed
@@ -479,34 +419,29 @@ def test_names_are_those_of_any_method_and_in_training():
     assert "embeddings" in activation_names(model, None, 0, method="start_decoding", prefix=np.zeros((1, 3), int))
 
 
+NEAREST = r"is no activation of this pass; the nearest are encoder.layers.[01].attention.weights"
+BARE = {"encoder": {}, "decoder": {}}
+
+
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("call", "message"),
     [
+        (lambda model, v: capture(model, v, X, names=["encoder.layers.0.attention.weight"]), NEAREST),
+        (lambda model, v: capture(model, v, X, names=["encoder.layers.7.attention.weights"]), NEAREST),
+        (lambda model, v: capture(model, v, X, names=["*.cross_attention.*"]), "matches no activation of this pass"),
+        (lambda model, v: capture(model, v, X, names="logits"), r"names is 'logits'; it must be a list"),
+        (lambda model, v: capture(model, v, X, names=[3]), r"names is \(3,\); it must hold names or patterns"),
         (
-            ["encoder.layers.0.attention.weight"],
-            r"is no activation of this pass; the nearest are encoder.layers.0.attention.w",
+            lambda model, v: capture(model, BARE, X, names=["logits"]),
+            r'variables has encoder, decoder; it must be {"params": …}, as {"params": run.params}',
         ),
-        (["encoder.layers.7.attention.weights"], r"the nearest are encoder.layers.[01].attention.weights"),
-        (["encoder.layers.*.cross_attention.*"], r"matches no activation of this pass"),
-        (["logits", "logits"], r"names holds 'logits' twice"),
-        ("logits", r"names is 'logits'; it must be a list"),
+        (lambda model, v: activation_names(Twice()), r"Twice needs inputs: activation_names\(model, \*inputs\)"),
     ],
 )
-def test_names_that_are_not_there_are_errors(names, message):
+def test_wrong_calls_are_errors(call, message):
     model = predictor()
     with pytest.raises(InputError, match=message):
-        capture(model, drawn(model, X), X, names=names)
-
-
-def test_parameters_alone_are_no_variables():
-    variables = drawn(TransformerPredictor(D, 3, H, 1), jnp.ones((1, T, 6)))
-    with pytest.raises(InputError, match=r'variables has \S+, .*; it must be {"params": …}, as {"params": run.params}'):
-        capture(TransformerPredictor(D, 3, H, 1), variables["params"], jnp.ones((1, T, 6)), names=["logits"])
-
-
-def test_a_model_of_another_package_needs_inputs():
-    with pytest.raises(InputError, match=r"Twice needs inputs: activation_names\(model, \*inputs\)"):
-        activation_names(Twice())
+        call(model, drawn(model, X))
 
 
 def test_a_flag_among_the_inputs_stays_one():

@@ -7,7 +7,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import argparse
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from transformer_jax.cli import run
 from transformer_jax.errors import InputError
@@ -24,14 +24,6 @@ EXAMPLES = f"""examples:
 """
 
 
-class Command(NamedTuple):
-    """What the command is asked for."""
-
-    run: str
-    words: list[str]
-    output: Path
-
-
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, as those of the other commands."""
 
@@ -40,8 +32,8 @@ class Parser(argparse.ArgumentParser):
         raise InputError(message)
 
 
-def read_command(arguments: list[str]) -> Command:
-    """The run, the inputs and the file.
+def read_command(arguments: list[str]) -> argparse.Namespace:
+    """The `run`, its inputs (`words`) and the `output` file.
 
     Raises:
         InputError: no run is given, there is an unknown flag, or the file is a directory.
@@ -64,10 +56,10 @@ def read_command(arguments: list[str]) -> Command:
     chosen = parser.parse_intermixed_args(arguments)
     if chosen.output.is_dir() or not chosen.output.absolute().parent.is_dir():
         raise InputError(f"output is {chosen.output}; it must be a file in a directory that is there")
-    return Command(chosen.run, chosen.words, chosen.output)
+    return chosen
 
 
-def carry_out(command: Command) -> None:
+def carry_out(command: argparse.Namespace) -> None:
     """Print the answers and write the page."""
     trainer = find_trainer(command.run)
     examples = trainer.read_examples(command.words) if command.words else None

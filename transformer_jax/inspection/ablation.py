@@ -1,7 +1,7 @@
 """What a model loses without each of its heads (Michel et al. 2019)."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
@@ -13,14 +13,23 @@ from jaxtyping import Float
 
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.heads import OUTPUTS, HeadTable, attentions, by_kind
-from transformer_jax.inspection.inspected_call import activations, inspected, model_call
+from transformer_jax.inspection.inspected_call import (
+    OUTPUTS,
+    HeadTable,
+    Metric,
+    activations,
+    attentions,
+    by_kind,
+    inspected,
+    model_call,
+)
 from transformer_jax.inspection.one_by_one import Chosen, one_by_one
 from transformer_jax.inspection.patches import Patch, mean, zero
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.metrics import weighted_sums
 from transformer_jax.trees import Arrays, Params, Variables
 
+Sums = TypeVar("Sums")  # pytree of arrays
 Means = Mapping[str, Float[ArrayLike, "H 1 d"]]  # by the name of an attention's `head_outputs`
 
 
@@ -34,8 +43,8 @@ class Ablation(NamedTuple):
 def ablate_heads(
     model: nn.Module,
     variables: Variables,
-    *inputs: Any,
-    metric: Callable[[Any], Array],
+    *inputs: object,
+    metric: Metric,
     means: Means | None = None,
     **kwargs: Any,
 ) -> HeadTable:
@@ -61,7 +70,7 @@ def ablate_heads(
     return _table(call, metric, means)
 
 
-def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: Any, **kwargs: Any) -> dict[str, Array]:
+def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, **kwargs: Any) -> dict[str, Array]:
     """Mean output `[H, 1, d]` of each head over all rows and positions, padding too: for mean ablation.
 
     Raises:
@@ -94,7 +103,8 @@ def ablation_table(
     if loader is None:
         data = type(trainer).load_data(trainer.config)
         loader, constants = data.test_loader, data.constants
-    batches = [_padded(trainer, samples) for samples in loader]
+    size = trainer.config.batch_size  # the one that is compiled
+    batches = [pad_batch(samples, max(size, num_rows(samples))) for samples in loader]
     if not batches:
         raise InputError("the loader gives no batch; an ablation needs at least one")
     means = _means(trainer, batches, constants) if by == "mean" else None
@@ -108,13 +118,13 @@ def ablation_table(
 
         return call(), _table(call, lambda pair: pair, means)
 
-    compiled = jax.jit(sums)
-    parts = [compiled(trainer.params, constants, batch, means) for batch in batches]
-    whole, without = jax.tree.map(lambda *each: np.sum(each, axis=0, dtype=np.float64), *jax.device_get(parts))
-    return Ablation(float(whole[0] / whole[1]), {kind: pair[..., 0] / pair[..., 1] for kind, pair in without.items()})
+    whole, without = _total(sums, trainer.params, constants, batches, means)
+    return Ablation(
+        float(whole[0] / whole[1]), {kind: np.asarray(pair[..., 0] / pair[..., 1]) for kind, pair in without.items()}
+    )
 
 
-def _table(call: Callable[[], Any], metric: Callable[[Any], Array], means: Means | None) -> HeadTable:
+def _table(call: Callable[[], Any], metric: Metric, means: Means | None) -> HeadTable:
     found = attentions(call)
     names = [attention.head_outputs for attention in found]
     if missing := [name for name in names if means is not None and name not in means]:
@@ -130,24 +140,24 @@ def _table(call: Callable[[], Any], metric: Callable[[Any], Array], means: Means
     return by_kind(found, one_by_one(activations(call, f"*{OUTPUTS}"), ["heads"], ablated, run))
 
 
-def _padded(trainer: Evaluator, samples: Samples) -> Batch:
-    """A batch of the one size that is compiled."""
-    return pad_batch(samples, max(trainer.config.batch_size, num_rows(samples)))
-
-
-def _means(trainer: Evaluator, batches: list[Batch], constants: Arrays) -> dict[str, Array]:
+def _means(trainer: Evaluator, batches: Sequence[Batch], constants: Arrays) -> Means:
     """Mean output of each head over the valid rows and all positions of a data set."""
 
-    def of_batch(params: Params, constants: Arrays, batch: Batch) -> dict[str, tuple[Array, Array]]:
-        call = lambda: trainer.batch_loss(params, batch, constants, None, train=False)  # noqa: E731
+    def sums(params: Params, constants: Arrays, batch: Batch) -> dict[str, tuple[Array, Array]]:
         rows = jnp.asarray(batch.valid, jnp.float32)
-        _, outputs = inspected(call, [f"*{OUTPUTS}"])
+        _, outputs = inspected(lambda: trainer.batch_loss(params, batch, constants, None, train=False), [f"*{OUTPUTS}"])
         return {
             name: (jnp.einsum("b,bhtd->hd", rows, output)[:, None], rows.sum() * output.shape[2])
             for name, output in outputs.items()
         }
 
-    compiled = jax.jit(of_batch)
-    parts = [compiled(trainer.params, constants, batch) for batch in batches]
-    totals: dict[str, Any] = jax.tree.map(lambda *each: sum(each), *parts)
+    totals = _total(sums, trainer.params, constants, batches)
     return {name: total / weight for name, (total, weight) in totals.items()}
+
+
+def _total(sums: Callable[..., Sums], params: Params, constants: Arrays, batches: Sequence[Batch], *more: Any) -> Sums:
+    """What a function gives for each batch, summed in float64."""
+    compiled = jax.jit(sums)
+    parts = [compiled(params, constants, batch, *more) for batch in batches]
+    total: Sums = jax.tree.map(lambda *each: np.sum(each, axis=0, dtype=np.float64), *jax.device_get(parts))
+    return total

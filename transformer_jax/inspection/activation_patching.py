@@ -1,13 +1,13 @@
 """Activation patching: which activations of one input bring its answer into the pass of another (Meng et al. 2022)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.inspection.inspected_call import activations, inspected, model_call
+from transformer_jax.inspection.inspected_call import Metric, activations, inspected, model_call
 from transformer_jax.inspection.names import check_names
 from transformer_jax.inspection.one_by_one import Chosen, one_by_one
 from transformer_jax.inspection.patches import Change, Patch, parts_of, swap
@@ -17,11 +17,11 @@ from transformer_jax.trees import Variables
 def patch_activations(
     model: nn.Module,
     variables: Variables,
-    clean: Sequence[Any],
-    corrupted: Sequence[Any],
+    clean: Sequence[object],
+    corrupted: Sequence[object],
     *,
     names: Sequence[str],
-    metric: Callable[[Any], Array],
+    metric: Metric,
     by: Sequence[str] = ("positions",),
     corruption: Mapping[str, Change] | None = None,
     **kwargs: Any,
@@ -67,17 +67,10 @@ def patch_activations(
         return swap(clean_values[name], **chosen)
 
     def run(patches: Mapping[str, Patch]) -> Array:
-        return metric(inspected(corrupted_call, patches=both(corruption, patches))[0])
+        later = {name: [*parts_of(corruption[name]), patch] for name, patch in patches.items() if name in corruption}
+        return metric(inspected(corrupted_call, patches={**corruption, **patches, **later})[0])
 
     low = metric(inspected(corrupted_call, patches=corruption)[0])
     high = metric(clean_output)
     patched = one_by_one(found, by, clean_at, run)
     return {name: (values - low) / (high - low) for name, values in patched.items()}
-
-
-def both(first: Mapping[str, Change], then: Mapping[str, Change]) -> dict[str, Change]:
-    """Patches and, after them, others, which may be of the same names."""
-    together: dict[str, Any] = dict(first)
-    for name, change in then.items():
-        together[name] = [*parts_of(together[name]), *parts_of(change)] if name in together else change
-    return together

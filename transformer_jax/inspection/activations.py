@@ -1,25 +1,30 @@
 """Activations of a pass by their names: listed, captured, patched."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.example_inputs import example_inputs
-from transformer_jax.inspection.inspected_call import inspected, model_call
-from transformer_jax.inspection.inspected_pass import InspectedPass
+from transformer_jax.inspection.inspected_call import activations, inspected, model_call
 from transformer_jax.inspection.names import check_names
 from transformer_jax.inspection.patches import Change
+from transformer_jax.nn.attention import MultiheadAttention
+from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
+from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Variables
 
 Captured = dict[str, Array]  # by name, in the order of the pass
 
 
 def capture(
-    model: nn.Module, variables: Variables, *inputs: Any, names: Sequence[str], **kwargs: Any
+    model: nn.Module, variables: Variables, *inputs: object, names: Sequence[str], **kwargs: Any
 ) -> tuple[Any, Captured]:
     """Run a model, and return its output with the activations of that very pass that have these names.
 
@@ -38,35 +43,15 @@ def capture(
         The output, and the activations by name, in the order of the pass.
 
     Raises:
-        InputError: a name is unknown or there twice, or a pattern matches nothing.
+        InputError: a name is unknown, or a pattern matches nothing.
     """
     return inspected(model_call(model, variables, inputs, kwargs), check_names(names))
 
 
-@overload
 def patch(
     model: nn.Module,
     variables: Variables,
-    *inputs: Any,
-    patches: Mapping[str, Change],
-    names: None = None,
-    **kwargs: Any,
-) -> Any: ...
-@overload
-def patch(
-    model: nn.Module,
-    variables: Variables,
-    *inputs: Any,
-    patches: Mapping[str, Change],
-    names: Sequence[str],
-    **kwargs: Any,
-) -> tuple[Any, Captured]: ...
-
-
-def patch(
-    model: nn.Module,
-    variables: Variables,
-    *inputs: Any,
+    *inputs: object,
     patches: Mapping[str, Change],
     names: Sequence[str] | None = None,
     **kwargs: Any,
@@ -95,32 +80,58 @@ def patch(
     return output if names is None else (output, captured)
 
 
-def activation_names(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, str]:
+def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[str, str]:
     """Names of all activations of a pass, in its order, with the letters of their axes: "B H T S".
 
     Axes of modules that are not of this package have their sizes. Nothing is computed.
 
     Args:
         model: as in `capture`.
-        *inputs: of the model, or their shapes and types; models of this package need none.
+        *inputs: of the model, or their `jax.ShapeDtypeStruct`; models of this package need none.
         **kwargs: as in `capture`.
 
     Raises:
         InputError: inputs are needed, as the model is of another package.
     """
-    inputs = inputs or (() if "method" in kwargs else example_inputs(model))
+    inputs = inputs or (() if "method" in kwargs else _example_inputs(model))
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)} | kwargs.pop("rngs", {})
-    leaves, structure = jax.tree.flatten(inputs)
-    arrays = {place: leaf for place, leaf in enumerate(leaves) if hasattr(leaf, "shape")}  # and not a flag, say
-    letters: dict[str, str] = {}
+    given = jax.tree.map(_made, inputs)
+    variables = jax.eval_shape(lambda: model.init(keys, *given, **kwargs))
+    found = activations(lambda variables: model.apply(variables, *given, rngs=keys, **kwargs), "*", variables)
+    return {activation.name: activation.letters for activation in found}
 
-    def run(arrays: Mapping[int, Array]) -> None:
-        given: Any = jax.tree.unflatten(structure, [arrays.get(place, leaf) for place, leaf in enumerate(leaves)])
-        variables = model.init(keys, *given, **kwargs)
-        of_pass = InspectedPass(("*",), {}, keeps_values=False)
-        with nn.intercept_methods(of_pass.intercept):
-            model.apply(variables, *given, rngs=keys, **kwargs)
-        letters.update(of_pass.letters)
 
-    jax.eval_shape(run, arrays)
-    return letters
+def _example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Shapes and types of the inputs of a call of this model, of length 1: as short as its `max_len` may be.
+
+    Raises:
+        InputError: the model's fields do not say what its inputs are.
+    """
+    match model:
+        case TransformerPredictor():
+            return (_features(1),)
+        case Transformer():
+            sizes = model.source_vocabulary_size, model.target_vocabulary_size
+            return tuple(_features(model.model_dim) if size is None else _tokens() for size in sizes)
+        case TransformerLM():
+            return (_tokens(),)
+        case TransformerDecoder() | DecoderBlock():
+            return _features(model.input_dim), _features(model.input_dim)
+        case TransformerEncoder() | EncoderBlock():
+            return (_features(model.input_dim),)
+        case MultiheadAttention():
+            return (_features(model.embed_dim),)
+    raise InputError(f"{type(model).__name__} needs inputs: activation_names(model, *inputs)")
+
+
+def _features(width: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((1, 1, width), jnp.float32)
+
+
+def _tokens() -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((1, 1), jnp.int32)
+
+
+def _made(leaf: object) -> object:
+    """Zeros of a shape and type; what is an array or a flag stays as it is."""
+    return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf

@@ -1,6 +1,5 @@
 """Gradient × attention: which weights a number depends on (Barkan et al. 2021, Chefer et al. 2021)."""
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -9,13 +8,12 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.inspection.heads import attentions
-from transformer_jax.inspection.inspected_call import inspected, model_call
+from transformer_jax.inspection.inspected_call import Metric, attentions, inspected, model_call
 from transformer_jax.trees import Variables
 
 
 def gradient_attention(
-    model: nn.Module, variables: Variables, *inputs: Any, metric: Callable[[Any], Array], **kwargs: Any
+    model: nn.Module, variables: Variables, *inputs: object, metric: Metric, **kwargs: Any
 ) -> dict[str, Float[Array, "B H T S"]]:
     """Attention weights times the gradient of a number with respect to them.
 

@@ -1,33 +1,27 @@
-"""Any computation that calls a model, inspected: its activations captured and patched, or only listed."""
+"""Any computation that calls a model, inspected: activations captured and patched, or listed; its attentions."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_pass import InspectedPass
-from transformer_jax.inspection.names import matches
+from transformer_jax.inspection.names import HEADS, Activation, matches
 from transformer_jax.inspection.patches import Change
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
 
 Result = TypeVar("Result")
-HEADS, POSITIONS = ("H", "Hkv"), ("T", "S")  # letters of axes
-
-
-class Activation(NamedTuple):
-    """An activation of a pass, not computed."""
-
-    name: str
-    letters: tuple[str, ...]  # of its axes
-    shape: tuple[int, ...]
-
-    def size(self, letters: Sequence[str]) -> int | None:
-        """Length of the first axis with one of these letters; None where there is none."""
-        return next((size for size, letter in zip(self.shape, self.letters, strict=True) if letter in letters), None)
+Metric: TypeAlias = Callable[[Any], Array]  # of a model's output
+OUTPUTS = "head_outputs"  # end of the name of the activation that holds each head's output
+# By kind (`encoder`, `decoder`, `cross`) one number, or more, for each layer and head.
+HeadTable = dict[str, Float[Array, "L H ..."]]
 
 
 def inspected(
@@ -49,7 +43,7 @@ def inspected(
 
 
 def model_call(
-    model: nn.Module, variables: Variables, inputs: Sequence[Any], kwargs: Mapping[str, Any]
+    model: nn.Module, variables: Variables, inputs: Sequence[object], kwargs: Mapping[str, Any]
 ) -> Callable[[], Any]:
     """One pass of a model as a function without arguments, for `inspected`.
 
@@ -62,25 +56,72 @@ def model_call(
     return lambda: model.apply(unstack_layers(variables), *inputs, **kwargs)
 
 
-def activations(call: Callable[[], Any], pattern: str = "*") -> list[Activation]:
+def activations(call: Callable[..., object], pattern: str = "*", *arguments: object) -> list[Activation]:
     """All activations of a computation whose names fit a pattern, in their order; nothing is computed.
+
+    Args:
+        call: the computation.
+        pattern: of the names.
+        *arguments: of the computation, or their shapes and types.
 
     Raises:
         InputError: the pattern fits none.
     """
-    letters: dict[str, str] = {}
+    of_pass = InspectedPass((pattern,), {}, keeps_values=False)
 
-    def captured() -> dict[str, Array]:
-        of_pass = InspectedPass((pattern,), {})
+    def listed(*arguments: object) -> None:  # a function of its own: JAX would not trace `call` a second time
         with nn.intercept_methods(of_pass.intercept):
-            call()
-        of_pass.check()
-        letters.update(of_pass.letters)
-        return of_pass.captured
+            call(*arguments)
 
-    shapes = jax.eval_shape(captured)
-    return [
-        Activation(name, tuple(of_name.split()), shapes[name].shape)
-        for name, of_name in letters.items()
-        if matches(name, pattern)
-    ]
+    jax.eval_shape(listed, *arguments)
+    of_pass.check()
+    return [each for each in of_pass.activations if matches(each.name, pattern)]
+
+
+class Attention(NamedTuple):
+    """An attention of a model."""
+
+    head_outputs: str  # name of its activation `[B, H, T, d]`, `decoder.layers.1.cross_attention.head_outputs`
+    stack: str  # `decoder`; empty in a stack without a model around it
+    kind: str  # `encoder`, `decoder`, `cross`; `self` in a stack without a model around it
+    num_heads: int  # H
+
+    def named(self, name: str) -> str:
+        """Name of another activation of this attention: `weights`, `queries`."""
+        return f"{self.head_outputs.removesuffix(OUTPUTS)}{name}"
+
+
+def attentions(call: Callable[[], object]) -> list[Attention]:
+    """Every attention that a pass runs, in its order.
+
+    Args:
+        call: the pass, as `model_call` makes it.
+
+    Raises:
+        InputError: the pass has no attention.
+    """
+    found = []
+    for activation in activations(call):
+        path, _, name = activation.name.rpartition(".")
+        if name == OUTPUTS:
+            stack, kind = _stack_and_kind(path)
+            found.append(Attention(activation.name, stack, kind, activation.size(HEADS) or 0))
+    if not found:
+        raise InputError("the model has no attention of this package to look into")
+    return found
+
+
+def _stack_and_kind(path: str) -> tuple[str, str]:
+    block, _, module = path.rpartition(".")
+    stack = re.sub(r"\.?layers\.\d+$", "", block)
+    if module == "cross_attention":
+        return stack, "cross"
+    if module in ("attention", ""):
+        return stack, stack or "self"
+    return stack, f"{stack}.{module}" if stack else module
+
+
+def by_kind(found: Sequence[Attention], rows: Mapping[str, Array]) -> HeadTable:
+    """Rows `[H, ...]`, by the name of the attention's `head_outputs`, as tables `[L, H, ...]` by kind."""
+    kinds = dict.fromkeys(attention.kind for attention in found)
+    return {kind: jnp.stack([rows[each.head_outputs] for each in found if each.kind == kind]) for kind in kinds}

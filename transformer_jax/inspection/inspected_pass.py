@@ -1,6 +1,7 @@
 """One pass of a model whose activations are captured and changed: an interceptor of Flax's methods."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,16 +10,16 @@ import jax
 import jax.numpy as jnp
 from flax.core.tracers import current_trace
 from jax import Array
+from jax.typing import ArrayLike
 
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.names import Numbered, activation_name, check_found, is_layer, matches
-from transformer_jax.inspection.norm_scales import is_flax_norm, normalized
-from transformer_jax.inspection.patch_sites import Site
-from transformer_jax.inspection.patches import Change, KnockOut, Patch, parts_of
+from transformer_jax.inspection.names import Activation, activation_name, check_found, is_layer, matches
+from transformer_jax.inspection.patches import OF_ATTENTION, Change, KnockOut, Patch, parts_of
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.layers import Tapped
 
-OF_ATTENTION = "B H T S"  # letters of logits and weights
+NORMS = nn.LayerNorm.__call__, nn.RMSNorm.__call__  # which subclasses may inherit
+NORM_OF_WIDTH = {"reduction_axes": -1, "feature_axes": -1, "axis_name": None, "force_float32_reductions": True}
 OWN_PACKAGE = f"{__name__.partition('.')[0]}."
 
 
@@ -30,16 +31,16 @@ class InspectedPass:
     Args:
         names: names or patterns of the activations to capture.
         patches: by name or pattern what stands in an activation's place; where several fit, one after another.
-        keeps_values: whether activations are captured; else the pass notes their names alone.
+        keeps_values: whether activations are captured; else the pass only lists them.
     """
 
     def __init__(self, names: Sequence[str], patches: Mapping[str, Change], *, keeps_values: bool = True) -> None:
         self._keeps_values = keeps_values
         self.captured: dict[str, Array] = {}
-        self.letters: dict[str, str] = {}  # of each activation of the pass
+        self.activations: list[Activation] = []  # all of the pass
         self._names = names
         self._patches = {pattern: parts_of(change) for pattern, change in patches.items()}
-        self._numbered = Numbered()
+        self._counts: Counter[str] = Counter()  # of the activations of each name
         self._known: set[str] = set()  # activations that the pass could have, made or not
         self._inside: list[nn.Module] = []  # modules whose method runs
         self._trace = current_trace()
@@ -57,7 +58,7 @@ class InspectedPass:
             return self._tapped(module, *args, **kwargs)
         if isinstance(module, Tapped) and method == "is_asked":
             return not args or self._is_asked(*(activation_name(module.path, name) for name in args))
-        if method == "__call__" and is_flax_norm(context.orig_method.func):  # type: ignore[attr-defined]  # a partial
+        if method == "__call__" and type(module).__call__ in NORMS and _is_of_width(module):
             call = functools.partial(self._norm, module, call)
         if method not in ("__call__", "step") or any(outer is module for outer in self._inside):
             return call(*args, **kwargs)
@@ -76,26 +77,32 @@ class InspectedPass:
 
     def _is_asked(self, *names: str) -> bool:
         """Whether one of these activations is wanted; where none is, the pass goes on without them."""
-        numbered = [self._numbered.next(name) for name in names]
+        numbered = [self._numbered(name) for name in names]
         self._known.update(numbered)
         patterns = (*self._names, *self._patches)
         if any(matches(name, pattern) for name in numbered for pattern in patterns):
             return True
-        for name in names:
-            self._numbered.count(name)
+        self._counts.update(names)
         return False
 
-    def _tapped(self, module: nn.Module, name: str, x: Any, letters: str) -> Array:
+    def _numbered(self, name: str) -> str:
+        """Name of the next activation called `name`: the second one, as of a module called twice, ends in `.2`."""
+        count = self._counts[name]
+        return f"{name}.{count + 1}" if count else name
+
+    def _tapped(self, module: nn.Module, name: str, x: ArrayLike, letters: str) -> Array:
         return self._shown(activation_name(module.path, name), x, letters)
 
-    def _shown(self, name: str, x: Any, letters: str) -> Array:
+    def _shown(self, name: str, x: ArrayLike, letters: str) -> Array:
         """An activation as the pass goes on with it."""
-        site = Site(self._numbered.next(name), letters)
-        self._numbered.count(name)
+        shown = jnp.asarray(x)
+        site = Activation(self._numbered(name), letters, shown.shape)
+        self._counts[name] += 1
         self._known.add(site.name)
-        self.letters[site.name] = letters
-        shown: Array = jnp.asarray(x)
-        changes = [part for pattern, parts in self._patches.items() for part in _parts_at(site, pattern, parts)]
+        self.activations.append(site)
+        changes = [
+            part for pattern, parts in self._patches.items() for part in _parts_at(site.name, letters, pattern, parts)
+        ]
         is_captured = self._keeps_values and any(matches(site.name, pattern) for pattern in self._names)
         if (changes or is_captured) and current_trace() != self._trace:
             # Its value could not leave the trace, which Flax may run twice or keep for passes that are not inspected.
@@ -118,9 +125,9 @@ class InspectedPass:
     ) -> Any:
         """The result of a module, whose output is an activation if the module is a user's."""
         name = activation_name(module.path, "output")
-        before = self._numbered.next(name)
+        before = self._numbered(name)
         result = call(*args, **kwargs)
-        if not _is_foreign(module) or self._numbered.next(name) != before:  # or it shows its output itself
+        if not _is_foreign(module) or self._numbered(name) != before:  # or it shows its output itself
             return result
         first = result[0] if isinstance(result, tuple) and result else result
         if not isinstance(first, jax.Array):
@@ -134,13 +141,13 @@ class InspectedPass:
             return (self._shown(name, result[0], letters), *result[1:])
         return self._shown(name, result, letters)
 
-    def _norm(self, module: nn.Module, call: Callable[..., Any], x: Any, *, mask: Any = None) -> Array:
+    def _norm(self, module: nn.Module, call: Callable[..., Array], x: ArrayLike, mask: object = None) -> Array:
         name = activation_name(module.path, "scale")
-        if not self._is_asked(name):
-            return call(x, mask=mask)  # type: ignore[no-any-return]  # Flax's methods have no types
-        heads = "Hkv" if module.name == "key_norm" else "H"
-        letters = {3: "B T 1", 4: f"B {heads} {'S' if heads == 'Hkv' else 'T'} 1"}.get(jnp.ndim(x), "... 1")
-        return normalized(module, jnp.asarray(x), mask, lambda factor: self._shown(name, factor, letters))
+        if mask is not None or not self._is_asked(name):
+            return call(x, mask=mask)
+        heads, positions = ("Hkv", "S") if module.name == "key_norm" else ("H", "T")
+        letters = {3: "B T 1", 4: f"B {heads} {positions} 1"}.get(jnp.ndim(x), "... 1")
+        return _normalized(module, jnp.asarray(x), lambda factor: self._shown(name, factor, letters))
 
 
 def _is_block(module: nn.Module) -> bool:
@@ -155,29 +162,42 @@ def _is_foreign(module: nn.Module) -> bool:
     )
 
 
-def _parts_at(site: Site, pattern: str, parts: Sequence[Patch]) -> Sequence[Patch]:
+def _is_of_width(norm: nn.Module) -> bool:
+    """Whether a norm is over the last axis alone; others show no scale."""
+    return all(getattr(norm, field) == default for field, default in NORM_OF_WIDTH.items())
+
+
+def _parts_at(name: str, letters: str, pattern: str, parts: Sequence[Patch]) -> Sequence[Patch]:
     """Those parts of a patch, given for a name or pattern, that act at an activation.
 
     Edges that are knocked out of the weights are knocked out of the logits that these are made of.
     """
-    is_there = matches(site.name, pattern)
+    is_there = matches(name, pattern)
     edges = [part for part in parts if isinstance(part, KnockOut)]
-    if not edges:
+    if not edges or letters != OF_ATTENTION:
         return parts if is_there else ()
-    if site.letters == OF_ATTENTION and (stem := site.name.rpartition("logits"))[1]:
-        of_weights = matches(f"{stem[0]}weights{stem[2]}", pattern)
-        if of_weights:
-            _check_edges_come_first(site, parts)
-        return parts if is_there else edges if of_weights else ()
-    if not is_there:
-        return ()
-    if site.letters != OF_ATTENTION:
-        raise InputError(f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]")
-    _check_edges_come_first(site, parts)
-    return parts[len(edges) :]
+    stem, is_of_logits, end = name.rpartition("logits")
+    if is_of_logits:
+        return parts if is_there else edges if matches(f"{stem}weights{end}", pattern) else ()
+    return [part for part in parts if part not in edges] if is_there else ()
 
 
-def _check_edges_come_first(site: Site, parts: Sequence[Patch]) -> None:
-    is_edge = [isinstance(part, KnockOut) for part in parts]
-    if is_edge != sorted(is_edge, reverse=True):
-        raise InputError(f"the patch of {site.name} has a knock_out after another change; it must come first")
+def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Array:
+    """What Flax's LayerNorm or RMSNorm computes over the last axis, with the factor 1/σ as `change` returns it.
+
+    Args:
+        module: the norm, bound.
+        x: its input.
+        change: of the factor `[..., 1]`, 1/√(variance + ε) or 1/√(mean square + ε), before the learned scale.
+    """
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    mean = wide.mean(-1, keepdims=True) if isinstance(module, nn.LayerNorm) else jnp.zeros((), wide.dtype)
+    if isinstance(module, nn.LayerNorm) and module.use_fast_variance:
+        variance = jnp.maximum(0, jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean))
+    else:
+        variance = jnp.square(wide - mean).mean(-1, keepdims=True)
+    factor = change(jax.lax.rsqrt(variance + module.epsilon))
+    learned = module.variables.get("params", {})
+    y = (x - mean) * (factor * learned["scale"] if "scale" in learned else factor)
+    y = y + learned["bias"] if "bias" in learned else y
+    return y.astype(module.dtype or jnp.result_type(x, *learned.values()))

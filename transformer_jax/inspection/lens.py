@@ -8,13 +8,14 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import activations, inspected, model_call
-from transformer_jax.inspection.logit_attribution import BLOCK_OUTPUT
+from transformer_jax.inspection.names import residual_stream
 from transformer_jax.trees import Variables
 
 
-def logit_lens(model: nn.Module, variables: Variables, *inputs: Any, **kwargs: Any) -> Float[Array, "L_plus_1 B T V"]:
+def logit_lens(
+    model: nn.Module, variables: Variables, *inputs: object, **kwargs: Any
+) -> Float[Array, "L_plus_1 B T V"]:
     """The model's output where the layers from l on are left out, for l = 0 … L.
 
     The residual stream before block l goes to what follows the last block: the final norm, if there is one, and the
@@ -33,14 +34,11 @@ def logit_lens(model: nn.Module, variables: Variables, *inputs: Any, **kwargs: A
         InputError: the model has no blocks.
     """
     call = model_call(model, variables, inputs, kwargs)
-    blocks = [match for each in activations(call) if (match := BLOCK_OUTPUT.fullmatch(each.name))]
-    if not blocks:
-        raise InputError("the model has no blocks in a stack; the logit lens looks at the residual stream between them")
-    outputs = [match.string for match in blocks if match["stack"] == blocks[-1]["stack"]]
-    _, streams = inspected(call, [outputs[0].replace("output", "input"), *outputs])
+    stream = residual_stream(each.name for each in activations(call))
+    _, values = inspected(call, stream)
 
-    def answer(stream: Array) -> Array:
-        output: Array = inspected(call, patches={outputs[-1]: stream})[0]
+    def answer(value: Array) -> Array:
+        output: Array = inspected(call, patches={stream[-1]: value})[0]
         return output
 
-    return jax.vmap(answer)(jnp.stack(list(streams.values())))
+    return jax.vmap(answer)(jnp.stack(list(values.values())))

@@ -7,23 +7,22 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float
 
-from transformer_jax.errors import InputError
-from transformer_jax.inspection.heads import OUTPUTS
-from transformer_jax.inspection.inspected_call import activations, inspected, model_call
+from transformer_jax.inspection.inspected_call import OUTPUTS, activations, inspected, model_call
+from transformer_jax.inspection.names import residual_stream
 from transformer_jax.trees import Params, Variables
 
 BIASES = "biases"
-BLOCK_OUTPUT = re.compile(r"(?P<stack>.*)layers\.\d+\.output")
 
 
 def attribute_logits(
     model: nn.Module,
     variables: Variables,
-    *inputs: Any,
+    *inputs: object,
     of: Callable[[Array], Array] = lambda logits: logits,
     **kwargs: Any,
 ) -> dict[str, Float[Array, "..."]]:
@@ -69,35 +68,32 @@ def attribute_logits(
     params = variables["params"]
     biases = _biases(params)
     _, contribution = jax.linearize(logits, written, params)
-    axes = {name: found[name].letters.index("H") if name.endswith(OUTPUTS) else None for name in components}
-    nums = [1 if axis is None else written[name].shape[axis] for name, axis in axes.items()]
-    starts = [sum(nums[:index]) for index in range(len(nums))]
+    axes = {name: found[name].axis("H") if name.endswith(OUTPUTS) else None for name in components}
+    numbers = {name: 1 if axis is None else written[name].shape[axis] for name, axis in axes.items()} | {BIASES: 1}
+    *starts, total = np.cumsum(list(numbers.values())).tolist()
 
-    def alone(is_there: Bool[Array, " components"]) -> Array:
+    def by_component(rows: Array) -> dict[str, Array]:
+        return dict(zip(numbers, jnp.split(rows, starts), strict=True))
+
+    def alone(one: Bool[Array, " components"]) -> Array:
         """What one component gives, with zeros in the place of all others."""
-        of_each = [is_there[start : start + num] for start, num in zip(starts, nums, strict=True)]
-        kept = {name: _kept(written[name], axes[name], one) for name, one in zip(components, of_each, strict=True)}
-        part: Array = contribution(kept, jax.tree.map(lambda bias: bias * is_there[-1], biases))
+        is_there = by_component(one)
+        kept = {name: _kept(written[name], axes[name], is_there[name]) for name in components}
+        part: Array = contribution(kept, jax.tree.map(lambda bias: bias * is_there[BIASES], biases))
         return part
 
-    parts = jax.vmap(alone)(jnp.eye(sum(nums) + 1, dtype=bool))
-    split = {
-        name: parts[start] if axes[name] is None else parts[start : start + num]
-        for name, start, num in zip(components, starts, nums, strict=True)
-    }
-    return split | {BIASES: parts[-1]}
+    parts = by_component(jax.vmap(alone)(jnp.eye(total, dtype=bool)))
+    return {name: part if axes.get(name) is not None else part[0] for name, part in parts.items()}
 
 
 def _components(names: Sequence[str]) -> list[str]:
     """What writes into the last stack's residual stream: its input, and the outputs of its sub-layers."""
-    blocks = [match for name in names if (match := BLOCK_OUTPUT.fullmatch(name))]
-    if not blocks:
-        raise InputError("the model has no blocks in a stack; attribution splits a residual stream")
-    stack = re.escape(blocks[-1]["stack"])
+    first, *_ = residual_stream(names)
+    stack = re.escape(first.removesuffix("layers.0.input"))
     outputs = [name for name in names if re.fullmatch(rf"{stack}layers\.\d+\.[^.]+\.output", name)]
     heads = [f"{name.removesuffix('output')}{OUTPUTS}" for name in outputs]
     writers = [head if head in names else output for head, output in zip(heads, outputs, strict=True)]
-    return [f"{blocks[-1]['stack']}layers.0.input", *writers]
+    return [first, *writers]
 
 
 def _kept(value: Array, axis: int | None, is_there: Bool[Array, " heads"]) -> Array:

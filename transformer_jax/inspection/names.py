@@ -3,14 +3,33 @@
 import difflib
 import fnmatch
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from transformer_jax.errors import InputError
 
 # Names of modules that are longer in an activation's name.
 ALIASES = {"self_attn": "attention", "cross_attn": "cross_attention"}
 RESIDUAL = "_residual"  # end of the name of a residual connection
+HEADS, POSITIONS = ("H", "Hkv"), ("T", "S")  # letters of axes
+
+
+class Activation(NamedTuple):
+    """An activation of a pass, without its values."""
+
+    name: str
+    letters: str  # of its axes: "B H T d"
+    shape: tuple[int, ...]
+
+    def axis(self, letters: Sequence[str]) -> int | None:
+        """The first axis with one of these letters; None where there is none."""
+        axes = [number for number, letter in enumerate(self.letters.split()) if letter in letters]
+        return axes[0] if axes else None
+
+    def size(self, letters: Sequence[str]) -> int | None:
+        """Length of the first axis with one of these letters; None where there is none."""
+        axis = self.axis(letters)
+        return None if axis is None else self.shape[axis]
 
 
 def activation_name(path: Iterable[str], name: str) -> str:
@@ -39,20 +58,17 @@ def is_layer(part: str) -> bool:
     return re.fullmatch(r"layers_\d+", part) is not None
 
 
-class Numbered:
-    """Names of one pass: the second activation of the same name, as of a module that is called twice, ends in `.2`."""
+def residual_stream(names: Iterable[str]) -> list[str]:
+    """Names of the residual stream of a model's last stack: the input of its first block, and the output of each.
 
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def next(self, name: str) -> str:
-        """The name of the next activation that would be called `name`."""
-        count = self._counts[name]
-        return f"{name}.{count + 1}" if count else name
-
-    def count(self, name: str) -> None:
-        """Go on to the one after it."""
-        self._counts[name] += 1
+    Raises:
+        InputError: the model has no blocks.
+    """
+    blocks = [match for name in names if (match := re.fullmatch(r"(?P<stack>.*)layers\.\d+\.output", name))]
+    if not blocks:
+        raise InputError("the model has no blocks in a stack, and so no residual stream to look at")
+    stack = blocks[-1]["stack"]
+    return [f"{stack}layers.0.input", *(match.string for match in blocks if match["stack"] == stack)]
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -80,14 +96,11 @@ def check_names(names: object) -> tuple[str, ...]:
     """The names or patterns that a caller asked for.
 
     Raises:
-        InputError: they are no list of strings, or one is there twice.
+        InputError: they are no list of strings.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InputError(f"names is {names!r}; it must be a list of names or patterns")
     names = tuple(names)
-    for name in names:
-        if not isinstance(name, str):
-            raise InputError(f"names holds {name!r}; it must hold names or patterns")
-        if names.count(name) > 1:
-            raise InputError(f"names holds {name!r} twice")
+    if not all(isinstance(name, str) for name in names):
+        raise InputError(f"names is {names!r}; it must hold names or patterns")
     return names

@@ -9,10 +9,10 @@ from jax import Array
 from jaxtyping import Bool
 
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.inspected_call import HEADS, POSITIONS, Activation
+from transformer_jax.inspection.names import HEADS, POSITIONS, Activation
 from transformer_jax.inspection.patches import Patch
 
-LETTERS: Mapping[str, tuple[str, ...]] = {"heads": HEADS, "positions": POSITIONS}
+AXES: Mapping[str, tuple[str, ...]] = {"heads": HEADS, "positions": POSITIONS}
 AT_ONCE = 8  # passes that are vmapped; more of them need more memory
 
 Chosen = dict[str, Bool[Array, "..."]]  # heads and positions of an activation
@@ -40,18 +40,15 @@ def one_by_one(
     Raises:
         InputError: `by` holds something else, or one of its axes twice; or an activation has no such axis.
     """
-    _check(found, by)
-    grids = [[activation.size(LETTERS[axis]) or 0 for axis in by] for activation in found]
+    grids = [_grid(activation, by) for activation in found]
     num_places = [math.prod(grid) for grid in grids]
     starts = [sum(num_places[:number]) for number in range(len(found))]
 
     def of_place(place: Array) -> Array:
         patches = {}
         for activation, grid, start, number in zip(found, grids, starts, num_places, strict=True):
-            is_here = (place >= start) & (place < start + number)
-            indices = jnp.unravel_index(jnp.clip(place - start, 0, number - 1), grid) if grid else ()
-            chosen = _chosen(activation, dict(zip(by, indices, strict=True)), is_here)
-            patches[activation.name] = change(activation.name, chosen)
+            is_here = (jnp.arange(start, start + number) == place).reshape(grid)
+            patches[activation.name] = change(activation.name, _chosen(activation, by, is_here))
         return run(patches)
 
     results = jax.lax.map(of_place, jnp.arange(sum(num_places)), batch_size=min(AT_ONCE, sum(num_places)))
@@ -61,20 +58,24 @@ def one_by_one(
     }
 
 
-def _chosen(activation: Activation, indices: Mapping[str, Array], is_here: Array) -> Chosen:
+def _chosen(activation: Activation, by: Sequence[str], is_here: Bool[Array, "..."]) -> Chosen:
     """One head and one position where these are tried one by one, else all; nothing if it is not the place's turn."""
     chosen: Chosen = {}
-    for axis, letters in LETTERS.items():
+    for axis, letters in AXES.items():
         size = activation.size(letters)
-        if size is not None:
-            chosen[axis] = is_here & (jnp.arange(size) == indices[axis] if axis in indices else jnp.ones(size, bool))
+        if axis in by:
+            chosen[axis] = is_here.any([number for number, other in enumerate(by) if other != axis])
+        elif size is not None:
+            chosen[axis] = jnp.full(size, is_here.any())
     return chosen
 
 
-def _check(found: Sequence[Activation], by: Sequence[str]) -> None:
-    if isinstance(by, str) or len(set(by)) != len(by) or not set(by) <= set(LETTERS):
-        raise InputError(f"by is {by!r}; it must hold {' or '.join(map(repr, LETTERS))}, or both")
-    for activation in found:
-        for axis in by:
-            if activation.size(LETTERS[axis]) is None:
-                raise InputError(f"by holds {axis!r}; {activation.name} is {list(activation.letters)} without {axis}")
+def _grid(activation: Activation, by: Sequence[str]) -> tuple[int, ...]:
+    """How many places there are along each axis of `by`."""
+    if isinstance(by, str) or len(set(by)) != len(by) or not set(by) <= set(AXES):
+        raise InputError(f"by is {by!r}; it must hold {' or '.join(map(repr, AXES))}, or both")
+    sizes = [activation.size(AXES[axis]) for axis in by]
+    if None in sizes:
+        axis = by[sizes.index(None)]
+        raise InputError(f"by holds {axis!r}; {activation.name} is [{activation.letters}] without {axis}")
+    return tuple(size for size in sizes if size is not None)

@@ -7,42 +7,35 @@ chosen heads and positions are taken: `[d]` is the same for all heads of `[B, H,
 Patches are pytrees: `jax.vmap` over `zero(heads=jnp.arange(8))` runs a pass for each head.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Bool
 
-from transformer_jax.inspection.patch_sites import Indices, Site, as_indices, chosen_along, of_its_shape, that_fits
+from transformer_jax.array_checks import as_array, broadcasts, known_values
+from transformer_jax.errors import InputError
+from transformer_jax.inspection.names import HEADS, POSITIONS, Activation
 from transformer_jax.trees import pytree_class, static_field
+
+OF_ATTENTION = "B H T S"  # letters of logits and weights
+
+Indices: TypeAlias = int | Sequence[int] | np.ndarray | Array  # or truth values
+Function: TypeAlias = Callable[[Array], ArrayLike]
+# The change of an activation: a new value, a function of it, a patch, or a list of functions and patches. `parts_of`
+# reads it; what is none of these is an error where the patch meets its activation.
+Change: TypeAlias = object
 
 
 class Patch:
-    """A change of an activation, which `then` continues with another."""
+    """A change of an activation."""
 
-    def apply(self, x: Array, site: Site) -> Array:
+    def apply(self, x: Array, site: Activation) -> Array:
         """The changed activation."""
         raise NotImplementedError
-
-    def then(self, other: "Change") -> "Patch":
-        """This patch, and then another, or a function from array to array."""
-        return Composed((*parts_of(self), *parts_of(other)))
-
-
-Function: TypeAlias = Callable[[Array], ArrayLike]
-# The change of an activation: a new value, a function of it, a patch, or a list of functions and patches.
-Change: TypeAlias = Any
-
-
-@pytree_class
-class Whole(Patch):
-    """Another value for the whole activation, of its shape."""
-
-    array: Any
-
-    def apply(self, x: Array, site: Site) -> Array:
-        return of_its_shape(self.array, x, site)
 
 
 @pytree_class
@@ -51,102 +44,53 @@ class Applied(Patch):
 
     function: Function = static_field()
 
-    def apply(self, x: Array, site: Site) -> Array:
-        return of_its_shape(self.function(x), x, site)
+    def apply(self, x: Array, site: Activation) -> Array:
+        return _fitting(self.function(x), x, site, is_whole=True).astype(x.dtype)
 
 
 @pytree_class
-class Composed(Patch):
-    """Patches one after another."""
+class Filled(Patch):
+    """An array in the place of chosen heads and positions, or added to them."""
 
-    parts: tuple[Patch, ...]
+    how: Literal["zero", "replace", "add", "swap"] = static_field()
+    array: object = None  # what is no array is an error in `apply`
+    heads: Indices | None = None
+    positions: Indices | None = None
 
-    def apply(self, x: Array, site: Site) -> Array:
-        for part in self.parts:
-            x = part.apply(x, site)
-        return x
-
-
-@pytree_class
-class Chosen(Patch):
-    """Base class: a change of chosen heads and positions."""
-
-    heads: Any = None
-    positions: Any = None
-
-    def changed(self, x: Array, site: Site) -> Array:
-        """What the chosen heads and positions get, for all of them."""
-        raise NotImplementedError
-
-    def apply(self, x: Array, site: Site) -> Array:
-        changed = self.changed(x, site).astype(x.dtype)
-        for what, letters, chosen in (("heads", ("H", "Hkv"), self.heads), ("positions", ("T", "S"), self.positions)):
+    def apply(self, x: Array, site: Activation) -> Array:
+        array = 0 if self.how == "zero" else _fitting(self.array, x, site, is_whole=self.how == "swap")
+        changed = (x + array if self.how == "add" else jnp.broadcast_to(array, x.shape)).astype(x.dtype)
+        for what, letters, chosen in (("heads", HEADS, self.heads), ("positions", POSITIONS, self.positions)):
             if chosen is not None:
-                changed = jnp.where(chosen_along(what, letters, chosen, x, site), changed, x)
+                changed = jnp.where(_chosen_along(what, letters, chosen, site), changed, x)
         return changed
-
-
-@pytree_class
-class Zero(Chosen):
-    """Zeros."""
-
-    def changed(self, x: Array, site: Site) -> Array:
-        return jnp.zeros_like(x)
-
-
-@pytree_class
-class Replace(Chosen):
-    """Another array, broadcast to the activation."""
-
-    array: Any = None
-
-    def changed(self, x: Array, site: Site) -> Array:
-        return jnp.broadcast_to(that_fits(self.array, x, site), x.shape)
-
-
-@pytree_class
-class Swap(Chosen):
-    """Another array, of the activation's shape."""
-
-    array: Any = None
-
-    def changed(self, x: Array, site: Site) -> Array:
-        return of_its_shape(self.array, x, site)
-
-
-@pytree_class
-class Add(Chosen):
-    """A direction added."""
-
-    direction: Any = None
-
-    def changed(self, x: Array, site: Site) -> Array:
-        return x + that_fits(self.direction, x, site)
 
 
 @pytree_class
 class KnockOut(Patch):
     """Edges of attention removed: their logits are -∞."""
 
-    queries: Any
-    keys: Any
-    heads: Any = None
+    queries: Indices | None
+    keys: Indices | None
+    heads: Indices | None = None
 
-    def apply(self, x: Array, site: Site) -> Array:
+    def apply(self, x: Array, site: Activation) -> Array:
+        if site.letters != OF_ATTENTION:
+            raise InputError(f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]")
         chosen = jnp.ones((), bool)
-        for what, letter, indices in (
-            ("queries", "T", self.queries),
-            ("keys", "S", self.keys),
-            ("heads", "H", self.heads),
+        for what, letters, indices in (
+            ("queries", ["T"], self.queries),
+            ("keys", ["S"], self.keys),
+            ("heads", ["H"], self.heads),
         ):
             if indices is not None:
-                chosen = chosen & chosen_along(what, (letter,), indices, x, site)
+                chosen = chosen & _chosen_along(what, letters, indices, site)
         return jnp.where(chosen, -jnp.inf, x)
 
 
 def zero(heads: Indices | None = None, positions: Indices | None = None) -> Patch:
     """Zeros in the place of chosen heads and positions (zero ablation)."""
-    return Zero(as_indices(heads), as_indices(positions))
+    return Filled("zero", None, _as_indices(heads), _as_indices(positions))
 
 
 def mean(array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None) -> Patch:
@@ -162,12 +106,12 @@ def mean(array: ArrayLike, heads: Indices | None = None, positions: Indices | No
 
 def replace(array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None) -> Patch:
     """Values of an array, broadcast to the activation, in the place of those of chosen heads and positions."""
-    return Replace(as_indices(heads), as_indices(positions), array)
+    return Filled("replace", array, _as_indices(heads), _as_indices(positions))
 
 
 def add(direction: ArrayLike, heads: Indices | None = None, positions: Indices | None = None) -> Patch:
     """A direction, broadcast to the activation, added at chosen heads and positions (steering)."""
-    return Add(as_indices(heads), as_indices(positions), direction)
+    return Filled("add", direction, _as_indices(heads), _as_indices(positions))
 
 
 def swap(array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None) -> Patch:
@@ -178,33 +122,81 @@ def swap(array: ArrayLike, heads: Indices | None = None, positions: Indices | No
         heads: which are taken from it; None for all.
         positions: likewise.
     """
-    return Swap(as_indices(heads), as_indices(positions), array)
+    return Filled("swap", array, _as_indices(heads), _as_indices(positions))
 
 
 def knock_out(queries: Indices | None, keys: Indices | None, heads: Indices | None = None) -> Patch:
     """Remove the edges of attention from each of these queries to each of these keys, as a mask would.
 
     The softmax is over the keys that remain. A query without any gets zeros. It is for the activations `logits` and
-    `weights` of an attention; with either name it acts on the logits.
+    `weights` of an attention; with either name it acts on the logits, so before all that is done to the weights.
 
     Args:
         queries: positions of the queries; None for all.
         keys: positions of the keys; None for all.
         heads: which; None for all.
     """
-    return KnockOut(as_indices(queries), as_indices(keys), as_indices(heads))
+    return KnockOut(_as_indices(queries), _as_indices(keys), _as_indices(heads))
 
 
 def parts_of(change: Change) -> tuple[Patch, ...]:
     """The patches that a change is made of, in their order."""
-    if isinstance(change, Composed):
-        return change.parts
     if isinstance(change, Patch):
         return (change,)
-    if (
-        isinstance(change, list | tuple)
-        and change
-        and all(isinstance(part, Patch) or callable(part) for part in change)
-    ):
-        return tuple(patch for part in change for patch in parts_of(part))
-    return (Applied(change),) if callable(change) else (Whole(change),)
+    if callable(change):
+        return (Applied(change),)
+    parts = change if isinstance(change, list | tuple) else ()
+    if parts and all(isinstance(part, Patch) or callable(part) for part in parts):
+        return tuple(patch for part in parts for patch in parts_of(part))
+    return (Filled("swap", change),)
+
+
+def _as_indices(chosen: Indices | None) -> Indices | None:
+    """Chosen heads or positions as an array where they are a list; else as they are."""
+    if not isinstance(chosen, list | tuple | range):
+        return chosen
+    return np.asarray(chosen) if len(chosen) else np.zeros(0, int)
+
+
+def _chosen_along(what: str, letters: Sequence[str], chosen: Indices, site: Activation) -> Bool[Array, "..."]:
+    """Truth values along one axis of an activation, which broadcast to it: those that are chosen.
+
+    Raises:
+        InputError: the activation has no such axis, or one that is chosen is not there.
+    """
+    axis = site.axis(letters)
+    if axis is None:
+        raise InputError(f"{what} is {chosen!r}; {site.name} is [{site.letters}] and has no {what}")
+    size = site.shape[axis]
+    array = as_array(what, chosen)
+    if array.dtype == bool:
+        if array.shape != (size,):
+            raise InputError(f"{what} of {site.name} has shape {array.shape}; truth values must be ({size},)")
+        is_chosen = jnp.asarray(array)
+    else:
+        _check_indices(what, array, size, site)
+        indices = jnp.asarray(array).reshape(-1, 1)
+        is_chosen = (jnp.where(indices < 0, indices + size, indices) == jnp.arange(size)).any(0)
+    return jnp.expand_dims(is_chosen, [number for number in range(len(site.shape)) if number != axis])
+
+
+def _check_indices(what: str, array: Array | np.ndarray, size: int, site: Activation) -> None:
+    if not jnp.issubdtype(array.dtype, jnp.integer) or array.ndim > 1:
+        raise InputError(f"{what} of {site.name} is {array!r}; it must be whole numbers or truth values, in one row")
+    known = known_values(array)
+    if known is not None and (outside := known[(known < -size) | (known >= size)]).size:
+        raise InputError(f"{what} of {site.name} holds {outside.flat[0]}; there are {size}, 0 … {size - 1}")
+
+
+def _fitting(array: object, x: Array, site: Activation, *, is_whole: bool) -> Array:
+    """What is given for an activation `x` as an array: of its shape if it is the whole, else broadcasting to it."""
+    try:
+        given = jnp.asarray(array)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"the patch of {site.name} is {array!r}; it must be an array, a function that returns one, or a patch"
+        ) from None
+    if given.shape != x.shape if is_whole else not broadcasts(given.shape, x.shape):
+        needed = f"{'be' if is_whole else 'broadcast to'} {x.shape}, [{site.letters}]"
+        raise InputError(f"the patch of {site.name} has shape {given.shape}; it must {needed}")
+    return given

@@ -1,6 +1,6 @@
 """Path patching: does one head read what another wrote? (Wang et al. 2023; Goldowsky-Dill et al. 2023)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -9,8 +9,8 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.heads import Attention, attentions
-from transformer_jax.inspection.inspected_call import HEADS, activations, inspected, model_call
+from transformer_jax.inspection.inspected_call import Attention, Metric, activations, attentions, inspected, model_call
+from transformer_jax.inspection.names import HEADS
 from transformer_jax.inspection.patches import swap
 from transformer_jax.trees import Variables
 
@@ -21,13 +21,13 @@ Head = tuple[str, int | Int[Array, ""]]  # name of an attention, `encoder.layers
 def patch_path(
     model: nn.Module,
     variables: Variables,
-    clean: Sequence[Any],
-    corrupted: Sequence[Any],
+    clean: Sequence[object],
+    corrupted: Sequence[object],
     *,
     sender: Head,
     receiver: Head,
     reads: str,
-    metric: Callable[[Any], Array],
+    metric: Metric,
     through_feed_forward: bool = True,
     **kwargs: Any,
 ) -> Float[Array, "..."]:

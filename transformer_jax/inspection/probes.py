@@ -69,11 +69,7 @@ def _check(features: np.ndarray, labels: np.ndarray, types: np.ndarray, is_train
     numbers = [len(array) for array in (features, labels, types, is_train)]
     if len(set(numbers)) > 1:
         raise InputError(f"features, labels, types and is_train have {numbers} rows; they must have as many")
-    if is_train.all() or not is_train.any():
-        raise InputError(
-            f"is_train is {'all' if is_train.all() else 'never'} True; some elements must be for each part"
-        )
-    if len(np.unique(labels[is_train])) == 1:
-        raise InputError(f"labels of the fit are all {labels[is_train][0]}; there must be at least two")
+    if is_train.all() or len(np.unique(labels[is_train])) < 2:
+        raise InputError("is_train must leave some elements, and choose some with two labels at least")
     if not strength > 0:
         raise InputError(f"strength is {strength}; it must be above 0")

@@ -15,10 +15,10 @@ from inspection_pages import head_button, opened, shown_map, value
 from tensorboard_pages import CHROMIUM
 
 from transformer_jax import Cifar100Config, InputError, ReverseConfig, TrainerModule, TrainingConfig, capture, load_run
+from transformer_jax.inspection import logit_lens
 from transformer_jax.inspection.page import stored_maps as storing
-from transformer_jax.inspection.page.neighbours import neighbours
 from transformer_jax.inspection.page.page import inspection_page
-from transformer_jax.inspection.page.passes import InspectedPasses
+from transformer_jax.inspection.page.passes import InspectedPasses, neighbours
 from transformer_jax.inspection.page.stored_maps import stored_maps
 from transformer_jax.tasks import AnomalyTrainer, ReverseTrainer
 from transformer_jax.tasks.anomaly.examples import read_images
@@ -79,24 +79,13 @@ def test_weights_that_find_no_room_have_the_coarsest_step(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_logit_lens_reads_each_layer_out_through_the_output_network():
+def test_the_logit_lens_is_that_of_the_method():
     trainer = load_run("digits")
     example = trainer.test_examples([3])[0]
     lens = InspectedPasses(trainer, example.inputs).of(example).lens
-    names = ["encoder.layers.0.input", "encoder.layers.0.output", "encoder.layers.1.output"]
-    logits, residuals = capture(trainer.model, trainer.variables, *trainer.model_inputs(example.inputs), names=names)
-    params = trainer.params
-    for name, read_out in zip(names, lens, strict=True):
-        x = (
-            np.asarray(residuals[name][0], np.float64) @ params["output_hidden"]["kernel"]
-            + params["output_hidden"]["bias"]
-        )
-        x = x - x.mean(-1, keepdims=True)
-        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
-        x = np.maximum(x * params["output_norm"]["scale"] + params["output_norm"]["bias"], 0)
-        expected = x @ params["output_layer"]["kernel"] + params["output_layer"]["bias"]
-        np.testing.assert_allclose(read_out, expected, rtol=0, atol=2e-5)  # of logits of about 10
-    np.testing.assert_allclose(lens[-1], logits[0], rtol=0, atol=1e-5)
+    expected = logit_lens(trainer.model, trainer.variables, *trainer.model_inputs(example.inputs))
+    np.testing.assert_allclose(lens, expected[:, 0], rtol=0, atol=2e-5)  # of logits of about 10
+    np.testing.assert_allclose(lens[-1], trainer.forward(example.inputs)[0], rtol=0, atol=2e-5)
 
 
 @pytest.mark.slow
@@ -225,12 +214,8 @@ def test_a_task_that_says_nothing_has_numbers_as_labels():
     probabilities = np.asarray(jax.nn.softmax(logits[1])).max(-1)
     np.testing.assert_allclose([part.probability for part in page.answers[1].parts], probabilities, rtol=1e-6)
     assert content["neighbours"] == []
-
-
-@pytest.mark.slow
-def test_a_task_names_its_tokens_in_one_hook():
-    content = content_of(shown(with_params(NamedTrainer), np.array([[0, 2, 1, 1, 0]], np.int32)))
-    assert content["kinds"][0]["keys"] == ["a", "c", "b", "b", "a"]
+    named = content_of(shown(with_params(NamedTrainer), inputs))
+    assert named["kinds"][0]["keys"] == ["a", "c", "b", "b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -261,12 +246,10 @@ def untrained() -> TrainerModule:
         (lambda: shown(load_run("reverse"), [3, 10]), "inputs holds the token id 10"),
         (lambda: load_run("reverse").read_examples(["3", "x"]), "inputs holds 'x'; it must hold whole numbers"),
         (lambda: load_run("digits").read_examples(["359"]), "example 359 is not there.* has 0 … 358"),
-        (lambda: load_run("digits").read_examples(["-1"]), "example -1 is not there"),
         (lambda: load_run("digits").read_examples(["a.png", "b.png"]), "inputs holds a.png; it must be the number of"),
         (lambda: load_run("digits").read_examples(["a.png"]), "a set has at least 2"),
         (lambda: load_run("dates").read_examples(["x" * 300]), "has 300 bytes; it may have 1 to 256"),
-        (lambda: load_run("dates").test_examples([2000]), "example 2000 is not there.* has 0 … 1999"),
-        (lambda: shown(with_params(RecurrentTrainer), np.zeros((1, 5), np.int32)), "Recurrent has no layers with att"),
+        (lambda: shown(with_params(RecurrentTrainer), np.zeros((1, 5), np.int32)), "has no attention of this"),
         (lambda: inspection_page(with_params(PlainTrainer)), "PlainTrainer has no load_data, and so no examples"),
         (lambda: AnomalyTrainer(Cifar100Config(data_dir=Path("none"))).test_examples([0]), "none holds no features of"),
         (lambda: shown(with_params(PlainTrainer), 3), "inputs is 3; it must be a batch"),
@@ -320,18 +303,12 @@ def test_a_page_of_512_tokens_has_less_than_10_megabytes_and_says_its_precision(
     of_map = content["kinds"][0]["layers"][5]["map"]
     text = re.search(rf'id="blob-{of_map["blob"]}">(.*?)</script>', page.text)[1]
     weights = weights_of(storing.StoredMap(text, tuple(of_map["shape"]), of_map["step"], of_map["largest"]))
-    query, key = map(int, np.unravel_index(weights[3].argmax(), (512, 512)))
     with opened(tmp_path / "inspection.html", height=1000) as (browser, problems, _, _):
         head_button(browser, 5, 3).click()
         shown_map(browser, "encoder", 5, 3)
-        box = browser.locator("#map canvas").bounding_box()
-        browser.mouse.move(box["x"] + key, box["y"] + query)  # a cell has one pixel, which may be the next one
-        query, key = map(int, re.findall(r"(?:query|key) (\d+)", browser.locator("#value").inner_text()))
-        assert float(value(browser)) == pytest.approx(weights[3, query, key], abs=1e-9)
         browser.locator("#map").focus()
-        for name in ["ArrowUp" if query else "ArrowDown", "End"]:
+        for name in ["Home", "ArrowDown", "End"]:
             browser.keyboard.press(name)
-        query = query - 1 if query else 1
-        assert float(value(browser)) == pytest.approx(weights[3, query, 511], abs=1e-9)
+        assert float(value(browser)) == pytest.approx(weights[3, 1, 511], abs=1e-9)
         assert f"(± {of_map['step'] / 2:g})" in browser.locator("#value").inner_text()
         assert problems == []

@@ -13,10 +13,10 @@ from transformer_jax.array_checks import check_token_ids
 from transformer_jax.attention.masks.symbolic import Causal
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.circuits.program import Place, Tokens, Weights
-from transformer_jax.inspection.circuits.sampling import Draw
 from transformer_jax.nn.predictor import TransformerPredictor
 
 BEGIN = "BOS"  # the first token of a program that needs a place for queries which select nothing
+Draw = Callable[[np.random.Generator, int, int], Tokens]  # of a generator, B and T
 Role = Literal["works", "writes nothing", "writes where nothing reads"]
 Composition = Literal["query", "key", "value"]
 
@@ -128,6 +128,17 @@ class Circuit:
             raise InputError(
                 f"{name} is {length}; it must be {self.task.min_length} … {self.task.max_length} for {self.task.name}"
             )
+
+
+def draw_after_begin(num_tokens: int) -> Draw:
+    """Token 0, `BOS`, and then the tokens 1 … `num_tokens`, equally often."""
+
+    def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
+        tokens = rng.integers(1, 1 + num_tokens, size=(num, length))
+        tokens[:, 0] = 0
+        return tokens
+
+    return draw
 
 
 @functools.partial(jax.jit, static_argnums=0)

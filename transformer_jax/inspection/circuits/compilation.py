@@ -3,15 +3,16 @@
 import math
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.typing import ArrayLike
+from jaxtyping import Float
 
 from transformer_jax.errors import check_whole
 from transformer_jax.inspection.circuits.circuit import Circuit, CircuitHead, CircuitTask, Edge, Role
-from transformer_jax.inspection.circuits.decoys import add_idle_heads, add_idle_units
-from transformer_jax.inspection.circuits.no_norm import NoNorm
-from transformer_jax.inspection.circuits.program import Attend, Matrix, Place, Program, Units
+from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Matrix, Place, Program, Scores, Units
 from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.predictor import TransformerPredictor
@@ -19,6 +20,16 @@ from transformer_jax.nn.predictor import TransformerPredictor
 Flat = dict[str, np.ndarray]  # parameters in float64, by path
 READERS = ("query_proj", "key_proj", "value_proj", "expand", "output_hidden")  # of the residual stream
 WRITERS = ("input_layer", "output_proj", "contract")
+
+
+class NoNorm(nn.Module):
+    """The identity in the place of a norm, without parameters: what one sub-layer writes, the next read exactly."""
+
+    epsilon: float = 1e-6  # that every norm is given; not used
+
+    def __call__(self, x: Float[ArrayLike, "*leading D"]) -> Float[ArrayLike, "*leading D"]:
+        """Return `x`."""
+        return x
 
 
 def compile_circuit(program: Program, task: CircuitTask, edges: tuple[Edge, ...], seed: int | None) -> Circuit:
@@ -37,9 +48,9 @@ def compile_circuit(program: Program, task: CircuitTask, edges: tuple[Edge, ...]
         check_whole("seed", seed, 0, "; None for no rotation")
     rng = np.random.default_rng(0 if seed is None else seed)
     working = dict(program.heads)
-    add_idle_heads(program, rng)
+    _add_idle_heads(program, rng)
     model = _model(program, task)
-    add_idle_units(program, rng, 2 * model.model_dim)
+    _add_idle_units(program, rng, 2 * model.model_dim)
     params = _empty(model, len(task.vocabulary))
     _write(program, params)
     if seed is not None:
@@ -53,6 +64,50 @@ def compile_circuit(program: Program, task: CircuitTask, edges: tuple[Edge, ...]
 def _described(place: Place, head: Attend, works: bool) -> CircuitHead:
     idle: Role = "writes nothing" if head.writes_nothing else "writes where nothing reads"
     return CircuitHead(*place, "works" if works else idle, head.does, head.attention)
+
+
+def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
+    """Make decoys of the heads that a program does not use.
+
+    Of those of one layer every second writes nothing, the others where nothing reads. The first one attends as the
+    layer's first working head does, if there is one; the others to the position before, to the first, or to their own.
+    """
+    patterns = _patterns(program)
+    for layer in range(program.num_layers):
+        working = [head for head in range(program.num_heads) if (layer, head) in program.heads]
+        idle = [head for head in range(program.num_heads) if head not in working]
+        for number, head in enumerate(idle):
+            if number == 0 and working:
+                scores, where = program.heads[layer, working[0]].scores, f"as head {working[0]} does"
+            else:
+                where, scores = patterns[(layer + number) % len(patterns)]
+            is_silent = number % 2 == 1
+            moves = {
+                (space, program.unused): rng.normal(size=(space.width, program.unused.width))
+                for space in (program.tokens, program.position)
+            }
+            does = f"attends {where}, and writes {'nothing' if is_silent else 'where nothing reads'}"
+            program.heads[layer, head] = Attend(scores, moves, does, writes_nothing=is_silent)
+
+
+def _add_idle_units(program: Program, rng: np.random.Generator, dim_feedforward: int) -> None:
+    """Fill the feed-forwards with units that react to tokens and positions; half of them write nothing."""
+    for of_layer in program.units:
+        num_units = dim_feedforward - sum(len(units.bias) for units in of_layer)
+        reads = {space: rng.normal(size=(space.width, num_units)) for space in (program.tokens, program.position)}
+        writes = rng.normal(size=(num_units, program.unused.width)) * (np.arange(num_units)[:, None] % 2)
+        bias = rng.normal(size=num_units)
+        of_layer.append(Units(reads, bias, {program.unused: writes}, is_idle=True))
+
+
+def _patterns(program: Program) -> list[tuple[str, Scores]]:
+    length, position = program.position.width, program.position
+    before = np.eye(length, k=-1)
+    before[0, 0] = 1
+    first = np.zeros((length, length))
+    first[:, 0] = 1
+    matrices = {"to the position before": before, "to the first position": first, "to its own position": np.eye(length)}
+    return [(where, {(position, position): SHARPNESS * matrix}) for where, matrix in matrices.items()]
 
 
 def _model(program: Program, task: CircuitTask) -> TransformerPredictor:
@@ -92,12 +147,11 @@ def _write(program: Program, params: Flat) -> None:
         for units in of_layer:
             _write_units(params, f"encoder/layers_{layer}/feed_forward", first, units)
             first += len(units.bias)
-    for read_out in program.read_outs:
-        hidden = slice(0, len(read_out.classes))
-        for space, matrix in read_out.reads.items():
-            params["output_hidden/kernel"][space.part, hidden] = matrix
-        params["output_layer/kernel"][hidden] = read_out.classes
-        params["output_layer/bias"][:] = read_out.bias
+    hidden = slice(0, len(program.output.classes))
+    for space, matrix in program.output.reads.items():
+        params["output_hidden/kernel"][space.part, hidden] = matrix
+    params["output_layer/kernel"][hidden] = program.output.classes
+    params["output_layer/bias"][:] = program.output.bias
 
 
 def _write_head(params: Flat, path: str, number: int, num_heads: int, head: Attend) -> None:

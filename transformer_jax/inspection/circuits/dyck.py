@@ -1,10 +1,10 @@
 """Words of brackets, judged at each position: by a counter, a head that finds partners, and one that finds mistakes."""
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Edge
+from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Draw, Edge
 from transformer_jax.inspection.circuits.compilation import compile_circuit
 from transformer_jax.inspection.circuits.program import (
     LOGIT,
@@ -13,10 +13,10 @@ from transformer_jax.inspection.circuits.program import (
     Program,
     Space,
     Tokens,
+    Units,
     Weights,
     shared,
 )
-from transformer_jax.inspection.circuits.sampling import draw_brackets
 
 BRACKETS = ("(", ")", "[", "]")
 CLASSES = ("broken", "open", "balanced")
@@ -75,7 +75,7 @@ def dyck_circuit(max_length: int = 8, kinds: int = 1, *, seed: int | None = None
         max_length,
         True,
         lambda tokens: _judged(tokens)[0],
-        draw_brackets(kinds),
+        _draw_brackets(kinds),
     )
     return compile_circuit(program, task, tuple(edges), seed)
 
@@ -126,7 +126,9 @@ def _find_partners(program: Program, depth: Space, mistake: Space) -> None:
     )
     closing = np.zeros((num_tokens, 2))
     closing[2, 0] = closing[4, 1] = 1
-    program.both(1, {program.tokens: closing, kind: np.eye(2)[::-1]}, mistake)
+    # A unit for each kind: 1 where the bracket closes that kind and its partner is of the other.
+    reads = {program.tokens: closing, kind: np.eye(2)[::-1]}
+    program.units[1].append(Units(reads, -np.ones(2), {mistake: np.ones((2, 1))}))
 
 
 def _judged(tokens: Tokens) -> tuple[Tokens, Tokens]:
@@ -169,3 +171,37 @@ def _mistakes(tokens: Tokens) -> Weights:
     first = is_broken[rows].argmax(-1)
     weights[rows, first, first] = 1
     return weights
+
+
+def _draw_brackets(kinds: int) -> Draw:
+    """Token 0, `BOS`, and then brackets: bracket k opens as token 1 + 2k, and closes as token 2 + 2k.
+
+    A quarter of the words can be completed. In a quarter every bracket opens where it should close, and the other way
+    round. In half of them brackets are of the wrong kind; where there is one kind alone, one bracket is drawn anew.
+    """
+
+    def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
+        tokens = np.stack([_nested(rng, kinds, length) for _ in range(num)])
+        turned, others = np.arange(num) % 4 == 1, np.flatnonzero(np.arange(num) % 4 > 1)
+        tokens[turned, 1:] = 1 + ((tokens[turned, 1:] - 1) ^ 1)
+        if kinds == 1:
+            tokens[others, rng.integers(1, length, size=len(others))] = rng.integers(1, 3, size=len(others))
+        else:
+            is_wrong = rng.random((len(others), length - 1)) < 1 / 3
+            tokens[others, 1:] = 1 + ((tokens[others, 1:] - 1) ^ (2 * is_wrong))
+        return tokens
+
+    return draw
+
+
+def _nested(rng: np.random.Generator, kinds: int, length: int) -> Int[np.ndarray, " T"]:
+    """`BOS` and a word of brackets that can be completed."""
+    is_open: list[int] = []
+    word = np.zeros(length, int)
+    for position in range(1, length):
+        if is_open and rng.random() < 0.5:
+            word[position] = is_open.pop() + 1
+        else:
+            is_open.append(1 + 2 * int(rng.integers(kinds)))
+            word[position] = is_open[-1]
+    return word

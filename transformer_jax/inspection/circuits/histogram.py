@@ -3,10 +3,9 @@
 import numpy as np
 
 from transformer_jax.errors import check_sizes
-from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask
+from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, draw_after_begin
 from transformer_jax.inspection.circuits.compilation import compile_circuit
 from transformer_jax.inspection.circuits.program import SHARPNESS, Program, Tokens, Weights, shared
-from transformer_jax.inspection.circuits.sampling import draw_after_begin
 
 
 def histogram_circuit(max_length: int = 8, num_tokens: int = 5, *, seed: int | None = None) -> Circuit:

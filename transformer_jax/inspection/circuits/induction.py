@@ -3,10 +3,9 @@
 import numpy as np
 
 from transformer_jax.errors import check_sizes
-from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Edge
+from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Draw, Edge, draw_after_begin
 from transformer_jax.inspection.circuits.compilation import compile_circuit
 from transformer_jax.inspection.circuits.program import SHARPNESS, Program, Tokens, Weights
-from transformer_jax.inspection.circuits.sampling import draw_repeats
 
 
 def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | None = None) -> Circuit:
@@ -55,7 +54,7 @@ def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | 
     )
     program.copy_out(answer)
     vocabulary = (BEGIN, *(str(token) for token in range(num_tokens)))
-    task = CircuitTask("induction", vocabulary, vocabulary, 2, max_length, True, _answers, draw_repeats(num_tokens))
+    task = CircuitTask("induction", vocabulary, vocabulary, 2, max_length, True, _answers, _draw_repeats(num_tokens))
     return compile_circuit(program, task, (Edge((0, 1), (1, 2), "key"),), seed)
 
 
@@ -84,3 +83,15 @@ def _sources(tokens: Tokens) -> Tokens:
             sources[row, position] = last[token] + 1 if token in last else 0
             last[token] = position
     return sources
+
+
+def _draw_repeats(num_tokens: int) -> Draw:
+    """As `draw_after_begin`; in every second row the second half of the tokens repeats the first."""
+
+    def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
+        tokens = draw_after_begin(num_tokens)(rng, num, length)
+        half = (length - 1) // 2
+        tokens[::2, 1 + half : 1 + 2 * half] = tokens[::2, 1 : 1 + half]
+        return tokens
+
+    return draw

@@ -96,7 +96,6 @@ class Program:
         self.spaces: list[Space] = []
         self.heads: dict[Place, Attend] = {}
         self.units: list[list[Units]] = [[] for _ in range(num_layers)]
-        self.read_outs: list[ReadOut] = []
         self.tokens = self.space("tokens", num_tokens)
         self.position = self.space("position", max_length)
         self.unused = self.space("unused", 3)  # idle heads and units write there
@@ -150,20 +149,9 @@ class Program:
         ones = np.ones((1, len(points)))
         self.units[layer].append(Units({source: ones}, -points, {target: changes}, {target: rows[0]}))
 
-    def both(self, layer: int, reads: Mapping[Space, Matrix], target: Space) -> None:
-        """Let a feed-forward add 1 to a number for each unit of which two things are true, each read as 0 or 1.
-
-        Args:
-            layer: whose feed-forward.
-            reads: `[width, units]`, of each subspace the coordinate that a unit reads.
-            target: subspace of width 1.
-        """
-        num_units = next(iter(reads.values())).shape[1]
-        self.units[layer].append(Units(reads, -np.ones(num_units), {target: np.ones((num_units, 1))}))
-
     def read_out(self, reads: Mapping[Space, Matrix], classes: Matrix, bias: Vector) -> None:
         """Let the output network read what is not negative: the logits are `x · reads · classes + bias`."""
-        self.read_outs.append(ReadOut(reads, classes, bias))
+        self.output = ReadOut(reads, classes, bias)
 
     def copy_out(self, answer: Space) -> None:
         """Let the output network give `LOGIT` to the class whose coordinate of `answer` is 1."""

@@ -6,7 +6,6 @@ from transformer_jax.errors import check_sizes
 from transformer_jax.inspection.circuits.circuit import Circuit, CircuitTask
 from transformer_jax.inspection.circuits.compilation import compile_circuit
 from transformer_jax.inspection.circuits.program import SHARPNESS, Program, Tokens, Weights
-from transformer_jax.inspection.circuits.sampling import draw_uniformly
 
 
 def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = None) -> Circuit:
@@ -34,7 +33,10 @@ def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = 
     )
     program.copy_out(answer)
     vocabulary = tuple(str(token) for token in range(num_tokens))
-    draw = draw_uniformly(num_tokens)
+
+    def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
+        return rng.integers(num_tokens, size=(num, length))
+
     task = CircuitTask("reverse", vocabulary, vocabulary, length, length, False, _answers, draw)
     return compile_circuit(program, task, (), seed)
 

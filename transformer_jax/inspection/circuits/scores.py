@@ -36,6 +36,8 @@ def score_heads(
     Raises:
         InputError: the shapes differ, a number is not finite, or no head works, or all do.
     """
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
     importance, working = np.asarray(importance), np.asarray(working, bool)
     if importance.shape != working.shape:
         raise InputError(f"importance has shape {importance.shape}; it must be that of working, {working.shape}")
@@ -43,7 +45,7 @@ def score_heads(
         raise InputError(f"importance holds {importance[~np.isfinite(importance)][0]}; all of it must be finite")
     if working.all() or not working.any():
         raise InputError(f"working is {'all' if working.all() else 'never'} True; some heads must work and some not")
-    found, idle = importance[working], importance[~working]
-    precision = [working[importance >= threshold].mean() for threshold in found]
-    wins = (found[:, None] > idle).mean() + (found[:, None] == idle).mean() / 2
-    return HeadScore(float(np.mean(precision)), float(wins))
+    return HeadScore(
+        float(average_precision_score(working.ravel(), importance.ravel())),
+        float(roc_auc_score(working.ravel(), importance.ravel())),
+    )

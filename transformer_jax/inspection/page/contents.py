@@ -1,14 +1,13 @@
 """What the page says of one example, as JSON for its script."""
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
-from transformer_jax.inspection.page.neighbours import Neighbour
-from transformer_jax.inspection.page.passes import InspectedPasses, Passes, Site
+from transformer_jax.inspection.page.passes import InspectedPasses, Neighbour, Passes
 from transformer_jax.inspection.page.stored_maps import StoredMap
 from transformer_jax.training.inspected_example import Answer, InspectedExample
 
@@ -17,11 +16,9 @@ Json = dict[str, Any]  # Any: JSON
 
 
 def shown_maps(passes: InspectedPasses, example: InspectedExample, arrays: Passes) -> list[np.ndarray]:
-    """The maps [H T S] of each site, without the padding."""
-    return [
-        of_site[:, : len(queries), : len(keys)]
-        for of_site, (queries, keys) in zip(arrays.maps, _labels(passes, example, arrays), strict=True)
-    ]
+    """The maps [H T S] of each attention, without the padding."""
+    labels = _labels(passes, example, arrays)
+    return [maps[:, : len(queries), : len(keys)] for maps, (queries, keys) in zip(arrays.maps, labels, strict=True)]
 
 
 def content(
@@ -37,7 +34,7 @@ def content(
         passes: that were made.
         example: the example.
         arrays: what the passes gave for it.
-        stored: the maps of each site, and their places in the page.
+        stored: the maps of each attention, and their places in the page.
         near: the examples that are alike.
     """
     answer = example.answer(arrays.output)
@@ -50,20 +47,22 @@ def content(
         "kinds": _kinds(passes, example, arrays, stored),
         "lens": [
             {"name": _lens_name(name), "answer": _answer(example.answer(output))}
-            for name, output in zip(passes.residuals, arrays.lens, strict=True)
+            for name, output in zip(passes.stream, arrays.lens, strict=True)
         ],
         "neighbours": [_neighbour(*pair) for pair in zip(near, numbered, strict=True)],
         "images": images,
     }
 
 
-def _labels(
-    passes: InspectedPasses, example: InspectedExample, arrays: Passes
-) -> Iterator[tuple[list[str], list[str]]]:
-    """The labels of queries and keys of each site."""
-    for site, of_site in zip(passes.sites, arrays.maps, strict=True):
-        of_queries, of_keys = site.sides
-        yield example.labels_of(of_queries, of_site.shape[1]), example.labels_of(of_keys, of_site.shape[2])
+def _labels(passes: InspectedPasses, example: InspectedExample, arrays: Passes) -> list[tuple[list[str], list[str]]]:
+    """The labels of queries and keys of each attention."""
+    return [
+        (
+            example.labels_of(attention.stack, maps.shape[1]),
+            example.labels_of("encoder" if attention.kind == "cross" else attention.stack, maps.shape[2]),
+        )
+        for attention, maps in zip(passes.attentions, arrays.maps, strict=True)
+    ]
 
 
 def _kinds(
@@ -71,21 +70,17 @@ def _kinds(
 ) -> list[Json]:
     """Kinds of attention, in the order of the pass, each with its layers."""
     kinds: dict[str, Json] = {}
-    number = 0 if example.images is None else len(example.images)
+    num_images = 0 if example.images is None else len(example.images)
     labels = _labels(passes, example, arrays)
-    for site, (queries, keys), numbered in zip(passes.sites, labels, stored, strict=True):
-        has_images = number > 0 and len(queries) == number == len(keys)
-        begun = {"name": site.kind, "queries": queries, "keys": keys, "images": has_images, "layers": []}
-        layers = kinds.setdefault(site.kind, begun)["layers"]
-        heads = [_answer(example.answer(output)) for output in arrays.ablated[site.kind][len(layers)]]
-        layers.append(_layer(site, numbered, heads))
+    for attention, (queries, keys), (blob, maps) in zip(passes.attentions, labels, stored, strict=True):
+        has_images = num_images > 0 and len(queries) == num_images == len(keys)
+        begun = {"name": attention.kind, "queries": queries, "keys": keys, "images": has_images, "layers": []}
+        layers = kinds.setdefault(attention.kind, begun)["layers"]
+        number = len(layers)
+        heads = [_answer(example.answer(output)) for output in arrays.ablated[attention.kind][number]]
+        of_map = {"blob": blob, "shape": maps.shape, "step": maps.step, "largest": maps.largest}
+        layers.append({"number": number, "map": of_map, "ablated": heads})
     return list(kinds.values())
-
-
-def _layer(site: Site, numbered: tuple[int, StoredMap], ablated: list[Json]) -> Json:
-    blob, stored = numbered
-    of_map = {"blob": blob, "shape": stored.shape, "step": stored.step, "largest": stored.largest}
-    return {"number": site.layer, "map": of_map, "ablated": ablated}
 
 
 def _answer(answer: Answer) -> Json:

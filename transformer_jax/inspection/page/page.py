@@ -11,8 +11,7 @@ import jax
 
 from transformer_jax.errors import InputError, check_path
 from transformer_jax.inspection.page.contents import Json, content, shown_maps
-from transformer_jax.inspection.page.neighbours import compared_examples, neighbours
-from transformer_jax.inspection.page.passes import InspectedPasses
+from transformer_jax.inspection.page.passes import InspectedPasses, compared_examples, neighbours
 from transformer_jax.inspection.page.stored_maps import packed, stored_maps
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.inspected_example import Answer, InspectedExample
@@ -74,13 +73,13 @@ def inspection_page(
     computed = [passes.of(example) for example in examples]
     near = neighbours(passes, examples, compared_examples(trainer))
     maps = [shown_maps(passes, *pair) for pair in zip(examples, computed, strict=True)]
-    stored = stored_maps([of_site for of_example in maps for of_site in of_example])
+    stored = stored_maps([of_layer for of_example in maps for of_layer in of_example])
     numbered = iter(enumerate(stored))
     contents = [
-        content(passes, example, arrays, [next(numbered) for _ in passes.sites], alike)
+        content(passes, example, arrays, [next(numbered) for _ in passes.attentions], alike)
         for example, arrays, alike in zip(examples, computed, near, strict=True)
     ]
-    blobs = [of_site.text for of_site in stored] + [packed(json.dumps(of_example).encode()) for of_example in contents]
+    blobs = [maps.text for maps in stored] + [packed(json.dumps(shown).encode()) for shown in contents]
     listed = [
         {"title": example.title or f"example {number}", "blob": len(stored) + number}
         for number, example in enumerate(examples)

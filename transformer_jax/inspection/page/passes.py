@@ -1,4 +1,4 @@
-"""What the page shows of an example, computed: attention maps, the output without each head and after each layer."""
+"""What the page shows of an example, computed: maps, outputs without each head and after each layer, alike examples."""
 
 import math
 import re
@@ -14,36 +14,23 @@ from jaxtyping import Float
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.ablation import ablate_heads
 from transformer_jax.inspection.activations import capture
-from transformer_jax.inspection.heads import HeadTable, kind_of
+from transformer_jax.inspection.inspected_call import Attention, HeadTable, activations, attentions, model_call
 from transformer_jax.inspection.lens import logit_lens
+from transformer_jax.inspection.names import residual_stream
 from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.inspected_example import InspectedExample
+from transformer_jax.training.inspected_example import Answer, InspectedExample
 from transformer_jax.trees import Inputs, Params
 
-ATTENTION = re.compile(r"(?:(?P<stack>.*)\.)?layers\.(?P<layer>\d+)\.(?P<name>[^.]*attention)\.weights")
-RESIDUAL = re.compile(r"(?:(?P<stack>.*)\.)?layers\.(?P<layer>\d+)\.output")
+MOST = 5  # neighbours of an example
+COMPARED = 256  # examples of the test set
 MAX_WEIGHTS = 50_000_000  # of attention in one example; a browser holds no more
-
-
-class Site(NamedTuple):
-    """The attention of one layer."""
-
-    name: str  # of the module, before `.weights`
-    stack: str  # `encoder` or `decoder`
-    kind: str  # `encoder`, `decoder` or `cross`
-    layer: int
-
-    @property
-    def sides(self) -> tuple[str, str]:
-        """Stacks whose positions the queries and the keys are."""
-        return self.stack, "encoder" if self.kind == "cross" else self.stack
 
 
 class Passes(NamedTuple):
     """Arrays of one example, whose first axis is no batch any more."""
 
     output: np.ndarray  # [T C]
-    maps: list[np.ndarray]  # of each site [H T S]
+    maps: list[np.ndarray]  # of each attention [H T S]
     ablated: dict[str, np.ndarray]  # by kind the output [L H T C] with each head zeroed
     lens: np.ndarray  # [L+1 T C], the output after each of the last stack's layers
 
@@ -56,13 +43,19 @@ class InspectedPasses:
         inputs: of an example, by which the activations are found.
 
     Raises:
-        InputError: the model has no attention in layers, or there are no parameters.
+        InputError: the model has no attention or no blocks, more weights than a page can hold, or no parameters.
     """
 
     def __init__(self, trainer: Evaluator, inputs: Inputs) -> None:
         self.trainer = trainer
         self.params = jax.device_put(trainer.params, trainer.first_device)
-        self.sites, self.residuals = find_activations(trainer, self.params, inputs)
+        model, variables, *arguments = self._of_model(self.params, inputs)
+        call = model_call(model, variables, arguments, {})
+        self.attentions: list[Attention] = attentions(call)
+        found = activations(call)
+        self.stream = residual_stream(each.name for each in found)
+        if (count := sum(math.prod(each.shape) for each in found if each.name.endswith(".weights"))) > MAX_WEIGHTS:
+            raise InputError(f"the example has {count:,} attention weights; a page may have {MAX_WEIGHTS:,}")
         self._all = jax.jit(self._all_passes)
         self._last = jax.jit(self._last_residual)
 
@@ -70,71 +63,74 @@ class InspectedPasses:
         """All that is shown of an example."""
         output, maps, ablated, lens = jax.device_get(self._all(self.params, example.inputs))
         by_kind = {kind: outputs[:, :, 0] for kind, outputs in ablated.items()}
-        return Passes(output[0], [of_site[0] for of_site in maps], by_kind, lens[:, 0])
+        return Passes(output[0], [of_layer[0] for of_layer in maps], by_kind, lens[:, 0])
 
-    def last_residual(self, inputs: Inputs) -> tuple[np.ndarray, Float[np.ndarray, "B T D"]]:
-        """Output and final residual stream of a batch."""
-        output, residual = jax.device_get(self._last(self.params, inputs))
-        return output, residual
+    def final_mean(self, example: InspectedExample) -> tuple[np.ndarray, Float[np.ndarray, " D"]]:
+        """Output, and mean of the final residual stream over the shown positions, scaled to length 1."""
+        output, stream = jax.device_get(self._last(self.params, example.inputs))
+        mean = stream[0, : len(example.labels_of(self.last_stack, stream.shape[1]))].mean(0)
+        return output[0], mean / max(float(np.linalg.norm(mean)), 1e-12)
 
     @property
     def last_stack(self) -> str:
         """Stack of the final residual stream."""
-        found = RESIDUAL.fullmatch(self.residuals[-1])
-        return (found and found["stack"]) or ""
+        return re.sub(r"\.?layers\.0\.input$", "", self.stream[0])
+
+    def _of_model(self, params: Params, inputs: Inputs) -> tuple[Any, ...]:
+        """Model, variables and arguments, for inputs that `prepare` gave."""
+        params, arguments = self.trainer.in_dtype(params, self.trainer.model_inputs(inputs))
+        return self.trainer.model, {"params": params}, *arguments
 
     def _all_passes(self, params: Params, inputs: Inputs) -> tuple[Array, list[Array], HeadTable, Array]:
-        names = [f"{site.name}.weights" for site in self.sites]
-        output, captured = captured_pass(self.trainer, params, inputs, names)
+        of_model = self._of_model(params, inputs)
+        names = [attention.named("weights") for attention in self.attentions]
+        output, captured = capture(*of_model, names=names)
         maps = [captured[name].astype(jnp.float32) for name in names]
-        params, arguments = self.trainer.in_dtype(params, self.trainer.model_inputs(inputs))
-        of_model = self.trainer.model, {"params": params}, *arguments
-        lens = logit_lens(*of_model) if self.residuals else self._floats(output)[None][:0]
-        return self._floats(output), maps, ablate_heads(*of_model, metric=self._floats), self._floats(lens)
+        ablated = ablate_heads(*of_model, metric=self._floats)
+        return self._floats(output), maps, ablated, self._floats(logit_lens(*of_model))
 
     def _last_residual(self, params: Params, inputs: Inputs) -> tuple[Array, Array]:
-        output, captured = captured_pass(self.trainer, params, inputs, self.residuals[-1:])
-        return self._floats(output), captured[self.residuals[-1]].astype(jnp.float32)
+        output, captured = capture(*self._of_model(params, inputs), names=self.stream[-1:])
+        return self._floats(output), captured[self.stream[-1]].astype(jnp.float32)
 
-    def _floats(self, output: Any) -> Array:
+    def _floats(self, output: object) -> Array:
         if not isinstance(output, jax.Array):
             name = type(self.trainer.model).__name__
             raise InputError(f"{name} gives a {type(output).__name__}; it must be an array")
         return output.astype(jnp.float32)
 
 
-def find_activations(trainer: Evaluator, params: Params, inputs: Inputs) -> tuple[list[Site], list[str]]:
-    """The attention of each layer, and the residual streams of the last stack: into its first layer, and out of each.
+class Neighbour(NamedTuple):
+    """An alike example."""
 
-    Raises:
-        InputError: the model has no attention in layers, or more weights than a page can hold.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def run(params: Params, inputs: Inputs) -> None:
-        captured = captured_pass(trainer, params, inputs, ["*"])[1]
-        shapes.update({name: x.shape for name, x in captured.items()})  # in the order of the pass
-
-    jax.eval_shape(run, params, inputs)
-    weights = [found for name, shape in shapes.items() if (found := ATTENTION.fullmatch(name)) and len(shape) == 4]
-    if not weights:
-        raise InputError(f"{type(trainer.model).__name__} has no layers with attention of this package to show")
-    if (count := sum(math.prod(shapes[found[0]]) for found in weights)) > MAX_WEIGHTS:
-        raise InputError(f"the example has {count:,} attention weights; a page may have {MAX_WEIGHTS:,}")
-    outputs = [found for name in shapes if (found := RESIDUAL.fullmatch(name))]
-    of_stack = [found[0] for found in outputs if found["stack"] == outputs[-1]["stack"]]
-    first = [f"{of_stack[0].removesuffix('.output')}.input"] if of_stack else []
-    return [_site(found) for found in weights], [*first, *of_stack]
+    example: InspectedExample
+    answer: Answer
+    cosine: float  # of the two means, over positions, of the final residual streams
 
 
-def captured_pass(
-    trainer: Evaluator, params: Params, inputs: Inputs, names: Sequence[str]
-) -> tuple[Any, dict[str, Array]]:
-    """Output and activations of a trainer's model, for inputs that `prepare` gave."""
-    params, arguments = trainer.in_dtype(params, trainer.model_inputs(inputs))
-    return capture(trainer.model, {"params": params}, *arguments, names=names)
+def compared_examples(trainer: Evaluator) -> list[InspectedExample]:
+    """The first examples of the task's test set; none where the task has no data of its own here."""
+    try:
+        return trainer.test_examples(range(min(COMPARED, len(trainer.test_set))))
+    except (InputError, NotImplementedError, OSError):
+        return []
 
 
-def _site(found: re.Match[str]) -> Site:
-    stack = found["stack"] or ""
-    return Site(found[0].removesuffix(".weights"), stack, kind_of(found[0]), int(found["layer"]))
+def neighbours(
+    passes: InspectedPasses, examples: Sequence[InspectedExample], compared: Sequence[InspectedExample]
+) -> list[list[Neighbour]]:
+    """For each example those of the compared ones that are nearest, the nearest first; itself is none."""
+    if not compared:
+        return [[] for _ in examples]
+    outputs, vectors = zip(*map(passes.final_mean, compared), strict=True)
+    found = []
+    for example in examples:
+        cosines = np.stack(vectors) @ passes.final_mean(example)[1]
+        others = [index for index in np.argsort(-cosines, kind="stable") if compared[index].title != example.title]
+        found.append(
+            [
+                Neighbour(compared[index], compared[index].answer(outputs[index]), float(cosines[index]))
+                for index in others[:MOST]
+            ]
+        )
+    return found

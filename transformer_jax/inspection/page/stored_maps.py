@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 MAX_EXACT = 250_000  # weights of a page that are stored as they are
 MAX_BYTES = 8_900_000  # of all maps of a page, as text
-STEPS = (1e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3)  # the finest is taken with which the maps have room
+STEPS = (1e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3)  # the finest with which the maps have room, or the last
 GZIP = 31  # zlib's word for that format
 
 
@@ -27,12 +27,11 @@ def stored_maps(maps: Sequence[Float[np.ndarray, "_H _T _S"]]) -> list[StoredMap
     """All maps of a page, in one precision."""
     if sum(map(np.size, maps)) <= MAX_EXACT or min(of_layer.min(initial=0) for of_layer in maps) < 0:
         return [_stored(of_layer, 0.0) for of_layer in maps]
-    for step in STEPS[:-1]:
-        if sum(_fewest_bytes(of_layer, step) for of_layer in maps) <= MAX_BYTES:
-            stored = [_stored(of_layer, step) for of_layer in maps]
-            if sum(len(of_layer.text) for of_layer in stored) <= MAX_BYTES:
-                return stored
-    return [_stored(of_layer, STEPS[-1]) for of_layer in maps]
+    for step in STEPS:
+        stored = [_stored(of_layer, step) for of_layer in maps]
+        if sum(len(of_layer.text) for of_layer in stored) <= MAX_BYTES:
+            break
+    return stored
 
 
 def packed(content: bytes, strategy: int = zlib.Z_DEFAULT_STRATEGY) -> str:
@@ -45,19 +44,8 @@ def _stored(weights: Float[np.ndarray, "H T S"], step: float) -> StoredMap:
     shape, largest = weights.shape, float(weights.max(initial=0))
     if not step:
         return StoredMap(packed(weights.astype("<f4").tobytes()), shape, 0.0, largest)
-    multiples = _multiples(weights, step)
+    multiples = np.rint(weights / step).astype(np.int32)
     num_planes = 1 + int(multiples.max(initial=0)).bit_length() // 8
     planes = [(multiples >> 8 * plane).astype(np.uint8).tobytes() for plane in range(num_planes)]  # modulo 256
     # Zeros are repeated, nothing else is: to look for more takes time and makes the text longer.
     return StoredMap(packed(b"".join(planes), zlib.Z_RLE), shape, step, largest)
-
-
-def _multiples(weights: Float[np.ndarray, "H T S"], step: float) -> np.ndarray:
-    return np.rint(weights / step).astype(np.int32)
-
-
-def _fewest_bytes(weights: Float[np.ndarray, "H T S"], step: float) -> float:
-    """How long the text is at least, about: the entropy of the multiples."""
-    counts = np.bincount(_multiples(weights, step).ravel())
-    frequencies = counts[counts > 0] / weights.size
-    return -float((frequencies * np.log2(frequencies)).sum()) * weights.size / 8 * 4 / 3
