@@ -47,7 +47,7 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     return trainer
 
 
-def _best_params(directory: Path, config: TrainingConfig, settings: Mapping[str, Any]) -> Params:
+def _best_params(directory: Path, config: TrainingConfig, settings: dict[str, Any]) -> Params:
     """The parameters of a run's best checkpoint, which must be of the settings in `config.json`."""
     if not os.path.isdir(directory / CHECKPOINTS):
         raise InputError(f"{directory} has no checkpoint")

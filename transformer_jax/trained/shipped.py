@@ -10,7 +10,6 @@ from pathlib import Path
 import flax.serialization
 import jax
 import numpy as np
-from flax.traverse_util import unflatten_dict
 
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file
@@ -18,6 +17,7 @@ from transformer_jax.runs.settings import CONFIG, FORMAT, MAX_CONFIG_BYTES, PARA
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import MAX_BYTES, read_weights
+from transformer_jax.weights.layouts import as_tree
 
 SHIPPED = Path(__file__).parent / "models"  # a directory for each model, of its name
 DIGESTS = "SHA256SUMS"
@@ -99,7 +99,7 @@ def read_params(directory: Path) -> Params:
         with outside_file(directory / name, "a file of a model", MAX_BYTES) as file:
             if f"{_digest(file.read_bytes())}  {name}" not in digests:
                 raise InputError(f"{file} was damaged or changed: its SHA-256 is not that in {DIGESTS}")
-    return unflatten_dict(read_weights(directory / PARAMETERS).arrays, sep="/")
+    return as_tree(read_weights(directory / PARAMETERS).arrays)
 
 
 def _digest(content: bytes) -> str:

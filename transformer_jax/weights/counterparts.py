@@ -1,7 +1,5 @@
 """Settings of models that PyTorch's modules, and the exported ones, have no counterpart of."""
 
-from typing import Any
-
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.block_settings import BlockSettings
@@ -37,7 +35,7 @@ def check_exported(settings: BlockSettings, num_heads: int) -> None:
     _check("settings.positions", settings.positions, is_sinusoidal, "SinusoidalPositions()")
 
 
-def _check(name: str, value: Any, fits: bool, allowed: str) -> None:  # Any: of any setting
+def _check(name: str, value: object, fits: bool, allowed: str) -> None:
     if not fits:
         shown = value.__name__ if isinstance(value, type) else repr(value)
         raise InputError(f"{name} is {shown}; it must be {allowed}, the only one with a counterpart in PyTorch")

@@ -14,13 +14,13 @@ exact one (`approximate=False`), and `torch.nn.Transformer` ends its stacks with
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
+from jax.typing import ArrayLike
 
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
@@ -53,7 +53,7 @@ LAYOUT = Layout(
 )
 
 
-def params_from_torch(model: Model, weights: Mapping[str, Any] | str | Path) -> Params:
+def params_from_torch(model: Model, weights: Mapping[str, torch.Tensor | ArrayLike] | str | Path) -> Params:
     """Convert the weights of a PyTorch module to the parameters of its counterpart here.
 
     Args:

@@ -109,8 +109,8 @@ class Transformer(nn.Module):
         """Logits `[B, T, V]` of the token after each position, given the encoder's output."""
         x = self.embed(target, self.source_embedding if self.tie_embeddings else self.target_embedding)
         mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()  # [T T]
-        if target_mask is not None:
-            mask = mask & expand_mask(target_mask)
+        if (visible := expand_mask(target_mask)) is not None:
+            mask = mask & visible
         x = self.decoder(x, mask, memory, expand_mask(source_mask))
         return functional.linear(x, self.source_embedding.weight) if self.tie_embeddings else self.output_layer(x)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.errors import InputError, check_whole
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
@@ -72,20 +72,20 @@ def _model_of(file: WeightFile, num_heads: int | None, source: str) -> tuple[Tra
     """Model whose parameters a file holds, and the number of its input features."""
     num_features, model_dim, num_classes, num_layers = _sizes(file, source)
     stored = file.hyperparameters
-    num_heads = stored.get("num_heads") if num_heads is None else num_heads
-    if num_heads is None:
+    heads = stored.get("num_heads", num_heads)
+    if heads is None:
         raise InputError(f"num_heads is None, and {source} does not contain it; it must divide {model_dim}")
-    if num_heads != stored.get("num_heads", num_heads):
-        raise InputError(f"num_heads is {num_heads}; that of {source} is {stored['num_heads']}")
+    if num_heads not in (None, heads):
+        raise InputError(f"num_heads is {num_heads}; that of {source} is {heads}")
     try:
-        check_sizes(num_heads=num_heads)
+        check_whole("num_heads", heads, 1)
         settings = BlockSettings(
             dropout_prob=stored.get("dropout", 0.0),
             layer_norm_epsilon=1e-5 if file.is_torch else 1e-6,  # the defaults of PyTorch and of Flax
         )
         dropout_prob = stored.get("input_dropout", 0.0)
         model = TransformerPredictor(
-            model_dim, num_classes, num_heads, num_layers, None, dropout_prob, settings=settings
+            model_dim, num_classes, int(heads), num_layers, None, dropout_prob, settings=settings
         )
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
