@@ -67,26 +67,20 @@ def test_an_exported_config_has_the_defaults_of_the_settings_that_do_not_change_
     ("settings", "message"),
     [
         ({"weight_decay": -0.1}, "weight_decay is -0.1; it must be at least 0"),
-        ({"weight_decay": math.inf}, "weight_decay is inf; it must be finite"),
-        ({"weight_decay": math.nan}, "weight_decay is nan; it must be finite"),
         ({"adam_b1": 1.0}, "adam_b1 is 1.0; it must be at least 0 and below 1"),
         ({"adam_b2": -0.5}, "adam_b2 is -0.5; it must be at least 0 and below 1"),
-        ({"patience": -1}, "patience is -1; it must be at least 0"),
         ({"gradient_clip": 0.0}, "gradient_clip is 0.0; it must be a finite number above 0"),
         ({"ema": 0.0}, "ema is 0.0; it must be a finite number above 0"),
         ({"ema": 1.0}, "ema is 1.0; it must be at least 0 and below 1"),
         ({"init_from": "a", "pretrained": "b"}, "pretrained is b, so nothing is trained, but init_from is a; give one"),
         ({"num_devices": 5}, "num_devices is 5; it must be a divisor of batch_size, 128"),
         ({"num_layers": 10**6}, "num_layers is 1000000; it may be at most 1000"),
-        ({"num_workers": 10**6}, "num_workers is 1000000; it may be at most 256"),
         ({"max_epochs": 2**31}, "max_epochs is 2147483648; it may be at most 2147483647"),
-        ({"log_every": 10**12}, "log_every is 1000000000000; it may be at most 2147483647"),
         ({"model_dim": 2**21}, "model_dim is 2097152; it may be at most 1048576"),
         ({"batch_size": 10**12}, "batch_size is 1000000000000; it may be at most 16777216"),
         ({"seed": 2**32}, "seed is 4294967296; it may be at most 4294967295"),
         ({"model_dim": 2**200}, "model_dim is an integer of 201 bits; it may have at most 63"),
         ({"lr": -math.inf}, "lr is -inf; it must be finite"),
-        ({"dropout_prob": math.nan}, "dropout_prob is nan; it must be finite"),
         ({"checkpoint_dir": Path("a\udcff")}, r"checkpoint_dir is 'a\\udcff'; it must be UTF-8 without control"),
         ({"pretrained": "a\nb"}, r"pretrained is 'a\\nb'; it must be UTF-8 without control characters"),
         ({"compilation_cache": Path("a\0b")}, r"compilation_cache is 'a\\x00b'; it must be UTF-8"),
@@ -108,25 +102,17 @@ class OtherConfig(TrainingConfig):
     table: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
-nested: list = []
-for _ in range(100_000):
-    nested = [nested]
-
-
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("max_epochs", 1.5, "max_epochs is 1.5; it must be an integer"),
-        ("max_epochs", 1e300, "max_epochs is 1e+300; it must be an integer"),
         ("max_epochs", True, "max_epochs is True; it must be an integer"),
         ("max_epochs", None, "max_epochs is None; it must be an integer"),
         ("max_epochs", "x" * 1000, f"max_epochs is '{'x' * 59}…; it must be an integer"),
         ("max_epochs", [3], "max_epochs is of the type list; it must be an integer"),
-        ("max_epochs", nested, "max_epochs is of the type list; it must be an integer"),
         pytest.param("lr", 10**400, "lr is an integer of 1329 bits; it may have at most 63", id="a long integer"),
         ("lr", "fast", "lr is 'fast'; it must be a number"),
         ("lr", False, "lr is False; it must be a number"),
-        ("lr", {"a": 1}, "lr is of the type dict; it must be a number"),
         ("schedule", 1, "schedule is 1; it must be a text"),
         ("best_by", 7, "best_by is 7; it must be a text or None"),
     ],

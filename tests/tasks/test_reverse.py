@@ -123,16 +123,6 @@ def train(tmp_path: Path, **settings):
 
 
 @pytest.mark.slow
-def test_a_run_of_one_epoch_leaves_a_checkpoint_and_results(tmp_path):
-    trainer, results = train(tmp_path)
-    directory = tmp_path / "ReverseTask"
-    assert checkpoint_steps(directory) == ["10"]
-    assert json.loads((directory / "results.json").read_text()) == results
-    assert 0 < results["val_acc"] < 1
-    jax.tree.map(np.testing.assert_array_equal, trainer.params, load_run(directory).params)
-
-
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on a machine with one core
 def test_the_same_seed_gives_bitwise_the_same_parameters_also_with_workers_and_another_does_not(tmp_path):
     def params(name, **settings):

@@ -56,13 +56,6 @@ def test_a_file_of_held_out_pairs_needs_a_file_of_training_pairs(name):
         TranslationConfig(**{name: Path("held.tsv")})
 
 
-@pytest.mark.parametrize("value", [0, -1])
-@pytest.mark.parametrize("name", ["max_epochs", "eval_every"])
-def test_a_number_below_1_is_an_error_where_none_is_not(name, value):
-    with pytest.raises(InputError, match=f"{name} is {value}; it must be at least 1"):
-        TranslationConfig(**{name: value})
-
-
 @pytest.fixture
 def pairs(tmp_path) -> Path:
     path = tmp_path / "pairs.tsv"

@@ -10,7 +10,7 @@ from babel.dates import format_date
 from transformer_jax import load_run
 from transformer_jax.data.loader import make_loader
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.byte_text import END, PAD, START, decode
+from transformer_jax.tasks.byte_text import END, START, decode
 from transformer_jax.tasks.translation.dates import (
     FIRST_DAY,
     LAST_DAY,
@@ -154,23 +154,6 @@ def test_batches_hold_the_pairs(splits):
         assert (inputs.target[:, 0] == START).all()
         assert (targets[:, 10] == END).all()
     assert found == Counter((pair.source, pair.target) for pair in splits.test.pairs)
-
-
-def test_an_item_is_padded_to_its_own_shape(splits):
-    for index in range(20):
-        inputs, targets = splits.test[index]
-        length = len(splits.test.pairs[index].source.encode())
-        assert (len(inputs.source), len(targets) + 1) == splits.test.shapes[splits.test.buckets[index]]
-        assert inputs.source[length:].tolist() == [PAD] * (len(inputs.source) - length)
-
-
-@pytest.mark.slow
-def test_little_padding_is_computed(splits):
-    real = sum(len(pair.source.encode()) for pair in splits.train.pairs)
-    padded = sum(inputs.source.size for inputs, _ in loader(splits.train, shuffle=True))
-    assert 1.0 < padded / real < 1.35
-    mixed = sum(inputs.source.size for inputs, _ in make_loader(splits.train, 7, shuffle=True))
-    assert mixed / real > 1.6
 
 
 def test_a_date_longer_than_the_limit_is_an_error_that_says_how_long_it_is():
