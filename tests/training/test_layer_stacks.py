@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled_models import quick_jit
 from flax.traverse_util import flatten_dict
 
-from transformer_jax import InputError, ReverseConfig, TransformerEncoder
+from transformer_jax import InputError, ReverseConfig, Transformer, TransformerEncoder
 from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.tasks import ReverseTrainer
@@ -41,14 +42,37 @@ def test_layers_are_stacked_along_a_leading_axis_and_drawn_apart(encoder):
     assert np.abs(kernels[0] - kernels[1]).max() > 0.1
 
 
-def test_layers_apart_and_stacked_compute_the_same(encoder):
+def test_layers_apart_and_stacked_give_the_same_output_and_maps(encoder):
     model, variables, x = encoder
     apart = unstack_layers(variables)
     assert {*apart["params"]} == {"layers_0", "layers_1", "layers_2"}
     looped, maps = model.apply(variables, x, return_attention=True)
     one_by_one, expected_maps = model.apply(apart, x, return_attention=True)
     np.testing.assert_allclose(looped, one_by_one, atol=1e-6)
+    assert len(maps) == L
     np.testing.assert_allclose(np.stack(maps), np.stack(expected_maps), atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["none", "dots", "all"])
+def test_layers_apart_and_stacked_have_the_same_gradients_in_both_stacks_of_a_transformer(remat):
+    sizes = {"model_dim": 6, "num_heads": 2, "dim_feedforward": 5}
+    settings = BlockSettings(scan_layers=True, remat=remat, dropout_prob=0.0)
+    model = Transformer(11, 11, num_encoder_layers=2, num_decoder_layers=3, **sizes, settings=settings)
+    tokens = jnp.asarray(np.random.default_rng(3).integers(11, size=(2, 5)))
+    variables = quick_jit(model.init)(jax.random.key(0), tokens, tokens)
+
+    def loss(variables):
+        logits = model.apply(variables, tokens, tokens, train=True, rngs={"dropout": jax.random.key(0)})
+        return (logits**2).sum()
+
+    found, expected = (
+        unstack_layers(quick_jit(jax.grad(loss))(variables)),
+        quick_jit(jax.grad(loss))(unstack_layers(variables)),
+    )
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * largest), found, expected)
 
 
 def test_a_state_goes_apart_and_comes_back_bit_for_bit(encoder):
@@ -65,19 +89,6 @@ def test_a_state_goes_apart_and_comes_back_bit_for_bit(encoder):
     jax.tree.map(np.testing.assert_array_equal, again.replace(key=0), state.replace(key=0))
     assert stack_layers(state, state) is not None
     jax.tree.map(np.testing.assert_array_equal, stack_layers(params, params), params)
-
-
-def test_dropout_differs_between_the_layers_of_a_loop(encoder):
-    model, variables, x = encoder
-    model = model.clone(settings=BlockSettings(scan_layers=True, norm_first=True, dropout_prob=0.5))
-    # Of the same weights in all layers and no attention beside, the residual stream changes by what is not dropped.
-    same = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), variables["params"]["stacked_layers"])
-    variables = {"params": {"stacked_layers": same, "norm": {"scale": jnp.ones(D), "bias": jnp.zeros(D)}}}
-    one = model.apply(variables, x, train=True, rngs={"dropout": jax.random.key(3)})
-    other = model.apply(unstack_layers(variables), x, train=True, rngs={"dropout": jax.random.key(3)})
-    again = model.apply(variables, x, train=True, rngs={"dropout": jax.random.key(3)})
-    np.testing.assert_array_equal(one, again)
-    assert np.abs(one - other).max() > 0.1  # the bits need not be those of layers apart
 
 
 def trained(directory, stop_at=None, **settings):

@@ -14,7 +14,6 @@ from transformer_jax import (
     AttentionSettings,
     DigitsConfig,
     ReverseConfig,
-    Transformer,
     TransformerEncoder,
     TransformerPredictor,
 )
@@ -70,31 +69,6 @@ def test_computing_activations_again_changes_no_gradient(expected, remat):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", ["none", "dots", "all"])
-def test_a_loop_over_the_layers_changes_no_gradient_and_no_name(expected, remat):
-    found, _ = gradients_of(dataclasses.replace(CONFIG, scan_layers=True, remat=remat))
-    expected, _ = expected
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    assert_close(found, expected, 1e-6)
-
-
-@pytest.mark.slow
-def test_the_maps_of_a_loop_come_back_by_layer():
-    settings = BlockSettings(scan_layers=True)
-    looped = TransformerPredictor(6, 5, num_heads=2, num_layers=3, settings=settings)
-    unrolled, x = looped.clone(settings=BlockSettings()), jnp.ones((1, 7, 6))
-    variables = drawn(unrolled, x)
-    (logits, maps), (expected, expected_maps) = (
-        quick_jit(lambda x, model=model: model.apply(variables, x, return_attention=True))(x)
-        for model in (looped, unrolled)
-    )
-    np.testing.assert_allclose(logits, expected, atol=1e-5)
-    assert len(maps) == 3
-    for layer, other in zip(maps, expected_maps, strict=True):
-        np.testing.assert_allclose(layer, other, atol=1e-6)
-
-
-@pytest.mark.slow
 def test_each_layer_of_a_loop_drops_elements_of_its_own():
     settings = BlockSettings(dropout_prob=0.5, norm_first=True, scan_layers=True)
     stack, x = TransformerEncoder(2, 64, 2, 5, settings=settings, final_norm=False), jnp.zeros((1, 3, 64))
@@ -107,18 +81,6 @@ def test_each_layer_of_a_loop_drops_elements_of_its_own():
     sums = np.asarray(stack.apply(params, x, train=True, rngs={"dropout": jax.random.key(1)}))
     assert set(np.unique(sums)) == {0, 2, 4}
     assert 0.3 < (sums == 2).mean() < 0.7
-
-
-@pytest.mark.slow
-def test_a_translation_model_with_a_loop_gives_the_same_logits_and_decodes():
-    fields = {"source_vocabulary_size": 11, "target_vocabulary_size": 11, "model_dim": 6, "num_heads": 2}
-    fields |= {"num_encoder_layers": 2, "num_decoder_layers": 3, "dim_feedforward": 5}
-    looped = Transformer(**fields, settings=BlockSettings(scan_layers=True))
-    unrolled = Transformer(**fields, settings=BlockSettings())
-    tokens = jnp.asarray(np.random.default_rng(3).integers(11, size=(2, 5)))
-    variables = drawn(unrolled, tokens, tokens)
-    found, expected = (quick_jit(model.apply)(variables, tokens, tokens) for model in (looped, unrolled))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import torch
 from events import is_timing, read_scalars
 from repository import REPOSITORY
 
@@ -75,17 +76,10 @@ def test_before_training_there_are_no_parameters_and_no_run(tmp_path):
         trainer.run.save_figure("a.png", None)
 
 
-@pytest.mark.slow
 def test_building_a_trainer_changes_no_setting_of_jax(tmp_path):
-    code = (
-        "import jax, sys\n"
-        "from pathlib import Path\n"
-        "from transformer_jax import ReverseConfig, ReverseTrainer\n"
-        "before = dict(jax.config.values)\n"
-        "ReverseTrainer(ReverseConfig(compilation_cache=Path(sys.argv[1])))\n"
-        "assert dict(jax.config.values) == before\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "cache")], check=True)
+    before = dict(jax.config.values)
+    trainer_for(tmp_path, compilation_cache=tmp_path / "cache")
+    assert dict(jax.config.values) == before
     assert not (tmp_path / "cache").exists()
 
 
@@ -192,19 +186,6 @@ def test_metrics_that_cannot_work_are_an_error_before_anything_is_written(tmp_pa
     with pytest.raises(InputError, match=message):
         fit(trainer)
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.slow
-def test_a_task_may_do_without_accuracy(tmp_path, capsys):
-    trainer = trainer_for(tmp_path, trainer_class=OtherMetrics, best_by="val/loss:min")
-    trainer.names = ("loss",)
-    trainer.fit(loader(37, drop_last=True), loader(23))
-    results = trainer.test(loader(23), loader(19))
-    assert (
-        f"Val loss:  {results['val']['loss']:.4f}\nTest loss: {results['test']['loss']:.4f}\n"
-        in capsys.readouterr().out
-    )
-    assert "val_acc" not in results
 
 
 class UpdatesTwice(ReverseTrainer):
@@ -474,19 +455,11 @@ def test_a_loss_that_compares_rows_does_not_depend_on_the_number_of_devices(tmp_
     np.testing.assert_allclose(shared["input_layer"]["kernel"], alone["input_layer"]["kernel"], atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # where no run-time check of types comes first
 def test_a_loader_of_another_kind_is_an_error_before_anything_is_written(tmp_path):
-    # In a process of its own, where no run-time check of types comes first.
-    code = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from torch.utils.data import DataLoader\n"
-        "from transformer_jax import ReverseConfig, ReverseDataset, ReverseTrainer\n"
-        "loader = DataLoader(ReverseDataset(size=37), batch_size=7)\n"
-        "ReverseTrainer(ReverseConfig(checkpoint_dir=Path(sys.argv[1]))).fit(loader, loader)\n"
-    )
-    process = subprocess.run([sys.executable, "-c", code, str(tmp_path / "runs")], capture_output=True, text=True)
-    assert "InputError: train_loader is a DataLoader; it must be a Loader, from make_loader" in process.stderr
+    other = torch.utils.data.DataLoader(loader(37).dataset, batch_size=7)
+    with pytest.raises(InputError, match="train_loader is a DataLoader; it must be a Loader, from make_loader"):
+        trainer_for(tmp_path / "runs").fit(other, other)
     assert not (tmp_path / "runs").exists()
 
 
