@@ -18,6 +18,7 @@ def test_shapes_hold_everything_with_least_padding():
     assert choose_shapes(sources, targets, 1) == [Shape(13, 7)]
     assert choose_shapes(sources, targets, 2) == [Shape(2, 3), Shape(13, 7)]  # 55 positions; 84 with (11, 5)
     assert choose_shapes(sources, targets, 3) == [Shape(2, 3), Shape(11, 5), Shape(13, 7)]
+    assert choose_shapes(np.full(7, 5), np.full(7, 3)) == [Shape(5, 3)]
     assert smallest_shape(sources, targets, [Shape(2, 3), Shape(13, 7)]).tolist() == [0, 0, 0, 1, 1]
 
 
@@ -38,17 +39,8 @@ def test_no_other_boundaries_pad_less():
     assert positions(sources, targets, shapes) == best
 
 
-def test_equal_lengths_need_one_shape():
-    assert choose_shapes(np.full(7, 5), np.full(7, 3)) == [Shape(5, 3)]
-
-
 def test_a_pair_goes_where_both_its_texts_fit():
     shapes = [Shape(5, 3), Shape(11, 7)]
     assert smallest_shape(np.array([5, 5, 6]), np.array([3, 4, 3]), shapes).tolist() == [0, 1, 1]
     with pytest.raises(ValueError, match=r"a pair has lengths 2 and 8; the largest shape is \(11, 7\)"):
         smallest_shape(np.array([5, 2]), np.array([3, 8]), shapes)
-
-
-def test_no_pairs_have_no_shapes():
-    with pytest.raises(ValueError, match="there are no pairs"):
-        choose_shapes(np.array([], int), np.array([], int))

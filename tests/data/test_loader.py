@@ -74,7 +74,7 @@ def test_stacked_samples_are_a_sequence_that_pytorch_collates_too():
         inputs, labels = default_collate(given)
         np.testing.assert_array_equal(inputs.numpy(), dataset.inputs[[3, 0]])
         np.testing.assert_array_equal(labels.numpy(), dataset.inputs[[3, 0], ::-1])
-    with pytest.raises(IndexError, match="index is 2; there are 2 samples"):
+    with pytest.raises(IndexError):
         samples[2]
 
 

@@ -24,8 +24,6 @@ class StackedSamples:
         return num_rows(self.stacked)
 
     def __getitem__(self, index: int) -> PyTree:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index is {index}; there are {len(self)} samples")
         return jax.tree.map(lambda array: array[index], self.stacked)
 
 

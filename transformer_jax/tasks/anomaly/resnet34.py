@@ -1,5 +1,6 @@
 """ResNet-34 as a function from images to features, and the file of its weights."""
 
+import contextlib
 import hashlib
 import http.client
 from collections.abc import Iterator
@@ -49,10 +50,8 @@ class ResNet34Features:
             variables: Variables = model.init(key, jnp.zeros((1, 32, 32, 3)), train=False)
             return variables
 
-        if pretrained:
-            with outside_file(weights_file(data_dir), "flaxmodels' file of ResNet-34's weights", MAX_BYTES):
-                self._variables = init(jax.random.key(0))
-        else:
+        file = weights_file(data_dir)
+        with outside_file(file, "flaxmodels' file of weights", MAX_BYTES) if pretrained else contextlib.nullcontext():
             self._variables = init(jax.random.key(0))
 
         @jax.jit

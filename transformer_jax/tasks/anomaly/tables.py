@@ -36,10 +36,8 @@ def digits_table() -> FeatureTable:
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     labels = digits.target[order]
-    rest, test = stratified_split(labels, 0.2)
-    train, val = stratified_split(labels[rest], 0.1)
     images = digits.images[order]
-    return FeatureTable(digits_features(images), labels, images, rest[train], rest[val], test)
+    return FeatureTable(digits_features(images), labels, images, *_split(labels))
 
 
 def digits_features(images: Num[np.ndarray, "*B 8 8"]) -> Float[np.ndarray, "*B 64"]:
@@ -97,7 +95,11 @@ def files_table(features: Path, labels: Path) -> FeatureTable:
             f"{labels} has shape {classes.shape}; it must be [{len(rows)}], one for each row of {features}"
         )
     order = np.random.default_rng(0).permutation(len(classes))
-    rest, test = stratified_split(classes[order], 0.2)
-    train, val = stratified_split(classes[order[rest]], 0.1)
-    parts = (np.sort(order[part]) for part in (rest[train], rest[val], test))
-    return FeatureTable(rows, classes, None, *parts)
+    return FeatureTable(rows, classes, None, *(np.sort(order[part]) for part in _split(classes[order])))
+
+
+def _split(labels: Int[np.ndarray, " N"]) -> tuple[Int[np.ndarray, " N_part"], ...]:
+    """Training, validation and test set: a fifth of each class for test, a tenth of the rest for validation."""
+    rest, test = stratified_split(labels, 0.2)
+    train, val = stratified_split(labels[rest], 0.1)
+    return rest[train], rest[val], test
