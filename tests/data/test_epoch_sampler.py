@@ -59,12 +59,6 @@ def test_an_epoch_can_begin_at_any_of_its_batches(groups, first_batch):
     assert list(sampler(groups=groups).epoch(3, first_batch)) == whole[first_batch:]
 
 
-def test_overlapping_epochs_do_not_disturb_each_other():
-    one = sampler()
-    pairs = list(zip(one.epoch(0), one.epoch(1, first_batch=0), strict=True))
-    assert [list(batches) for batches in zip(*pairs, strict=True)] == [list(sampler().epoch(n)) for n in (0, 1)]
-
-
 def test_the_number_of_batches_at_once_is_asked_before_each_item():
     numbers = iter([1, 3, 2, 5])
     items = list(sampler().epoch(0, 1, lambda: next(numbers)))

@@ -78,12 +78,6 @@ def test_stacked_samples_are_a_sequence_that_pytorch_collates_too():
         samples[2]
 
 
-@pytest.mark.parametrize("samples", [[1, "x"], ["x", "y"], [(1, "x"), (2, "y")]])
-def test_text_in_samples_is_an_error(samples):
-    with pytest.raises(InputError, match="samples hold text, where numbers are expected"):
-        numpy_collate(samples)
-
-
 @pytest.mark.parametrize("groups", [None, np.arange(37) % 3])
 def test_an_epoch_gives_the_samplers_batches(groups):
     options = {"shuffle": True, "seed": 2, "groups": groups}
@@ -155,20 +149,11 @@ def test_workers_leave_signals_to_the_main_process():
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
 
 
-@pytest.mark.parametrize(
-    ("dataset", "batch_size", "options", "message"),
-    [
-        (ROWS, 38, {"drop_last": True}, "batch_size is 38; it may be at most 37"),
-        (StackedSamples(np.zeros((0, 3))), 4, {}, "empty"),
-        (ROWS, 0, {}, "batch_size is 0; it must be at least 1"),
-        (ROWS, 5, {"num_workers": -1}, "num_workers is -1; it must be at least 0"),
-        (ROWS, 5, {"seed": -1}, "seed is -1; it must be at least 0"),
-        (ROWS, 5, {"groups": np.zeros(36, int)}, r"groups has shape \(36,\); it must hold 37 whole numbers"),
-    ],
-)
-def test_impossible_loaders_are_errors(dataset, batch_size, options, message):
-    with pytest.raises(InputError, match=message):
-        make_loader(dataset, batch_size, **options)
+def test_impossible_loaders_are_errors():
+    with pytest.raises(InputError, match="batch_size is 38; it may be at most 37"):
+        make_loader(ROWS, 38, drop_last=True)
+    with pytest.raises(InputError, match="empty"):
+        make_loader(StackedSamples(np.zeros((0, 3))), 4)
 
 
 def test_a_data_set_that_gives_no_pairs_is_an_error():
@@ -181,7 +166,7 @@ def test_a_data_set_that_gives_no_pairs_is_an_error():
 @pytest.mark.slow
 def test_pytorch_is_imported_when_the_first_batch_is_asked_for():
     code = (
-        "import sys; from transformer_jax import ReverseDataset, make_loader\n"
+        "import sys; from transformer_jax import make_loader; from transformer_jax.tasks import ReverseDataset\n"
         "loader = make_loader(ReverseDataset(10, 4, 37), 5); assert len(loader) == 8\n"
         "loader.example(); assert 'torch' not in sys.modules\n"
         "batch = next(iter(loader)); assert 'torch' in sys.modules"

@@ -1,6 +1,5 @@
 """The anomaly task: whole runs on the digits, its equivariance, its pictures, its command line."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -157,27 +156,6 @@ def test_mistakes_are_listed_with_the_predicted_and_the_true_image(capsys):
     assert capsys.readouterr().out == (
         "Mistakes: 1 of 2 test sets\n  set 1: predicted image 2 of class 5 (60.0%), it is image 1 of class 6 (30.0%)\n"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on a machine with one core
-def test_the_same_seed_gives_bitwise_the_same_parameters_with_dropout_and_workers_and_another_does_not(
-    tmp_path, digits, monkeypatch
-):
-    monkeypatch.setattr(DigitsConfig, "table", lambda config: digits)
-
-    def params(name, **settings):
-        config = dataclasses.replace(SMALL, checkpoint_dir=tmp_path / name, **settings)
-        data = anomaly_data(config)
-        trainer = AnomalyTrainer(config, data.constants)
-        trainer.fit(data.train_loader, data.val_loader)
-        trainer.run.close()
-        return jax.tree.leaves(trainer.params)
-
-    alone = params("alone")
-    for a, b in zip(alone, params("workers", num_workers=2), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert any(np.any(a != b) for a, b in zip(alone, params("other", seed=7), strict=True))
 
 
 class UntrainedResNet(Cifar100Config):

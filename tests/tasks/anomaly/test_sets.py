@@ -152,27 +152,22 @@ def test_impossible_sets_are_errors(make, message):
         make()
 
 
-def test_the_fingerprint_is_that_of_what_the_sets_are_drawn_from():
-    sets = AnomalySets(LABELS, 7, seed=3, redraw=True)
-    first = sets.fingerprint()
-    assert len(first) == 64
-    sets.draw(5)
-    assert sets.fingerprint() == first
-    assert AnomalySets(LABELS.copy(), 7, seed=3, redraw=True).fingerprint() == first
-    assert AnomalySets(LABELS, 7, seed=4, redraw=True).fingerprint() != first
-    assert AnomalySets(LABELS, 7, seed=3).fingerprint() != first
-    assert AnomalySets(LABELS, 8, seed=3).fingerprint() != first
-    assert AnomalySets(LABELS, 7, seed=3, subset=np.arange(len(LABELS) - 1)).fingerprint() != first
-    changed = LABELS.copy()
-    changed[[5]] = 10 if LABELS[5] != 10 else 20
-    assert AnomalySets(changed, 7, seed=3).fingerprint() != first
-
-
-def test_the_fingerprint_of_sets_of_features_is_also_that_of_the_features():
-    first = SetAnomalyDataset(FEATURES, LABELS, 7).fingerprint()
-    assert SetAnomalyDataset(FEATURES.copy(), LABELS, 7).fingerprint() == first
-    assert SetAnomalyDataset(FEATURES, LABELS, 7, seed=1).fingerprint() != first
-    changed = FEATURES.copy()
+def test_the_fingerprint_is_that_of_the_features_and_of_what_the_sets_are_drawn_from():
+    relabelled, changed = LABELS.copy(), FEATURES.copy()
+    relabelled[5] = 10 if LABELS[5] != 10 else 20
     changed[3, 5] += 1
-    assert SetAnomalyDataset(changed, LABELS, 7).fingerprint() != first
-    assert SetAnomalyDataset(FEATURES, LABELS, 8).fingerprint() != first
+    options = {"seed": 3, "redraw": True}
+    others = [
+        SetAnomalyDataset(FEATURES, LABELS, 8, **options),
+        SetAnomalyDataset(FEATURES, relabelled, 7, **options),
+        SetAnomalyDataset(changed, LABELS, 7, **options),
+        SetAnomalyDataset(FEATURES, LABELS, 7, **options, subset=np.arange(len(LABELS) - 1)),
+        SetAnomalyDataset(FEATURES, LABELS, 7, seed=4, redraw=True),
+        SetAnomalyDataset(FEATURES, LABELS, 7, seed=3),
+    ]
+    sets = SetAnomalyDataset(FEATURES.copy(), LABELS.copy(), 7, **options)
+    first = sets.fingerprint()
+    sets.sets.draw(5)
+    assert sets.fingerprint() == first
+    assert len({first, *(other.fingerprint() for other in others)}) == 7
+    assert AnomalySets(LABELS, 7, **options).fingerprint() != AnomalySets(LABELS, 7, seed=3).fingerprint()
