@@ -124,7 +124,7 @@ def ablation_table(
     )
 
 
-def _table(call: Callable[[], Any], metric: Metric, means: Means | None) -> HeadTable:
+def _table(call: Callable[[], object], metric: Metric, means: Means | None) -> HeadTable:
     found = attentions(call)
     names = [attention.head_outputs for attention in found]
     if missing := [name for name in names if means is not None and name not in means]:
@@ -155,7 +155,9 @@ def _means(trainer: Evaluator, batches: Sequence[Batch], constants: Arrays) -> M
     return {name: total / weight for name, (total, weight) in totals.items()}
 
 
-def _total(sums: Callable[..., Sums], params: Params, constants: Arrays, batches: Sequence[Batch], *more: Any) -> Sums:
+def _total(
+    sums: Callable[..., Sums], params: Params, constants: Arrays, batches: Sequence[Batch], *more: object
+) -> Sums:
     """What a function gives for each batch, summed in float64."""
     compiled = jax.jit(sums)
     parts = [compiled(params, constants, batch, *more) for batch in batches]

@@ -104,7 +104,7 @@ def _kept(value: Array, axis: int | None, is_there: Bool[Array, " heads"]) -> Ar
 def _biases(params: Params) -> Params:
     """Parameters of which only the biases are left, and the others are zero."""
 
-    def bias(path: tuple[Any, ...], leaf: ArrayLike) -> Array:
+    def bias(path: tuple[jax.tree_util.DictKey, ...], leaf: ArrayLike) -> Array:
         return jnp.asarray(leaf) if path[-1].key == "bias" else jnp.zeros_like(leaf)
 
     biases: Params = jax.tree_util.tree_map_with_path(bias, params)

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ from transformer_jax.attention.masks.symbolic import Causal
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.circuits.program import Place, Tokens, Weights
 from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.trees import Variables
 
 BEGIN = "BOS"  # the first token of a program that needs a place for queries which select nothing
 Draw = Callable[[np.random.Generator, int, int], Tokens]  # of a generator, B and T
@@ -70,7 +71,7 @@ class Circuit:
 
     task: CircuitTask
     model: TransformerPredictor
-    variables: Mapping[str, Any]
+    variables: Variables
     heads: tuple[CircuitHead, ...]  # all L · H of them
     edges: tuple[Edge, ...]
     working_units: Bool[np.ndarray, "L F"]  # hidden units of the feed-forwards that do something
@@ -93,7 +94,7 @@ class Circuit:
         self._check_length("length", length)
         return self.task.draw(rng, num_sequences, length)
 
-    def inputs(self, tokens: Int[np.ndarray, "B T"]) -> tuple[Any, ...]:
+    def inputs(self, tokens: Int[np.ndarray, "B T"]) -> tuple[object, ...]:
         """The model's inputs: one-hot features `[B, T, V]`, and the mask of a causal task.
 
         Raises:
@@ -113,13 +114,11 @@ class Circuit:
         """The right classes, by the program in NumPy."""
         return self.task.answers(tokens)
 
-    def logits(
-        self, tokens: Int[np.ndarray, "B T"], variables: Mapping[str, Any] | None = None
-    ) -> Float[np.ndarray, "B T C"]:
+    def logits(self, tokens: Int[np.ndarray, "B T"], variables: Variables | None = None) -> Float[np.ndarray, "B T C"]:
         """The model's logits, of its own variables or of changed ones."""
         return np.asarray(_run(self.model, self.variables if variables is None else variables, self.inputs(tokens)))
 
-    def accuracy(self, tokens: Int[np.ndarray, "B T"], variables: Mapping[str, Any] | None = None) -> float:
+    def accuracy(self, tokens: Int[np.ndarray, "B T"], variables: Variables | None = None) -> float:
         """The share of right answers."""
         return float((self.logits(tokens, variables).argmax(-1) == self.answers(tokens)).mean())
 
@@ -142,5 +141,5 @@ def draw_after_begin(num_tokens: int) -> Draw:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _run(model: TransformerPredictor, variables: Mapping[str, Any], inputs: tuple[Any, ...]) -> Any:
+def _run(model: TransformerPredictor, variables: Variables, inputs: tuple[object, ...]) -> object:
     return model.apply(variables, *inputs)

@@ -1,7 +1,6 @@
 """From a program to the weights of a `TransformerPredictor`."""
 
 import math
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -132,8 +131,8 @@ def _model(program: Program, task: CircuitTask) -> TransformerPredictor:
 
 def _empty(model: TransformerPredictor, num_tokens: int) -> Flat:
     features = jax.ShapeDtypeStruct((1, model.max_len, num_tokens), np.float32)
-    shapes: Any = jax.eval_shape(model.init, jax.random.key(0), features)
-    return {path: np.zeros(leaf.shape) for path, leaf in flatten_dict(shapes["params"], sep="/").items()}
+    variables = jax.eval_shape(model.init, jax.random.key(0), features)
+    return {path: np.zeros(leaf.shape) for path, leaf in flatten_dict(variables["params"], sep="/").items()}
 
 
 def _write(program: Program, params: Flat) -> None:
