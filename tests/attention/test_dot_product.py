@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-import torch
 from attention_cases import Case, cases, normal
 from compiled_models import quick_jit
 from hypothesis import HealthCheck, given, seed, settings
@@ -164,25 +163,6 @@ def test_in_half_precision_both_are_within_its_rounding_of_float32(dtype):
             # A few roundings of numbers of the size of the largest.
             atol = 4 * float(jnp.finfo(dtype).eps) * np.abs(expected).max()
             np.testing.assert_allclose(result, expected, rtol=0, atol=atol)
-
-
-@pytest.mark.parametrize("implementation", ["plain", "blockwise"])
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_values_and_gradients_are_those_of_pytorch(implementation, is_causal):
-    q, k, v, cotangent = operands(B, H, queries=T, keys=T)
-    mask = Causal() if is_causal else None
-
-    def total(q, k, v):
-        values = dot_product_attention(q, k, v, mask, implementation=implementation)
-        return jnp.sum(values * cotangent), values
-
-    gradients, values = quick_jit(jax.grad(total, (0, 1, 2), has_aux=True))(q, k, v)
-    tensors = [torch.tensor(np.asarray(x), requires_grad=True) for x in (q, k, v)]
-    expected = torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=is_causal)
-    (expected * torch.tensor(np.asarray(cotangent))).sum().backward()
-    np.testing.assert_allclose(values, expected.detach(), atol=1e-5)
-    for gradient, tensor in zip(gradients, tensors, strict=True):
-        np.testing.assert_allclose(gradient, tensor.grad, atol=1e-5)
 
 
 def bucket_of_t5(ahead: int, size: int, furthest: int) -> int:

@@ -444,24 +444,6 @@ def test_bfloat16_logits_are_scored_in_float32(decode):
     assert_same(narrow, run_model(decode, model, np.arange(7)))
 
 
-@pytest.mark.parametrize(
-    ("decode", "settings", "message"),
-    [
-        *((decode, {"max_length": 0}, "max_length is 0; it must be at least 1") for decode in THREE),
-        (THREE[1], {"temperature": 0.0}, "temperature is 0.0; it must be a finite number above 0"),
-        (THREE[1], {"top_k": 0}, "top_k is 0; it must be at least 1, or None"),
-        (THREE[1], {"top_p": 1.5}, "top_p is 1.5; it must be above 0 and at most 1, or None"),
-        (beam_search, {"beam_width": 0}, "beam_width is 0; it must be at least 1"),
-        (beam_search, {"length_penalty": -0.5}, "length_penalty is -0.5; it must be a finite number, at least 0"),
-        (beam_search, {"beam_width": 3, "n_best": 5}, "n_best is 5; it must be at least 1 and at most beam_width"),
-        (beam_search, {"n_best": 0}, "n_best is 0; it must be"),
-    ],
-)
-def test_settings_that_cannot_work_are_errors(decode, settings, message):
-    with pytest.raises(ValueError, match=message):
-        decode(constant_step([0.5, 0.5]), {}, 2, **{"max_length": 3, **TOKENS, **settings})
-
-
 @pytest.mark.parametrize("decode", THREE, ids=NAMES)
 def test_rows_that_do_not_fit_the_batch_are_errors(decode):
     settings = {"max_length": 3, **TOKENS}

@@ -69,32 +69,6 @@ def test_the_tutorials_positional_arguments():
     assert (model.dropout_prob, model.input_dropout_prob) == (0.1, 0.2)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dropout_prob": 1.0}, "dropout_prob is 1.0; it must be at least 0 and below 1"),
-        ({"dropout_prob": -0.1}, "dropout_prob is -0.1"),
-        ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0; it must be a finite number above 0"),
-        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan"),
-    ],
-)
-def test_impossible_settings_are_errors(options, message):
-    with pytest.raises(InputError, match=message):
-        BlockSettings(**options)
-
-
-def test_an_activation_that_is_no_function_is_an_error():
-    # The types that the tests check at run time would refuse it first.
-    with pytest.raises(Exception, match="activation"):
-        BlockSettings(activation="relu")
-
-
-@every_module
-def test_an_impossible_dropout_prob_is_an_error(make):
-    with pytest.raises(InputError, match=r"dropout_prob is 1.5; it must be at least 0 and below 1"):
-        make(1.5)
-
-
 def test_stacks_and_models_pass_their_settings_to_their_parts():
     settings = BlockSettings(dropout_prob=0.3, norm_first=True, activation=nn.gelu, layer_norm_epsilon=1e-5)
     for stack in (TransformerEncoder, TransformerDecoder):

@@ -27,6 +27,7 @@ from transformer_jax import (
 )
 from transformer_jax.attention import AttentionRows
 from transformer_jax.nn import NoPositions, RelativePositions, SinusoidalPositions
+from transformer_jax.nn.layer_stacks import STACKED, unstack_layers
 
 B, S, T, D, H, V = 2, 11, 7, 24, 4, 13
 DRAWS = np.random.default_rng(0)
@@ -104,12 +105,14 @@ def test_each_kind_of_an_encoder_decoder_has_its_own_queries(number):
 
 
 @pytest.mark.parametrize("implementation", ["plain", "blockwise"])
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_rows_come_with_the_output_of_a_pass_of_any_implementation(implementation, scan_layers):
+@pytest.mark.parametrize("in_a_loop", [False, True])
+def test_rows_come_with_the_output_of_a_pass_of_any_implementation(implementation, in_a_loop):
     attention = AttentionSettings(implementation=implementation)
-    model = TransformerEncoder(3, D, H, 5, settings=BlockSettings(attention=attention, scan_layers=scan_layers))
-    variables = drawn(model, X)
-    run = quick_jit(lambda x: model.apply(variables, x, Causal(), return_attention=AttentionRows(QUERIES, HEADS)))
+    model = TransformerEncoder(3, D, H, 5, settings=BlockSettings(attention=attention, scan_layers=in_a_loop))
+    used = drawn(model, X)
+    variables = unstack_layers(used)
+    assert (STACKED in used["params"]) == in_a_loop
+    run = quick_jit(lambda x: model.apply(used, x, Causal(), return_attention=AttentionRows(QUERIES, HEADS)))
     output, chosen = run(X)
     plain = model.clone(settings=BlockSettings())
     expected, full = compiled(plain, return_attention=True)(variables, X, np.tri(S, dtype=bool))
@@ -126,20 +129,6 @@ def test_they_are_the_weights_before_dropout():
     np.testing.assert_allclose(rows.sum(-1), 1, rtol=1e-5)
     dropped = np.asarray(dropped)[:, :, QUERIES]
     np.testing.assert_allclose(dropped, 2 * rows * (dropped > 0), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("chosen", "message"),
-    [
-        ({"queries": [3, S]}, f"queries holds {S}; indices may be 0 … {S - 1}"),
-        ({"queries": [-1]}, "queries holds -1"),
-        ({"heads": [H]}, f"heads holds {H}; indices may be 0 … {H - 1}"),
-        ({"queries": [0], "heads": []}, "heads has type float64 and shape"),
-    ],
-)
-def test_a_query_or_a_head_that_is_not_there_is_an_error(chosen, message):
-    with pytest.raises(InputError, match=message):
-        shapes_of(TransformerPredictor(D, 3, H, 1), (X,), **chosen)
 
 
 def test_a_query_that_the_target_alone_lacks_is_an_error():

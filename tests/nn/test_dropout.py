@@ -88,10 +88,6 @@ def test_layers_draw_independently():
             assert abs(np.corrcoef(masks[i].ravel(), masks[j].ravel())[0, 1]) < 5 / np.sqrt(masks[i].size)
 
 
-def test_the_same_key_drops_the_same_elements():
-    np.testing.assert_array_equal(kept(0.3, jax.random.key(5)), kept(0.3, jax.random.key(5)))
-
-
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_the_type_stays_and_nothing_happens_outside_training(dtype):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 7)), dtype)

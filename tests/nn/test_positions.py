@@ -57,18 +57,3 @@ def test_one_position_gets_what_it_gets_in_the_whole_sequence_also_traced(dtype)
         np.testing.assert_array_equal(traced(one, t), whole[:, t : t + 1])
         np.testing.assert_array_equal(encoding.apply({}, one, t, 5, method="at"), whole[:, t : t + 1])
     assert traced(one, 4).dtype == dtype
-
-
-def test_one_position_of_a_sequence_longer_than_the_table_or_of_another_width_is_an_error():
-    encoding = PositionalEncoding(6, max_len=4)
-    x = np.zeros((1, 1, 6), np.float32)
-    assert encoding.apply({}, x, 0, 4, method="at").shape == (1, 1, 6)
-    with pytest.raises(ValueError, match="5 positions; max_len.* 4"):
-        encoding.apply({}, x, 0, 5, method="at")
-    with pytest.raises(ValueError, match="5 wide; d_model.* 6"):
-        encoding.apply({}, x[..., :5], 0, 4, method="at")
-
-
-def test_an_input_of_another_width_is_an_error():
-    with pytest.raises(ValueError, match="1 wide; d_model.* 6"):
-        PositionalEncoding(6).apply({}, np.zeros((1, 4, 1), np.float32))

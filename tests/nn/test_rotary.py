@@ -32,10 +32,6 @@ def test_each_pair_is_turned_by_the_papers_angle(first, base):
     np.testing.assert_allclose(turned, by_formula(X, first, base), rtol=0, atol=2e-6)
 
 
-def test_the_first_position_is_not_turned():
-    np.testing.assert_array_equal(rotate(jnp.asarray(X))[..., 0, :], X[..., 0, :])
-
-
 def test_products_depend_on_the_difference_of_positions_alone():
     q, k = (jnp.asarray(DRAWS.normal(size=(1, WIDTH)), jnp.float32) for _ in range(2))
 
