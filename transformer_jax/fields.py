@@ -4,11 +4,11 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from transformer_jax.errors import InputError, shortened
 
@@ -16,8 +16,15 @@ MAX_INT_BITS = 63  # JSON has integers of any size
 MAX_COUNT = 2**31 - 1  # of steps, epochs and samples: XLA counts in 32 bits
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are no UTF-8
 # What `get_type_hints` gives: a class, a union, a `Literal`. Python has no name for all of them.
-TypeHint = Any
-NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text", Path: "a path", NoneType: "None"}
+TypeHint: TypeAlias = object
+NAMES: Mapping[TypeHint, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Path: "a path",
+    NoneType: "None",
+}
 WORDS = {"none": None, "true": True, "false": False}  # as a command line has them
 
 T = TypeVar("T")
@@ -138,9 +145,12 @@ def _converted(value: object, hint: TypeHint) -> Any:
     elif kind is Literal:
         if any(value == allowed and type(value) is type(allowed) for allowed in arguments):
             return value
-    elif kind in (int, float):
-        if isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool):
-            return kind(value)
+    elif kind is int:
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            return int(value)
+    elif kind is float:
+        if isinstance(value, Real) and not isinstance(value, bool):
+            return float(value)
     elif kind is tuple and arguments and isinstance(value, list | tuple):
         types = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
         if len(types) == len(value):

@@ -17,7 +17,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.fields import TypeHint, from_text, type_hints
 from transformer_jax.setting_groups import GROUPS, RunSettings
 
-METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", NoneType: "none"}
+METAVARS: Mapping[TypeHint, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", NoneType: "none"}
 
 
 class Parser(argparse.ArgumentParser):

@@ -179,7 +179,7 @@ def _over(results: Sequence[Results], statistic: Callable[[Sequence[float]], flo
     for name in results[0]:
         if name in ABOUT_THE_RUN:
             continue
-        values = [of_run.get(name) for of_run in results]
+        values: list[Any] = [of_run.get(name) for of_run in results]
         if all(isinstance(value, Mapping) for value in values):
             taken[name] = _over(values, statistic)
         elif all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):

@@ -84,4 +84,5 @@ def split_text(
 
 def windows(text: Text, starts: Int[np.ndarray, " B"], length: int) -> UInt8[np.ndarray, "B {length}"]:
     """A copy of the bytes of a text from each start on."""
-    return np.lib.stride_tricks.sliding_window_view(text, length)[starts]
+    taken: UInt8[np.ndarray, "B {length}"] = np.lib.stride_tricks.sliding_window_view(text, length)[starts]
+    return taken
