@@ -64,14 +64,10 @@ def write_json(file: Path, content: Mapping[str, object]) -> None:
 def as_json(content: Mapping[str, object]) -> Json:
     """The same with paths as strings and NumPy's numbers as Python's, as it comes back from a file."""
 
-    def convert(value: object) -> object:
-        if isinstance(value, Path):
-            return str(value)
-        if isinstance(value, np.generic):
-            return value.item()
-        raise TypeError(f"{type(value).__name__} is no JSON")
+    def plain(value: object) -> object:
+        return value.item() if isinstance(value, np.generic) else str(value)
 
-    as_read: Json = json.loads(json.dumps(dict(content), default=convert))
+    as_read: Json = json.loads(json.dumps(dict(content), default=plain))
     return as_read
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import metadata as hparams_metadata
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
-from tensorboard.plugins.text import metadata as text_metadata
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
-from tensorboard.util.tensor_util import make_tensor_proto
 
 from transformer_jax.runs.loggers import Logger, LogPosition, cut_back
 
@@ -59,29 +59,21 @@ class TensorBoardLogger(Logger):
     def log_settings(self, settings: Mapping[str, object]) -> None:
         """Write the settings as text and for the page HPARAMS."""
         table = "\n".join(["| setting | value |", "| --- | --- |", *(f"| {n} | {v} |" for n, v in settings.items())])
-        start = SessionStartInfo(start_time_secs=time.time())
-        for name, value in settings.items():
-            if isinstance(value, bool):
-                start.hparams[name].bool_value = value
-            elif isinstance(value, int | float):
-                start.hparams[name].number_value = value
-            else:
-                start.hparams[name].string_value = value if isinstance(value, str) else json.dumps(value)
-        text = text_metadata.create_summary_metadata("settings", "")
+        kinds = bool | int | float | str
+        plain = {n: value if isinstance(value, kinds) else json.dumps(value) for n, value in settings.items()}
         for earlier in self._directory.glob(PATTERN + OF_SETTINGS):
             earlier.unlink()
         writer = EventFileWriter(str(self._directory), filename_suffix=OF_SETTINGS)
-        for value in (
-            Summary.Value(tag=SETTINGS, metadata=text, tensor=make_tensor_proto([table.encode()])),
-            _session(HParamsPluginData(session_start_info=start), hparams_metadata.SESSION_START_INFO_TAG),
-        ):
-            writer.add_event(_event(0, value))
+        for summary in (text_pb(SETTINGS, table), hparams_pb(plain)):
+            writer.add_event(Event(wall_time=time.time(), summary=summary))
         writer.close()
 
     def log_results(self, metrics: Mapping[str, float]) -> None:
         """Mark the run as finished on the page HPARAMS, which takes the last value of each curve as its metrics."""
-        end = SessionEndInfo(end_time_secs=time.time(), status="STATUS_SUCCESS")
-        self._write(0, _session(HParamsPluginData(session_end_info=end), hparams_metadata.SESSION_END_INFO_TAG))
+        end = HParamsPluginData(session_end_info=SessionEndInfo(end_time_secs=time.time(), status="STATUS_SUCCESS"))
+        metadata = hparams_metadata.create_summary_metadata(end)
+        name, nothing = hparams_metadata.SESSION_END_INFO_TAG, hparams_metadata.NULL_TENSOR
+        self._write(0, Summary.Value(tag=name, metadata=metadata, tensor=nothing))
 
     def state(self) -> dict[str, int]:
         """Names of the run's event files, of this process and of those before it, and their sizes in bytes."""
@@ -99,13 +91,4 @@ class TensorBoardLogger(Logger):
         return [file for file in self._directory.glob(PATTERN) if not file.name.endswith(OF_SETTINGS)]
 
     def _write(self, step: int, value: Summary.Value) -> None:
-        self._writer.add_event(_event(step, value))
-
-
-def _event(step: int, value: Summary.Value) -> Event:
-    return Event(wall_time=time.time(), step=step, summary=Summary(value=[value]))
-
-
-def _session(content: HParamsPluginData, name: str) -> Summary.Value:
-    metadata: SummaryMetadata = hparams_metadata.create_summary_metadata(content)
-    return Summary.Value(tag=name, metadata=metadata, tensor=hparams_metadata.NULL_TENSOR)
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))
