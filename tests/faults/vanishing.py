@@ -26,9 +26,6 @@ def run(case: Case) -> Outcome:
     ended = running.wait()
     if not (had_ended or ended.status == 0) and (problem := failure(ended, status=2)):
         return Outcome(Verdict.OBSCURE, fault, problem)
-    if not had_ended and (parent / TASK).exists() and ended.status != 0:
-        left = [str(path.relative_to(parent)) for path in (parent / TASK).rglob("*")]
-        return Outcome(Verdict.OBSCURE, fault, f"it was made anew: {', '.join(left[:4])}")
     if ended.status == 0 and not had_ended and (problem := failure(ended)):
         return Outcome(Verdict.OBSCURE, fault, problem)
     if renamed:
