@@ -362,8 +362,7 @@ def _read_arrays(directory: Path, like: PyTree | None) -> PyTree:
 def _unshared(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
     """A copy, since the next training step reuses the state's memory while the checkpoint is still being written."""
     if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
-        is_read_in_place = next(iter(leaf.sharding.device_set)).platform == "cpu"  # from others Orbax copies itself
-        return jnp.copy(leaf) if is_read_in_place else leaf
+        return jnp.copy(leaf) if jax.default_backend() == "cpu" else leaf  # from GPUs and TPUs Orbax copies itself
     return np.array(leaf)
 
 

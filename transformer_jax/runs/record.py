@@ -41,7 +41,8 @@ class Record(NamedTuple):
         check_format(f"the checkpoint of step {step} in {checkpoint.parent}", content)
         if content.pop("digest", None) != _digest(step, content):
             raise InputError("its record does not agree with its digest")
-        return cls(**{field: content.get(field) for field in cls._fields})
+        found: Json = {field: content.get(field) for field in cls._fields}
+        return cls(**found)
 
 
 def best_step(values: Mapping[int, float], criterion: Criterion) -> int | None:

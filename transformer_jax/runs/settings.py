@@ -76,7 +76,7 @@ def settings_of(task: str, config: TrainingConfig) -> Json:
     return as_json({"task": task, **dataclasses.asdict(config)})
 
 
-def differing_settings(one: Json, other: Json, neutral: frozenset[str]) -> list[str]:
+def differing_settings(one: Mapping[str, object], other: Mapping[str, object], neutral: frozenset[str]) -> list[str]:
     """Names of the settings in which two runs differ, but for the neutral ones."""
     return [name for name in sorted((one.keys() | other.keys()) - neutral) if one.get(name) != other.get(name)]
 
