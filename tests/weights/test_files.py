@@ -222,3 +222,11 @@ def test_a_damaged_file_raises_no_other_error(tmp_path, content):
         except InputError:
             refused += 1
     assert refused >= 3  # the others flip bits of a number, or of the archive's padding
+
+
+def test_a_flipped_bit_of_a_number_in_an_archive_is_noticed(tmp_path):
+    content = bytearray(saved(STATE))
+    content[content.index(WEIGHT.tobytes()) + 7] ^= 1
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(InputError, match="f was damaged: the checksum of 'archive/data/0' is another"):
+        read_weights(tmp_path / "f")

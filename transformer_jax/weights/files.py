@@ -90,6 +90,8 @@ def _pickle_in_zip(path: Path) -> bytes:
     with zipfile.ZipFile(path) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             raise InputError(f"{path} is compressed; torch.save stores numbers as they are, and only that is read")
+        if damaged := archive.testzip():  # PyTorch compares no checksums of what it maps
+            raise InputError(f"{path} was damaged: the checksum of {damaged[:MAX_NAME]!r} is another")
         return b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
 
 
