@@ -1,26 +1,33 @@
-"""Files of weights and of features that were made to do harm: PyTorch's, Flax's, NumPy's."""
+"""Files of weights and of features that were made to do harm: PyTorch's, Flax's (msgpack), NumPy's (npz)."""
 
+import builtins
+import functools
 import io
+import json
+import os
 import pickle
 import random
+import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import flax.serialization
+import msgpack  # type: ignore[import-untyped]
+import numpy as np
 import torch
 
 from faults import canary
-from faults.crafted_arrays import MSGPACK, NPZ
 
 Craft = Callable[[random.Random, bytes], bytes]  # from a good file of the kind that is expected
+FEATURES = np.zeros((3, 512), np.float32)
 
 
 def craft(file: Path, rng: random.Random, good: bytes) -> str:
     """Write a file; returns a description."""
-    family = rng.choice((TORCH, MSGPACK, NPZ, DAMAGED))
-    name = rng.choice(sorted(family))
-    file.write_bytes(family[name](rng, good))
+    name = rng.choice(sorted(CRAFTS))
+    file.write_bytes(CRAFTS[name](rng, good))
     return name
 
 
@@ -34,29 +41,15 @@ class _Call:
         return self.reduced
 
 
-def _calling(rng: random.Random, good: bytes) -> bytes:
-    import builtins
-    import functools
-    import os
-    import subprocess
+def _zip(parts: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
 
-    call = rng.choice(
-        (
-            _Call(canary.trip, 1),
-            _Call(os.system, "true"),
-            _Call(builtins.eval, "1 + 1"),
-            _Call(subprocess.Popen, ["true"]),
-            _Call(builtins.exec, "import faults.canary as c; c.trip()"),
-            _Call(builtins.open, "/tmp/never", "w"),
-            _Call(functools.partial, os.system, "true"),
-            _Call(os.mkdir, "/tmp/never"),
-            _Call(builtins.bytearray, 10**10),
-        )
-    )
-    content = {"state_dict": {"weight": call, "other": torch.ones(2)}}
-    if rng.random() < 0.5:
-        return pickle.dumps(content, protocol=rng.choice((2, 3, 4)))
-    return _zip({"archive/data.pkl": pickle.dumps(content, protocol=2), "archive/version": b"3\n"})
+
+# PyTorch's.
 
 
 def _saved(content: Any, *, legacy: bool = False) -> bytes:
@@ -70,8 +63,17 @@ def _model() -> dict[str, torch.Tensor]:
     return torch.nn.MultiheadAttention(8, 2).state_dict()
 
 
-def _good(rng: random.Random, good: bytes) -> bytes:
-    return _saved(_model(), legacy=rng.random() < 0.3)
+def _calling(rng: random.Random, good: bytes) -> bytes:
+    call = rng.choice((
+        _Call(canary.trip, 1), _Call(os.system, "true"), _Call(builtins.eval, "1 + 1"), _Call(os.mkdir, "/tmp/never"),
+        _Call(subprocess.Popen, ["true"]), _Call(builtins.exec, "import faults.canary as c; c.trip()"),
+        _Call(builtins.open, "/tmp/never", "w"), _Call(functools.partial, os.system, "true"),
+        _Call(builtins.bytearray, 10**10),
+    ))  # fmt: skip
+    content = {"state_dict": {"weight": call, "other": torch.ones(2)}}
+    if rng.random() < 0.5:
+        return pickle.dumps(content, protocol=rng.choice((2, 3, 4)))
+    return _zip({"archive/data.pkl": pickle.dumps(content, protocol=2), "archive/version": b"3\n"})
 
 
 def _without_strides(rng: random.Random, good: bytes) -> bytes:
@@ -82,28 +84,12 @@ def _without_strides(rng: random.Random, good: bytes) -> bytes:
 
 
 def _odd_tensors(rng: random.Random, good: bytes) -> bytes:
-    odd: Any = rng.choice(
-        (
-            torch.full((24, 8), float("nan")),
-            torch.full((24, 8), float("inf")),
-            torch.zeros(24, 8, dtype=torch.int8),
-            torch.zeros(24, 8, dtype=torch.complex64),
-            torch.zeros(24, 8).to_sparse(),
-            torch.zeros(0),
-            torch.zeros(()),
-            torch.zeros(24, 8, dtype=torch.float8_e5m2),
-            torch.zeros(24, 8, device="meta"),
-            None,
-            "text",
-            3,
-            [1],
-            torch.quantize_per_tensor(torch.zeros(24, 8), 0.1, 0, torch.qint8),
-            torch.zeros(8, 24),
-            torch.zeros(24, 8, 1),
-            {"weight": torch.zeros(1)},
-            torch.full((24, 8), 1e300, dtype=torch.float64),
-        )
-    )
+    kernel = torch.zeros(24, 8)
+    odd: Any = rng.choice((
+        kernel * float("nan"), kernel + float("inf"), kernel.to(torch.int8), kernel.to(torch.complex64),
+        kernel.to_sparse(), kernel.to(torch.float8_e5m2), kernel.to("meta"), kernel.double() + 1e300, kernel.T,
+        kernel[..., None], torch.zeros(0), torch.zeros(()), None, "text", 3, [1], {"weight": torch.zeros(1)},
+    ))  # fmt: skip
     model: dict[Any, Any] = {**_model(), rng.choice(("in_proj_weight", "more")): odd}
     if rng.random() < 0.2:
         model[rng.choice((3, None, ("a", 1), b"x", ""))] = torch.zeros(1)
@@ -116,26 +102,12 @@ def _odd_containers(rng: random.Random, good: bytes) -> bytes:
         bomb = {"a": bomb, "b": bomb}  # 2⁴⁰ leaves, when the two are taken for different ones
     loop: dict[str, Any] = {}
     loop["state_dict"] = loop
-    content: Any = rng.choice(
-        (
-            [],
-            3,
-            None,
-            "x",
-            {},
-            {"state_dict": None},
-            {"state_dict": []},
-            {"state_dict": {}},
-            {"state_dict": {"state_dict": {}}},
-            {"state_dict": _model(), "hyper_parameters": 3},
-            {"state_dict": bomb},
-            bomb,
-            loop,
-            torch.zeros(3),
-            {"state_dict": _model(), "hyper_parameters": {"num_heads": 10**30, "dropout": float("nan")}},
-            {f"array{number}": torch.zeros(1) for number in range(3000)},
-        )
-    )
+    content: Any = rng.choice((
+        [], 3, None, "x", {}, bomb, loop, torch.zeros(3), {"state_dict": None}, {"state_dict": []},
+        {"state_dict": {"state_dict": {}}}, {"state_dict": bomb}, {"state_dict": _model(), "hyper_parameters": 3},
+        {"state_dict": _model(), "hyper_parameters": {"num_heads": 10**30, "dropout": float("nan")}},
+        {f"array{number}": torch.zeros(1) for number in range(3000)},
+    ))  # fmt: skip
     return _saved(content, legacy=rng.random() < 0.3)
 
 
@@ -156,32 +128,134 @@ def _odd_zip(rng: random.Random, good: bytes) -> bytes:
     made = _zip(parts, zipfile.ZIP_DEFLATED if change == "deflated" else zipfile.ZIP_STORED)
     if change != "claimed":
         return made
-    content = bytearray(made)
-    place = content.rfind(b"PK\x01\x02")  # sizes in the directory of the archive
-    content[place + 20 : place + 28] = rng.randbytes(3) + b"\x7f" + rng.randbytes(3) + b"\x7f"
+    place = made.rfind(b"PK\x01\x02") + 20  # sizes in the directory of the archive
+    return made[:place] + rng.randbytes(3) + b"\x7f" + rng.randbytes(3) + b"\x7f" + made[place + 8 :]
+
+
+def _odd_pickle(rng: random.Random, good: bytes) -> bytes:
+    """A deep one, or opcodes with lengths that are not there."""
+    depth, length = rng.choice((10**3, 10**5, 10**6)), rng.choice((2**33, 2**40, 2**63 - 1)).to_bytes(8, "little")
+    long = (b"\x8d" + length, b"\x8e" + length, b"\x96" + length, b"X\xff\xff\xff\xff", b"T\xff\xff\xff\x7f")
+    opcode = rng.choice((*long, b"r\xff\xff\xff\x7f", b"\x8b\xff\xff\xff\x7f"))
+    deep = b"\x80\x02" + b"]" * depth + b"a" * (depth - 1) + b"."
+    return rng.choice((deep, b"\x80\x04" + opcode + b"abc.", b"\x80\x04}" + opcode + b"abc."))
+
+
+# Flax's.
+
+
+def _tree(good: bytes) -> dict[str, Any]:
+    """The tree of a good msgpack; a small one where another kind of file is expected."""
+    try:
+        tree = flax.serialization.msgpack_restore(good)
+    except Exception:  # it is of another kind
+        tree = None
+    return tree if isinstance(tree, dict) else {"layer": {"kernel": np.ones((3, 2), np.float32), "bias": np.zeros(2)}}
+
+
+def _replaced(tree: dict[str, Any], rng: random.Random, replacement: Any) -> dict[str, Any]:
+    """The tree with one of its arrays replaced."""
+    name = rng.choice(sorted(tree))
+    value = tree[name]
+    return {**tree, name: _replaced(value, rng, replacement) if isinstance(value, dict) and value else replacement}
+
+
+def _claimed_array(shape: Any, kind: Any, content: bytes) -> msgpack.ExtType:
+    return msgpack.ExtType(1, msgpack.packb((shape, kind, content), use_bin_type=True))
+
+
+def _packed(tree: Any) -> bytes:
+    def default(value: Any) -> Any:
+        return _claimed_array(value.shape, value.dtype.name, value.tobytes())
+
+    packed: bytes = msgpack.packb(tree, default=default, strict_types=True)
+    return packed
+
+
+def _odd_leaf(rng: random.Random, good: bytes) -> bytes:
+    size, width = int(10 ** rng.uniform(3, 6)), rng.choice((1000, 30_000, 60_000))
+    shape = rng.choice(((size, size), (size,), (-1,), (-size, 2), (0, size), (1,) * 40, (2**62, 4), ("a",), None, 3))
+    kind = rng.choice(("float32", "O", "V8", "S1000000", "float8_e5m2", "bfloat16", "x", "", None, "f4,f4", "M8[s]"))
+    chunk = {
+        "__msgpack_chunked_array__": True,
+        "shape": rng.choice(({"0": size, "1": size}, {"0": -1}, {}, [size], None)),
+        "chunks": rng.choice(({"0": np.ones(4, np.float32)}, {}, {"0": np.ones((2, 2))}, {"7": 3}, None)),
+    }
+    kernel = np.zeros((32, 32), np.float32)
+    leaf: Any = rng.choice((
+        _claimed_array(shape, kind, bytes(rng.choice((0, 4, 24, 4096)))), chunk, kernel * np.nan, kernel.astype(int),
+        kernel.astype(bool), kernel.astype(np.complex64), kernel[:0], np.full(32, 1e300), np.zeros(width, np.float32),
+        np.float64(np.inf), 3, "x", None, True, [], {}, {"kernel": {}}, b"bytes",
+    ))  # fmt: skip
+    return _packed(_replaced(_tree(good), rng, leaf))
+
+
+def _odd_structure(rng: random.Random, good: bytes) -> bytes:
+    depth = rng.choice((100, 600, 10**4, 10**6))
+    name: Any = rng.choice(("", "a/b", "/", "x" * 10**6, "encoder/", 3, None, True, b"x", 1.5, "\0"))
+    return rng.choice((
+        b"\x81\xa1a" * depth + b"\x01", b"\x81\x91" * depth, b"\x80", b"\x90", b"\xc0", b"\x81\xa1a\x80",
+        b"\xdf\xff\xff\xff\xff\xa1a", b"\x81\xa1a\xdd\xff\xff\xff\xff", b"\x81\xa1a\xc6\xff\xff\xff\xff",
+        b"\x81\xa1a\xc9\xff\xff\xff\xff\x01", b"\x81\xa1a\xc7\x00\x01", b"\x81\xa1a\xd4\x05\x00", b"\x81\xc1\xc1",
+        b"\x82\xa1a\x01\xa1a\x02", b"\x81\x81\xa1a\x01\x01", _packed(_tree(good)) + b"more",
+        _packed({**_tree(good), name: np.zeros(3, np.float32)}),
+    ))  # fmt: skip
+
+
+# NumPy's.
+
+
+def _npz(array: Any, **more: Any) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **{"feats": array, **more})
+    return stream.getvalue()
+
+
+def _odd_header(rng: random.Random, good: bytes) -> bytes:
+    size = int(10 ** rng.uniform(4, 12))
+    header = rng.choice((
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({size}, 512)}}",
+        "{'descr': '<f4', 'fortran_order': True, 'shape': (-3, 512)}",
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': (2, {2**62})}}",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (2, 512)}",
+        f"{{'descr': '|S{size}', 'fortran_order': False, 'shape': (2, 512)}}",
+        "{'descr': '<f4', 'fortran_order': 3, 'shape': 3}", "{'descr': 'x'}", "[]", "", "(" * 500, "{'a': " * 100,
+        "__import__('faults.canary').canary.trip()", "x" * 70_000, "\0" * 50, "9" * 5000, "1/0",
+    ))  # fmt: skip
+    text = header.encode("latin-1") + b"\n"
+    return _zip({"feats.npy": b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text + bytes(4096)})
+
+
+def _odd_features(rng: random.Random, good: bytes) -> bytes:
+    calls = np.array([_Call(canary.trip, 1)], object)
+    stream = io.BytesIO()
+    np.savez_compressed(stream, feats=np.zeros((100_000, 512), np.float32))
+    texts = "{", "[]", "[" * 10**5, json.dumps({"unknown": 1}), json.dumps({"data": [1], "resolution": {}})
+    return rng.choice((
+        *(_npz(FEATURES, provenance=np.array(text)) for text in texts), _npz(FEATURES * np.nan),
+        _npz(FEATURES + np.inf), *(_npz(FEATURES.astype(kind)) for kind in (int, complex, str)), _npz(FEATURES[:, :3]),
+        _npz(FEATURES[0]), _npz(FEATURES[:0]), _npz(np.float32(3)), _npz(calls), _npz(FEATURES, provenance=calls),
+        _npz(FEATURES, provenance=np.zeros(3)), _npz(np.full((3, 512), 1e300)), _zip({}), _zip({"feats.npy": b"text"}),
+        stream.getvalue(),
+    ))  # fmt: skip
+
+
+def _odd_archive(rng: random.Random, good: bytes) -> bytes:
+    content = bytearray(_npz(FEATURES))
+    local, central = content.find(b"PK\x03\x04"), content.rfind(b"PK\x01\x02")
+    change = rng.choice(("encrypted", "compression", "sizes", "offset"))
+    if change == "encrypted":
+        content[local + 6] |= 1
+        content[central + 8] |= 1
+    elif change == "compression":
+        content[local + 8 : local + 10] = content[central + 10 : central + 12] = bytes([rng.randrange(1, 100), 0])
+    else:
+        place, length = (central + 20, 8) if change == "sizes" else (central + 42, 4)
+        content[place : place + length] = rng.randbytes(length)
     return bytes(content)
 
 
-def _deep_pickle(rng: random.Random, good: bytes) -> bytes:
-    depth = rng.choice((10**3, 10**5, 10**6))
-    return b"\x80\x02" + b"]" * depth + b"a" * (depth - 1) + b"."
-
-
-def _claiming_pickle(rng: random.Random, good: bytes) -> bytes:
-    """Opcodes with lengths that are not there."""
-    opcode = rng.choice((b"\x8d", b"\x8e", b"\x96")) + (rng.choice((2**33, 2**40, 2**63 - 1))).to_bytes(8, "little")
-    opcode = rng.choice(
-        (opcode, b"X\xff\xff\xff\xff", b"T\xff\xff\xff\x7f", b"r\xff\xff\xff\x7f", b"\x8b\xff\xff\xff\x7f")
-    )
-    return b"\x80\x04" + rng.choice((b"", b"}")) + opcode + b"abc."
-
-
-def _zip(parts: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", compression) as archive:
-        for name, content in parts.items():
-            archive.writestr(name, content)
-    return stream.getvalue()
+# Any.
 
 
 def _random(rng: random.Random, good: bytes) -> bytes:
@@ -200,14 +274,12 @@ def _flipped(rng: random.Random, good: bytes) -> bytes:
     return bytes(content)
 
 
-TORCH: dict[str, Craft] = {
-    "good PyTorch file": _good,
-    "a pickle that calls": _calling,
-    "tensors without strides": _without_strides,
-    "an odd tensor": _odd_tensors,
-    "an odd container": _odd_containers,
-    "an odd zip": _odd_zip,
-    "a deep pickle": _deep_pickle,
-    "a pickle that claims lengths": _claiming_pickle,
-}
-DAMAGED: dict[str, Craft] = {"random bytes": _random, "a cut file": _cut, "flipped bits": _flipped}
+CRAFTS: dict[str, Craft] = {
+    "good PyTorch file": lambda rng, good: _saved(_model(), legacy=rng.random() < 0.3),
+    "good Flax file": lambda rng, good: flax.serialization.msgpack_serialize(_tree(good)),
+    "a pickle that calls": _calling, "tensors without strides": _without_strides, "an odd tensor": _odd_tensors,
+    "an odd container": _odd_containers, "an odd zip": _odd_zip, "an odd pickle": _odd_pickle,
+    "an odd leaf": _odd_leaf, "an odd structure": _odd_structure, "an odd header": _odd_header,
+    "odd features": _odd_features, "an odd archive": _odd_archive, "random bytes": _random, "a cut file": _cut,
+    "flipped bits": _flipped,
+}  # fmt: skip

@@ -53,10 +53,7 @@ def _delete(file: Path, directory: Path, rng: random.Random) -> str:
 
 def _rename(file: Path, directory: Path, rng: random.Random) -> str:
     target = file.parent if rng.random() < 0.4 and file.parent != directory else file
-    name = re.sub(r"\d+", lambda digits: str(int(digits[0]) + rng.choice((1, -1, 100))), target.name)
-    name = name if name != target.name else target.name + rng.choice((".bak", "~", " (copy)"))
-    if (target.parent / name).exists():
-        name += "0"
+    name = target.name + rng.choice(("0", ".bak", "~", " (copy)"))
     target.rename(target.parent / name)
     return f"{target.relative_to(directory)} renamed to {name}"
 

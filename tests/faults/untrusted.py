@@ -1,7 +1,9 @@
 """Files from strangers: weights, features, settings and sentence pairs that were made to do harm."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,8 +37,19 @@ def run(case: Case) -> Outcome:
     }[use](case)
 
 
-def _accepted(seen: Seen, fault: str, *, is_right: bool) -> Outcome:
+def _accepted(fault: str, *, is_right: bool) -> Outcome:
     return Outcome(Verdict.RIGHT if is_right else Verdict.WRONG, fault, "" if is_right else "accepted")
+
+
+def _of_call(seen: Seen, fault: str, size: int, is_right: Callable[[Any], bool]) -> Outcome:
+    """The verdict on a call that read a file; `is_right` judges what it returned."""
+    refused = failure_of(seen, fault, size) or refusal_of_call(seen, fault)
+    return refused or _accepted(fault, is_right=is_right(seen.value))
+
+
+def _of_command(seen: Seen, fault: str, size: int, *, is_right: bool = False) -> Outcome:
+    """The verdict on a command that read a file; `is_right` if it may be accepted."""
+    return failure_of(seen, fault, size) or refusal(seen, fault) or _accepted(fault, is_right=is_right)
 
 
 def _shipped_params(case: Case) -> Outcome:
@@ -45,9 +58,8 @@ def _shipped_params(case: Case) -> Outcome:
     made = crafted_weights.craft(file, case.rng(), file.read_bytes())
     seen = watch(lambda: load_run(directory), case.directory)
     fault = f"params.msgpack of a run: {made}"
-    if outcome := failure_of(seen, fault, file.stat().st_size) or refusal_of_call(seen, fault):
-        return outcome
-    return _accepted(seen, fault, is_right=same(seen.value.params, load_run(SHIPPED / "reverse").params))
+    expected = load_run(SHIPPED / "reverse").params
+    return _of_call(seen, fault, file.stat().st_size, lambda found: same(found.params, expected))
 
 
 def _tutorial_file(case: Case) -> Outcome:
@@ -56,9 +68,7 @@ def _tutorial_file(case: Case) -> Outcome:
     size, fault = file.stat().st_size, f"--pretrained FILE: {made}"
     if case.rng().random() < 0.5:
         seen = watch(lambda: load_pretrained(file, num_heads=1), case.directory)
-        if outcome := failure_of(seen, fault, size) or refusal_of_call(seen, fault):
-            return outcome
-        return _accepted(seen, fault, is_right=not holds_nan(seen.value[1]))
+        return _of_call(seen, fault, size, lambda found: not holds_nan(found[1]))
     line = (
         f"--pretrained={file}",
         f"--checkpoint-dir={case.directory / 'evaluation'}",
@@ -66,7 +76,7 @@ def _tutorial_file(case: Case) -> Outcome:
         "--val-size=64",
     )
     seen = watch(command("reverse.py", *line), case.directory, case.material / "compiled")
-    return failure_of(seen, fault, size) or refusal(seen, fault) or _accepted(seen, fault, is_right=False)
+    return _of_command(seen, fault, size)
 
 
 def _torch_file(case: Case) -> Outcome:
@@ -74,9 +84,7 @@ def _torch_file(case: Case) -> Outcome:
     made = crafted_weights.craft(file, case.rng(), b"")
     seen = watch(lambda: params_from_torch(MultiheadAttention(8, 2), file), case.directory)
     fault = f"params_from_torch: {made}"
-    if outcome := failure_of(seen, fault, file.stat().st_size) or refusal_of_call(seen, fault):
-        return outcome
-    return _accepted(seen, fault, is_right=not holds_nan(seen.value))
+    return _of_call(seen, fault, file.stat().st_size, lambda found: not holds_nan(found))
 
 
 def _features(case: Case) -> Outcome:
@@ -89,14 +97,11 @@ def _features(case: Case) -> Outcome:
     size, fault = file.stat().st_size, f"features: {made}"
     if rng.random() < 0.5:
         seen = watch(lambda: read_features(file), case.directory)
-        if outcome := failure_of(seen, fault, size) or refusal_of_call(seen, fault):
-            return outcome
-        features, _ = seen.value
-        return _accepted(seen, fault, is_right=features.shape[1:] == (512,) and not holds_nan(features))
+        return _of_call(seen, fault, size, lambda found: found[0].shape[1:] == (512,) and not holds_nan(found[0]))
     line = "--dataset=cifar100", f"--features-dir={case.directory}", f"--data-dir={case.directory / 'data'}"
     (case.directory / "data").write_text("a file, so that nothing is downloaded")
     seen = watch(command("anomaly.py", *line, f"--checkpoint-dir={case.directory / 'runs'}"), case.directory)
-    return failure_of(seen, fault, size) or refusal(seen, fault) or _accepted(seen, fault, is_right=False)
+    return _of_command(seen, fault, size)
 
 
 def _config(case: Case) -> Outcome:
@@ -108,11 +113,8 @@ def _config(case: Case) -> Outcome:
     made = crafted_config.craft(directory / "config.json", rng, cache)
     fault = f"config.json of {name}: {made}"
     seen = watch(lambda: load_run(directory), case.directory, forbidden=cache)
-    if outcome := failure_of(seen, fault, (1 << 20)) or refusal_of_call(seen, fault):
-        return outcome
-    expected = load_run(SHIPPED / name)
-    is_right = seen.value.model == expected.model and same(seen.value.params, expected.params)
-    return _accepted(seen, fault, is_right=is_right)
+    right = load_run(SHIPPED / name)
+    return _of_call(seen, fault, 2**20, lambda f: f.model == right.model and same(f.params, right.params))
 
 
 def _pairs(case: Case) -> Outcome:
@@ -123,13 +125,8 @@ def _pairs(case: Case) -> Outcome:
     size = 0 if not file.is_file() else file.stat().st_size
     if rng.random() < 0.5:
         seen = watch(lambda: load_pairs(file), case.directory)
-        if outcome := failure_of(seen, fault, size) or refusal_of_call(seen, fault):
-            return outcome
-        found = sum(map(len, (seen.value.train, seen.value.val, seen.value.test)))
-        return _accepted(seen, fault, is_right=num_pairs is not None and found == num_pairs)
+        return _of_call(seen, fault, size, lambda f: sum(map(len, (f.train, f.val, f.test))) == num_pairs)
     sizes = "--model-dim=8", "--num-heads=1", "--num-layers=1", "--dim-feedforward=8", "--batch-size=1", "--warmup=0"
     line = f"--data={file}", f"--checkpoint-dir={case.directory / 'runs'}", *sizes
     seen = watch(command("translate.py", *line, two_steps=True), case.directory, case.material / "compiled")
-    return (
-        failure_of(seen, fault, size) or refusal(seen, fault) or _accepted(seen, fault, is_right=num_pairs is not None)
-    )
+    return _of_command(seen, fault, size, is_right=num_pairs is not None)
