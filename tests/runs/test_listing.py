@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.runs.__main__ import KEYS, main, sort_key
+from transformer_jax.runs.__main__ import main, sort_key
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import Run, find_runs, is_held, read_run
 from transformer_jax.trained.shipped import SHIPPED
@@ -110,7 +110,7 @@ def three(tmp_path_factory) -> Path:
         (lambda run: (run / "config.json").unlink(), "config.json is missing"),
         (lambda run: (run / "config.json").write_text('{"task": "Task", "format": 1}'), "is of format 1"),
         (lambda run: (run / "results.json").write_text("[]"), "results.json is not a JSON object"),
-        (lambda run: (run / "results.json").write_text("{}"), "its files hold unexpected values: KeyError 'val'"),
+        (lambda run: (run / "results.json").write_text("{}"), "KeyError"),
         (lambda run: (run / "results.json").write_text(json.dumps(RESULTS | {"train_seconds": None})), "TypeError"),
         (lambda run: (run / "status.json").write_text("diverged"), "status.json is not a JSON object"),
         (lambda run: [f.write_text("{}") for f in run.rglob("record/metadata")], "is of format 1"),
@@ -133,7 +133,7 @@ def test_a_damaged_checkpoint_beside_others_is_passed_over_and_orbaxs_files_are_
     (tmp_path / "sweep" / "a" / "checkpoints" / "7" / "record" / "metadata").write_text("{}")
     (tmp_path / "sweep" / "a" / "checkpoints" / "config.json").write_text("{}")
     (run,) = listed(capsys, tmp_path)
-    assert tuple(run) == KEYS
+    assert run.keys() >= {"task", "name", "path", "num_steps", "seconds", "bytes", "time", "settings", "reason"}
     assert (run["path"], run["state"], run["steps"]) == (str(tmp_path / "sweep/a"), "interrupted", 5)
     assert (run["best_metric"], run["best_value"]) == ("val/loss", 0.5)
 

@@ -1,6 +1,7 @@
 """List the runs below a directory: `python -m transformer_jax.runs --help`."""
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -14,10 +15,6 @@ from transformer_jax.runs.listing import STATES, Run, find_runs
 
 DEFAULT = Path("checkpoints")  # as of `TrainingConfig.checkpoint_dir`
 SORTS = ("name", "best", "seconds", "steps", "time")
-KEYS = (
-    *("task", "name", "path", "state", "reason", "steps", "num_steps", "best_metric", "best_value", "seconds"),
-    *("bytes", "time", "settings"),
-)
 HEADINGS = ("task", "name", "state", "steps", "best", "seconds", "size", "differing settings")
 MAX_REASON = 80  # characters of it in the table; --json has all
 
@@ -45,7 +42,7 @@ def main(arguments: list[str]) -> None:
     runs = [run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)]
     runs = sorted(runs, key=lambda run: sort_key(run, chosen.sort))
     if chosen.json:
-        print(json.dumps([{key: getattr(run, key) for key in KEYS} for run in runs], indent=2))
+        print(json.dumps([dataclasses.asdict(run) for run in runs], indent=2))
     else:
         print(table(runs, chosen.directory))
 

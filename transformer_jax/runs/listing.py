@@ -79,12 +79,7 @@ def read_run(path: Path) -> Run:
         run = dataclasses.replace(run, task=task, settings=settings)
         return _with_progress(run, path)
     except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:  # of any JSON
-        kind = (
-            ""
-            if isinstance(error, OSError | InputError)
-            else f"its files hold unexpected values: {type(error).__name__} "
-        )
-        return dataclasses.replace(run, reason=" ".join(f"{kind}{error}".split()))
+        return dataclasses.replace(run, reason=" ".join(f"{type(error).__name__} {error}".split()))
 
 
 def differing_settings(of_runs: Sequence[Json]) -> list[str]:
@@ -141,9 +136,8 @@ def _with_progress(run: Run, path: Path) -> Run:
 
 def _with_records(run: Run, records: Mapping[int, Record]) -> Run:
     newest = records[max(records)].progress
-    of_steps = {step: record.metrics for step, record in records.items() if record.metrics is not None}
-    criterion = _criterion(run, newest, next(iter(of_steps.values()), {}))
-    values = {step: float(metrics.get(criterion.metric, math.nan)) for step, metrics in of_steps.items()}
+    criterion = _criterion(newest)
+    values = {step: (record.metrics or {}).get(criterion.metric, math.nan) for step, record in records.items()}
     best = best_step(values, criterion)
     return dataclasses.replace(
         run,
@@ -157,14 +151,13 @@ def _with_records(run: Run, records: Mapping[int, Record]) -> Run:
 
 
 def _with_results(run: Run, results: Json) -> Run:
-    criterion = _criterion(run, results, results["val"])
-    value = float(results["val"].get(criterion.metric, math.nan))
+    criterion = _criterion(results)
     return dataclasses.replace(
         run,
         state="finished",
         steps=int(results["steps"]),
         best_metric=f"val/{criterion.metric}",
-        best_value=value if math.isfinite(value) else run.best_value,
+        best_value=float(results["val"][criterion.metric]),
         seconds=sum(float(results[f"{name}_seconds"]) for name in TIMED),
         mode=criterion.mode,
     )
@@ -183,10 +176,9 @@ def _records(directory: Path) -> tuple[dict[int, Record], str]:
     return records, damage
 
 
-def _criterion(run: Run, written: Json, metrics: Mapping[str, float]) -> Criterion:
-    """By which evaluation is the best; results and checkpoints from before they held it leave the usual ones."""
-    usual = "val/accuracy:max" if "accuracy" in metrics else "val/loss:min"
-    return Criterion.parse(written.get("criterion") or run.settings.get("best_by") or usual)
+def _criterion(written: Json) -> Criterion:
+    """By which evaluation is the best; results and checkpoints from before they held it leave the loss."""
+    return Criterion.parse(written.get("criterion") or "val/loss:min")
 
 
 def _size_and_time(path: Path) -> tuple[int, float]:
