@@ -129,11 +129,12 @@ class Transformer(SettingsModule):
             InputError: a sequence is of another type or shape, holds an id outside the vocabulary, or is longer than
                 `max_len`; or a mask does not broadcast.
         """
-        memory, encoder_maps = self._encode(source, source_mask, train=train, return_attention=return_attention)
-        output, maps = self._decode(
+        encoded: Any = self.encode(source, source_mask, train=train, return_attention=return_attention)
+        memory, encoder_maps = encoded if return_attention else (encoded, [])
+        result: Any = self.decode(
             target, memory, target_mask, source_mask, train=train, return_attention=return_attention
         )
-        return output if encoder_maps is None or maps is None else (output, AttentionMaps.of(encoder_maps, maps))
+        return (result[0], AttentionMaps.of(encoder_maps, result[1])) if return_attention else result
 
     def encode(
         self,
@@ -144,8 +145,8 @@ class Transformer(SettingsModule):
         return_attention: ReturnAttention = False,
     ) -> Float[Array, "B S D"] | tuple[Float[Array, "B S D"], list[Weights]]:
         """Output of the encoder: the memory `[B, S, D]` that `decode` attends to; with `return_attention` a pair."""
-        memory, maps = self._encode(source, source_mask, train=train, return_attention=return_attention)
-        return memory if maps is None else (memory, maps)
+        x = self._embed(source, "source", train=train)
+        return self.encoder(x, source_mask, train=train, return_attention=return_attention)
 
     def decode(
         self,
@@ -158,10 +159,10 @@ class Transformer(SettingsModule):
         return_attention: ReturnAttention = False,
     ) -> Float[Array, "B T V_or_D"] | tuple[Float[Array, "B T V_or_D"], list[BlockAttention]]:
         """Logits `[B, T, V]` of the token after each position, given the memory; with `return_attention` a pair."""
-        output, maps = self._decode(
-            target, memory, target_mask, source_mask, train=train, return_attention=return_attention
-        )
-        return output if maps is None else (output, maps)
+        x = self._embed(target, "target", train=train)
+        masks = target_mask, source_mask
+        result: Any = self.decoder(x, memory, *masks, train=train, return_attention=return_attention)
+        return (self._project(result[0]), result[1]) if return_attention else self._project(result)
 
     def start_decoding(
         self,
@@ -184,7 +185,7 @@ class Transformer(SettingsModule):
             InputError: as `__call__`; or `length` is negative.
         """
         check_sizes(0, length=length)
-        memory, _ = self._encode(source, source_mask, train=False, return_attention=False)
+        memory = jnp.asarray(self.encode(source, source_mask))
         shape = memory.shape[0], 1, 1, memory.shape[1]
         mask = jnp.ones(shape, bool) if source_mask is None else fitted(source_mask, shape)
         mask = jnp.broadcast_to(mask, shape)
@@ -249,32 +250,9 @@ class Transformer(SettingsModule):
         """
         of_target = AttentionRows.chosen(queries, heads)
         of_source = AttentionRows.chosen(queries if source_queries is None else source_queries, heads)
-        memory, encoder = self._encode(source, source_mask, train=False, return_attention=of_source)
-        _, maps = self._decode(target, memory, target_mask, source_mask, train=False, return_attention=of_target)
-        return AttentionMaps.of(encoder or [], maps or [])
-
-    def _encode(
-        self, source: Source, mask: Masks | None, *, train: bool, return_attention: ReturnAttention
-    ) -> tuple[Float[Array, "B S D"], list[Weights] | None]:
-        x = self._embed(source, "source", train=train)
-        result: Any = self.encoder(x, mask, train=train, return_attention=return_attention)
-        return result if return_attention else (result, None)
-
-    def _decode(
-        self,
-        target: Target,
-        memory: Float[ArrayLike, "B S D"],
-        target_mask: Masks | None,
-        source_mask: Masks | None,
-        *,
-        train: bool,
-        return_attention: ReturnAttention,
-    ) -> tuple[Float[Array, "B T V_or_D"], list[BlockAttention] | None]:
-        x = self._embed(target, "target", train=train)
-        masks = target_mask, source_mask
-        result: Any = self.decoder(x, memory, *masks, train=train, return_attention=return_attention)
-        x, maps = result if return_attention else (result, None)
-        return self._project(x), maps
+        encoded: Any = self.encode(source, source_mask, return_attention=of_source)
+        decoded: Any = self.decode(target, encoded[0], target_mask, source_mask, return_attention=of_target)
+        return AttentionMaps.of(encoded[1], decoded[1])
 
     def _embed(self, sequence: Target, name: str, *, train: bool) -> Float[Array, "B T D"]:
         if not jnp.issubdtype(as_array(name, sequence).dtype, jnp.integer):
