@@ -11,10 +11,9 @@ import flax.serialization
 import jax
 import numpy as np
 import pytest
-import torch
 from local_server import UNREACHABLE, serve
 from repository import REPOSITORY
-from tutorial_models import TorchPredictor, evaluate, flax_tree
+from tutorial_models import evaluate, flax_tree
 
 from transformer_jax import load_pretrained
 from transformer_jax.errors import InputError
@@ -60,18 +59,6 @@ def test_the_published_reverse_model_solves_its_task_with_the_logits_of_the_form
     by_path = load_pretrained(REVERSE, num_heads=1)
     assert by_path[0] == model
     jax.tree.map(np.testing.assert_array_equal, by_path[1], params)
-
-
-def test_the_names_and_the_addresses_of_the_published_files():
-    main = "https://raw.githubusercontent.com/phlippe/saved_models/main/"
-    assert {name: (file.url.removeprefix(main), file.num_heads) for name, file in pretrained.PUBLISHED.items()} == {
-        "reverse-jax": ("JAX/tutorial6/ReverseTask.ckpt", 1),
-        "reverse-pytorch": ("tutorial6/ReverseTask.ckpt", 1),
-        "anomaly-jax": ("JAX/tutorial6/SetAnomalyTask.ckpt", 4),
-        "anomaly-pytorch": ("tutorial6/SetAnomalyTask.ckpt", 4),
-    }
-    digest = "af733e4191eafd377769576d3a9e06fde606748881ca887ef4462d92c3b038f9"
-    assert pretrained.PUBLISHED["reverse-jax"].sha256 == digest
 
 
 def test_a_name_is_downloaded_once_and_knows_its_heads(tmp_path, published):
@@ -146,20 +133,6 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, published):
         published(f"{url}/a")
         with pytest.raises(InputError, match=r"Not a directory.*; put it at .*/file/x/reverse-jax.ckpt by hand"):
             load_pretrained("reverse-jax", cache_dir=tmp_path / "file" / "x")
-
-
-@pytest.mark.slow
-def test_a_path_serves_for_both_kinds(tmp_path):
-    (tmp_path / "flax").write_bytes(FLAX)
-    settings = {"input_dim": FEATURES, "model_dim": D, "num_classes": C, "num_heads": H, "num_layers": L}
-    module = TorchPredictor(**settings, dropout=0.0, input_dropout=0.0)
-    torch.save(module.checkpoint(), tmp_path / "lightning")
-    x = np.random.default_rng(0).normal(size=(3, 7, FEATURES)).astype(np.float32)
-    model, params = load_pretrained(str(tmp_path / "flax"), num_heads=H)
-    expected = evaluate(flax_tree(FEATURES, D, C, L), x, H)
-    np.testing.assert_allclose(model.apply({"params": params}, x), expected, atol=1e-5)
-    model, params = load_pretrained(str(tmp_path / "lightning"))
-    np.testing.assert_allclose(model.apply({"params": params}, x), module(torch.tensor(x)).detach(), atol=1e-5)
 
 
 @pytest.mark.parametrize("what", ["reverse", "nowhere/model.ckpt", "."])
