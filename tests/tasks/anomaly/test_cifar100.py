@@ -16,13 +16,7 @@ from torchvision.datasets import CIFAR100
 
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.anomaly import cifar100
-from transformer_jax.tasks.anomaly.cifar100 import (
-    cached_features,
-    has_cifar100,
-    has_features,
-    load_cifar100,
-    ready_features,
-)
+from transformer_jax.tasks.anomaly.cifar100 import cached_features, has_cifar100, load_cifar100, ready_features
 from transformer_jax.tasks.anomaly.resnet34 import weights_file
 
 BY_HAND = r"put cifar-100-python.tar.gz there by hand.*--dataset digits"
@@ -119,11 +113,10 @@ def test_images_and_features_are_found_by_name(tmp_path, original):
     (tmp_path / "cifar100_features").mkdir()
     for name, found in (("train_set_features.npz", False), ("test_set_features.npz", True)):
         (tmp_path / "cifar100_features" / name).write_text("")
-        assert has_features(tmp_path) == has_cifar100(tmp_path) == found
+        assert has_cifar100(tmp_path) == found
     shutil.rmtree(tmp_path / "cifar100_features")
     (tmp_path / "cifar-100-python.tar.gz").write_text("")
     assert has_cifar100(tmp_path)
-    assert not has_features(tmp_path)
 
 
 class Pixels:
@@ -171,7 +164,10 @@ def compute(data_dir, splits, pretrained=None, resolution=16) -> list[int]:
 
 
 def test_features_are_computed_once_through_interruptions_and_written_as_the_tutorial_does(tmp_path, splits, capsys):
-    assert compute(tmp_path, splits) == [10, 10, 1, 7]
+    with pytest.raises(KeyboardInterrupt):
+        cached_features(tmp_path, splits, 13, None)
+    Pixels.extracted.clear()
+    assert compute(tmp_path, splits) == [10, 10, 1, 7]  # with none of the parts of the other resolution
     assert compute(tmp_path, splits) == []
     assert "Extracting the features takes long on a CPU" in capsys.readouterr().out
     files = sorted((tmp_path / "cifar100_features").iterdir())
@@ -207,14 +203,6 @@ def test_features_of_other_images_weights_or_resolution_are_computed_again(tmp_p
     np.savez(tmp_path / "cifar100_features" / "test_set_features.npz", feats=np.ones((7, 512), np.float32))
     assert compute(tmp_path, other, None, 13) == [7]
     assert "it has no record of its provenance" in capsys.readouterr().out
-
-
-def test_parts_that_something_else_computed_are_not_joined(tmp_path, splits):
-    with pytest.raises(KeyboardInterrupt):
-        cached_features(tmp_path, splits, 16, None)
-    Pixels.extracted.clear()
-    assert compute(tmp_path, splits, resolution=13) == [10, 10, 1, 7]
-    assert len(list((tmp_path / "cifar100_features").iterdir())) == 2
 
 
 def test_a_damaged_cache_is_an_error_and_no_reason_to_compute_for_hours(tmp_path, splits):

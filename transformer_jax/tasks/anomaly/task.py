@@ -102,7 +102,7 @@ class AnomalyTrainer(TrainerModule):
         _, layers = self.forward(inputs[:1], return_attention=True, params=params)
         return {"encoder": layers}
 
-    def predict(self, inputs: ArrayLike | Sequence[Any]) -> Float[np.ndarray, "*B S"]:
+    def predict(self, inputs: ArrayLike | Sequence[object]) -> Float[np.ndarray, "*B S"]:
         """The probability of each image being the odd one out of its set; `odd_one_out` gives the most probable one.
 
         Args:
@@ -117,7 +117,7 @@ class AnomalyTrainer(TrainerModule):
         probabilities = np.asarray(nn.softmax(self._scores(self.params, sets)[..., 0]))
         return probabilities[0] if is_one else probabilities
 
-    def odd_one_out(self, inputs: ArrayLike | Sequence[Any]) -> int | Int[np.ndarray, " B"]:
+    def odd_one_out(self, inputs: ArrayLike | Sequence[object]) -> int | Int[np.ndarray, " B"]:
         """The position of the most probable odd one in a set, or `[B]` those of many sets.
 
         Raises:
@@ -126,7 +126,7 @@ class AnomalyTrainer(TrainerModule):
         found = self.predict(inputs).argmax(-1)
         return found if found.ndim else int(found)
 
-    def attention(self, inputs: ArrayLike | Sequence[Any]) -> LabelledMaps | list[LabelledMaps]:
+    def attention(self, inputs: ArrayLike | Sequence[object]) -> LabelledMaps | list[LabelledMaps]:
         """The encoder's attention maps of one set, or of each of many; labels are the positions in the set.
 
         Raises:
@@ -138,7 +138,7 @@ class AnomalyTrainer(TrainerModule):
         maps = [LabelledMaps({"encoder": [layer[n] for layer in layers]}, labels, labels) for n in range(len(sets))]
         return maps[0] if is_one else maps
 
-    def examples(self, inputs: ArrayLike | Sequence[Any]) -> list[InspectedExample]:
+    def examples(self, inputs: ArrayLike | Sequence[object]) -> list[InspectedExample]:
         """One set or a batch of sets, as `predict` takes them; images are shown where they are given.
 
         Raises:
