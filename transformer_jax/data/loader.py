@@ -15,7 +15,7 @@ from transformer_jax.data.batch import Samples, as_pair
 from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices
 from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange, only_item
 from transformer_jax.data.stacked_samples import numpy_collate
-from transformer_jax.errors import InputError, check_whole
+from transformer_jax.errors import InputError, check_sizes
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -210,9 +210,8 @@ def make_loader(
     """
     if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
         raise InputError(f"dataset is a {type(dataset).__name__}; it must have a length, and a sample for each index")
-    check_whole("batch_size", batch_size, 1)
-    check_whole("num_workers", num_workers, 0)
-    check_whole("seed", seed, 0)
+    check_sizes(1, batch_size=batch_size)
+    check_sizes(0, num_workers=num_workers, seed=seed)
     if len(dataset) == 0:
         raise InputError("the dataset is empty; it must hold at least one sample")
     if drop_last and batch_size > len(dataset):
