@@ -6,6 +6,7 @@ from tiny_models import SETTINGS, encoder_decoder, predictor
 from transformer_jax import MultiheadAttention, capture
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import logit_lens
+from transformer_jax.nn.layer_stacks import unstack_layers
 
 
 @pytest.mark.parametrize("settings", ["post_norm", "scanned_alibi"])
@@ -14,7 +15,7 @@ def test_the_lens_after_l_layers_is_the_model_that_has_only_these(settings):
     lens = jax.jit(lambda variables: logit_lens(case.model, variables, *case.inputs))(case.variables)
     assert lens.shape == (3, 2, 7, 5)
     for num_layers in range(3):
-        expected = case.model.clone(num_layers=num_layers).apply(case.variables, *case.inputs)
+        expected = case.model.clone(num_layers=num_layers).apply(unstack_layers(case.variables), *case.inputs)
         np.testing.assert_allclose(lens[num_layers], expected, atol=1e-5)  # float32, logits of about 1
 
 
