@@ -5,6 +5,7 @@
 
 import argparse
 import json
+import os
 import random
 import signal
 import subprocess
@@ -24,6 +25,8 @@ from transformer_jax.config import Criterion
 from transformer_jax.runs.checkpoints import Checkpoints
 
 CRITERION = Criterion("accuracy", "max")  # of the reverse task
+# A process that is killed could leave half of a compiled program in the cache that all tests share: it writes none.
+READ_ONLY_CACHE = {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": str(2**40)}
 PATIENCE = 300  # seconds that one start may take
 
 
@@ -46,7 +49,9 @@ def run_with_kills(arguments: list[str], run: Path, signals: Sequence[int], seed
     steps = []
     for signal_number in signals:
         before = _checkpoints(run)
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | READ_ONLY_CACHE
+        )
         deadline = time.monotonic() + PATIENCE
         while _checkpoints(run) == before and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
