@@ -76,14 +76,11 @@ def test_a_logger_that_the_checkpoint_does_not_know_keeps_all(tmp_path, logger_c
     assert (found["train/loss"][-1], found["test/loss"]) == ((30, 30.0), [(30, 2.0)])
 
 
-@pytest.mark.parametrize("lose", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-60])])
+@pytest.mark.parametrize("lose", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:40])])
 def test_a_file_that_is_gone_or_shorter_than_before_is_named(tmp_path, logger_class, lose):
     position = killed(logger_class, tmp_path)
     (file,) = [*tmp_path.glob(PATTERN), *tmp_path.glob(FILE)]
     lose(file)
-    lose_more = file.exists() and logger_class is TensorBoardLogger
-    if lose_more:
-        file.write_bytes(file.read_bytes()[:-60])
     with pytest.warns(UserWarning, match=f"a part of the curves is lost: {file.name}"):
         logger_class(tmp_path, position).close()
 
