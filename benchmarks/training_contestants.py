@@ -46,17 +46,17 @@ class Ours:
         """Milliseconds per step of the compiled computation alone, its data on the device already."""
         import jax
 
-        runner, constants = self.loop.runner, self._trainer.shared_constants
+        runner = self.loop.runner
         if not hasattr(self, "_batches"):
             samples = next(self._train_loader.epoch(0, batches_at_once=lambda: runner.steps_per_call))
             self._batches, self._count = runner.stack_on_devices(samples)
             self._state = jax.tree.map(lambda leaf: leaf.copy(), self.loop.state)
-            self._state, _ = runner.compiled(self._state, self._batches, self._count, constants)
+            self._state, _ = runner.run(self._state, self._batches, self._count)
         calls = max(1, round(num_steps / int(self._count)))
         jax.block_until_ready(self._state)
         start = time.perf_counter()
         for _ in range(calls):
-            self._state, _ = runner.compiled(self._state, self._batches, self._count, constants)
+            self._state, _ = runner.run(self._state, self._batches, self._count)
         jax.block_until_ready(self._state)
         return 1000 * (time.perf_counter() - start) / (calls * int(self._count))
 

@@ -64,7 +64,7 @@ class CompiledStep(Generic[Result]):
 
     Args:
         step: the function.
-        devices: that share the step.
+        devices: that share the step; None for a step that each does whole.
         rows_axis: of the batch's arrays, along which the rows lie.
         donate_state: whether the state's memory may be used for the result.
         stopwatch: times `compile`, which is the waiting for the compiler, apart from the runs.
@@ -73,14 +73,15 @@ class CompiledStep(Generic[Result]):
     def __init__(
         self,
         step: Callable[..., Result],
-        devices: Devices,
+        devices: Devices | None,
         *,
         rows_axis: int = 0,
         donate_state: bool = False,
         stopwatch: Stopwatch | None = None,
     ) -> None:
         options = STEP_OPTIONS.get(jax.default_backend())
-        step = devices.share(step, rows_axis=rows_axis)
+        if devices is not None:
+            step = devices.share(step, rows_axis=rows_axis)
         self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else (), compiler_options=options)
         self._devices, self._rows_axis = devices, rows_axis
         self._executables: dict[Any, Future[jax.stages.Compiled]] = {}  # by shapes and types of the batch
@@ -133,7 +134,7 @@ class CompiledStep(Generic[Result]):
 
     def _placed(self, batch: Any) -> Any:
         """Batches are placed by the call itself, but where each of several processes has rows of its own."""
-        if jax.process_count() == 1 or _is_placed(batch):
+        if self._devices is None or jax.process_count() == 1 or _is_placed(batch):
             return batch
         return self._devices.place_rows(batch, self._rows_axis)
 

@@ -16,8 +16,9 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.devices.compilation import begin_to_run_once
 from transformer_jax.devices.divided import with_gathered_params
 from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.hooks import Task
 from transformer_jax.training.runner import Pace, StepRunner
-from transformer_jax.training.step import TrainState, UpdateRule, initial_state
+from transformer_jax.training.step import TrainState, UpdateRule, initial_state, train_step
 from transformer_jax.trees import Arrays, Inputs
 
 
@@ -36,7 +37,7 @@ def create_programs(task: Evaluator, train_loader: Loader, num_steps: int) -> Pr
     rule = task.update_rule(num_steps)
     shapes, finish_state = begin_initial_state(task, example, rule.optimizer)
     runner = StepRunner(
-        task.train_step,
+        train_step if type(task).train_step is Task.train_step else task.train_step,
         with_gathered_params(task.batch_loss, task.devices, config.remat),
         rule,
         task.devices,

@@ -1,6 +1,5 @@
 """StepRunner: several training steps in one compiled call, compiled in the background, paced by their duration."""
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,8 +16,9 @@ from transformer_jax.devices.divided import keep_split
 from transformer_jax.devices.processes import largest
 from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.stopwatch import Stopwatch
+from transformer_jax.mesh_axis import sum_over_devices
 from transformer_jax.training.metrics import Sums, SumsOfSteps
-from transformer_jax.training.step import LossFunction, TrainState, UpdateRule
+from transformer_jax.training.step import LossFunction, TrainState, UpdateRule, gradients_and_sums, train_step, update
 from transformer_jax.trees import Arrays
 
 MAX_STEPS_PER_CALL = 32
@@ -92,13 +92,18 @@ class StepRunner:
         pace: Pace,
         stopwatch: Stopwatch,
     ) -> None:
-        self._step = functools.partial(step, loss_function=loss_function, rule=rule)
+        self._step, self._loss_function, self._rule = step, loss_function, rule
         self._devices, self._constants, self._state_shapes = devices, constants, devices.shapes(state)
         self._batch_size, self._pace = batch_size, pace
         self._seconds_per_step = 0.0  # of the latest call
         self.attention: list[Explanation] = []  # of the steps, for each shape of batch once it is traced
         self._steps_per_call = pace.max_steps if pace.is_fixed else 1  # then as their duration allows
-        self.compiled = CompiledStep(self.run_stacked, devices, rows_axis=1, donate_state=True, stopwatch=stopwatch)
+        self._update: CompiledStep[tuple[TrainState, SumsOfSteps]] | None = None
+        if pace.shapes_vary and step is train_step:
+            self.compiled = CompiledStep(self.gradients_of_first, devices, rows_axis=1, stopwatch=stopwatch)
+            self._update = CompiledStep(self.update_once, None, donate_state=True, stopwatch=stopwatch)
+        else:
+            self.compiled = CompiledStep(self.run_stacked, devices, rows_axis=1, donate_state=True, stopwatch=stopwatch)
 
     @property
     def flops_per_step(self) -> float | None:
@@ -147,8 +152,15 @@ class StepRunner:
             samples: at most K batches, one behind the other, the last perhaps short.
         """
         batches, count = self._stack(samples)
-        state, sums = self.compiled(state, batches, count, self._constants)
+        state, sums = self.run(state, batches, count)
         return state, Call(int(count), sums)
+
+    def run(self, state: TrainState, batches: Batch, count: ArrayLike) -> tuple[TrainState, SumsOfSteps]:
+        """The first `count` of the stacked batches, a step each, and the sums of each."""
+        if self._update is None:
+            after: tuple[TrainState, SumsOfSteps] = self.compiled(state, batches, count, self._constants)
+            return after
+        return self._update(state, self.compiled(state, batches, count, self._constants))
 
     def wait(self, call: Call) -> list[Sums]:
         """The sums of each step of a call, when the devices have done them."""
@@ -176,24 +188,41 @@ class StepRunner:
     def run_stacked(
         self, state: TrainState, batches: Batch, count: ArrayLike, constants: Arrays
     ) -> tuple[TrainState, SumsOfSteps]:
-        """The first `count` of the stacked batches, a step each, and the sums of each."""
+        """Compiled: the first `count` of the stacked batches, a step each, and the sums of each."""
         # Traced once, for the loop and for the shapes of the metrics; a function of our own, since JAX would give
         # another `jit` of the same function its trace.
-        train_step = jax.jit(lambda *arguments: self._step(*arguments))
+        step_of_batch = jax.jit(
+            lambda *arguments: self._step(*arguments, loss_function=self._loss_function, rule=self._rule)
+        )
 
         def step(i: Array, carry: tuple[TrainState, SumsOfSteps]) -> tuple[TrainState, SumsOfSteps]:
             state, sums = carry
             batch = jax.tree.map(lambda stacked: lax.dynamic_index_in_dim(stacked, i, keepdims=False), batches)
-            state, new = train_step(state, batch, constants)
+            state, new = step_of_batch(state, batch, constants)
             return keep_split(state, self._devices), sums.with_step(i, new)
 
         first = jax.tree.map(lambda stacked: stacked[0], batches)
         with recording_attention() as calls:
-            one_step = jax.eval_shape(train_step, state, first, constants)[1]
+            one_step = jax.eval_shape(step_of_batch, state, first, constants)[1]
         self.attention.extend(calls)
         sums = SumsOfSteps.zeros(self._pace.max_steps, one_step)
         state, sums = lax.fori_loop(0, count, step, (state, sums))
         return keep_split(state, self._devices), sums
+
+    def gradients_of_first(
+        self, state: TrainState, batches: Batch, count: ArrayLike, constants: Arrays
+    ) -> tuple[Arrays, Sums]:
+        """Compiled for each shape of batch, where these differ: gradients and sums of a step, without its update."""
+        batch = jax.tree.map(lambda stacked: stacked[0], batches)
+        with recording_attention() as calls:
+            found = gradients_and_sums(state, batch, constants, self._loss_function, self._rule.num_parts)
+        self.attention.extend(calls)
+        return sum_over_devices(found)
+
+    def update_once(self, state: TrainState, found: tuple[Arrays, Sums]) -> tuple[TrainState, SumsOfSteps]:
+        """Compiled once, whatever the shapes of batches: the update, whose programs are half of a small model's."""
+        state, sums = update(state, *found, self._rule)
+        return keep_split(state, self._devices), SumsOfSteps.zeros(1, sums).with_step(0, sums)
 
     def _stack(self, samples: Samples | LocalSamples) -> tuple[Batch, np.int32]:
         if isinstance(samples, LocalSamples):
