@@ -7,10 +7,10 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import argparse
 from pathlib import Path
-from typing import NoReturn
 
 from transformer_jax.cli import run
 from transformer_jax.errors import InputError
+from transformer_jax.flags import Parser
 from transformer_jax.inspection.page.page import Page, inspection_page
 from transformer_jax.tasks.registry import find_trainer
 
@@ -22,14 +22,6 @@ EXAMPLES = f"""examples:
   {PROGRAM} digits 0 17 --output digits.html
   {PROGRAM} checkpoints/ReverseTask
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, as those of the other commands."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise an `InputError`."""
-        raise InputError(message)
 
 
 def read_command(arguments: list[str]) -> argparse.Namespace:

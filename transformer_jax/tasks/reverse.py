@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -27,6 +27,8 @@ from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
+
+Numbers: TypeAlias = ArrayLike | Sequence[int] | Sequence[Sequence[int]]  # one sequence, or many
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ class ReverseTrainer(TrainerModule):
         _, layers = self.forward(inputs, return_attention=True, params=params)
         return {"encoder": layers}
 
-    def predict(self, inputs: ArrayLike | Sequence[Any]) -> Int[np.ndarray, "*B T"]:
+    def predict(self, inputs: Numbers) -> Int[np.ndarray, "*B T"]:
         """One sequence `[T]` or many `[B, T]`, reversed as far as the model has learned to.
 
         Raises:
@@ -133,7 +135,7 @@ class ReverseTrainer(TrainerModule):
         numbers: Int[np.ndarray, "B T"] = logits.argmax(-1)
         return numbers[0] if is_one else numbers
 
-    def attention(self, inputs: ArrayLike | Sequence[Any]) -> LabelledMaps | list[LabelledMaps]:
+    def attention(self, inputs: Numbers) -> LabelledMaps | list[LabelledMaps]:
         """The encoder's attention maps of one sequence `[T]`, or of each of many `[B, T]`; labels are its numbers.
 
         Raises:
@@ -147,7 +149,7 @@ class ReverseTrainer(TrainerModule):
         ]
         return maps[0] if is_one else maps
 
-    def examples(self, inputs: ArrayLike | Sequence[Any]) -> list[InspectedExample]:
+    def examples(self, inputs: Numbers) -> list[InspectedExample]:
         """One sequence `[T]` or many `[B, T]`, with their reverses.
 
         Raises:

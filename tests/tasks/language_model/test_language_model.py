@@ -11,7 +11,7 @@ from commands import call
 from compiled_models import compiled, drawn
 
 from transformer_jax import InputError, LanguageModelConfig, load_run, train_language_model
-from transformer_jax.inspection.__main__ import Command, carry_out, text_of
+from transformer_jax.inspection.__main__ import carry_out, read_command, text_of
 from transformer_jax.inspection.page.page import inspection_page
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.language_model.continuation import Continuation, Draws
@@ -267,7 +267,7 @@ def test_a_text_of_repetitions_is_learned_and_the_run_keeps_all(tmp_path, text, 
     continued = run.predict("The quick brown ", max_new=60, top_k=1)
     assert continued == (SENTENCE * 3).decode()[16:76]
     capsys.readouterr()
-    carry_out(Command(str(directory), ["brown fox jumps"], tmp_path / "page.html"))
+    carry_out(read_command([str(directory), "brown fox jumps", f"--output={tmp_path / 'page.html'}"]))
     title, answer, *_ = capsys.readouterr().out.splitlines()
     assert title == "brown fox jumps"
     assert answer.endswith("own fox jumps ")  # what follows each byte
