@@ -38,7 +38,7 @@ class Evaluator(Task):
 
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         super().__init__(config, model)
-        self.devices = choose_devices(config, self.partition_spec)
+        self.devices = choose_devices(config, type(self).partition_spec)
         self.shared_constants = place(constants, self.devices.whole)
         # For work that each of several processes does whole.
         self.own_devices = self.devices if jax.process_count() == 1 else own_device()

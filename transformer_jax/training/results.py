@@ -18,7 +18,7 @@ Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: va
 
 def process_age() -> float:
     """Seconds since this process began."""
-    return time.time() - psutil.Process().create_time()
+    return time.time() - float(psutil.Process().create_time())
 
 
 def summary(metrics: Metrics, last: str) -> Iterator[str]:

@@ -1,9 +1,10 @@
 """StepRunner: several training steps in one compiled call, compiled in the background, paced by their duration."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
@@ -99,6 +100,7 @@ class StepRunner:
         self.attention: list[Explanation] = []  # of the steps, for each shape of batch once it is traced
         self._steps_per_call = pace.max_steps if pace.is_fixed else 1  # then as their duration allows
         self._update: CompiledStep[tuple[TrainState, SumsOfSteps]] | None = None
+        self.compiled: CompiledStep[Any]  # Any: the state and sums after the steps, or gradients and sums
         if pace.shapes_vary and step is train_step:
             self.compiled = CompiledStep(self.gradients_of_first, devices, rows_axis=1, stopwatch=stopwatch)
             self._update = CompiledStep(self.update_once, None, donate_state=True, stopwatch=stopwatch)
@@ -222,7 +224,7 @@ class StepRunner:
     def update_once(self, state: TrainState, found: tuple[Arrays, Sums]) -> tuple[TrainState, SumsOfSteps]:
         """Compiled once, whatever the shapes of batches: the update, whose programs are half of a small model's."""
         state, sums = update(state, *found, self._rule)
-        return keep_split(state, self._devices), SumsOfSteps.zeros(1, sums).with_step(0, sums)
+        return keep_split(state, self._devices), SumsOfSteps.zeros(1, sums).with_step(jnp.int32(0), sums)
 
     def _stack(self, samples: Samples | LocalSamples) -> tuple[Batch, np.int32]:
         if isinstance(samples, LocalSamples):
