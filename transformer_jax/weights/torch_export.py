@@ -166,11 +166,11 @@ def _activation(activation: Callable[[jax.Array], jax.Array]) -> str:
     )
 
 
-def _fields(settings: object, *names: str) -> dict[str, float]:
+def _fields(settings: object, *names: str) -> dict[str, int | float]:
     return {name: getattr(settings, name) for name in names}
 
 
-def _literals(**numbers: float) -> dict[str, str]:
+def _literals(**numbers: int | float) -> dict[str, str]:
     """Numbers as source."""
     return {name: repr(np.asarray(number).item()) for name, number in numbers.items()}
 

@@ -119,7 +119,7 @@ def test_images_and_features_are_found_by_name(tmp_path, original):
     assert has_cifar100(tmp_path)
 
 
-class Pixels:
+class Pixels(cifar100.ResNet34Features):
     """In the network's place where the network is not the point: features that are an image's first numbers."""
 
     extracted: ClassVar[list[int]] = []  # images in each call

@@ -138,7 +138,12 @@ NO_ARRAY = r"is not an \.npy of a plain array, or damaged"
         (npy(FEATURES[None]), npy(FITTING), r"features.npy has shape \(1, 13, 512\)"),
         (npy(FEATURES), npy(FITTING[1:]), r"labels.npy has shape \(12,\); it must be \[13\], one for each row"),
         (npy(FEATURES), npy(FITTING[None]), r"labels.npy has shape \(1, 13\)"),
-        (npy(FEATURES), npy(FITTING / 2), r"labels has shape \(13,\) and type float64; it must hold integers"),
+        pytest.param(
+            npy(FEATURES),
+            npy(FITTING / 2),
+            r"labels has shape \(13,\) and type float64; it must hold integers",
+            marks=pytest.mark.slow,  # where no run-time check of types comes first
+        ),
         (npy(FEATURES), npy(np.array([{}] * 13)), f"labels.npy {NO_ARRAY}"),
     ],
 )
