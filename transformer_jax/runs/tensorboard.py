@@ -64,7 +64,8 @@ class TensorBoardLogger(Logger):
         for earlier in self._directory.glob(PATTERN + OF_SETTINGS):
             earlier.unlink()
         writer = EventFileWriter(str(self._directory), filename_suffix=OF_SETTINGS)
-        for summary in (text_pb(SETTINGS, table), hparams_pb(plain)):
+        # Without a trial's name, by which runs are joined into one, each is shown by its directory.
+        for summary in (text_pb(SETTINGS, table), hparams_pb(plain, trial_id="")):
             writer.add_event(Event(wall_time=time.time(), summary=summary))
         writer.close()
 

@@ -114,7 +114,8 @@ class TrainerModule(Evaluator):
             raise InputError("fit trains one run; train_and_test reads seeds and sweep, and trains one for each")
         with quietly(self.config), self.training(train_loader, val_loader, initial_params) as loop:
             loop.train()
-            self.params = jax.device_put(loop.best_params())
+            # One copy, where each device has all of them; split ones stay split.
+            self.params = jax.device_put(loop.best_params(), None if self.devices.is_divided else self.first_device)
             self.steps = loop.step
         self._close_run()
 
