@@ -55,7 +55,9 @@ def test_a_run_that_moves_from_mesh_to_mesh_follows_the_losses_of_one_device_and
     assert len(one["losses"]) == 150
     losses = np.concatenate([leg["losses"] for leg in moved])
     np.testing.assert_allclose(losses, one["losses"], rtol=0, atol=1e-5)
-    assert moved[-1]["metrics"] == pytest.approx(one["metrics"], abs=1e-5)
+    assert moved[-1]["metrics"]["loss"] == pytest.approx(one["metrics"]["loss"], abs=1e-5)
+    # Of 1 600 answers, one whose logits nearly tie may fall differently.
+    assert moved[-1]["metrics"]["accuracy"] == pytest.approx(one["metrics"]["accuracy"], abs=1.5 / 1600)
     # Of 10 346 parameters the block's kernels have 8 192, and that of the output network 1 024, which no rule names.
     # The others are small, and stay whole.
     whole = 10346 - 8192 - 1024
