@@ -38,8 +38,8 @@ def setting(
     neutral: bool = False,
     machine: bool = False,
     of_model: bool = False,
-    least: float | None = None,
-    most: float | None = None,
+    least: int | float | None = None,
+    most: int | float | None = None,
     check: Check | None = None,
 ) -> T:
     """A field of a config, and what is special about it; a subclass with another default need not repeat it.
