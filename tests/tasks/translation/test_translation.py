@@ -20,7 +20,6 @@ from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, encode
 from transformer_jax.tasks.translation import dates
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
-from transformer_jax.tasks.translation.report import byte_labels
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, train_translation
 
 SMALL = {"model_dim": 24, "num_heads": 2, "num_layers": 1, "dim_feedforward": 32, "warmup": 10, "batch_size": 16}
@@ -147,11 +146,6 @@ def test_the_loss_counts_real_tokens_alone():
     with_more = loss(PairInputs(padded(source, 2), padded(target, 1)), padded(targets, 1))
     np.testing.assert_array_equal(with_more["loss"][1], [[1, 1, 1, 0], [1, 1, 0, 0]])
     np.testing.assert_allclose(with_more["loss"][0][:, :3], elements["loss"][0], atol=1e-5)
-
-
-def test_labels_stand_for_bytes():
-    assert byte_labels("3 я日") == ["3", "␣", "я", "·", "65E5", "·", "·"]
-    assert byte_labels("\a\x7f\xa0") == ["7", "7F", "A0", "·"]
 
 
 @pytest.mark.slow

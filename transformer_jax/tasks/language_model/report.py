@@ -1,11 +1,9 @@
-"""Report on a trained language model: bits per byte beside compressors and an n-gram model, samples, attention."""
+"""Report on a trained language model: bits per byte beside compressors and an n-gram model, samples."""
 
 import gzip
 import lzma
 from collections.abc import Callable, Mapping
 
-from transformer_jax.plots import plot_attention_maps
-from transformer_jax.tasks.attention_maps import drawable
 from transformer_jax.tasks.language_model.ngrams import WittenBell
 from transformer_jax.tasks.language_model.text_parts import Text, TextSplits
 from transformer_jax.tasks.language_model.windows import FIRST
@@ -15,7 +13,6 @@ ORDER = 5  # bytes of context of the n-gram model
 MAX_LEARNED = 2**24  # bytes at the end of the training text that n-grams and compressors learn from
 NUM_SAMPLES = 3
 PROMPT_BYTES = 40  # of the test text
-PICTURED_BYTES = 32
 SAMPLES = "samples.txt"
 
 COMPRESSORS: Mapping[str, Callable[[bytes], bytes]] = {  # at their highest level
@@ -69,11 +66,3 @@ def save_samples(trainer: TrainerModule, given: list[bytes]) -> None:
 def printable(text: str) -> str:
     """A text in which characters that could move a terminal's cursor are replaced by their code points."""
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
-
-
-def save_attention(trainer: TrainerModule, text: bytes) -> None:
-    """Save a picture of the attention maps of a text's first bytes in the run's directory."""
-    maps = trainer.attention(text[:PICTURED_BYTES])
-    labels = [drawable(label) for label in maps.key_labels["decoder"]]
-    figure = plot_attention_maps([labels], [layer[None] for layer in maps.maps["decoder"]])
-    trainer.run.save_figure("attention_maps.png", figure)

@@ -25,7 +25,7 @@ from transformer_jax.tasks.language_model.config import NUM_BYTES
 from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
 from transformer_jax.tasks.language_model.continuation import Continuation, Draws
 from transformer_jax.tasks.language_model.examples import text_examples
-from transformer_jax.tasks.language_model.report import other_bits, prompts, save_attention, save_samples, table
+from transformer_jax.tasks.language_model.report import other_bits, prompts, save_samples, table
 from transformer_jax.tasks.language_model.text_parts import TextSplits, load_text
 from transformer_jax.tasks.language_model.windows import UNSCORED, RandomWindows, ScoredWindows
 from transformer_jax.training.inspected_example import InspectedExample
@@ -34,6 +34,7 @@ from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
 PICTURED = 64  # positions of a window in the pictures of the training, and in the examples of the test set
+REPORTED = 32  # bytes of the test text in the picture at the end
 
 
 class LanguageModelTrainer(TrainerModule):
@@ -231,7 +232,8 @@ def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
     print(f"Bits per byte of the test text, {len(data.text.test)} bytes:", table(bits), sep="\n")
     prompt = trainer.config.prompt
     save_samples(trainer, prompts(data.text.test) if prompt is None else [prompt.encode()])
-    save_attention(trainer, data.text.test[: trainer.config.seq_len].tobytes())
+    maps = trainer.attention(data.text.test[: min(REPORTED, trainer.config.seq_len)].tobytes())
+    trainer.run.save_figure("attention_maps.png", maps.plot())
     return {"bits_per_byte": bits, "bytes": data.text.sizes()}
 
 

@@ -1,13 +1,8 @@
-"""Report on a trained translator: scores on the test set, and a picture of its cross-attention."""
+"""Scores of a trained translator: measures of the agreement of its texts with their references."""
 
 from collections.abc import Sequence
 
-from transformer_jax.data.stacked_samples import numpy_collate
-from transformer_jax.plots import plot_attention_maps
-from transformer_jax.tasks.attention_maps import drawable
-from transformer_jax.tasks.byte_text import characters
-from transformer_jax.tasks.translation.padded_pairs import PairDataset, TextPair
-from transformer_jax.tasks.translation.text_metrics import char_error_rate, exact_match, translation_scores
+from transformer_jax.tasks.translation.padded_pairs import TextPair
 from transformer_jax.training.trainer import TrainerModule
 
 
@@ -31,15 +26,28 @@ def score(trainer: TrainerModule, pairs: Sequence[TextPair], *, corpus: bool) ->
     return scores
 
 
-def save_attention(trainer: TrainerModule, pair: TextPair) -> None:
-    """Save a picture of the cross-attention in the run's directory: from target to source, every layer and head."""
-    inputs, _ = numpy_collate([PairDataset([pair])[0]])
-    _, maps = trainer.forward(inputs, return_attention=True)
-    queries = ["start", *byte_labels(pair.target)]
-    figure = plot_attention_maps([byte_labels(pair.source)], maps.cross, query_data=[queries])
-    trainer.run.save_figure("cross_attention.png", figure)
+def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
+    """Fraction of the predictions, at least one, that equal their reference."""
+    return sum(a == b for a, b in zip(predictions, references, strict=True)) / len(references)
 
 
-def byte_labels(text: str) -> list[str]:
-    """A label for each byte of a text, as `characters`, in matplotlib's font."""
-    return [drawable(label) for label in characters(text)]
+def char_error_rate(predictions: Sequence[str], references: Sequence[str]) -> float:
+    """Insertions, deletions and substitutions that turn predictions into references, per character of the references.
+
+    A character is a Unicode code point. The rate is that of all texts together, and above 1 if predictions are much too
+    long (Morris, Maier and Green 2004, equation 1, with characters for words).
+    """
+    from rapidfuzz.distance import Levenshtein
+
+    errors = sum(Levenshtein.distance(a, b) for a, b in zip(predictions, references, strict=True))
+    return errors / sum(map(len, references))
+
+
+def translation_scores(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """`chrf` (Popović 2015) and `bleu` (Papineni et al. 2002) of the whole corpus, each 0 … 100, from sacrebleu."""
+    import sacrebleu
+
+    return {
+        "chrf": sacrebleu.corpus_chrf(predictions, [references]).score,
+        "bleu": sacrebleu.corpus_bleu(predictions, [references]).score,
+    }

@@ -29,7 +29,7 @@ from transformer_jax.tasks.translation.config import TranslationConfig as Transl
 from transformer_jax.tasks.translation.data import TranslationData, translation_data
 from transformer_jax.tasks.translation.examples import is_right, translation_examples
 from transformer_jax.tasks.translation.padded_pairs import PairDataset, PairInputs, TextPair
-from transformer_jax.tasks.translation.report import save_attention, score
+from transformer_jax.tasks.translation.report import score
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
@@ -118,7 +118,7 @@ class TranslationTrainer(TrainerModule):
             InputError: as `predict`.
         """
         sources = self._sources(inputs)
-        maps = [self._labelled_maps(*pair) for pair in zip(sources, self._translations(sources), strict=True)]
+        maps = [self.maps_of_pair(*pair) for pair in zip(sources, self._translations(sources), strict=True)]
         return maps[0] if isinstance(inputs, str) else maps
 
     def examples(self, inputs: str | Sequence[str]) -> list[InspectedExample]:
@@ -197,8 +197,8 @@ class TranslationTrainer(TrainerModule):
                     translations[index] = ids[:number]
         return translations
 
-    def _labelled_maps(self, source: Int[np.ndarray, " S"], translation: Int[np.ndarray, " _"]) -> LabelledMaps:
-        """The maps of one translation, which the decoder reads up to its end."""
+    def maps_of_pair(self, source: Int[np.ndarray, " S"], translation: Int[np.ndarray, " _"]) -> LabelledMaps:
+        """The attention maps of a text and a translation, which the decoder reads up to its end; both are ids."""
         target = np.concatenate([[START], translation[translation != END]])
         names = {"source": labels(source), "target": ["start", *labels(target[1:])]}
         return LabelledMaps(
@@ -258,7 +258,8 @@ def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     pairs = data.splits.test.pairs
     is_from_file = trainer.config.data is not None
     scores = score(trainer, pairs, corpus=is_from_file)
-    save_attention(trainer, pairs[0])
+    maps = trainer.maps_of_pair(encode(pairs[0].source), encode(pairs[0].target))
+    trainer.run.save_figure("cross_attention.png", maps.plot("cross"))
     return {**scores, **({"pairs": data.splits.counts()} if is_from_file else {})}
 
 
