@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from commands import path_of
 from faults.comparing import differences
-from repository import REPOSITORY
 
 # A process that is killed could leave half of a compiled program in the cache that all tests share: it writes none.
 READ_ONLY_CACHE = {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": str(2**40)}
@@ -21,12 +21,7 @@ PATIENCE = 300  # seconds that one start may take
 
 
 def command(script: str, parent: Path, *settings: object) -> list[str]:
-    return [
-        sys.executable,
-        str(REPOSITORY / "experiments" / script),
-        f"--checkpoint-dir={parent}",
-        *map(str, settings),
-    ]
+    return [sys.executable, path_of(script), f"--checkpoint-dir={parent}", *map(str, settings)]
 
 
 def run_with_kills(arguments: list[str], run: Path, signals: Sequence[int], seed: int = 0) -> list[int]:

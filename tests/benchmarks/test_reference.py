@@ -80,10 +80,3 @@ def test_dropout_is_drawn_anew_in_each_step(contestant):
     batch = next(iter(loop.train_loader))
     first, second = loop.fetch([loop.train_step(batch), loop.train_step(batch)])[:, 0]
     assert abs(first - second) > 1e-3  # the first step's learning rate is 0: only the dropout can make a difference
-
-
-def test_reverse_draws_the_data_of_the_experiment():
-    dataset = TASKS["reverse"].dataset(seed=0)
-    assert len(dataset) == 50_000
-    assert dataset[0][0].tolist() == [0, 7, 6, 4, 4, 8, 0, 6, 2, 0, 5, 9, 7, 7, 7, 7]
-    assert dataset[0][1].tolist() == dataset[0][0].tolist()[::-1]

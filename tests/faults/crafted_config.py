@@ -10,8 +10,6 @@ ODD: tuple[Any, ...] = (
     "\ud800",
     "../../..", "/dev/zero", [], [1], {}, {"a": 1}, [[[[]]]], "x" * 10**5,
 )  # fmt: skip
-# Settings of a model that ships, from which no other answers follow.
-HARMLESS = ("compilation_cache", "checkpoint_dir", "data_dir", "num_workers", "num_devices", "resume", "overwrite")
 
 
 def craft(file: Path, rng: random.Random, cache: Path) -> str:

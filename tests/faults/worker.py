@@ -19,7 +19,7 @@ from faults.watch import GIB
 
 MEMORY = 8 * GIB  # that one worker may allocate
 MOST_CASES = 300  # that one worker runs: JAX keeps every compiled program
-PATIENCE = {"kills": 600, "signals": 600, "full-disk": 400, "permissions": 200, "writers": 400}
+PATIENCE = {"kills": 600, "signals": 600, "full-disk": 400, "permissions": 200}
 USUAL_PATIENCE = 60  # seconds for a case within the worker
 
 
