@@ -159,18 +159,6 @@ def edges_between(sets: Sets) -> dict[str, Bool[np.ndarray, "B S S"]]:
     }
 
 
-def attention_by_kind(trainer: Evaluator, sets: Sets) -> dict[str, Float[np.ndarray, "heads kinds"]]:
-    """Mean weight of each head of each layer that falls on each kind of edge, for a query that has such edges."""
-    names = ["encoder.layers.?.attention.weights"]
-    _, seen = tj.capture(trainer.model, trainer.variables, *sets.inputs, names=names)
-    kinds = {name: edges for name, edges in edges_between(sets).items() if name.startswith("from")}
-    table = {}
-    for name, weights in seen.items():
-        sums = [np.einsum("bhts,bts->h", weights, edges) / edges.any(2).sum() for edges in kinds.values()]
-        table[name] = np.array(sums).T
-    return table
-
-
 def probes(trainer: Evaluator, sets: Sets) -> dict[str, tuple[tj.inspection.Probe, tj.inspection.Probe]]:
     """After the embedding and each layer: probes for the digit of each image, and for whether it is the odd one."""
     names = ["embeddings", "encoder.layers.?.output"]

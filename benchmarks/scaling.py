@@ -167,8 +167,9 @@ def compile_case(model: str, mesh: dict[str, int], attention: Implementation) ->
             "--xla_dump_hlo_module_re=run_stacked --xla_dump_hlo_pass_re=spmd-partitioning"
         )
         command = [sys.executable, str(Path(__file__).with_name("scaling_step.py")), json.dumps(settings)]
-        environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+        # XLA writes out what it compiles anew alone.
+        chosen = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | chosen).stdout
     return Case(model, mesh["data"], mesh["fsdp"], attention, json.loads(printed.splitlines()[-1]))
 
 

@@ -36,21 +36,29 @@ def own_handlers() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def call(script: str, *arguments: object, stdin: str = "") -> Outcome:
-    """Run a script of `experiments/` here, with these arguments of the command line."""
-    path = str(REPOSITORY / "experiments" / script)
-    stdout, stderr = io.StringIO(), io.StringIO()
-    status = 0
+def path_of(script: str) -> str:
+    """The path of a script of `experiments/`."""
+    return str(REPOSITORY / "experiments" / script)
+
+
+def run_here(script: str, *arguments: object, stdin: str = "") -> None:
+    """Run a script of `experiments/` in this process, which goes on afterwards."""
     with (
         own_handlers(),
-        mock.patch.object(sys, "argv", [path, *map(str, arguments)]),
+        mock.patch.object(sys, "argv", [path_of(script), *map(str, arguments)]),
         mock.patch.object(sys, "stdin", io.StringIO(stdin)),
-        mock.patch.object(gc, "freeze"),  # this process goes on afterwards
-        contextlib.redirect_stdout(stdout),
-        contextlib.redirect_stderr(stderr),
+        mock.patch.object(gc, "freeze"),
     ):
+        runpy.run_path(path_of(script), run_name="__main__")
+
+
+def call(script: str, *arguments: object, stdin: str = "") -> Outcome:
+    """What a script of `experiments/` that runs here leaves behind."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    status = 0
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         try:
-            runpy.run_path(path, run_name="__main__")
+            run_here(script, *arguments, stdin=stdin)
         except SystemExit as stop:
             status = int(stop.code or 0)
     return Outcome(status, stdout.getvalue(), stderr.getvalue())
@@ -58,5 +66,5 @@ def call(script: str, *arguments: object, stdin: str = "") -> Outcome:
 
 def start(script: str, *arguments: object, **options) -> subprocess.CompletedProcess:
     """Run a script of `experiments/` in a process of its own, and wait for its end."""
-    command = [sys.executable, str(REPOSITORY / "experiments" / script), *map(str, arguments)]
+    command = [sys.executable, path_of(script), *map(str, arguments)]
     return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": 600, **options})

@@ -2,13 +2,16 @@
 
 import contextlib
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from playwright.sync_api import Page, expect, sync_playwright
-from tensorboard_pages import CHROMIUM, SECONDS
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SECONDS = 120  # that anything may take, on a machine that does other things too
 
 
 class Opened(NamedTuple):

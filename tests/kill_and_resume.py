@@ -1,42 +1,27 @@
 """Kill a real training command again and again, and see that it ends as if nothing had happened.
 
-`python tests/kill_and_resume.py --kills 100` does it a hundred times, and starts the command as often.
+`make faults ARGS="--kills 100"` does it a hundred times.
 """
 
-import argparse
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from itertools import filterfalse
 from pathlib import Path
 
-import jax
-import numpy as np
-from events import is_timing, read_scalars
-from repository import REPOSITORY
+from commands import path_of
+from faults.comparing import differences
 
-from transformer_jax.config import Criterion
-from transformer_jax.runs.checkpoints import Checkpoints
-
-CRITERION = Criterion("accuracy", "max")  # of the reverse task
 # A process that is killed could leave half of a compiled program in the cache that all tests share: it writes none.
 READ_ONLY_CACHE = {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": str(2**40)}
 PATIENCE = 300  # seconds that one start may take
 
 
 def command(script: str, parent: Path, *settings: object) -> list[str]:
-    return [
-        sys.executable,
-        str(REPOSITORY / "experiments" / script),
-        f"--checkpoint-dir={parent}",
-        *map(str, settings),
-    ]
+    return [sys.executable, path_of(script), f"--checkpoint-dir={parent}", *map(str, settings)]
 
 
 def run_with_kills(arguments: list[str], run: Path, signals: Sequence[int], seed: int = 0) -> list[int]:
@@ -76,35 +61,4 @@ def _checkpoints(run: Path) -> set[int]:
 
 def assert_same_run(run: Path, uninterrupted: Path) -> None:
     """The same parameters bit for bit, the same best step, the same curves without gaps or doubles."""
-    ours, theirs = (Checkpoints(path / "checkpoints", CRITERION, create=False) for path in (run, uninterrupted))
-    assert ours.best_step == theirs.best_step
-    assert ours.steps[-1] == theirs.steps[-1]
-    for step in {ours.best_step, ours.steps[-1]}:
-        a, b = (jax.tree.leaves(checkpoints.read(step).state) for checkpoints in (ours, theirs))
-        for leaf, expected in zip(a, b, strict=True):
-            np.testing.assert_array_equal(leaf, expected)
-    scalars, expected = read_scalars(run, as_pairs=True), read_scalars(uninterrupted, as_pairs=True)
-    assert scalars.keys() == expected.keys()
-    for tag in filterfalse(is_timing, expected):
-        assert scalars[tag] == expected[tag], tag
-    results = [json.loads((path / "results.json").read_text()) for path in (run, uninterrupted)]
-    for name in ("val_acc", "test_acc", "steps"):
-        assert results[0][name] == results[1][name]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=100)
-    kills = parser.parse_args().kills
-    settings = ("--dropout-prob=0.1", "--checkpoint-every=7", "--eval-every=1", f"--max-epochs={max(4, kills // 3)}")
-    with tempfile.TemporaryDirectory() as parent:
-        paths = [Path(parent) / name for name in ("killed", "uninterrupted")]
-        commands = [command("reverse.py", path, "--train-size=12800", *settings) for path in paths]
-        steps = run_with_kills(commands[0], paths[0] / "ReverseTask", [signal.SIGKILL] * kills)
-        subprocess.run(commands[1], check=True, stdout=subprocess.DEVNULL)
-        assert_same_run(*(path / "ReverseTask" for path in paths))
-    print(f"{kills} kills, at the checkpoints of steps {steps}: the same run, bit for bit")
-
-
-if __name__ == "__main__":
-    main()
+    assert differences(run, uninterrupted) == {}

@@ -1,8 +1,8 @@
-"""A miniature CIFAR-100 on disk, byte for byte in the format of the published one."""
+"""A miniature CIFAR-100 on disk: the files, names and arrays of the published one."""
 
 import hashlib
 import io
-import struct
+import pickle
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,12 @@ def write_miniature(
             "coarse_labels": (labels // 5).tolist(),
             "data": images.clip(0, 255).astype(np.uint8).reshape(len(labels), 3072),
         }
-        (folder / split).write_bytes(_python2_pickle(batch))
+        (folder / split).write_bytes(pickle.dumps(batch, protocol=2))
     names = {
         "fine_label_names": [f"class_{label}" for label in range(num_classes)],
         "coarse_label_names": [f"superclass_{label}" for label in range(-(-num_classes // 5))],
     }
-    (folder / "meta").write_bytes(_python2_pickle(names))
+    (folder / "meta").write_bytes(pickle.dumps(names, protocol=2))
 
 
 def archive_of(data_dir: Path) -> bytes:
@@ -67,36 +67,3 @@ def accept(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
     for name, value in torchvision_digests(data_dir).items():
         monkeypatch.setattr(CIFAR100, name, value)
     monkeypatch.setattr(CIFAR100, "url", f"{UNREACHABLE}/cifar-100-python.tar.gz")
-
-
-def _python2_pickle(value: Any) -> bytes:
-    """What Python 2 and the NumPy of 2009 wrote, and Python 3's pickle cannot: text and data alike are byte strings."""
-    return b"\x80\x02" + _opcodes(value) + b"."
-
-
-def _opcodes(value: Any) -> bytes:
-    match value:
-        case str():
-            return b"U" + bytes([len(value)]) + value.encode("ascii")
-        case int():
-            return b"J" + struct.pack("<i", value)
-        case list():
-            return b"](" + b"".join(map(_opcodes, value)) + b"e"
-        case dict():
-            return b"}(" + b"".join(_opcodes(part) for item in value.items() for part in item) + b"u"
-        case np.ndarray():
-            number_type = b"cnumpy\ndtype\n" + _opcodes("u1") + _opcodes(0) + _opcodes(1) + b"\x87R"
-            number_type += (
-                b"(" + _opcodes(3) + _opcodes("|") + b"NNN" + _opcodes(-1) + _opcodes(-1) + _opcodes(0) + b"tb"
-            )
-            shape = b"(" + b"".join(map(_opcodes, value.shape)) + b"t"
-            data = value.tobytes()
-            return (
-                b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n("
-                + _opcodes(0)
-                + b"t"
-                + _opcodes("b")
-                + b"tR"
-                b"(" + _opcodes(1) + shape + number_type + b"\x89T" + struct.pack("<i", len(data)) + data + b"tb"
-            )
-    raise TypeError(type(value))

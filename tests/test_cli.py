@@ -1,6 +1,5 @@
 """A command ends with one line, or in silence, and with a status that says why; it saves what it can."""
 
-import json
 import os
 import signal
 import subprocess
@@ -66,50 +65,6 @@ def test_a_signal_during_imports_ends_a_command_in_silence(script, number, tmp_p
         process.send_signal(number)
         output = process.communicate(timeout=PATIENCE)
     assert (process.returncode, *output) == (128 + number, "", "")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_after_training_ends_a_command_with_its_status_and_the_next_one_completes_it(number, tmp_path):
-    arguments = command("reverse.py", tmp_path, *SETTINGS)
-    arguments.insert(1, "-u")
-    with started(arguments) as process:
-        while not process.stdout.readline().startswith("Epoch 2"):
-            pass
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 128 + number
-    assert errors.startswith(f"{number.name}: stopped")
-    assert errors.count("\n") == 1
-    assert subprocess.run(arguments, stdout=subprocess.DEVNULL, timeout=PATIENCE).returncode == 0
-    assert json.loads((tmp_path / "ReverseTask" / "results.json").read_text())["steps"] == 30
-
-
-@pytest.mark.slow
-def test_a_signal_that_was_to_be_ignored_changes_nothing(tmp_path):
-    ignoring = (
-        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    arguments = command("reverse.py", tmp_path, *SETTINGS)  # with `ignoring`, as the shell starts `command &`
-    with started([sys.executable, "-c", ignoring, arguments[0], "-u", *arguments[1:]]) as process:
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, errors) == (0, "")
-
-
-@pytest.mark.slow
-def test_a_signal_to_the_whole_group_saves_also_with_workers(tmp_path):
-    with started(command("reverse.py", tmp_path, *LONG, "--num-workers=2")) as process:
-        wait_until(lambda: has_checkpoint(tmp_path), process)
-        workers = workers_of(process)
-        os.killpg(process.pid, signal.SIGTERM)
-        _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 128 + signal.SIGTERM
-    newest = max(int(path.name) for path in (tmp_path / "ReverseTask" / "checkpoints").glob("[0-9]*"))
-    assert errors == f"SIGTERM: stopped and saved after step {newest}; the same command goes on from there\n"
-    assert len(workers) == 2
-    assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
 
 
 @pytest.mark.slow

@@ -53,11 +53,6 @@ def test_a_config_is_read_from_json_without_what_belongs_to_the_machine():
     assert config.checkpoint_dir == Path("checkpoints")
 
 
-def test_an_unknown_setting_in_json_is_an_error_that_names_it():
-    with pytest.raises(InputError, match="unknown settings: heads, wings"):
-        ReverseConfig.from_json({"wings": 8, "heads": 3, "lr": 0.25})
-
-
 def test_an_exported_config_has_the_defaults_of_the_settings_that_do_not_change_the_model():
     config = ReverseConfig(model_dim=12, log_every=7, num_workers=3, pretrained="reverse", checkpoint_dir=Path("x"))
     assert config.without_neutral() == ReverseConfig(model_dim=12)
@@ -66,12 +61,8 @@ def test_an_exported_config_has_the_defaults_of_the_settings_that_do_not_change_
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"weight_decay": -0.1}, "weight_decay is -0.1; it must be at least 0"),
         ({"adam_b1": 1.0}, "adam_b1 is 1.0; it must be at least 0 and below 1"),
-        ({"adam_b2": -0.5}, "adam_b2 is -0.5; it must be at least 0 and below 1"),
-        ({"gradient_clip": 0.0}, "gradient_clip is 0.0; it must be a finite number above 0"),
         ({"ema": 0.0}, "ema is 0.0; it must be a finite number above 0"),
-        ({"ema": 1.0}, "ema is 1.0; it must be at least 0 and below 1"),
         ({"init_from": "a", "pretrained": "b"}, "pretrained is b, so nothing is trained, but init_from is a; give one"),
         ({"num_devices": 5}, "num_devices is 5; it must be a divisor of batch_size, 128"),
         ({"num_layers": 10**6}, "num_layers is 1000000; it may be at most 1000"),
@@ -153,3 +144,5 @@ def test_unknown_settings_are_named_in_one_short_line():
         OtherConfig.from_json({f"a{number}": 1 for number in range(1000)} | {"a\nb": 2, "A" * 10**6: 3})
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
+    with pytest.raises(InputError, match="unknown settings: heads, wings"):
+        ReverseConfig.from_json({"wings": 8, "heads": 3, "lr": 0.25})

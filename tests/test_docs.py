@@ -174,15 +174,6 @@ def test_commands_are_read(root, page):
 
 
 @pytest.mark.slow
-def test_a_command_that_is_not_right_is_noticed(root):
-    with inside(root):
-        assert "--seq-length" in str(refusal_of("make reverse ARGS='--seq-length 3'"))
-        assert "lr is 0.0" in str(refusal_of("python experiments/reverse.py --lr 0"))
-        assert refusal_of("make revers") == "no target revers"
-        assert refusal_of("make reverse ARGS='--seq-len 3'") is None
-
-
-@pytest.mark.slow
 def test_the_readmes_code_runs(root):
     names = run_page("README.md", root)
     assert names["results"]["test_acc"] > 0.9

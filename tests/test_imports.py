@@ -66,13 +66,3 @@ def test_importing_the_package_and_a_model_loads_none_of_the_heavy_libraries():
         " if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
-
-
-def test_torch_and_torchvision_are_a_pair_that_works():
-    """A torchvision beside the torch of another release fails at import: operator torchvision::nms does not exist."""
-    import torch
-    import torchvision
-
-    boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.9], [5.0, 5.0, 6.0, 6.0]])
-    kept = torchvision.ops.nms(boxes, scores=torch.tensor([0.9, 0.8, 0.7]), iou_threshold=0.5)
-    assert kept.tolist() == [0, 2]

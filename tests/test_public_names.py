@@ -1,12 +1,10 @@
-"""The public names: the stubs are their tables, and what type checkers and editors see is what Python imports."""
+"""The public names: the stubs are their tables, and each name is what Python imports."""
 
 import ast
 from importlib import import_module
 from pathlib import Path
 
-import jedi
 import pytest
-from repository import REPOSITORY
 
 import transformer_jax
 
@@ -43,17 +41,3 @@ def test_a_name_is_the_object_of_the_module_that_the_stub_names(face, name):
 def test_a_name_that_is_not_public_is_an_attribute_error():
     with pytest.raises(AttributeError, match="train_reverses"):
         transformer_jax.train_reverses  # noqa: B018
-
-
-def test_an_editor_completes_the_names():
-    def completed(code: str) -> dict[str, str]:
-        script = jedi.Script(code, project=jedi.Project(REPOSITORY))
-        return {completion.name: completion.type for completion in script.complete()}
-
-    of_tra = {name: kind for name, kind in completed("from transformer_jax import Tra").items() if name[0] == "T"}
-    assert of_tra == dict.fromkeys((name for name in FACES["transformer_jax"] if name.startswith("Tra")), "class")
-    assert len(of_tra) == 8
-    assert completed("import transformer_jax\ntransformer_jax.load_") == {
-        "load_pretrained": "function",
-        "load_run": "function",
-    }

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 import tutorial_notebook
-from nbformat import NotebookNode
 from tutorial_notebook import CHECK, EXERCISE, LONG, code_cells, errors, exercise_of, has_tag, pictures, printed
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
@@ -20,12 +19,6 @@ WRONG = [
     ("attend", "scores - scores.max()", "scores", "subtract the largest score"),
     ("attend", "keys @ query", "keys @ query / np.sqrt(len(query))", "with the factor 5 it must read 3.82"),
     ("masked_attention", " / np.sqrt(queries.shape[-1])", "", "are the scores divided"),
-    (
-        "masked_attention",
-        ".max(-1, keepdims=True)) * mask",
-        ".max(-1, keepdims=True))",
-        "query 3 sees nothing and must get zeros",
-    ),
     ("masked_attention", "np.where(sums == 0, 1, sums)", "sums", "nan where a query sees nothing"),
     ("masked_attention", "exponentials.sum(-1, keepdims=True)", "exponentials.sum(0)", "softmax along the keys"),
     ("multihead_attention", "np.sqrt(query.shape[-1])", "np.sqrt(x.shape[-1])", "differs .* divided by √d"),
@@ -35,33 +28,19 @@ WRONG = [
         "x.reshape(len(x), num_heads, x.shape[1], -1)",
         "with 2 heads it differs",
     ),
-    ("multihead_attention", "heads.swapaxes(1, 2)", "heads", "with 2 heads it differs"),
     ("multihead_attention", ' + params[name]["bias"]', "", "with 1 heads it differs"),
     ("logits_without", "(15 - i + offset)", "(i + offset)", "does query i lose key 15 - i"),
     ("logits_without", "for i in range(16)]", "for i in range(1)]", "does query i lose key 15 - i"),
-    (
-        "logits_without",
-        "[knock_out(i, (15 - i + offset) % 16) for i in range(16)]",
-        "knock_out(range(16), range(16))",
-        "other edges seem to be needed",
-    ),
     ("importance", ", heads=head", "", "one head patched at a time"),
     ("importance", "swap(of_others[name], heads=head)", "zero(heads=head)", "by 2.00; it must be 3.03"),
     ("importance", "np.abs(logits - circuit.logits(tokens)).mean()", "logits.std()", "the change of the logits"),
     ("permutation_error", "predict(sets)[:, permutation]", "predict(sets)", "compare with the permuted prediction"),
-    (
-        "permutation_error",
-        "predict(sets[:, permutation]) - predict(sets)[:, permutation]",
-        "predict(sets[:, permutation])[:, permutation] - predict(sets)",
-        "compare with the permuted prediction",
-    ),
     ("permutation_error", "predict(sets[:, permutation])", "predict(sets)[:, permutation]", "0.5 to 1"),
     ("changes", "knock_out(None, s)", "knock_out(s, None)", "are keys hidden, or queries"),
     ("changes", "*.cross_attention", "1.cross_attention", "there must be five|the last digit must change"),
     ("changes", "without != of_all", "without == of_all", "the last digit must change"),
     ("prefer_previous", "logit + 10", "10", "higher by 3"),
     ("prefer_previous", "query - 1", "query + 1", "both must be above 0.99"),
-    ("prefer_previous", "jnp.maximum(query - 1, 0)", "query - 1", "query 0 gives key 0"),
     ("prefer_previous", "10 *", "1 *", "both must be above 0.99"),
 ]
 
@@ -120,19 +99,6 @@ def test_the_stored_outputs_of_long_cells_show_what_the_text_says():
     assert_long_cells_show_what_the_text_says(NOTEBOOK)
 
 
-def test_something_else_than_a_picture_is_named():
-    cell = NotebookNode(id="cell-02", outputs=[NotebookNode(output_type="execute_result", data={"text/plain": "3"})])
-    with pytest.raises(ValueError, match="^cell-02 shows .*text/plain.*: must be pictures"):
-        pictures(cell)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EXERCISES)
-def test_the_solution_is_right(exercises, name, capsys):
-    exercises[name].judge(ANSWERS[name])
-    assert capsys.readouterr().out.endswith(f"Exercise {EXERCISES.index(name) + 1} is right.\n")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXERCISES)
 def test_an_open_exercise_is_named(exercises, name):
@@ -158,7 +124,7 @@ def test_the_notebook_runs_from_top_to_bottom_and_stores_what_it_puts_out():
     assert [message for cell in cells for message in errors(cell)] == []
     for before, cell in zip(stored, cells, strict=True):
         if has_tag(cell, CHECK):
-            assert printed(cell).endswith(" is right.\n")
+            assert printed(cell).endswith(f"Exercise {EXERCISES.index(exercise_of(cell)) + 1} is right.\n")
         elif not has_tag(cell, LONG):
             assert re.split(NUMBER, printed(before)) == re.split(NUMBER, printed(cell))
             numbers = [np.array(re.findall(NUMBER, printed(run)), float) for run in (before, cell)]

@@ -17,7 +17,6 @@ import transformer_jax as tj
 from transformer_jax import InputError
 from transformer_jax.array_checks import check_token_ids
 from transformer_jax.attention.masks.arrays import fit_mask
-from transformer_jax.config import Criterion
 from transformer_jax.data.batch import num_rows, pad_batch, pad_rows
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.decoding.next_token import draw_tokens
@@ -46,17 +45,41 @@ def zeros(*shape, dtype=np.float32):
 X, MEMORY = zeros(B, T, D), zeros(B, S, D)
 TOKENS, MASK = zeros(B, T, dtype=np.int32), np.ones((T, T), bool)
 LABELS, TABLE, IMAGES, MAPS = np.array([0, 0, 1, 1]), zeros(4, 3), zeros(B, S, 2, 2), [zeros(B, H, T, T)]
-# Values that are wrong for many arguments.
 TEXT = ("x", None, [])
 COUNTS = (0, -1, 1.5, NAN, "x", None, 10**12)  # where at least 1 is meant
 LAYERS = (-1, 1.5, NAN, "x", None)
 POSITIVE = (0, -1.0, NAN, INF, "x", None)
+NOT_NEGATIVE = (-1.0, NAN, INF, "x", None)
 RATES = (1.0, 1.5, -0.1, NAN, "x")
 SEEDS = (-1, 1.5, "x")
-FEATURES = (X[0], X[None], X[:, :0], X.astype(int), X.astype(bool), "text")  # where [B, T, D] is meant
 QUERIES = (zeros(3), zeros(0, 4), zeros(3, 0), np.ones((3, 4), bool), "text", None)  # where [..., T, d] is meant
+FEATURES = (X[0], X[None], X[:, :0], X.astype(int), X.astype(bool), "text")  # where [B, T, D] is meant
 MASKS = (np.ones((S, S), bool), np.ones(3, bool), np.ones((B, T + 2), bool), X, "x", 2 * MASK.astype(int))
 IDS = (TOKENS + V, TOKENS - 1, TOKENS[0], TOKENS[None], TOKENS[:, :0], "text", None)  # where token ids are meant
+# By the argument's name: values that are wrong wherever a row of the table says nothing else.
+WRONG = {
+    **dict.fromkeys(
+        ("features", "model_dim", "embed_dim", "d_model", "dim_feedforward", "length", "max_length"), COUNTS
+    ),
+    **dict.fromkeys(("num_classes", "vocabulary_size", "num_categories", "seq_len", "size", "batch_size"), COUNTS),
+    **dict.fromkeys(("train_size", "max_bytes", "max_new", "max_epochs", "beam_width", "num_steps"), COUNTS),
+    **dict.fromkeys(("source_vocabulary_size", "target_vocabulary_size", "num_kv_heads"), COUNTS[:5]),
+    **dict.fromkeys(("num_layers", "num_encoder_layers", "num_decoder_layers"), LAYERS),
+    **dict.fromkeys(("rate", "dropout_prob", "input_dropout_prob", "adam_b1", "adam_b2"), RATES),
+    **dict.fromkeys(("lr", "layer_norm_epsilon", "temperature"), POSITIVE),
+    **dict.fromkeys(("weight_decay", "length_penalty"), NOT_NEGATIVE),
+    **dict.fromkeys(("mask", "memory_mask", "source_mask"), MASKS),
+    "num_heads": (*COUNTS, D + 1),
+    "max_len": (*COUNTS, 2),
+    "settings": ("pre-norm", None, {"norm_first": True}),
+    "x": FEATURES,
+    "memory": (*FEATURES[:-1], MEMORY[:1], MASK),
+    "tokens": (*IDS, X),
+    "top_k": (0, -1, 1.5, "x"),
+    "top_p": (0.0, 1.5, -0.1, NAN, "x"),
+    "seed": SEEDS,
+    "data": (3, []),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +100,9 @@ def built(model_class, *inputs):
     return lambda **fields: call(model_class(**fields), *inputs)
 
 
-def called(model, *names, **options):
-    """A function of a model's inputs, which have these names."""
-    return lambda **inputs: call(model, *(inputs[name] for name in names), **options)
+def called(model, **options):
+    """A function of a model's inputs in their order."""
+    return lambda **inputs: call(model, *inputs.values(), **options)
 
 
 def decoding(function, **more):
@@ -99,9 +122,7 @@ SIZES = {"model_dim": D, "num_heads": H, "num_layers": 1}
 TRANSFORMER_SIZES = {"model_dim": D, "num_heads": H, "dim_feedforward": F, "num_encoder_layers": 1}
 VOCABULARIES = {"source_vocabulary_size": V, "target_vocabulary_size": V}
 BLOCK = {"input_dim": D, "num_heads": H, "dim_feedforward": F}
-SCHEDULE = {"base_lr": 1e-3, "warmup": 2, "max_iters": 9}
 DECODING = {"cache": {}, "batch_size": B, "start_token": 0, "end_token": 1, "pad_token": 0, "max_length": 3}
-TRIED = {"temperature": POSITIVE, "top_k": (0, -1, 1.5, "x"), "top_p": (0.0, 1.5, -0.1, NAN, "x")}
 
 
 class Call(NamedTuple):
@@ -112,8 +133,29 @@ class Call(NamedTuple):
     wrong: dict[str, tuple[object, ...]]
 
     @classmethod
-    def of(cls, function, good, /, **wrong):
-        return cls(function, good, wrong)
+    def of(cls, function, good, names="", /, **wrong):
+        """Arguments with these names have the values of `WRONG`."""
+        return cls(function, good, {name: WRONG[name] for name in names.split()} | wrong)
+
+
+def of_decoding(function, names="", /, n_best=(), **more):
+    ids = -1, 1.5, "x", None
+    return Call.of(
+        decoding(function, **more),
+        DECODING,
+        f"batch_size max_length {names}",
+        logits=(zeros(B, C) * NAN, zeros(B, C) + INF, zeros(3, C), zeros(C), zeros(B, 0), zeros(B, C) > 0),
+        **dict.fromkeys(("start_token", "end_token"), (*ids, C)),
+        pad_token=ids,
+        cache=(zeros(3, 1), {"a": zeros(3)}, {"a": np.float32(0)}),
+        step=(None, lambda tokens, position, cache: zeros(B, C), lambda *inputs: (zeros(B, C), ())),
+        n_best=n_best,
+    )
+
+
+def of_schedule(schedule):
+    wrong = {"warmup": (-1, 9, 10, 0.5, NAN, "x", None), "max_iters": (0, -3, NAN, INF, "x", None)}
+    return Call.of(schedule, {"base_lr": 1e-3, "warmup": 2, "max_iters": 9}, base_lr=POSITIVE, **wrong)
 
 
 TABLE_OF_CALLS = [
@@ -141,14 +183,13 @@ TABLE_OF_CALLS = [
         {"masks": MASK},
         masks=(np.ones((T, S), bool), np.ones(3, bool), zeros(T, T), "x"),
     ),
-    Call.of(lambda **sizes: sinusoidal_table(**sizes), {"length": 3, "d_model": 6}, length=COUNTS, d_model=COUNTS),
-    Call.of(Dense, {"features": 3}, features=COUNTS),
-    Call.of(Dropout, {"rate": 0.5}, rate=RATES),
+    Call.of(lambda **sizes: sinusoidal_table(**sizes), {"length": 3, "d_model": 6}, "length d_model"),
+    Call.of(Dense, {"features": 3}, "features"),
+    Call.of(Dropout, {"rate": 0.5}, "rate"),
     Call.of(
         tj.BlockSettings,
         {},
-        dropout_prob=RATES,
-        layer_norm_epsilon=POSITIVE,
+        "dropout_prob layer_norm_epsilon",
         activation=("relu", 3, None),
         positions=("rotary", 3),
         norm=("rms", 3),
@@ -156,150 +197,77 @@ TABLE_OF_CALLS = [
         attention=({}, 3),
         remat=("some", 3),
     ),
-    Call.of(tj.AttentionSettings, {}, qk_norm=("rms",), implementation=("flash", 3), num_kv_heads=COUNTS[:5]),
+    Call.of(tj.AttentionSettings, {}, "num_kv_heads", qk_norm=("rms",), implementation=("flash", 3)),
+    Call.of(built(tj.MultiheadAttention, X), {"embed_dim": D, "num_heads": H}, "embed_dim num_heads"),
+    Call.of(called(tj.MultiheadAttention(D, H)), {"x": X, "memory": None, "mask": None}, "x memory mask"),
+    Call.of(built(tj.PositionalEncoding, X), {"d_model": D}, "max_len", d_model=(*COUNTS, D + 1)),
+    Call.of(called(tj.PositionalEncoding(D, S)), {"x": X}, x=(*FEATURES, zeros(D))),
     Call.of(
-        built(tj.MultiheadAttention, X), {"embed_dim": D, "num_heads": H}, embed_dim=COUNTS, num_heads=(*COUNTS, D + 1)
-    ),
-    Call.of(
-        called(tj.MultiheadAttention(D, H), "x", "memory", "mask"),
-        {"x": X, "memory": None, "mask": None},
-        x=FEATURES,
-        memory=(*FEATURES[:-1], MEMORY[:1], MASK),
-        mask=MASKS,
-    ),
-    Call.of(built(tj.PositionalEncoding, X), {"d_model": D}, d_model=(*COUNTS, D + 1), max_len=(*COUNTS, 2)),
-    Call.of(called(tj.PositionalEncoding(D, S), "x"), {"x": X}, x=(*FEATURES, zeros(D))),
-    Call.of(
-        called(tj.PositionalEncoding(D, S), "x", "position", "length", method="at"),
+        called(tj.PositionalEncoding(D, S), method="at"),
         {"x": X[:, :1], "position": 0, "length": 5},
         position=(-1, 5),
         length=(10**6,),
     ),
-    Call.of(
-        built(tj.EncoderBlock, X),
-        BLOCK,
-        input_dim=COUNTS[:2],
-        num_heads=(D + 1,),
-        dim_feedforward=COUNTS,
-        settings=({"norm_first": True}, None),
-    ),
+    Call.of(built(tj.EncoderBlock, X), BLOCK, "num_heads dim_feedforward settings", input_dim=COUNTS[:2]),
     Call.of(
         built(tj.TransformerEncoder, X),
         {"num_layers": 1, **BLOCK},
-        num_layers=LAYERS,
+        "num_layers dim_feedforward",
         input_dim=COUNTS[:2],
-        dim_feedforward=COUNTS,
     ),
+    Call.of(called(tj.TransformerEncoder(1, D, H, F)), {"x": X, "mask": None}, "mask", x=(*FEATURES, X[..., :1])),
     Call.of(
-        called(tj.TransformerEncoder(1, D, H, F), "x", "mask"),
-        {"x": X, "mask": None},
-        x=(*FEATURES, X[..., :1]),
-        mask=MASKS,
-    ),
-    Call.of(
-        called(tj.TransformerDecoder(1, D, H, F), "x", "memory", "mask", "memory_mask"),
+        called(tj.TransformerDecoder(1, D, H, F)),
         {"x": X, "memory": MEMORY, "mask": None, "memory_mask": None},
-        x=FEATURES,
-        memory=(*FEATURES[:-1], MEMORY[:1], MASK),
-        mask=MASKS,
+        "x memory mask",
         memory_mask=MASKS[:2],
     ),
     Call.of(
         built(tj.TransformerPredictor, X),
         {**SIZES, "num_classes": C},
-        model_dim=COUNTS,
-        num_classes=COUNTS,
-        num_heads=(*COUNTS, D + 1),
-        num_layers=LAYERS,
-        dropout_prob=RATES,
-        input_dropout_prob=RATES,
-        max_len=(*COUNTS, 2),
-        settings=("pre-norm", None),
+        "model_dim num_classes num_heads num_layers dropout_prob input_dropout_prob max_len settings",
     ),
-    Call.of(called(PREDICTOR, "x", "mask"), {"x": X, "mask": None}, x=FEATURES, mask=MASKS),
+    Call.of(called(PREDICTOR), {"x": X, "mask": None}, "x mask"),
     Call.of(
         built(tj.TransformerLM, TOKENS),
         {**SIZES, "vocabulary_size": V, "dim_feedforward": F},
-        vocabulary_size=COUNTS,
-        model_dim=COUNTS,
-        num_heads=(*COUNTS, D + 1),
-        num_layers=LAYERS,
-        dim_feedforward=COUNTS,
-        dropout_prob=RATES,
-        max_len=(*COUNTS, 2),
-        settings=("pre-norm", None),
+        "vocabulary_size model_dim num_heads num_layers dim_feedforward dropout_prob max_len settings",
     ),
-    Call.of(called(LANGUAGE_MODEL, "tokens", "mask"), {"tokens": TOKENS, "mask": None}, tokens=(*IDS, X), mask=MASKS),
+    Call.of(called(LANGUAGE_MODEL), {"tokens": TOKENS, "mask": None}, "tokens mask"),
     Call.of(
         lambda batch_size, length, prefix: call(
             LANGUAGE_MODEL, batch_size, length, prefix=prefix, method="start_decoding"
         ),
         {"batch_size": B, "length": S, "prefix": TOKENS},
         batch_size=(0, -1, 3, 1.5, "x"),
-        length=(-1, 1.5, NAN, "x"),
+        length=LAYERS[:4],
         prefix=IDS[:4],
     ),
     Call.of(
         built(tj.Transformer, TOKENS, TOKENS),
         TRANSFORMER_SIZES | VOCABULARIES | {"num_decoder_layers": 1},
-        model_dim=COUNTS,
-        num_heads=(*COUNTS, D + 1),
-        dim_feedforward=COUNTS,
-        source_vocabulary_size=COUNTS[:5],
-        target_vocabulary_size=COUNTS[:5],
-        num_encoder_layers=LAYERS,
-        num_decoder_layers=LAYERS,
-        dropout_prob=RATES,
-        max_len=(*COUNTS, 2),
+        "model_dim num_heads dim_feedforward source_vocabulary_size target_vocabulary_size "
+        "num_encoder_layers num_decoder_layers dropout_prob max_len",
     ),
     Call.of(
-        called(TRANSFORMER, "source", "target", "source_mask"),
+        called(TRANSFORMER),
         {"source": TOKENS, "target": TOKENS, "source_mask": None},
+        "source_mask",
         source=(*IDS, TOKENS.astype(bool), zeros(B, S, D + 1)),
         target=(*IDS, np.int32(3)),
-        source_mask=MASKS,
     ),
-    *(
-        Call.of(
-            decoding(function, **more),
-            DECODING,
-            logits=(zeros(B, C) * NAN, zeros(B, C) + INF, zeros(3, C), zeros(C), zeros(B, 0), zeros(B, C) > 0),
-            batch_size=COUNTS,
-            max_length=COUNTS,
-            start_token=(-1, C, 1.5, "x", None),
-            end_token=(-1, C, 1.5, "x", None),
-            pad_token=(-1, 1.5, "x", None),
-            cache=(zeros(3, 1), {"a": zeros(3)}, {"a": np.float32(0)}),
-            step=(None, lambda tokens, position, cache: zeros(B, C), lambda *inputs: (zeros(B, C), ())),
-            **wrong,
-        )
-        for function, more, wrong in (
-            (tj.greedy_decode, {}, {}),
-            (tj.sample, {"key": jax.random.key(0)}, TRIED),
-            (
-                tj.beam_search,
-                {},
-                {"beam_width": COUNTS, "length_penalty": (-1.0, NAN, INF, "x"), "n_best": (0, 5, "x")},
-            ),
-        )
-    ),
+    of_decoding(tj.greedy_decode),
+    of_decoding(tj.sample, "temperature top_k top_p", key=jax.random.key(0)),
+    of_decoding(tj.beam_search, "beam_width length_penalty", n_best=(0, 5, "x")),
     Call.of(
         partial(draw_tokens, key=jax.random.key(0)),
         {"logits": zeros(B, C)},
         logits=(zeros(C), zeros(B, C, dtype=int), zeros(B, C) * NAN, zeros(B, C) + INF),
     ),
-    *(
-        Call.of(
-            schedule,
-            SCHEDULE,
-            base_lr=(0.0, -1.0, NAN, INF, "x", None),
-            warmup=(-1, 9, 10, 0.5, NAN, "x", None),
-            max_iters=(0, -3, NAN, INF, "x", None),
-        )
-        for schedule in (cosine_warmup_schedule, warmup_then_cosine_schedule)
-    ),
+    of_schedule(cosine_warmup_schedule),
+    of_schedule(warmup_then_cosine_schedule),
     Call.of(
-        noam_schedule, {"d_model": 8, "warmup": 4}, d_model=(0, -1, NAN, "x", None), warmup=(0, -1, NAN, "x", None)
+        noam_schedule, {"d_model": 8, "warmup": 4}, **dict.fromkeys(("d_model", "warmup"), (0, -1, NAN, "x", None))
     ),
     Call.of(
         plot_attention_maps,
@@ -309,12 +277,11 @@ TABLE_OF_CALLS = [
         idx=(2, -9, -1, 0.5, "x", None),
         query_data=(["ab", "cd"], zeros(B, 9), 3),
     ),
-    Call.of(plot_positional_encoding, {"d_model": D, "length": 5}, d_model=COUNTS[:6], length=COUNTS[:6]),
+    Call.of(plot_positional_encoding, {"d_model": D, "length": 5}, "d_model length"),
     Call.of(
         plot_positional_curves,
         {"d_model": D, "length": 5, "dimensions": (0, 1)},
-        d_model=COUNTS[:6],
-        length=COUNTS[:6],
+        "d_model length",
         dimensions=((), [-1], (9,), (0.5,), "x", None, 3),
     ),
     Call.of(
@@ -342,8 +309,7 @@ TABLE_OF_CALLS = [
         {"dataset": tj.tasks.ReverseDataset(3, 4, 5, 0), "batch_size": 2},
         dataset=(None, 3, [], ""),
         batch_size=COUNTS[:6],
-        seed=(*SEEDS, None),
-        num_workers=(*SEEDS, None),
+        **dict.fromkeys(("seed", "num_workers"), (*SEEDS, None)),
         groups=(np.zeros(2, int), np.zeros((5, 2), int), "x"),
     ),
     Call.of(
@@ -354,18 +320,15 @@ TABLE_OF_CALLS = [
     Call.of(
         tj.tasks.ReverseDataset,
         {"num_categories": 3, "seq_len": 4, "size": 5, "seed": 0},
-        num_categories=COUNTS,
-        seq_len=COUNTS,
-        size=COUNTS,
-        seed=SEEDS,
+        "num_categories seq_len size seed",
     ),
     Call.of(
         tj.tasks.SetAnomalyDataset,
         {"features": TABLE, "labels": LABELS, "set_size": 2, "seed": 0},
+        "seed",
         features=(TABLE[0], TABLE * NAN, TABLE[:3], "x", None),
         labels=(LABELS[None], LABELS[:3], LABELS * 1.0, LABELS * 0, "x", None),
         set_size=(0, 1, -1, 50, 2.5, NAN, *TEXT),
-        seed=SEEDS,
         subset=(np.array([0, -1]), np.array([99]), np.array([], int), np.array([0.5]), "x"),
     ),
     Call.of(
@@ -382,50 +345,29 @@ TABLE_OF_CALLS = [
         style=("tiny",),
     ),
     Call.of(
-        Criterion.parse, {"text": "val/loss:min"}, text=("", "x", "val/:min", "val/loss", "val/loss:mid", None, 3, b"x")
-    ),
-    Call.of(
         tj.TrainingConfig,
         {},
-        **dict.fromkeys(("model_dim", "num_heads", "max_epochs", "batch_size"), COUNTS[:6]),
-        lr=POSITIVE,
-        **dict.fromkeys(("dropout_prob", "adam_b1"), RATES),
+        "model_dim num_heads max_epochs batch_size lr dropout_prob adam_b1 adam_b2 weight_decay",
         seed=(-1, 2**32, 1.5, NAN, "x", None),
-        warmup=(-1, 1.5, NAN, "x", None),
-        best_by=("", "x", 3),
-        weight_decay=(-1.0, NAN, INF, "x", None),
+        warmup=LAYERS,
         checkpoint_dir=(3, None),
-        gradient_clip=(0, -1.0, NAN, INF, "x"),
-        ema=(0.0, 1.0, 1.5, -0.1, NAN, "x"),
+        gradient_clip=POSITIVE[:5],
+        ema=(0.0, *RATES),
         **dict.fromkeys(("freeze", "init_from", "init_only"), (3, [], "a\0b")),
         patience=(-1, 1.5, "x", None),
         resume=("x", None, 3),
     ),
-    Call.of(
-        tj.ReverseConfig,
-        {},
-        **dict.fromkeys(("seq_len", "num_categories", "train_size"), COUNTS),
-        input_dropout_prob=RATES,
-    ),
-    Call.of(
-        tj.TranslationConfig,
-        {},
-        **dict.fromkeys(("max_bytes", "beam_width", "dim_feedforward"), COUNTS),
-        length_penalty=(-1.0, NAN, INF, "x", None),
-        data=(3, []),
-    ),
+    Call.of(tj.ReverseConfig, {}, "seq_len num_categories train_size input_dropout_prob"),
+    Call.of(tj.TranslationConfig, {}, "max_bytes beam_width dim_feedforward length_penalty data"),
     Call.of(
         tj.LanguageModelConfig,
         {},
-        **dict.fromkeys(("seq_len", "train_size", "max_new", "dim_feedforward"), COUNTS),
-        top_k=TRIED["top_k"],
-        top_p=TRIED["top_p"],
-        temperature=(0, -1.0, NAN, INF, "x"),
+        "seq_len train_size max_new dim_feedforward top_k top_p data",
+        temperature=POSITIVE[:5],
         stride=(0, -1, 257, 1.5, "x"),
         prompt=("", 3, []),
-        data=(3, []),
     ),
-    Call.of(tj.DigitsConfig, {}, set_size=(0, 1, -1, 1.5, NAN, "x"), input_dropout_prob=RATES, num_layers=COUNTS),
+    Call.of(tj.DigitsConfig, {}, "input_dropout_prob", set_size=(0, 1, -1, 1.5, NAN, "x"), num_layers=COUNTS),
     Call.of(
         tj.params_from_torch,
         {"model": tj.MultiheadAttention(8, 2), "weights": torch.nn.MultiheadAttention(8, 2).state_dict()},
@@ -453,7 +395,7 @@ ALSO_NAMED = {
     "input_dim": "embed_dim", "memory_mask": "mask", "source_mask": "mask", "weights": "state dict",
     "inputs": "the text|the batch|texts?|features?", "prefix": "tokens?", "target": "memory has 2 rows",
     "logits": "NaN", "masks": "mask", "query_data": "labels", "input_data": "labels", "length": "max_len|position",
-    "x": "the input", "text": "best_by",
+    "x": "the input",
 }  # fmt: skip
 
 

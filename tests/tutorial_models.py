@@ -1,19 +1,10 @@
-"""The tutorials' model, written twice: as a PyTorch module with the names in Lightning's files, and as formulas in
-float64 on the arrays of a Flax file."""
+"""The tutorials' model as a PyTorch module with the names in Lightning's files, and with the arrays of a Flax file."""
 
 import numpy as np
 import torch
+from flax.traverse_util import flatten_dict, unflatten_dict
+from formulas import sinusoids
 from torch import nn
-
-
-def sinusoids(length: int, width: int) -> np.ndarray:
-    """PE[pos, 2i] = sin(pos / 10000^(2i/D)), PE[pos, 2i+1] = cos of the same, one number at a time."""
-    table = np.zeros((length, width))
-    for position in range(length):
-        for column in range(width):
-            angle = position / 10000 ** ((column - column % 2) / width)
-            table[position, column] = np.cos(angle) if column % 2 else np.sin(angle)
-    return table
 
 
 class SelfAttention(nn.Module):
@@ -90,64 +81,41 @@ class TorchPredictor(nn.Module):
         }
 
 
-def evaluate(params: dict, x: np.ndarray, num_heads: int, *, positions: bool = True) -> np.ndarray:
-    """Logits [B, T, C] of a Flax file's tree, by the tutorial's formulas in float64."""
+# Flax's names for those of PyTorch.
+NAMES = {"input_net.1": "input_layer", "layers.": "layers_", "linear_net.": "linear_", "output_net.": "output_net_"}
 
-    def dense(x, layer):
-        return x @ layer["kernel"].astype(np.float64) + layer["bias"]
 
-    def layer_norm(x, norm):
-        x = x - x.mean(-1, keepdims=True)
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * norm["scale"] + norm["bias"]
-
-    def attend(x, layer):
-        fused = dense(x, layer["qkv_proj"])
-        d = x.shape[-1] // num_heads
-        heads = []
-        for h in range(num_heads):  # q, k and v of the first head, then those of the second …
-            query, key, value = (fused[..., (3 * h + i) * d : (3 * h + i + 1) * d] for i in range(3))
-            weights = np.exp(query @ key.swapaxes(1, 2) / np.sqrt(d))
-            heads.append(weights / weights.sum(-1, keepdims=True) @ value)
-        return dense(np.concatenate(heads, -1), layer["o_proj"])
-
-    x = dense(x, params["input_layer"])
-    if positions:
-        x = x + sinusoids(*x.shape[1:])
-    for i in range(len(params["transformer"])):
-        layer = params["transformer"][f"layers_{i}"]
-        x = layer_norm(x + attend(x, layer["self_attn"]), layer["norm1"])
-        hidden = np.maximum(dense(x, layer["linear_0"]), 0)
-        x = layer_norm(x + dense(hidden, layer["linear_3"]), layer["norm2"])
-    x = np.maximum(layer_norm(dense(x, params["output_net_0"]), params["output_net_1"]), 0)
-    return dense(x, params["output_net_4"])
+def path_in_flax(name: str) -> tuple[str, ...]:
+    """The place in a Flax file's tree of an array with this name in PyTorch."""
+    for of_torch, of_flax in NAMES.items():
+        name = name.replace(of_torch, of_flax)
+    *layer, leaf = name.split(".")
+    of_norm = layer[-1] in ("norm1", "norm2", "output_net_1")
+    return (*layer, leaf if leaf == "bias" else "scale" if of_norm else "kernel")
 
 
 def flax_tree(num_features: int, width: int, num_classes: int, num_layers: int) -> dict:
     """The tree of a tutorial's Flax file, no two arrays alike."""
-    rng = np.random.default_rng(0)
+    rng, arrays = np.random.default_rng(0), {}
+    for name, tensor in _without_dropout(num_features, width, num_classes, 1, num_layers).state_dict().items():
+        path = path_in_flax(name)
+        arrays[path] = ((path[-1] == "scale") + 0.3 * rng.normal(size=tuple(tensor.shape)[::-1])).astype(np.float32)
+    return unflatten_dict(arrays)
 
-    def draw(*shape: int) -> np.ndarray:
-        return (0.3 * rng.normal(size=shape)).astype(np.float32)
 
-    def dense(inputs: int, outputs: int) -> dict:
-        return {"kernel": draw(inputs, outputs), "bias": draw(outputs)}
+def evaluate(tree: dict, x: np.ndarray, num_heads: int, *, positions: bool = True) -> np.ndarray:
+    """Logits [B, T, C] of a Flax file's tree in float64."""
+    arrays = flatten_dict(tree)
+    num_features, width = arrays["input_layer", "kernel"].shape
+    num_classes, num_layers = len(arrays["output_net_4", "bias"]), len(tree["transformer"])
+    module = _without_dropout(num_features, width, num_classes, num_heads, num_layers).double()
+    module.load_state_dict({name: torch.tensor(arrays[path_in_flax(name)].T) for name in module.state_dict()})
+    for part in module.modules():
+        if isinstance(part, nn.LayerNorm):
+            part.eps = 1e-6  # Flax's
+    return module(torch.tensor(x).double(), positions=positions).detach().numpy()
 
-    def norm() -> dict:
-        return {"scale": 1 + draw(width), "bias": draw(width)}
 
-    def layer() -> dict:
-        return {
-            "self_attn": {"qkv_proj": dense(width, 3 * width), "o_proj": dense(width, width)},
-            "linear_0": dense(width, 2 * width),
-            "linear_3": dense(2 * width, width),
-            "norm1": norm(),
-            "norm2": norm(),
-        }
-
-    return {
-        "input_layer": dense(num_features, width),
-        "transformer": {f"layers_{i}": layer() for i in range(num_layers)},
-        "output_net_0": dense(width, width),
-        "output_net_1": norm(),
-        "output_net_4": dense(width, num_classes),
-    }
+def _without_dropout(num_features: int, width: int, num_classes: int, num_heads: int, num_layers: int):
+    sizes = {"input_dim": num_features, "model_dim": width, "num_classes": num_classes}
+    return TorchPredictor(**sizes, num_heads=num_heads, num_layers=num_layers, dropout=0.0, input_dropout=0.0)

@@ -4,11 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 
 from decoding import DecodingConfig, agreement
 from decoding_contestants import CONTESTANTS
-from transformer_jax import InputError
 
 pytestmark = pytest.mark.slow
 
@@ -16,15 +14,6 @@ B, S, V = 3, 7, 101
 CONFIG = DecodingConfig(
     batch_size=B, source_length=S, vocabulary_size=V, model_dim=26, num_heads=2, num_layers=1, dim_feedforward=13
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Threads only get in each other's way on models this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +47,3 @@ def test_contestants_may_differ_late_but_not_early():
     assert agreement({"a": tokens, "b": tokens, "c": late}) == 0.99
     with pytest.raises(RuntimeError, match="first 32 tokens"):
         agreement({"a": tokens, "b": early})
-
-
-@pytest.mark.parametrize("settings", [{"lengths": ()}, {"lengths": (5, 0)}, {"batch_size": 0}, {"num_heads": 3}])
-def test_settings_that_cannot_work(settings):
-    with pytest.raises(InputError, match=next(iter(settings))):
-        DecodingConfig(**settings).model()

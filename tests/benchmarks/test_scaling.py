@@ -10,46 +10,6 @@ from repository import REPOSITORY
 
 from collectives import Program, groups_in
 
-LOOPS = """HloModule two_loops
-
-%condition (p: (s32[], bf16[6,4])) -> pred[] {
-  %p = (s32[], bf16[6,4]{1,0}) parameter(0)
-  %counter = s32[] get-tuple-element(%p), index=0
-  %limit = s32[] constant(5)
-  ROOT %less = pred[] compare(%counter, %limit), direction=LT
-}
-
-%layer (q: (s32[], bf16[6,4])) -> (s32[], bf16[6,4]) {
-  %q = (s32[], bf16[6,4]{1,0}) parameter(0)
-  %part = bf16[3,4]{1,0} slice(%q), slice={[0:3], [0:4]}
-  %gathered = bf16[6,4]{1,0} all-gather(%part), replica_groups=[2,2]<=[4], dimensions={0}
-  %product = f32[6,6]{1,0} dot(%gathered, %gathered), lhs_contracting_dims={1}, rhs_contracting_dims={1}
-  %summed = f32[6,6]{1,0} all-reduce(%product), replica_groups={{0,1},{2,3}}, to_apply=%add
-  %taken = f32[3,6]{1,0} dynamic-slice(%summed, %zero, %zero), dynamic_slice_sizes={3,6}
-  ROOT %r = (s32[], bf16[6,4]{1,0}) tuple(%zero, %gathered)
-}
-
-ENTRY %main (a: bf16[6,4]) -> f32[7] {
-  %loop = (s32[], bf16[6,4]{1,0}) while(%t), condition=%condition, body=%layer
-  %noted = (s32[], bf16[6,4]{1,0}) while(%t), condition=%c, body=%layer, backend_config={"known_trip_count":{"n":"2"}}
-  ROOT %total = f32[7]{0} all-reduce(%x), replica_groups=mesh['a'=2,'b'=2] {'a'}, to_apply=%add
-}
-"""
-
-
-def test_loops_count_as_often_as_they_run():
-    program = Program(LOOPS)
-    assert program.trip_counts() == [5, 2]
-    assert program.flops() == (5 + 2) * 2 * 6 * 6 * 4
-    found = [(one.kind, one.times, one.elements, one.num_bytes, one.sent) for one in program.collectives()]
-    assert found == [
-        ("all-reduce", 1, 7, 28, 28.0),  # of two devices: each sends half twice
-        ("all-gather", 5, 24, 48, 5 * 24.0),
-        ("reduce-scatter", 5, 36, 144, 5 * 72.0),  # a sum of which a half is taken
-        ("all-gather", 2, 24, 48, 2 * 24.0),
-        ("reduce-scatter", 2, 36, 144, 2 * 72.0),
-    ]
-
 
 @pytest.mark.parametrize(
     ("attributes", "groups"),
@@ -66,11 +26,6 @@ def test_loops_count_as_often_as_they_run():
 )
 def test_groups_of_devices_are_read_in_each_form(attributes, groups):
     np.testing.assert_array_equal(groups_in(attributes), groups)
-
-
-def test_groups_in_another_form_are_an_error():
-    with pytest.raises(ValueError, match="no groups of devices"):
-        groups_in("replica_groups=unknown")
 
 
 def test_where_a_group_has_several_devices_of_a_host_each_port_carries_a_part():

@@ -16,7 +16,7 @@ from faults.material import code_digest, make_material
 from faults.worker import run_cases
 
 DEFAULTS = {
-    "kills": 30, "signals": 30, "full-disk": 10, "permissions": 14, "writers": 4, "vanishing": 6,
+    "kills": 30, "signals": 30, "full-disk": 10, "permissions": 14,
     "corruptions": 200, "untrusted": 300, "command-lines": 600,
 }  # fmt: skip
 # Compiled quickly: programs of the campaign run for seconds.

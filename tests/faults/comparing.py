@@ -31,7 +31,7 @@ def differences(run: Path, undisturbed: Path) -> dict[str, str]:
     if problem := _curves(run, undisturbed):
         found["curves"] = problem
     results = [json.loads((path / "results.json").read_text()) for path in (run, undisturbed)]
-    if differing := [name for name in ("val_acc", "test_acc", "steps") if results[0][name] != results[1][name]]:
+    if differing := [name for name in ("val_acc", "test_acc", "test", "steps") if results[0][name] != results[1][name]]:
         found["results"] = f"the results differ in {', '.join(differing)}"
     return found
 
@@ -67,6 +67,8 @@ def holds_nan(tree: PyTree) -> bool:
 
 def _curves(run: Path, undisturbed: Path) -> str | None:
     ours, theirs = (read_scalars(path, as_pairs=True) for path in (run, undisturbed))
+    if more := ours.keys() - theirs.keys():
+        return f"{more} are curves of this run alone"
     for tag in filterfalse(is_timing, theirs):
         if tag.startswith("test/"):  # as the results, which are of the best model
             continue

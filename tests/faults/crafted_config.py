@@ -1,7 +1,6 @@
 """Files `config.json` of a stranger's run."""
 
 import json
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ ODD: tuple[Any, ...] = (
     "\ud800",
     "../../..", "/dev/zero", [], [1], {}, {"a": 1}, [[[[]]]], "x" * 10**5,
 )  # fmt: skip
-# Settings of a model that ships, from which no other answers follow.
-HARMLESS = ("compilation_cache", "checkpoint_dir", "data_dir", "num_workers", "num_devices", "resume", "overwrite")
 
 
 def craft(file: Path, rng: random.Random, cache: Path) -> str:
@@ -31,20 +28,11 @@ def craft(file: Path, rng: random.Random, cache: Path) -> str:
         file.write_text(json.dumps(settings | changes))
         return f"{json.dumps(changes)[:100]}"
     name, content = rng.choice(_variants(text, rng, cache))
-    if content is not None:
-        file.write_bytes(content)
-        return name
-    file.unlink()
-    if name == "a FIFO":
-        os.mkfifo(file)
-    elif name == "a directory":
-        file.mkdir()
-    else:
-        file.symlink_to("/dev/zero")
+    file.write_bytes(content)
     return name
 
 
-def _variants(text: str, rng: random.Random, cache: Path) -> list[tuple[str, bytes | None]]:
+def _variants(text: str, rng: random.Random, cache: Path) -> list[tuple[str, bytes]]:
     settings = json.loads(text)
     depth = rng.choice((900, 10**4, 10**5, 10**6))
     odd: list[Any] = [
@@ -68,7 +56,4 @@ def _variants(text: str, rng: random.Random, cache: Path) -> list[tuple[str, byt
         ("random bytes", rng.randbytes(1000)),
         ("60 MB of blanks", b" " * 60_000_000),
         ("twice the same key", text.rstrip().rstrip("}").encode() + b', "num_heads": 7, "num_heads": 5}'),
-        ("a FIFO", None),
-        ("a directory", None),
-        ("a link to /dev/zero", None),
     ]

@@ -1,9 +1,8 @@
-"""Files of weights and of features that were made to do harm: PyTorch's, Flax's (msgpack), NumPy's (npz)."""
+"""Files of weights that were made to do harm: PyTorch's and Flax's (msgpack)."""
 
 import builtins
 import functools
 import io
-import json
 import os
 import pickle
 import random
@@ -21,7 +20,6 @@ import torch
 from faults import canary
 
 Craft = Callable[[random.Random, bytes], bytes]  # from a good file of the kind that is expected
-FEATURES = np.zeros((3, 512), np.float32)
 
 
 def craft(file: Path, rng: random.Random, good: bytes) -> str:
@@ -39,14 +37,6 @@ class _Call:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return self.reduced
-
-
-def _zip(parts: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", compression) as archive:
-        for name, content in parts.items():
-            archive.writestr(name, content)
-    return stream.getvalue()
 
 
 # PyTorch's.
@@ -73,14 +63,11 @@ def _calling(rng: random.Random, good: bytes) -> bytes:
     content = {"state_dict": {"weight": call, "other": torch.ones(2)}}
     if rng.random() < 0.5:
         return pickle.dumps(content, protocol=rng.choice((2, 3, 4)))
-    return _zip({"archive/data.pkl": pickle.dumps(content, protocol=2), "archive/version": b"3\n"})
-
-
-def _without_strides(rng: random.Random, good: bytes) -> bytes:
-    size = int(10 ** rng.uniform(3, 5.2))
-    names = rng.choice((list(_model()), ["input_net.1.weight", "output_net.4.weight"]))
-    tensors = {name: torch.zeros(1).expand(size, size) for name in names}
-    return _saved(tensors if rng.random() < 0.5 else {"state_dict": tensors, "hyper_parameters": {"num_heads": 1}})
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(content, protocol=2))
+        archive.writestr("archive/version", b"3\n")
+    return stream.getvalue()
 
 
 def _odd_tensors(rng: random.Random, good: bytes) -> bytes:
@@ -109,27 +96,6 @@ def _odd_containers(rng: random.Random, good: bytes) -> bytes:
         {f"array{number}": torch.zeros(1) for number in range(3000)},
     ))  # fmt: skip
     return _saved(content, legacy=rng.random() < 0.3)
-
-
-def _odd_zip(rng: random.Random, good: bytes) -> bytes:
-    """The zip of a good file with one part changed, or compressed, or with other sizes claimed."""
-    with zipfile.ZipFile(io.BytesIO(_saved(_model()))) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    name = rng.choice(sorted(parts))
-    change = rng.choice(("cut", "grown", "missing", "deflated", "claimed"))
-    if change == "cut":
-        parts[name] = parts[name][: len(parts[name]) // 2]
-    elif change == "grown":
-        parts[name] += bytes(10**6)
-    elif change == "missing":
-        del parts[name]
-    elif change == "deflated":
-        parts[name] = bytes(rng.choice((10**6, 2 * 10**8)))
-    made = _zip(parts, zipfile.ZIP_DEFLATED if change == "deflated" else zipfile.ZIP_STORED)
-    if change != "claimed":
-        return made
-    place = made.rfind(b"PK\x01\x02") + 20  # sizes in the directory of the archive
-    return made[:place] + rng.randbytes(3) + b"\x7f" + rng.randbytes(3) + b"\x7f" + made[place + 8 :]
 
 
 def _odd_pickle(rng: random.Random, good: bytes) -> bytes:
@@ -202,59 +168,6 @@ def _odd_structure(rng: random.Random, good: bytes) -> bytes:
     ))  # fmt: skip
 
 
-# NumPy's.
-
-
-def _npz(array: Any, **more: Any) -> bytes:
-    stream = io.BytesIO()
-    np.savez(stream, **{"feats": array, **more})
-    return stream.getvalue()
-
-
-def _odd_header(rng: random.Random, good: bytes) -> bytes:
-    size = int(10 ** rng.uniform(4, 12))
-    header = rng.choice((
-        f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({size}, 512)}}",
-        "{'descr': '<f4', 'fortran_order': True, 'shape': (-3, 512)}",
-        f"{{'descr': '<f4', 'fortran_order': False, 'shape': (2, {2**62})}}",
-        "{'descr': '|O', 'fortran_order': False, 'shape': (2, 512)}",
-        f"{{'descr': '|S{size}', 'fortran_order': False, 'shape': (2, 512)}}",
-        "{'descr': '<f4', 'fortran_order': 3, 'shape': 3}", "{'descr': 'x'}", "[]", "", "(" * 500, "{'a': " * 100,
-        "__import__('faults.canary').canary.trip()", "x" * 70_000, "\0" * 50, "9" * 5000, "1/0",
-    ))  # fmt: skip
-    text = header.encode("latin-1") + b"\n"
-    return _zip({"feats.npy": b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text + bytes(4096)})
-
-
-def _odd_features(rng: random.Random, good: bytes) -> bytes:
-    calls = np.array([_Call(canary.trip, 1)], object)
-    stream = io.BytesIO()
-    np.savez_compressed(stream, feats=np.zeros((100_000, 512), np.float32))
-    texts = "{", "[]", "[" * 10**5, json.dumps({"unknown": 1}), json.dumps({"data": [1], "resolution": {}})
-    return rng.choice((
-        *(_npz(FEATURES, provenance=np.array(text)) for text in texts), _npz(FEATURES * np.nan),
-        _npz(FEATURES + np.inf), *(_npz(FEATURES.astype(kind)) for kind in (int, complex, str)), _npz(FEATURES[:, :3]),
-        _npz(FEATURES[0]), _npz(FEATURES[:0]), _npz(np.float32(3)), _npz(calls), _npz(FEATURES, provenance=calls),
-        _npz(FEATURES, provenance=np.zeros(3)), _npz(np.full((3, 512), 1e300)), _zip({}), _zip({"feats.npy": b"text"}),
-        stream.getvalue(),
-    ))  # fmt: skip
-
-
-def _odd_archive(rng: random.Random, good: bytes) -> bytes:
-    content = bytearray(_npz(FEATURES))
-    local, central = content.find(b"PK\x03\x04"), content.rfind(b"PK\x01\x02")
-    change = rng.choice(("encrypted", "compression", "sizes", "offset"))
-    if change == "encrypted":
-        content[local + 6] |= 1
-        content[central + 8] |= 1
-    elif change == "compression":
-        content[local + 8 : local + 10] = content[central + 10 : central + 12] = bytes([rng.randrange(1, 100), 0])
-    else:
-        place, length = (central + 20, 8) if change == "sizes" else (central + 42, 4)
-        content[place : place + length] = rng.randbytes(length)
-    return bytes(content)
-
-
 # Any.
 
 
@@ -277,9 +190,7 @@ def _flipped(rng: random.Random, good: bytes) -> bytes:
 CRAFTS: dict[str, Craft] = {
     "good PyTorch file": lambda rng, good: _saved(_model(), legacy=rng.random() < 0.3),
     "good Flax file": lambda rng, good: flax.serialization.msgpack_serialize(_tree(good)),
-    "a pickle that calls": _calling, "tensors without strides": _without_strides, "an odd tensor": _odd_tensors,
-    "an odd container": _odd_containers, "an odd zip": _odd_zip, "an odd pickle": _odd_pickle,
-    "an odd leaf": _odd_leaf, "an odd structure": _odd_structure, "an odd header": _odd_header,
-    "odd features": _odd_features, "an odd archive": _odd_archive, "random bytes": _random, "a cut file": _cut,
-    "flipped bits": _flipped,
+    "a pickle that calls": _calling, "an odd tensor": _odd_tensors,
+    "an odd container": _odd_containers, "an odd pickle": _odd_pickle, "an odd leaf": _odd_leaf,
+    "an odd structure": _odd_structure, "random bytes": _random, "a cut file": _cut, "flipped bits": _flipped,
 }  # fmt: skip

@@ -1,23 +1,15 @@
 """The experiments' commands, run in this process."""
 
 import contextlib
-import gc
-import io
-import runpy
 import sys
 from collections.abc import Callable, Iterator
 from unittest import mock
 
 import jax
+from commands import run_here
 from jax.experimental.compilation_cache import compilation_cache
-from repository import REPOSITORY
 
 from transformer_jax.training.loop import TrainingLoop
-
-
-def script(name: str) -> str:
-    """The path of a script of `experiments/`."""
-    return str(REPOSITORY / "experiments" / name)
 
 
 def command(name: str, *arguments: object, two_steps: bool = False) -> Callable[[], None]:
@@ -28,14 +20,9 @@ def command(name: str, *arguments: object, two_steps: bool = False) -> Callable[
         sys.exit(0)
 
     def run() -> None:
-        with (
-            mock.patch.object(TrainingLoop, "train", train) if two_steps else contextlib.nullcontext(),
-            mock.patch.object(sys, "argv", [script(name), *map(str, arguments)]),
-            mock.patch.object(sys, "stdin", io.StringIO("")),
-            mock.patch.object(gc, "freeze"),  # this process goes on afterwards
-            _settings_of_jax(),
-        ):
-            runpy.run_path(script(name), run_name="__main__")
+        shortened = mock.patch.object(TrainingLoop, "train", train) if two_steps else contextlib.nullcontext()
+        with shortened, _settings_of_jax():
+            run_here(name, *arguments)
 
     return run
 

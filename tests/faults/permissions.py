@@ -66,8 +66,8 @@ def run(case: Case) -> Outcome:
     parent = OBSTACLES[fault](case)
     # The superuser may write everything; the same process without its rights may not.
     as_nobody = fault.endswith(("written", "read"))
-    line = arguments(case.material, parent)
-    ended = processes.begin(case.directory / "output", "reverse.py", *line, as_nobody=as_nobody).wait()
+    line, limits = arguments(case.material, parent), processes.Limits(as_nobody=as_nobody)
+    ended = processes.begin(case.directory / "output", "reverse.py", *line, limits=limits).wait()
     if ended.status == 0 and failure(ended) is None:
         if as_nobody or fault == "in /proc":
             return Outcome(Verdict.WRONG, fault, "it succeeded where nothing can be written")

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from faults.in_process import script
+from commands import path_of
+
 from faults.watch import text_streams
 
 PATIENCE = 150  # seconds
@@ -71,32 +72,33 @@ class Running:
         return Ended(status, self.stdout(), (self.output / "stderr").read_text(errors="replace"))
 
 
-def begin(
-    output: Path,
-    name: str,
-    *arguments: object,
-    anew: bool = False,
-    max_file_size: int | None = None,
-    as_nobody: bool = False,
-    ignored: int | None = None,
-) -> Running:
+class Limits(NamedTuple):
+    """Under which a command runs."""
+
+    max_file_size: int | None = None  # bytes
+    as_nobody: bool = False  # without the rights of root
+    ignored: int | None = None  # a signal that is ignored from the start, as under `nohup`
+
+
+NO_LIMITS = Limits()
+
+
+def begin(output: Path, name: str, *arguments: object, anew: bool = False, limits: Limits = NO_LIMITS) -> Running:
     """Start a script of `experiments/`.
 
     Args:
         output: directory for its standard output and error.
         name: of the script.
         arguments: of the command line.
-        anew: with a new interpreter.
-        max_file_size: in bytes.
-        as_nobody: without the rights of root.
-        ignored: a signal that is ignored from the start, as under `nohup`.
+        anew: with a new interpreter, and without limits.
+        limits: of a command that is not begun anew.
     """
     output.mkdir(parents=True, exist_ok=True)
     texts = list(map(str, arguments))
     if anew:
         with (output / "stdout").open("wb") as out, (output / "stderr").open("wb") as err:
             process = subprocess.Popen(
-                [sys.executable, script(name), *texts],
+                [sys.executable, path_of(name), *texts],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
             )  # fmt: skip
@@ -104,7 +106,7 @@ def begin(
     context.set_forkserver_preload(PRELOADED)
     for stream in ("stdout", "stderr"):
         (output / stream).touch()
-    forked = context.Process(target=_run, args=(output, script(name), texts, max_file_size, as_nobody, ignored))
+    forked = context.Process(target=_run, args=(output, path_of(name), texts, limits))
     forked.start()
     pid = forked.pid
     assert pid is not None
@@ -121,14 +123,7 @@ def run(output: Path, name: str, *arguments: object) -> Ended:
     return begin(output, name, *arguments).wait()
 
 
-def _run(
-    output: Path,
-    path: str,
-    arguments: list[str],
-    max_file_size: int | None,
-    as_nobody: bool,
-    ignored: int | None,
-) -> None:
+def _run(output: Path, path: str, arguments: list[str], limits: Limits) -> None:
     """Become the command."""
     os.setsid()
     for number, stream in ((1, "stdout"), (2, "stderr")):
@@ -138,12 +133,12 @@ def _run(
     sys.stdout, sys.stderr = text_streams()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if ignored is not None:
-        signal.signal(ignored, signal.SIG_IGN)
-    if max_file_size is not None:
+    if limits.ignored is not None:
+        signal.signal(limits.ignored, signal.SIG_IGN)
+    if limits.max_file_size is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails, as on a full disk
-        resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_size, max_file_size))
-    if as_nobody and os.getuid() == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limits.max_file_size, limits.max_file_size))
+    if limits.as_nobody and os.getuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)

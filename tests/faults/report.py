@@ -1,7 +1,6 @@
 """The table of verdicts, and its place in docs/reliability.md."""
 
 import datetime
-import subprocess
 from collections import Counter
 from collections.abc import Mapping
 
@@ -31,18 +30,10 @@ def _cells(counts: Counter[Verdict]) -> list[str]:
 
 
 def write(text: str, seed: int, code: str) -> None:
-    """Put the table between the markers, with the date and the commit."""
+    """Put the table between the markers, with the date and the digest of the code."""
     document = DOCUMENT.read_text(encoding="utf-8")
     before, _, rest = document.partition(BEGIN)
     _, _, after = rest.partition(END)
     date = datetime.date.today().isoformat()
-    head = f"`make faults` with the seed {seed}, {date}, commit {_commit()}, code `{code}`:"
+    head = f"`make faults` with the seed {seed}, {date}, code `{code}`:"
     DOCUMENT.write_text(f"{before}{BEGIN}\n{head}\n\n{text}\n{END}{after}", encoding="utf-8")
-
-
-def _commit() -> str:
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", "-C", str(REPOSITORY), *arguments], capture_output=True, text=True).stdout.strip()
-
-    changed = " with changes" if git("status", "--porcelain", "--", "transformer_jax") else ""
-    return f"`{git('rev-parse', '--short', 'HEAD')}`{changed}"

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from commands import own_handlers
-
 from faults import canary
 from faults.audit import audited
 
@@ -41,7 +39,6 @@ def watch(action: Callable[[], Any], *allowed: Path, forbidden: Path | None = No
     before = _memory("VmRSS")
     _reset_peak()
     with (
-        own_handlers(),
         _captured() as captured,
         warnings.catch_warnings(record=True) as caught,
         audited(*allowed, *_caches(), forbidden=forbidden) as violations,

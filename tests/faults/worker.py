@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import queue
 import resource
 import shutil
 import signal
@@ -20,7 +19,7 @@ from faults.watch import GIB
 
 MEMORY = 8 * GIB  # that one worker may allocate
 MOST_CASES = 300  # that one worker runs: JAX keeps every compiled program
-PATIENCE = {"kills": 600, "signals": 600, "full-disk": 400, "permissions": 200, "writers": 400, "vanishing": 400}
+PATIENCE = {"kills": 600, "signals": 600, "full-disk": 400, "permissions": 200}
 USUAL_PATIENCE = 60  # seconds for a case within the worker
 
 
@@ -42,17 +41,14 @@ def run_case(case: Case) -> Outcome:
 def run_cases(cases: Sequence[Case], num_workers: int) -> Iterator[tuple[Case, Outcome]]:
     """Run cases in worker processes; gives each with its outcome, in the order in which they end."""
     context.set_forkserver_preload(PRELOADED)
-    idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
     workers = [_Worker() for _ in range(num_workers)]
-    for worker in workers:
-        idle.put(worker)
+    idle = list(workers)
 
     def run(case: Case) -> tuple[Case, Outcome]:
-        worker = idle.get()
-        try:
-            return case, worker.run(case)
-        finally:
-            idle.put(worker)
+        worker = idle.pop()  # there are as many as threads
+        outcome = worker.run(case)
+        idle.append(worker)
+        return case, outcome
 
     with ThreadPoolExecutor(num_workers) as threads:
         futures = [threads.submit(run, case) for case in cases]

@@ -11,8 +11,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from inspection_pages import head_button, opened, shown_map, value
-from tensorboard_pages import CHROMIUM
+from inspection_pages import CHROMIUM, head_button, opened, shown_map, value
 
 from transformer_jax import Cifar100Config, InputError, ReverseConfig, TrainerModule, TrainingConfig, capture, load_run
 from transformer_jax.inspection import logit_lens
