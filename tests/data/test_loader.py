@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -83,14 +83,6 @@ def test_an_epoch_gives_the_samplers_batches(groups):
     assert order_of(loader) == order_of(loader.epoch(0))
     assert loader.has_groups == (groups is not None)
     assert (len(loader), loader.batch_size, len(loader.dataset)) == (8, 5, 37)
-
-
-def test_an_epoch_can_begin_later_and_give_several_batches_at_once():
-    loader, at_once = numbers(shuffle=True), iter([1, 3, 2, 7])
-    whole = order_of(loader.epoch(3))
-    items = order_of(loader.epoch(3, first_batch=1, batches_at_once=lambda: next(at_once)))
-    assert [len(item) for item in items] == [5, 15, 10, 2]
-    assert list(chain(*items)) == list(chain(*whole[1:]))
 
 
 def test_overlapping_epochs_each_have_their_own_order():

@@ -109,11 +109,3 @@ def test_the_command_trains_on_files_and_on_digits_from_the_host(config, tmp_pat
     assert (runs / "SetAnomalyTask_digits" / "example_sets.png").exists()
     assert not (runs / "SetAnomalyTask_files" / "example_sets.png").exists()
     assert load_run(runs / "SetAnomalyTask_files").predict(FEATURES[None, :5]).shape == (1, 5)
-
-
-@pytest.mark.parametrize("given", [[], ["--features", "f.npy"]])
-def test_files_must_be_named(given, tmp_path):
-    outcome = call("anomaly.py", "--dataset=files", *given, "--checkpoint-dir", tmp_path / "runs")
-    name = "labels" if given else "features"
-    assert outcome.stderr == f"anomaly.py: error: {name} is None; it must be an .npy file (--{name})\n"
-    assert not (tmp_path / "runs").exists()
