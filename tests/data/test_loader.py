@@ -1,8 +1,5 @@
 """Loaders: NumPy batches, whole batches at once, and an order that is a function of (seed, epoch)."""
 
-import multiprocessing
-import os
-import signal
 import subprocess
 import sys
 from itertools import islice
@@ -122,17 +119,6 @@ def test_workers_give_the_same_batches_as_none():
     # Nor does it go on with the next one's batches.
     with pytest.raises(RuntimeError, match="another epoch of this loader was begun"):
         next(early)
-
-
-@pytest.mark.slow
-def test_workers_leave_signals_to_the_main_process():
-    blocked, others = signal.pthread_sigmask(signal.SIG_BLOCK, ()), set(multiprocessing.active_children())
-    batches = numbers(num_workers=1).epoch(0)
-    [worker] = set(multiprocessing.active_children()) - others
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        os.kill(worker.pid, signal_number)  # while it starts
-    assert len(order_of(batches)) == 8
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
 
 
 def test_impossible_loaders_are_errors():

@@ -22,11 +22,11 @@ def run(directory, report, **settings):
 
 @pytest.mark.slow
 def test_where_scoring_fails_the_model_is_kept_and_the_same_command_scores_it_without_training(tmp_path, capsys):
-    params = []
+    params, error = [], RuntimeError("no\nscore")
 
     def fail(trainer, data):
         params.append(trainer.params)
-        raise RuntimeError("no\nscore")
+        raise error
 
     directory = tmp_path / "ReverseTask"
     message = (
@@ -36,27 +36,20 @@ def test_where_scoring_fails_the_model_is_kept_and_the_same_command_scores_it_wi
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         run(tmp_path, fail)
     assert not (directory / "results.json").exists()
-    capsys.readouterr()
-    trainer, results = run(tmp_path, lambda trainer, data: {"score": 0.25})
-    assert "Going on after step 20 of 20" in capsys.readouterr().out
-    assert (results["score"], results["steps"]) == (0.25, 20)
-    jax.tree.map(np.testing.assert_array_equal, trainer.params, *params)
-    trainer, results = run(tmp_path, lambda trainer, data: {"score": 0.5})  # a finished run is scored again, too
-    assert (results["score"], results["steps"]) == (0.5, 20)
-    jax.tree.map(np.testing.assert_array_equal, trainer.params, *params)
-
-
-@pytest.mark.slow
-def test_an_error_of_the_user_in_scoring_is_shown_without_its_class_and_a_signal_as_it_is(tmp_path):
-    def fail(trainer, data):
-        raise error
-
-    error = InputError("the disk is full")
+    error = InputError("the disk is full")  # the user's: shown without its class
     with pytest.raises(InputError, match=r"^scoring failed \(the disk is full\); .*keeps the model"):
         run(tmp_path, fail)
     error = Interrupted(15, 5)
     with pytest.raises(Interrupted, match="SIGTERM"):
         run(tmp_path, fail)
+    capsys.readouterr()
+    trainer, results = run(tmp_path, lambda trainer, data: {"score": 0.25})
+    assert "Going on after step 20 of 20" in capsys.readouterr().out
+    assert (results["score"], results["steps"]) == (0.25, 20)
+    jax.tree.map(np.testing.assert_array_equal, trainer.params, params[0])
+    trainer, results = run(tmp_path, lambda trainer, data: {"score": 0.5})  # a finished run is scored again, too
+    assert (results["score"], results["steps"]) == (0.5, 20)
+    jax.tree.map(np.testing.assert_array_equal, trainer.params, params[0])
 
 
 def test_more_steps_than_can_be_counted_are_refused_before_training(tmp_path):

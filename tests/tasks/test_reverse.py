@@ -1,4 +1,4 @@
-"""The reverse task: its data, whole runs of the real command, and the errors for bad input."""
+"""The reverse task: its data, and whole runs of the real command."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,7 @@ import pytest
 from events import read_scalars
 from finished_runs import REVERSE, reverse_run
 
-from transformer_jax import ReverseConfig, load_run, train_reverse
-from transformer_jax.runs.settings import FORMAT
+from transformer_jax import ReverseConfig, train_reverse
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.tasks.reverse import reverse_data
 
@@ -68,7 +67,7 @@ def test_ten_epochs_reverse_every_sequence(whole_run):
 
 
 @pytest.mark.slow
-def test_the_run_directory_has_curves_a_picture_and_the_settings(whole_run):
+def test_the_run_directory_has_curves_a_picture_and_checkpoints(whole_run):
     directory, printed = whole_run
     scalars = read_scalars(directory)
     epochs_end_and_every_50_steps = sorted({*range(50, 3901, 50), *range(390, 3901, 390)})
@@ -79,25 +78,8 @@ def test_the_run_directory_has_curves_a_picture_and_the_settings(whole_run):
     assert scalars["train/loss"][3900] < 0.01 < 1 < scalars["train/loss"][50]
     assert max(scalars["train/learning_rate"].values()) == pytest.approx(5e-4, rel=1e-3)
     assert (directory / "attention_maps.png").read_bytes().startswith(b"\x89PNG")
-    config = json.loads((directory / "config.json").read_text())
-    assert (config["format"], config["task"], config["model_dim"], config["num_heads"]) == (
-        FORMAT,
-        "ReverseTask",
-        32,
-        1,
-    )
     assert "ReverseTask: 10,346 parameters, 3,900 steps on " in printed
-    assert checkpoint_steps(directory) == ["1950", "3900"]
-
-
-@pytest.mark.slow
-def test_the_attention_looks_at_the_mirrored_position(whole_run):
-    inputs = ReverseDataset(10, 16, 101, seed=9).inputs
-    _, (attention,) = load_run(whole_run[0]).forward(inputs, return_attention=True)  # [B H T S]
-    mirrored = attention[:, 0, np.arange(16), np.arange(16)[::-1]]
-    assert mirrored.mean() > 0.4  # 0.06 if it looked everywhere
-    looks_at = attention[:, 0].argmax(-1)
-    assert (looks_at == np.arange(16)[::-1]).mean() > 0.95
+    assert {path.name for path in (directory / "checkpoints").iterdir()} == {"1950", "3900"}
 
 
 @pytest.mark.slow
@@ -115,10 +97,6 @@ def test_the_same_seed_gives_bitwise_the_same_parameters_also_with_workers_and_a
         for a, b in zip(first, again, strict=True):
             np.testing.assert_array_equal(a, b)
     assert any(np.any(a != b) for a, b in zip(first, params("other", seed=7), strict=True))
-
-
-def checkpoint_steps(directory: Path) -> list[str]:
-    return sorted(path.name for path in (directory / "checkpoints").iterdir())
 
 
 def test_an_unknown_setting_is_an_error():

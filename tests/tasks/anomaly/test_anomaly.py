@@ -180,14 +180,6 @@ def test_auto_takes_the_digits_where_no_cifar100_lies_and_says_how_to_get_it(tmp
     assert "--dataset cifar100" in printed
 
 
-def test_the_tutorials_settings_are_the_defaults_of_cifar100():
-    config = Cifar100Config()
-    assert (config.model_dim, config.num_heads, config.num_layers) == (256, 4, 4)
-    assert (config.dropout_prob, config.input_dropout_prob) == (0.1, 0.1)
-    assert (config.lr, config.warmup, config.max_epochs, config.batch_size) == (5e-4, 100, 100, 64)
-    assert (config.set_size, config.resolution) == (10, 224)
-
-
 def test_help_shows_the_chosen_data_sets_defaults():
     digits, cifar100 = (call("anomaly.py", "--dataset", name, "--help").stdout for name in ("digits", "cifar100"))
     assert "--resolution" in cifar100

@@ -10,13 +10,10 @@ import pytest
 from commands import call
 
 from transformer_jax import load_run
-from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.tasks.anomaly import config as anomaly_config
 from transformer_jax.tasks.anomaly.config import FilesConfig
 from transformer_jax.tasks.anomaly.data import anomaly_data
-from transformer_jax.tasks.anomaly.feature_files import map_array
-from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer
 
 MODEL = {"model_dim": 12, "num_heads": 3, "num_layers": 2}
@@ -31,21 +28,6 @@ def config(tmp_path) -> FilesConfig:
     np.save(tmp_path / "labels.npy", LABELS)
     files = {name: tmp_path / f"{name}.npy" for name in ("features", "labels")}
     return FilesConfig(**files, checkpoint_dir=tmp_path / "runs", quiet=True, **SMALL)
-
-
-def test_the_rows_are_those_of_the_sets_in_each_epoch(tmp_path):
-    np.save(tmp_path / "features.npy", FEATURES)
-    sets = AnomalySets(LABELS, 5, seed=3, redraw=True)
-    rows = AnomalySets(LABELS, 5, seed=3, redraw=True, host_table=map_array(tmp_path / "features.npy"))
-    assert len(rows) == len(sets)
-    for epoch in (0, 4):
-        features, positions = rows.__getitems__(EpochIndices([13, 2], epoch)).stacked
-        indices, expected = sets.draw(epoch)
-        np.testing.assert_array_equal(features, FEATURES[indices[[13, 2]]])
-        np.testing.assert_array_equal(positions, expected[[13, 2]])
-    features, position = rows[13]
-    np.testing.assert_array_equal(features, FEATURES[sets[13][0]])
-    assert position == sets[13][1]
 
 
 def test_a_table_above_a_limit_stays_on_the_host_unless_the_settings_say_otherwise(config, monkeypatch):

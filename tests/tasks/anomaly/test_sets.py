@@ -6,7 +6,7 @@ from scipy.stats import chisquare
 
 from transformer_jax import make_loader
 from transformer_jax.data.epoch_sampler import EpochIndices
-from transformer_jax.tasks.anomaly.sets import AnomalySets, SetAnomalyDataset, distinct_integers, stratified_split
+from transformer_jax.tasks.anomaly.sets import AnomalySets, SetAnomalyDataset, stratified_split
 
 SIZES = (11, 17, 23, 29, 12)  # images in each class
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(5) * 10, SIZES))
@@ -59,16 +59,6 @@ def test_the_images_of_a_class_are_drawn_uniformly_at_every_position(ten_thousan
     for slot in (0, 4, 8):
         counts = [np.sum(of_class[:, slot] == image) for image in images]
         assert chisquare(counts).pvalue > LIMIT
-
-
-def test_distinct_integers_are_every_ordered_choice_equally_often():
-    drawn = distinct_integers(np.random.default_rng(0), np.full(6000, 4), 2)
-    pairs = drawn[:, 0] * 4 + drawn[:, 1]
-    counts = np.bincount(pairs, minlength=16).reshape(4, 4)
-    assert (np.diag(counts) == 0).all()
-    assert chisquare(counts[~np.eye(4, dtype=bool)]).pvalue > LIMIT
-    everything = distinct_integers(np.random.default_rng(0), np.array([3]), 3)
-    assert sorted(everything[0]) == [0, 1, 2]
 
 
 def test_an_epoch_uses_each_image_once_as_the_anomaly():

@@ -170,9 +170,3 @@ def test_the_command_translates_with_a_model_that_ships_and_with_another_search(
     by_path = call("translate.py", "--interactive", "--pretrained", copying, "--beam-width", 3, stdin="abc\n\nbad\n")
     assert (by_path.status, by_path.stdout.split()) == (0, ["ABC", "BAD"])
     assert "has 0 bytes" in by_path.stderr
-
-
-def test_help_lists_interactive():
-    printed = " ".join(call("translate.py", "--help").stdout.split())
-    assert "--interactive" in printed
-    assert "translate standard input line by line, with the run of --checkpoint-dir and --name" in printed
