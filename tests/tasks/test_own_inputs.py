@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from transformer_jax import Cifar100Config, InputError, LanguageModelConfig, TranslationConfig, load_run
-from transformer_jax.tasks import AnomalyTrainer, LanguageModelTrainer
+from transformer_jax.tasks import AnomalyTrainer
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.byte_text import END, PAD, START, encode, labels
 from transformer_jax.tasks.translation.dates import write_date
@@ -141,7 +141,9 @@ def test_pairs_of_a_file_lose_the_white_space_around_them_alone():
 
 @pytest.fixture(scope="module")
 def writer():
-    return LanguageModelTrainer(LanguageModelConfig(model_dim=12, num_heads=3, num_layers=1, seq_len=17))
+    trainer = LanguageModelTrainer(LanguageModelConfig(model_dim=12, num_heads=3, num_layers=1, seq_len=17))
+    trainer.params = {}  # which are not asked
+    return trainer
 
 
 NO_INPUTS = {
