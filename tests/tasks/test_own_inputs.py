@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from transformer_jax import Cifar100Config, InputError, LanguageModelConfig, TranslationConfig, load_run
-from transformer_jax.tasks import AnomalyTrainer
+from transformer_jax.tasks import AnomalyTrainer, LanguageModelTrainer
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.byte_text import END, PAD, START, encode, labels
 from transformer_jax.tasks.translation.dates import write_date
