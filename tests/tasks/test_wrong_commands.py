@@ -21,6 +21,7 @@ WRONG = {
     ],
     "translate.py": [
         ("--data nowhere.tsv", "nowhere.tsv can't be read: No such file or directory"),
+        ("--length-penalty 11", "length_penalty is 11.0; it may be at most 10"),
         ("--max-bytes 16 --train-size 67", "max_bytes is 16; it must be at least"),
         (
             "--data pairs --warmup 6 --max-epochs 3",
