@@ -217,7 +217,8 @@ def test_a_text_of_repetitions_is_learned_and_the_run_keeps_all(tmp_path, text, 
 
 @pytest.mark.slow
 def test_a_run_is_evaluated_on_another_text_continues_a_prompt_and_is_begun_from(tmp_path_factory, tmp_path):
-    settings = [f"--{name.replace('_', '-')}={value}" for name, value in LANGUAGE_MODEL.items()]
+    few = {"train_size": 70, "max_new": 5}
+    settings = [f"--{name.replace('_', '-')}={value}" for name, value in (LANGUAGE_MODEL | few).items()]
     run = finished_run(tmp_path_factory, "LanguageModelTask")
     other = tmp_path / "other.txt"
     other.write_bytes(SENTENCE[::-1] * 10)
