@@ -1,11 +1,8 @@
 """Loaders: NumPy batches, whole batches at once, and an order that is a function of (seed, epoch)."""
 
-import multiprocessing
-import os
-import signal
 import subprocess
 import sys
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -85,14 +82,6 @@ def test_an_epoch_gives_the_samplers_batches(groups):
     assert (len(loader), loader.batch_size, len(loader.dataset)) == (8, 5, 37)
 
 
-def test_an_epoch_can_begin_later_and_give_several_batches_at_once():
-    loader, at_once = numbers(shuffle=True), iter([1, 3, 2, 7])
-    whole = order_of(loader.epoch(3))
-    items = order_of(loader.epoch(3, first_batch=1, batches_at_once=lambda: next(at_once)))
-    assert [len(item) for item in items] == [5, 15, 10, 2]
-    assert list(chain(*items)) == list(chain(*whole[1:]))
-
-
 def test_overlapping_epochs_each_have_their_own_order():
     loader = numbers(shuffle=True)
     pairs = list(zip(loader.epoch(0), loader.epoch(1), strict=True))
@@ -130,17 +119,6 @@ def test_workers_give_the_same_batches_as_none():
     # Nor does it go on with the next one's batches.
     with pytest.raises(RuntimeError, match="another epoch of this loader was begun"):
         next(early)
-
-
-@pytest.mark.slow
-def test_workers_leave_signals_to_the_main_process():
-    blocked, others = signal.pthread_sigmask(signal.SIG_BLOCK, ()), set(multiprocessing.active_children())
-    batches = numbers(num_workers=1).epoch(0)
-    [worker] = set(multiprocessing.active_children()) - others
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        os.kill(worker.pid, signal_number)  # while it starts
-    assert len(order_of(batches)) == 8
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
 
 
 def test_impossible_loaders_are_errors():

@@ -7,9 +7,9 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from finished_runs import REVERSE
 
 from transformer_jax import (
-    ALiBiPositions,
     AttentionSettings,
     BlockSettings,
     DigitsConfig,
@@ -21,6 +21,8 @@ from transformer_jax import (
     RMSNorm,
     RotaryPositions,
     TrainingConfig,
+    Transformer,
+    TransformerPredictor,
     TranslationConfig,
     block_settings,
     load_run,
@@ -29,7 +31,6 @@ from transformer_jax import (
 from transformer_jax.attention.attention import Implementation
 from transformer_jax.cli import parse
 from transformer_jax.fields import type_hints
-from transformer_jax.nn import LayerNorm, NoPositions, RelativePositions, SinusoidalPositions
 from transformer_jax.nn.layers import FeedForward
 from transformer_jax.tasks import AnomalyTrainer, LanguageModelTrainer, ReverseTrainer, TranslationTrainer
 from transformer_jax.tasks.block_settings import FEED_FORWARDS, NORMS, POSITIONS
@@ -61,25 +62,31 @@ def test_flags_reach_the_model(trainer_class, config_class):
     )
 
 
-@pytest.mark.parametrize(("trainer_class", "config_class"), list(TASKS.values())[:3], ids=list(TASKS)[:3])
-def test_the_defaults_are_those_of_the_paper(trainer_class, config_class):
-    settings = trainer_class(config_class()).model.settings
-    assert settings == BlockSettings(settings.dropout_prob)
+SIZED = {"model_dim": 15, "num_heads": 5, "dropout_prob": 0.25}
+PREDICTOR = {"num_layers": 3, "input_dropout_prob": 0.125, **SIZED}
+TRANSLATOR = {"dim_feedforward": 13, **SIZED}
+OF_BYTES = {"source_vocabulary_size": 259, "target_vocabulary_size": 259, "tie_embeddings": True}
 
 
-def test_each_word_has_its_part():
-    assert {word: type(block_settings(TrainingConfig(positions=word)).positions) for word in POSITIONS} == {
-        "sinusoidal": SinusoidalPositions,
-        "learned": LearnedPositions,
-        "rotary": RotaryPositions,
-        "alibi": ALiBiPositions,
-        "relative": RelativePositions,
-        "none": NoPositions,
-    }
-    assert {word: block_settings(TrainingConfig(norm=word)).norm for word in NORMS} == {
-        "layer": LayerNorm,
-        "rms": RMSNorm,
-    }
+@pytest.mark.parametrize(
+    ("trainer_class", "config", "model"),
+    [
+        (ReverseTrainer, ReverseConfig(**PREDICTOR), TransformerPredictor(num_classes=10, **PREDICTOR)),
+        (AnomalyTrainer, DigitsConfig(**PREDICTOR), TransformerPredictor(num_classes=1, **PREDICTOR)),
+        (
+            TranslationTrainer,
+            TranslationConfig(num_layers=3, **TRANSLATOR),
+            Transformer(num_encoder_layers=3, num_decoder_layers=3, **OF_BYTES, **TRANSLATOR),
+        ),
+    ],
+)
+def test_the_model_is_made_by_the_settings_and_its_blocks_are_those_of_the_paper(trainer_class, config, model):
+    assert trainer_class(config).model == model
+
+
+def test_each_word_has_the_part_of_its_name():
+    for word, part in {**POSITIONS, **NORMS}.items():
+        assert part.__name__.lower().startswith(word.removesuffix("ne"))
     found = {word: block_settings(TrainingConfig(feed_forward=word)) for word in FEED_FORWARDS}
     assert {word: (settings.feed_forward, settings.activation) for word, settings in found.items()} == {
         "relu": (FeedForward, nn.relu),
@@ -144,12 +151,13 @@ def test_sets_have_positions_only_where_they_are_asked_for():
         assert difference < 1e-5 or depends
 
 
+SHORT = REVERSE | {"max_epochs": 1, "train_size": 21, "warmup": 1, "quiet": True}
+
+
 @pytest.mark.slow
 def test_a_run_of_other_parts_is_opened_with_them(tmp_path: Path):
     settings = {"positions": "relative", "norm": "rms", "feed_forward": "geglu", "num_kv_heads": 1, "qk_norm": True}
-    sizes = {"model_dim": 12, "num_heads": 2, "train_size": 256, "val_size": 32, "test_size": 32, "seq_len": 5}
-    more = {"attention_dropout": 0.1, "max_epochs": 1, "warmup": 1, "checkpoint_dir": tmp_path, "quiet": True}
-    trainer, _ = train_reverse(**settings, **sizes, **more)
+    trainer, _ = train_reverse(**settings, **SHORT, attention_dropout=0.1, checkpoint_dir=tmp_path)
     run = load_run(trainer.run.path)
     assert run.model == trainer.model
     assert {name: getattr(run.config, name) for name in settings} == settings
@@ -157,20 +165,18 @@ def test_a_run_of_other_parts_is_opened_with_them(tmp_path: Path):
     np.testing.assert_array_equal(run.predict(numbers), trainer.predict(numbers))
 
 
-SHORT = {"model_dim": 12, "num_heads": 2, "train_size": 256, "val_size": 32, "test_size": 32, "seq_len": 5}
-ONE_EPOCH = {"max_epochs": 1, "warmup": 1, "attention_dropout": 0.25}
-
-
 @pytest.mark.slow
 def test_another_implementation_trains_the_same_model_opens_anywhere_and_may_be_chosen_anew(tmp_path, capsys):
-    blockwise, results = train_reverse(**SHORT, **ONE_EPOCH, attention="blockwise", checkpoint_dir=tmp_path)
+    blockwise, results = train_reverse(
+        **(SHORT | {"quiet": False}), attention_dropout=0.25, attention="blockwise", checkpoint_dir=tmp_path
+    )
     assert "Attention: blockwise for 5 × 5 logits: it was asked for; not plain: " in capsys.readouterr().out
-    _, plain = train_reverse(**SHORT, **ONE_EPOCH, attention="plain", checkpoint_dir=tmp_path / "plain")
+    _, plain = train_reverse(**SHORT, attention_dropout=0.25, attention="plain", checkpoint_dir=tmp_path / "plain")
     assert plain["test"]["loss"] == pytest.approx(results["test"]["loss"], rel=1e-5)
     run = load_run(blockwise.run.path)
     assert run.config.attention == "auto"
     assert run.model.settings.attention.implementation == "auto"
-    again, same = train_reverse(**SHORT, **ONE_EPOCH, attention="plain", checkpoint_dir=tmp_path)
+    again, same = train_reverse(**SHORT, attention_dropout=0.25, attention="plain", checkpoint_dir=tmp_path)
     assert again.run.path == blockwise.run.path
     assert same["test"]["loss"] == pytest.approx(results["test"]["loss"], rel=1e-5)
 
@@ -187,7 +193,7 @@ def test_a_trained_model_is_evaluated_with_the_implementation_that_is_asked_for(
 
 def test_one_that_cannot_run_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(InputError, match="implementation is 'fused', which cannot run: there is no kernel for the"):
-        train_reverse(**SHORT, **(ONE_EPOCH | {"attention_dropout": 0.0}), attention="fused", checkpoint_dir=tmp_path)
+        train_reverse(**SHORT, attention="fused", checkpoint_dir=tmp_path)
     assert not [*tmp_path.iterdir()]
 
 

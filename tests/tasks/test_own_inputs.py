@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from transformer_jax import Cifar100Config, InputError, TranslationConfig, load_run
-from transformer_jax.tasks import AnomalyTrainer, TranslationTrainer
+from transformer_jax import Cifar100Config, InputError, LanguageModelConfig, TranslationConfig, load_run
+from transformer_jax.tasks import AnomalyTrainer, LanguageModelTrainer
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.byte_text import END, PAD, START, encode, labels
 from transformer_jax.tasks.translation.dates import write_date
@@ -50,28 +50,6 @@ def test_the_maps_of_a_sequence_are_labelled_with_its_numbers(reverser):
     np.testing.assert_allclose(many[0].maps["encoder"][0], layer, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ([3, 10], "inputs holds the token id 10; ids may be 0 … 9"),
-        ([[3, -1]], "inputs holds the token id -1"),
-        ("123", "inputs has type <U3"),
-        (["123"], "inputs has type <U3"),
-        ([], r"inputs has shape \(0,\); it must hold at least one number"),
-        ([[]], r"inputs has shape \(1, 0\)"),
-        (7, r"inputs has shape \(\)"),
-        ([1.0, NAN], "inputs has type float64"),
-        ([[1], [2, 3]], "inputs has rows of different lengths"),
-        (None, "inputs has type object"),
-    ],
-)
-@pytest.mark.parametrize("method", ["predict", "attention"])
-@pytest.mark.usefixtures("without_type_checks")
-def test_what_is_no_sequence_is_an_error(reverser, method, inputs, message):
-    with pytest.raises(InputError, match=message):
-        getattr(reverser, method)(inputs)
-
-
 @pytest.fixture(scope="module")
 def finder():
     return load_run("digits")
@@ -108,28 +86,6 @@ def test_the_maps_of_a_set_are_labelled_with_the_positions(finder, images):
     alone = finder.attention(images[1])
     np.testing.assert_allclose(alone.maps["encoder"], other.maps["encoder"], atol=1e-5)
     assert not np.allclose(one.maps["encoder"], other.maps["encoder"], atol=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        (np.full((10, 8, 8), 255), "inputs holds the pixel 255; pixels of the digits may be 0 … 16"),
-        (np.full((10, 8, 8), -0.5), "inputs holds the pixel -0.5"),
-        (np.full((2, 10, 8, 8), NAN), "inputs holds the pixel nan"),
-        (np.full((10, 64), NAN), "inputs holds a feature that is not finite, in set 0 at 0"),
-        (np.ones((10, 7)), r"inputs has shape \(1, 10, 7\); it must be \[B, T, 64\]"),
-        (np.ones((8, 8)), r"inputs has shape \(1, 8, 8\)"),
-        (np.ones((10, 64), int), "inputs has type int64"),
-        (np.zeros((0, 64)), r"inputs has shape \(1, 0, 64\)"),
-        ("digits", "inputs has type <U6"),
-        ([], r"inputs has shape \(0,\)"),
-    ],
-)
-@pytest.mark.parametrize("method", ["predict", "attention", "odd_one_out"])
-@pytest.mark.usefixtures("without_type_checks")
-def test_what_is_no_set_is_an_error(finder, method, inputs, message):
-    with pytest.raises(InputError, match=message):
-        getattr(finder, method)(inputs)
 
 
 def test_images_of_cifar100_are_an_error_that_says_what_is_needed():
@@ -177,9 +133,45 @@ def test_labels_of_ids_that_are_no_text_are_their_names():
     assert labels([65, PAD, START, END]) == ["A", "pad", "start", "end"]
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
+def test_pairs_of_a_file_lose_the_white_space_around_them_alone():
+    config = TranslationConfig(data=Path("pairs.tsv"))
+    assert config.cleaned(" a\u00a0b \n") == "a\u00a0b"
+    assert TranslationConfig().cleaned(" a\u00a0b \n") == "a b"
+
+
+@pytest.fixture(scope="module")
+def writer():
+    trainer = LanguageModelTrainer(LanguageModelConfig(model_dim=12, num_heads=3, num_layers=1, seq_len=17))
+    trainer.params = {}  # which are not asked
+    return trainer
+
+
+NO_INPUTS = {
+    "reverser": [
+        ([3, 10], "inputs holds the token id 10; ids may be 0 … 9"),
+        ([[3, -1]], "inputs holds the token id -1"),
+        ("123", "inputs has type <U3"),
+        (["123"], "inputs has type <U3"),
+        ([], r"inputs has shape \(0,\); it must hold at least one number"),
+        ([[]], r"inputs has shape \(1, 0\)"),
+        (7, r"inputs has shape \(\)"),
+        ([1.0, NAN], "inputs has type float64"),
+        ([[1], [2, 3]], "inputs has rows of different lengths"),
+        (None, "inputs has type object"),
+    ],
+    "finder": [
+        (np.full((10, 8, 8), 255), "inputs holds the pixel 255; pixels of the digits may be 0 … 16"),
+        (np.full((10, 8, 8), -0.5), "inputs holds the pixel -0.5"),
+        (np.full((2, 10, 8, 8), NAN), "inputs holds the pixel nan"),
+        (np.full((10, 64), NAN), "inputs holds a feature that is not finite, in set 0 at 0"),
+        (np.ones((10, 7)), r"inputs has shape \(1, 10, 7\); it must be \[B, T, 64\]"),
+        (np.ones((8, 8)), r"inputs has shape \(1, 8, 8\)"),
+        (np.ones((10, 64), int), "inputs has type int64"),
+        (np.zeros((0, 64)), r"inputs has shape \(1, 0, 64\)"),
+        ("digits", "inputs has type <U6"),
+        ([], r"inputs has shape \(0,\)"),
+    ],
+    "translator": [
         (3, "inputs is 3; it must be a text or a list of texts"),
         ([3], r"inputs is \[3\]"),
         (["3 May 2017", None], r"inputs is \['3 May 2017', None\]"),
@@ -189,15 +181,24 @@ def test_labels_of_ids_that_are_no_text_are_their_names():
         ("x" * 257, "has 257 bytes"),
         (np.float32(NAN), "inputs is "),
     ],
+    "writer": [
+        (3, "inputs is 3; it must be a text or a list of texts"),
+        ([3], r"inputs is \[3\]"),
+        (["a", None], r"inputs is \['a', None\]"),
+        ([], r"inputs is \[\]"),
+        ("", "inputs is ''; a text must have at least one byte"),
+        (["a", b""], "a text must have at least one byte"),
+        ("\ud800", "half of a surrogate pair"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "inputs", "message"), [(trainer, *row) for trainer, rows in NO_INPUTS.items() for row in rows]
 )
-@pytest.mark.parametrize("method", ["predict", "attention"])
 @pytest.mark.usefixtures("without_type_checks")
-def test_what_is_no_text_is_an_error(method, inputs, message):
-    with pytest.raises(InputError, match=message):
-        getattr(TranslationTrainer(TranslationConfig()), method)(inputs)
-
-
-def test_pairs_of_a_file_lose_the_white_space_around_them_alone():
-    config = TranslationConfig(data=Path("pairs.tsv"))
-    assert config.cleaned(" a\u00a0b \n") == "a\u00a0b"
-    assert TranslationConfig().cleaned(" a\u00a0b \n") == "a b"
+def test_what_is_none_of_these_is_an_error(request, trainer, inputs, message):
+    opened = request.getfixturevalue(trainer)
+    for method in (opened.predict, opened.attention, opened.examples):
+        with pytest.raises(InputError, match=message):
+            method(inputs)

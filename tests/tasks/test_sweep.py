@@ -4,15 +4,12 @@ import dataclasses
 import json
 import math
 import re
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from kill_and_resume import assert_same_run, command
+from finished_runs import REVERSE
 
 from transformer_jax import InputError, ReverseConfig, load_run, train_reverse
 from transformer_jax.tasks import ReverseTrainer
@@ -20,11 +17,6 @@ from transformer_jax.tasks.experiment import train_and_test
 from transformer_jax.tasks.reverse import reverse_data
 from transformer_jax.tasks.sweep import MAX_RUNS, Member, lines, members, write_summary
 from transformer_jax.training.trainer import TrainerModule
-
-SMALL = {
-    "max_epochs": 2, "train_size": 35, "val_size": 11, "test_size": 13, "batch_size": 7, "warmup": 3,
-    "seq_len": 5, "num_categories": 3, "model_dim": 6, "dropout_prob": 0.1,
-}  # fmt: skip
 
 
 def runs_of(**settings) -> list[Member]:
@@ -177,11 +169,11 @@ def assert_same_params(run: Path, alone: Path) -> None:
 def test_the_runs_of_seeds_are_those_of_single_commands_and_share_their_programs(tmp_path, monkeypatch):
     compiled = []
     monkeypatch.setattr(TrainerModule, "update_rule", lambda *_: compiled.append(1) or update_rule(*_))
-    trainer, summary = train_reverse(checkpoint_dir=tmp_path, name="many", seeds="0,3,4", **SMALL)
+    trainer, summary = train_reverse(checkpoint_dir=tmp_path, name="many", seeds="0,3,4", **REVERSE)
     assert len(compiled) == 1
     assert trainer.config.seed == 4
     for seed in (0, 3, 4):
-        _, own = train_reverse(checkpoint_dir=tmp_path, name=f"alone{seed}", seed=seed, **SMALL)
+        _, own = train_reverse(checkpoint_dir=tmp_path, name=f"alone{seed}", seed=seed, **REVERSE)
         assert_same_params(tmp_path / "many" / f"seed{seed}", tmp_path / f"alone{seed}")
         of_sweep = json.loads((tmp_path / "many" / f"seed{seed}" / "results.json").read_text())
         assert (of_sweep["val"], of_sweep["test"]) == (own["val"], own["test"])
@@ -199,20 +191,20 @@ update_rule = TrainerModule.update_rule
 
 @pytest.mark.slow
 def test_a_run_of_a_grid_is_that_of_a_single_command(tmp_path):
-    _, summary = train_reverse(checkpoint_dir=tmp_path, sweep=("lr=1e-3,3e-4", "num_layers=1,2"), **SMALL)
+    _, summary = train_reverse(checkpoint_dir=tmp_path, sweep=("lr=1e-3,3e-4", "num_layers=1,2"), **REVERSE)
     assert summary["mean"].keys() == {run["name"] for run in summary["runs"]}
     run = summary["runs"][3]
-    train_reverse(checkpoint_dir=tmp_path / "alone", name=run["name"], **SMALL, **run["settings"])
+    train_reverse(checkpoint_dir=tmp_path / "alone", name=run["name"], **REVERSE | run["settings"])
     assert_same_params(tmp_path / "ReverseTask" / run["name"], tmp_path / "alone" / run["name"])
 
 
 @pytest.mark.slow
 def test_a_finished_run_is_not_trained_again_and_more_seeds_join_it(tmp_path, capsys):
-    _, first = train_reverse(checkpoint_dir=tmp_path, seeds="0..1", **SMALL)
+    _, first = train_reverse(checkpoint_dir=tmp_path, seeds="0..1", **REVERSE)
     capsys.readouterr()
-    _, second = train_reverse(checkpoint_dir=tmp_path, seeds="0..2", **SMALL)
+    _, second = train_reverse(checkpoint_dir=tmp_path, seeds="0..2", **REVERSE)
     output = capsys.readouterr().out
-    assert output.count("Going on after step 10 of 10") == 2
+    assert output.count("Going on after step 20 of 20") == 2
     assert [run["name"] for run in second["runs"]] == ["seed0", "seed1", "seed2"]
     for before, after in zip(first["runs"], second["runs"], strict=False):
         assert before["results"]["val"] == after["results"]["val"]
@@ -226,7 +218,7 @@ def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path, capsys):
             raise FloatingPointError("the loss is NaN")
         return found
 
-    config = ReverseConfig(checkpoint_dir=tmp_path, seeds="0..2", **SMALL)
+    config = ReverseConfig(checkpoint_dir=tmp_path, seeds="0..2", **REVERSE)
     with pytest.raises(FloatingPointError, match="1 of 3 runs diverged: seed1"):
         train_and_test(ReverseTrainer, config, data)
     assert "Run seed1 diverged: the loss is NaN" in capsys.readouterr().err
@@ -237,46 +229,17 @@ def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path, capsys):
 
 
 def test_fit_trains_one_run():
-    trainer = ReverseTrainer(ReverseConfig(seeds="0..1", **SMALL))
+    trainer = ReverseTrainer(ReverseConfig(seeds="0..1", **REVERSE))
     data = reverse_data(trainer.config)
     with pytest.raises(InputError, match="fit trains one run; train_and_test reads seeds and sweep"):
         trainer.fit(data.train_loader, data.val_loader)
 
 
 def test_a_trainer_repeats_a_training_of_another_seed_alone():
-    config = ReverseConfig(**SMALL)
+    config = ReverseConfig(**REVERSE)
     trainer = ReverseTrainer(config, np.arange(3.0))
     other = {"seed": 3, "name": "seed3", "checkpoint_dir": Path("elsewhere")}
     assert trainer.can_repeat(dataclasses.replace(config, **other), np.arange(3.0))
     assert not trainer.can_repeat(dataclasses.replace(config, lr=1.0), np.arange(3.0))
     for constants in (np.arange(4.0), np.arange(1.0, 4.0), None, [np.arange(3.0)]):
         assert not trainer.can_repeat(config, constants)
-
-
-@pytest.mark.slow
-def test_a_command_that_is_killed_and_started_again_ends_as_if_it_had_not_been(tmp_path):
-    settings = ["--train-size=3200", "--val-size=257", "--test-size=257", "--warmup=7", "--dropout-prob=0.1"]
-    settings += ["--max-epochs=6", "--eval-every=1", "--checkpoint-every=7", "--seeds=0..1"]
-    killed, whole = tmp_path / "killed" / "ReverseTask", tmp_path / "whole" / "ReverseTask"
-    subprocess.run(command("reverse.py", whole.parent, *settings), check=True, stdout=subprocess.DEVNULL)
-    arguments = command("reverse.py", killed.parent, *settings)
-    for member in ("seed0", "seed1"):
-        process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 300
-        while not has_checkpoints(killed / member) and time.monotonic() < deadline:
-            time.sleep(0.002)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-        assert not (killed / "summary.json").exists()
-    last = subprocess.run(arguments, check=True, capture_output=True, text=True)
-    assert "Run 2 of 2: seed1" in last.stdout
-    for member in ("seed0", "seed1"):
-        assert_same_run(killed / member, whole / member)
-    ours, theirs = read_summary(killed), read_summary(whole)
-    for split in ("val", "test"):
-        assert ours["mean"][split] == theirs["mean"][split]
-        assert ours["std"][split] == theirs["std"][split]
-
-
-def has_checkpoints(run: Path) -> bool:
-    return any(path.name.isdigit() for path in (run / "checkpoints").glob("*"))

@@ -10,7 +10,6 @@ import pytest
 from commands import call
 from made_once import made_once
 
-from transformer_jax import TransformerPredictor
 from transformer_jax.data.batch import Batch
 from transformer_jax.tasks.anomaly.data import anomaly_data, default_config
 from transformer_jax.tasks.anomaly.report import Predictions, permutation_error, predict_sets, print_mistakes
@@ -68,11 +67,6 @@ def test_the_defaults_find_the_odd_digit_in_98_of_100_sets(whole_run):
         *["wrong_prediction.png"] * bool(results["num_mistakes"]),
     ):
         assert (directory / picture).read_bytes().startswith(b"\x89PNG"), picture
-
-
-def test_the_model_is_made_by_the_settings():
-    settings = {"model_dim": 15, "num_heads": 5, "num_layers": 3, "dropout_prob": 0.25, "input_dropout_prob": 0.125}
-    assert AnomalyTrainer(DigitsConfig(**settings)).model == TransformerPredictor(num_classes=1, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -184,30 +178,6 @@ def test_auto_takes_the_digits_where_no_cifar100_lies_and_says_how_to_get_it(tmp
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1
     assert "--dataset cifar100" in printed
-
-
-def test_the_tutorials_settings_are_the_defaults_of_cifar100():
-    config = Cifar100Config()
-    assert (config.model_dim, config.num_heads, config.num_layers) == (256, 4, 4)
-    assert (config.dropout_prob, config.input_dropout_prob) == (0.1, 0.1)
-    assert (config.lr, config.warmup, config.max_epochs, config.batch_size) == (5e-4, 100, 100, 64)
-    assert (config.set_size, config.resolution) == (10, 224)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--dataset", "digits", "--resolution", 64], "unknown arguments: --resolution"),
-        (["--dataset", "mnist"], "mnist"),
-        (["--dataset", "digits", "--set-size", 40], "set_size is 40; it may be at most"),
-    ],
-)
-def test_the_command_line_shows_an_error_in_one_line_with_status_2(tmp_path, arguments, message):
-    outcome = call("anomaly.py", *arguments, "--checkpoint-dir", tmp_path / "runs")
-    assert outcome.status == 2
-    assert outcome.stderr.count("\n") == 1
-    assert message in outcome.stderr
-    assert not (tmp_path / "runs").exists()
 
 
 def test_help_shows_the_chosen_data_sets_defaults():

@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import shutil
-import urllib.error
 from typing import ClassVar
 
 import miniature_cifar100 as miniature
@@ -69,7 +68,7 @@ def test_what_is_missing_or_damaged_is_taken_from_an_archive_that_is_downloaded_
         assert len(requests) == num_requests
 
 
-@pytest.mark.parametrize("failure", ["unreachable", "not found", "cut off", "other content", "nonsense"])
+@pytest.mark.parametrize("failure", ["unreachable", "nonsense", "cut off", "other content"])
 def test_a_failed_download_says_what_to_do_and_the_next_one_may_succeed(
     tmp_path, original, archive, monkeypatch, failure
 ):
@@ -84,8 +83,6 @@ def test_a_failed_download_says_what_to_do_and_the_next_one_may_succeed(
         with pytest.raises(InputError, match=rf"could not be obtained from {CIFAR100.url} \(.+\); {BY_HAND}") as caught:
             load_cifar100(tmp_path)
     assert "\n" not in str(caught.value)
-    if isinstance(caught.value.__cause__, urllib.error.HTTPError):
-        caught.value.__cause__.close()  # it holds the connection, which nobody reads to its end
     with serve({"/b.tar.gz": archive}) as (url, _):
         monkeypatch.setattr(CIFAR100, "url", f"{url}/b.tar.gz")
         assert_is_the_original(load_cifar100(tmp_path), original)

@@ -10,13 +10,10 @@ import pytest
 from commands import call
 
 from transformer_jax import load_run
-from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.tasks.anomaly import config as anomaly_config
 from transformer_jax.tasks.anomaly.config import FilesConfig
 from transformer_jax.tasks.anomaly.data import anomaly_data
-from transformer_jax.tasks.anomaly.feature_files import map_array
-from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer
 
 MODEL = {"model_dim": 12, "num_heads": 3, "num_layers": 2}
@@ -31,21 +28,6 @@ def config(tmp_path) -> FilesConfig:
     np.save(tmp_path / "labels.npy", LABELS)
     files = {name: tmp_path / f"{name}.npy" for name in ("features", "labels")}
     return FilesConfig(**files, checkpoint_dir=tmp_path / "runs", quiet=True, **SMALL)
-
-
-def test_the_rows_are_those_of_the_sets_in_each_epoch(tmp_path):
-    np.save(tmp_path / "features.npy", FEATURES)
-    sets = AnomalySets(LABELS, 5, seed=3, redraw=True)
-    rows = AnomalySets(LABELS, 5, seed=3, redraw=True, host_table=map_array(tmp_path / "features.npy"))
-    assert len(rows) == len(sets)
-    for epoch in (0, 4):
-        features, positions = rows.__getitems__(EpochIndices([13, 2], epoch)).stacked
-        indices, expected = sets.draw(epoch)
-        np.testing.assert_array_equal(features, FEATURES[indices[[13, 2]]])
-        np.testing.assert_array_equal(positions, expected[[13, 2]])
-    features, position = rows[13]
-    np.testing.assert_array_equal(features, FEATURES[sets[13][0]])
-    assert position == sets[13][1]
 
 
 def test_a_table_above_a_limit_stays_on_the_host_unless_the_settings_say_otherwise(config, monkeypatch):
@@ -109,11 +91,3 @@ def test_the_command_trains_on_files_and_on_digits_from_the_host(config, tmp_pat
     assert (runs / "SetAnomalyTask_digits" / "example_sets.png").exists()
     assert not (runs / "SetAnomalyTask_files" / "example_sets.png").exists()
     assert load_run(runs / "SetAnomalyTask_files").predict(FEATURES[None, :5]).shape == (1, 5)
-
-
-@pytest.mark.parametrize("given", [[], ["--features", "f.npy"]])
-def test_files_must_be_named(given, tmp_path):
-    outcome = call("anomaly.py", "--dataset=files", *given, "--checkpoint-dir", tmp_path / "runs")
-    name = "labels" if given else "features"
-    assert outcome.stderr == f"anomaly.py: error: {name} is None; it must be an .npy file (--{name})\n"
-    assert not (tmp_path / "runs").exists()

@@ -1,7 +1,6 @@
 """ResNet-34's features: the numbers that PyTorch computes, from weights that are downloaded whole or not at all."""
 
 import hashlib
-import os
 import re
 
 import h5py
@@ -86,14 +85,11 @@ def test_features_are_those_of_pytorch_with_downloaded_weights(tmp_path, resnet3
     np.testing.assert_allclose(np.concatenate(batches), expected, atol=3e-4 * spread)
 
 
-@pytest.mark.parametrize("failure", ["unreachable", "not found", "cut off", "nonsense"])
-def test_weights_that_cannot_be_downloaded_say_what_to_do_and_leave_nothing(tmp_path, monkeypatch, failure):
+@pytest.mark.parametrize("is_reachable", [False, True])
+def test_weights_that_cannot_be_downloaded_say_what_to_do_and_leave_nothing(tmp_path, monkeypatch, is_reachable):
     data_dir = tmp_path / "data"
-    monkeypatch.setitem(URLS, "resnet34", f"{UNREACHABLE}/w.h5?dl=1")
-    pages = {"cut off": (bytes(100_000), 5000), "nonsense": None}
-    with serve({"/w.h5": pages[failure]} if failure in pages else {}) as (url, _):
-        if failure != "unreachable":
-            monkeypatch.setitem(URLS, "resnet34", f"{url}/w.h5?dl=1")
+    with serve({"/w.h5": None}) as (url, _):
+        monkeypatch.setitem(URLS, "resnet34", f"{url if is_reachable else UNREACHABLE}/w.h5?dl=1")
         with pytest.raises(InputError, match=r"^ResNet-34's ImageNet weights could not be downloaded from ") as caught:
             fetch_weights(data_dir)
     for advice in (
@@ -116,6 +112,3 @@ def test_damaged_weights_are_named(tmp_path):
         with pytest.raises(InputError, match=str(path)) as caught:
             ResNet34Features(tmp_path, "imagenet", resolution=32, batch_size=3)
         assert "\n" not in str(caught.value)
-    os.truncate(path, 2**40)
-    with pytest.raises(InputError, match="1099511627776 bytes; it may have at most 268435456"):
-        ResNet34Features(tmp_path, "imagenet", resolution=32, batch_size=3)

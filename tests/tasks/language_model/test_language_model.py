@@ -3,18 +3,16 @@
 import json
 from pathlib import Path
 
-import jax
-import jaxtyping
 import numpy as np
 import pytest
 from commands import call
 from compiled_models import compiled, drawn
+from finished_runs import LANGUAGE_MODEL, finished_run
 
 from transformer_jax import InputError, LanguageModelConfig, load_run, train_language_model
 from transformer_jax.inspection.__main__ import carry_out, read_command, text_of
 from transformer_jax.inspection.page.page import inspection_page
 from transformer_jax.tasks import LanguageModelTrainer
-from transformer_jax.tasks.language_model.continuation import Continuation, Draws
 from transformer_jax.tasks.language_model.examples import text_examples, visible
 from transformer_jax.tasks.language_model.task import language_model_data
 
@@ -38,14 +36,6 @@ def trainer() -> LanguageModelTrainer:
     trainer = LanguageModelTrainer(LanguageModelConfig(**TINY))
     trainer.params = drawn(trainer.model, np.zeros((1, WINDOW), int), scale=1.0)["params"]
     return trainer
-
-
-@pytest.fixture
-def without_type_checks():
-    """Users call without the type checks of the tests, which would come first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def log_probs(trainer: LanguageModelTrainer, given: bytes) -> np.ndarray:
@@ -91,20 +81,6 @@ def test_draws_are_a_function_of_seed_and_place(trainer):
     assert trainer.predict("The", max_new=23, temperature=3.0) == first
     assert trainer.predict("The", max_new=23, temperature=3.0, seed=1) != first
     assert trainer.predict(b"The", max_new=23, temperature=3.0).decode(errors="replace") == first
-
-
-def test_draws_are_distributed_as_the_model_says(trainer):
-    """χ² of 600 first bytes against the probabilities of the full pass; the rarest bytes are counted together."""
-    expected = 2 ** log_probs(trainer, b"fox")
-    continuation = Continuation(trainer.model, WINDOW)
-    drawn_bytes = [continuation(trainer.params, b"fox", 1, jax.random.key(seed), Draws())[0] for seed in range(600)]
-    counts = np.bincount(drawn_bytes, minlength=256)
-    common = expected > 1 / 60
-    observed = np.append(counts[common], counts[~common].sum())
-    wanted = 600 * np.append(expected[common], expected[~common].sum())
-    degrees = len(observed) - 1
-    assert degrees > 3
-    assert ((observed - wanted) ** 2 / wanted).sum() < degrees + 5 * np.sqrt(2 * degrees)
 
 
 def test_maps_are_labelled_with_the_texts_characters(trainer):
@@ -153,10 +129,7 @@ def test_the_answer_names_each_byte():
 
 def test_the_inspection_page_shows_texts_and_without_them_the_test_text(trainer, text):
     page = inspection_page(trainer, trainer.read_examples(["The fox"]))
-    (answer,) = page.answers
-    said = bytes(byte for byte, _ in most_probable(trainer, b"The fox"))
-    assert answer.text == visible(said.decode(errors="replace"))
-    assert text_of(page).startswith(f"The fox\n  → {answer.text}\n")
+    assert text_of(page).startswith(f"The fox\n  → {page.answers[0].text}\n")
     own = LanguageModelTrainer(LanguageModelConfig(**TINY, data=text))
     own.params = trainer.params
     first, second = own.test_examples([0, 1])
@@ -173,25 +146,6 @@ def test_the_pictures_of_the_training_are_the_first_windows_maps(trainer):
     expected = trainer.attention(SENTENCE[:16]).maps
     assert pictured.keys() == expected.keys()
     np.testing.assert_allclose(pictured["decoder"][0][0], expected["decoder"][0], atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        (3, "inputs is 3; it must be a text or a list of texts"),
-        ([3], r"inputs is \[3\]"),
-        (["a", None], r"inputs is \['a', None\]"),
-        ([], r"inputs is \[\]"),
-        ("", "inputs is ''; a text must have at least one byte"),
-        (["a", b""], "a text must have at least one byte"),
-        ("\ud800", "half of a surrogate pair"),
-    ],
-)
-@pytest.mark.parametrize("method", ["predict", "attention", "examples"])
-@pytest.mark.usefixtures("without_type_checks")
-def test_what_is_no_text_is_an_error(trainer, method, inputs, message):
-    with pytest.raises(InputError, match=message):
-        getattr(trainer, method)(inputs)
 
 
 @pytest.mark.parametrize(
@@ -224,20 +178,6 @@ def test_logits_of_nan_are_an_error():
     trainer.params = params
     with pytest.raises(InputError, match="logits of NaN"):
         trainer.predict("a")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"seq_len": 1}, "seq_len is 1; it must be at least 2"),
-        ({"seq_len": 16, "stride": 17}, "stride is 17; it may be at most seq_len, 16"),
-        ({"prompt": ""}, "prompt is ''; it must have at least one byte"),
-        ({"top_p": 0.0}, "top_p is 0.0; it must be above 0 and at most 1"),
-    ],
-)
-def test_a_setting_that_cannot_work_is_an_error(settings, message):
-    with pytest.raises(InputError, match=message):
-        LanguageModelConfig(**settings)
 
 
 @pytest.mark.slow
@@ -276,14 +216,14 @@ def test_a_text_of_repetitions_is_learned_and_the_run_keeps_all(tmp_path, text, 
 
 
 @pytest.mark.slow
-def test_a_run_is_evaluated_on_another_text_continues_a_prompt_and_is_begun_from(tmp_path, text):
-    settings = [f"--{name.replace('_', '-')}={value}" for name, value in (TINY | SHORT).items() if name != "quiet"]
+def test_a_run_is_evaluated_on_another_text_continues_a_prompt_and_is_begun_from(tmp_path_factory, tmp_path):
+    few = {"train_size": 70, "max_new": 5}
+    settings = [f"--{name.replace('_', '-')}={value}" for name, value in (LANGUAGE_MODEL | few).items()]
+    run = finished_run(tmp_path_factory, "LanguageModelTask")
     other = tmp_path / "other.txt"
     other.write_bytes(SENTENCE[::-1] * 10)
     place = ["--checkpoint-dir", tmp_path]
-    assert call("language_model.py", *settings, "--data", text, *place).status == 0
-    run = tmp_path / "LanguageModelTask"
-    evaluate = ["language_model.py", "--pretrained", run, "--data", other, "--seq-len", 16, *place]
+    evaluate = ["language_model.py", "--pretrained", run, "--data", other, "--seq-len", 11, *place]
     outcome = call(*evaluate, "--prompt", "The", "--max-new", 5, "--top-k", 1)
     assert (outcome.status, outcome.stderr) == (0, "")
     directory = tmp_path / "LanguageModelTask_pretrained"
@@ -292,7 +232,7 @@ def test_a_run_is_evaluated_on_another_text_continues_a_prompt_and_is_begun_from
     assert call("language_model.py", *settings, "--data", other, "--init-from", run, "--name=more", *place).status == 0
     outcome = call("language_model.py", "--pretrained", run, "--data", other, *place)
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
-    assert f"seq_len is 256; it must be 16, as in the training of {run}" in outcome.stderr
+    assert f"seq_len is 256; it must be 11, as in the training of {run}" in outcome.stderr
 
 
 @pytest.mark.slow
@@ -305,10 +245,3 @@ def test_flags_of_all_tasks_work(tmp_path, text, flags):
     assert len(results) == (2 if "--seeds" in flags else 1)
     for path in results:
         assert 0 < json.loads(path.read_text())["test"]["bits_per_byte"] < 8
-
-
-def test_a_file_that_cannot_be_used_is_one_line_with_status_2(tmp_path):
-    (tmp_path / "text").write_bytes(b"short")
-    outcome = call("language_model.py", "--data", tmp_path / "text", "--checkpoint-dir", tmp_path)
-    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
-    assert "has 5 bytes, of which 0 are for val" in outcome.stderr

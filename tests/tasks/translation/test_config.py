@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import call
 
 from transformer_jax import InputError, ReverseConfig, TranslationConfig, train_translation
 from transformer_jax.tasks.translation.data import translation_data
@@ -93,14 +92,3 @@ def test_a_batch_larger_than_the_training_set_is_an_error_that_names_the_flag(pa
 def test_nothing_is_printed_where_the_settings_say_quiet(pairs, capsys):
     translation_data(TranslationConfig(data=pairs, max_bytes=17, quiet=True))
     assert capsys.readouterr().out == ""
-
-
-def test_a_warm_up_that_is_too_long_is_an_error_that_names_the_flags_and_the_steps(pairs, tmp_path):
-    outcome = call(
-        "translate.py", "--data", pairs, "--checkpoint-dir", tmp_path / "runs", "--warmup", 6, "--max-epochs", 3
-    )
-    assert outcome.status == 2
-    assert outcome.stderr == (
-        "translate.py: error: warmup is 6; it must be below 6, the number of steps (max_epochs is 3): choose a shorter "
-        "one (--warmup), or more epochs (--max-epochs)\n"
-    )

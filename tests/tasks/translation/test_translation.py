@@ -16,7 +16,7 @@ from made_once import made_once
 
 from transformer_jax import load_run, make_loader
 from transformer_jax.data import Batch
-from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
+from transformer_jax.nn.encoder_decoder import DecodingCache
 from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, encode
 from transformer_jax.tasks.translation import dates
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
@@ -24,18 +24,6 @@ from transformer_jax.tasks.translation.task import TranslationConfig, Translatio
 
 SMALL = {"model_dim": 24, "num_heads": 2, "num_layers": 1, "dim_feedforward": 32, "warmup": 10, "batch_size": 16}
 MAX_BYTES = 17
-
-
-def test_the_model_is_made_by_the_settings():
-    settings = {"model_dim": 15, "num_heads": 5, "dim_feedforward": 13, "dropout_prob": 0.25}
-    assert TranslationTrainer(TranslationConfig(num_layers=3, **settings)).model == Transformer(
-        source_vocabulary_size=VOCABULARY_SIZE,
-        target_vocabulary_size=VOCABULARY_SIZE,
-        num_encoder_layers=3,
-        num_decoder_layers=3,
-        tie_embeddings=True,
-        **settings,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -172,21 +160,6 @@ def test_a_run_on_dates_reports_them(tmp_path, monkeypatch):
     assert all(len(text) <= 11 for text in translations)  # with the end, a date has 11 tokens
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--data", "nowhere.tsv"], "nowhere.tsv"),
-        (["--max-bytes", "16", "--train-size", "67"], "max_bytes is 16; it must be at least"),
-    ],
-)
-def test_the_command_line_shows_an_error_in_one_line_with_status_2(tmp_path, arguments, message):
-    outcome = call("translate.py", "--checkpoint-dir", tmp_path / "runs", *arguments)
-    assert outcome.status == 2
-    assert outcome.stderr.count("\n") == 1
-    assert message in outcome.stderr
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.slow
 def test_the_command_translates_with_a_model_that_ships_and_with_another_search(copying):
     outcome = call(
@@ -197,27 +170,3 @@ def test_the_command_translates_with_a_model_that_ships_and_with_another_search(
     by_path = call("translate.py", "--interactive", "--pretrained", copying, "--beam-width", 3, stdin="abc\n\nbad\n")
     assert (by_path.status, by_path.stdout.split()) == (0, ["ABC", "BAD"])
     assert "has 0 bytes" in by_path.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--pretrained", "reverse"], "pretrained is reverse, a model of the task ReverseTask"),
-        (["--pretrained", "nowhere"], "nowhere"),
-        (["--checkpoint-dir", "nowhere"], "nowhere/TranslationTask holds no run: train one first, or translate with"),
-        (["--name", "mine", "--checkpoint-dir", "nowhere"], "nowhere/mine holds no run"),
-        (["--pretrained", "dates", "--max-epochs", "3"], "max_epochs is 3, but --interactive trains nothing; it reads"),
-        (["--typo"], "unknown arguments: --typo"),
-    ],
-)
-def test_interactive_says_in_one_line_what_it_cannot_do(arguments, message):
-    outcome = call("translate.py", "--interactive", *arguments)
-    assert (outcome.status, outcome.stdout) == (2, "")
-    assert outcome.stderr.count("\n") == 1
-    assert message in outcome.stderr
-
-
-def test_help_lists_interactive():
-    printed = " ".join(call("translate.py", "--help").stdout.split())
-    assert "--interactive" in printed
-    assert "translate standard input line by line, with the run of --checkpoint-dir and --name" in printed

@@ -1,0 +1,59 @@
+"""Wrong commands: each experiment says in one line what is wrong, with status 2, before anything is written."""
+
+import pytest
+from commands import call
+
+WRONG = {
+    "reverse.py": [
+        ("--num-heads 5", "num_heads is 5; it must be at least 1 and divide the model's width 32"),
+        ("--heads 5", "unknown arguments: --heads 5"),
+        ("--seq-len 5001", "seq_len is 5001; it may be at most 5000"),
+        ("--batch-size 50001", "batch_size is 50001; it may be at most 50000"),
+        ("--warmup 3900", "warmup is 3900; it must be below 3900, the number of steps"),
+        ("--checkpoint-dir short", "checkpoint_dir is short; it must be a directory that can be written"),
+    ],
+    "anomaly.py": [
+        ("--dataset mnist", "mnist"),
+        ("--dataset digits --resolution 64", "unknown arguments: --resolution"),
+        ("--dataset digits --set-size 40", "set_size is 40; it may be at most"),
+        ("--dataset files", "features is None; it must be an .npy file (--features)"),
+        ("--dataset files --features f.npy", "labels is None; it must be an .npy file (--labels)"),
+    ],
+    "translate.py": [
+        ("--data nowhere.tsv", "nowhere.tsv can't be read: No such file or directory"),
+        ("--length-penalty 11", "length_penalty is 11.0; it may be at most 10"),
+        ("--max-bytes 16 --train-size 67", "max_bytes is 16; it must be at least"),
+        (
+            "--data pairs --warmup 6 --max-epochs 3",
+            "warmup is 6; it must be below 6, the number of steps (max_epochs is 3): choose a shorter one (--warmup), "
+            "or more epochs (--max-epochs)",
+        ),
+        ("--interactive --pretrained reverse", "pretrained is reverse, a model of the task ReverseTask"),
+        ("--interactive --pretrained nowhere", "nowhere"),
+        ("--interactive --name mine", "checkpoints/mine holds no run: train one first, or translate with"),
+        (
+            "--interactive --pretrained dates --max-epochs 3",
+            "max_epochs is 3, but --interactive trains nothing; it reads",
+        ),
+        ("--interactive --typo", "unknown arguments: --typo"),
+    ],
+    "language_model.py": [
+        ("--seq-len 1", "seq_len is 1; it must be at least 2"),
+        ("--data short", "has 5 bytes, of which 0 are for val"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"), [(script, *row) for script, rows in WRONG.items() for row in rows]
+)
+def test_what_is_wrong_is_said_in_one_line_with_status_2(tmp_path, monkeypatch, script, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short").write_bytes(b"short")
+    (tmp_path / "pairs").write_text("".join(f"s{number}\tt{number}\n" for number in range(200)))
+    outcome = call(script, *arguments.split())
+    assert outcome.status == 2
+    assert outcome.stderr.startswith(f"{script}: error: ")
+    assert message in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"short", "pairs"}
