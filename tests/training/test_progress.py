@@ -3,11 +3,12 @@
 import sys
 import types
 
+import numpy as np
 import pytest
 
 from transformer_jax.training.callbacks import Step
 from transformer_jax.training.progress import ProgressBar, ProgressLines, format_metric, parameter_table, show_progress
-from transformer_jax.training.results import results_of, summary
+from transformer_jax.training.results import summary
 
 
 def step(number: int) -> Step:
@@ -74,8 +75,6 @@ def test_accuracies_are_written_in_percent_and_other_metrics_with_four_digits():
 
 
 def test_the_table_has_a_line_for_each_array_and_the_total():
-    import numpy as np
-
     table = parameter_table({"a": {"kernel": np.ones((2, 500)), "bias": np.ones(7)}}).splitlines()
     assert [line.split() for line in table] == [
         ["a/bias", "(7,)", "7"],
@@ -97,15 +96,3 @@ def test_the_summary_has_every_metric_with_the_criterions_last():
         "Val loss:      0.5000",
         "Test loss:     1.0000",
     ]
-
-
-def test_results_hold_every_metric_of_every_split_and_accuracies_by_their_own_names():
-    metrics = {"val": {"loss": 0.5, "accuracy": 0.75}, "test": {"loss": 1.0}}
-    assert results_of(metrics, {"train": 3.0, "compile": 2.0, "eval": 1.0, "save": 9.0}) == {
-        "val_acc": 0.75,
-        "val": {"loss": 0.5, "accuracy": 0.75},
-        "test": {"loss": 1.0},
-        "train_seconds": 3.0,
-        "compile_seconds": 2.0,
-        "eval_seconds": 1.0,
-    }
