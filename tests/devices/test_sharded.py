@@ -108,10 +108,10 @@ def test_digits_follow_the_losses_of_one_device_on_any_mesh_but_for_rounding(sca
 
 @pytest.mark.slow
 def test_the_devices_exchange_what_their_strategy_needs_and_nothing_of_the_optimizers_state():
-    meshes = "data=8", "fsdp=8", "data=2,fsdp=2,tensor=2", "data=8,fsdp=4,tensor=2"
+    meshes = "data=8", "fsdp=8", "data=2,fsdp=2,tensor=2", "fsdp=8:scan", "data=8,fsdp=4,tensor=2"
     programs = in_a_process("mesh_programs.py", *meshes, flags=FLAGS.replace("count=8", "count=64"))
     assert all(program["lowered"] == ["cuda", "tpu"] for program in programs.values())
-    data, fsdp, all_three, _ = (program["collectives"] for program in programs.values())
+    data, fsdp, all_three, looped, _ = (program["collectives"] for program in programs.values())
     # All gradients and sums in one.
     assert data == {"all-reduce backward arrays": 1}
     # 2 layers have 6 kernels each, the output network one: each is gathered once, and its gradient summed once, the
@@ -121,21 +121,14 @@ def test_the_devices_exchange_what_their_strategy_needs_and_nothing_of_the_optim
     # Tensor parallelism sums the outputs of attention and feed-forward of each layer, and as many gradients.
     assert all_three["all-gather forward arrays"] == 13
     assert all_three["all-reduce forward arrays"] == 4
-    for collectives in (fsdp, all_three):
-        assert not [name for name in collectives if "update" in name and "scalars" not in name]
-
-
-@pytest.mark.slow
-def test_a_loop_over_layers_gathers_one_layer_at_a_time():
-    program = in_a_process("mesh_programs.py", "fsdp=8:scan")["fsdp=8:scan"]
-    assert program["lowered"] == ["cuda", "tpu"]
-    # A layer's six kernels in each round of the loop, and again in that of the backward pass; the output network's.
-    assert program["collectives"]["all-gather forward arrays"] == 6 + 1
-    assert program["collectives"]["all-gather backward arrays"] == 6
-    assert not [name for name in program["collectives"] if "update" in name and "scalars" not in name]
-    stacks = program["stacks"]
+    # In a loop over layers a layer's six kernels in each round, and again in that of the backward pass.
+    assert looped["all-gather forward arrays"] == 6 + 1
+    assert looped["all-gather backward arrays"] == 6
+    stacks = programs["fsdp=8:scan"]["stacks"]
     assert stacks["5,4,32"] > 0  # each device's part of those of attention, and of their gradients
     assert [stacks[whole] for whole in ("5,32,32", "5,32,64", "5,64,32")] == [0, 0, 0]
+    for collectives in (fsdp, all_three, looped):
+        assert not [name for name in collectives if "update" in name and "scalars" not in name]
 
 
 def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:

@@ -37,6 +37,11 @@ def test_a_run_whose_schedule_ignores_the_number_of_steps_is_extended_as_if_it_h
     assert (results["steps"], results["val"]) == (50, expected["val"])
     assert_same(extended.params, longer.params)
     assert load_run(tmp_path / "ReverseTask").config.max_epochs == 5
+    still_longer = ReverseTrainer(config(tmp_path, **noam, max_epochs=7))
+    data = reverse_data(still_longer.config)
+    with pytest.raises(InputError, match="a run of other data"):
+        still_longer.fit(data.train_loader, data.test_loader)
+    assert (tmp_path / "ReverseTask" / "results.json").exists()
     with pytest.raises(InputError, match="max_epochs was 5 and is 2; choose another checkpoint_dir or name"):
         train_reverse(config(tmp_path, **noam))
 
@@ -64,16 +69,6 @@ def test_where_the_schedule_depends_on_it_the_error_says_how_to_train_on(tmp_pat
         train_reverse(config(tmp_path, max_epochs=3, lr=0.1))
     train_reverse(config(tmp_path, max_epochs=3, name="more", init_from=str(tmp_path / "ReverseTask")))
     assert results.read_bytes() == before
-
-
-@pytest.mark.slow
-def test_results_stay_where_an_extension_is_refused_for_another_reason(tmp_path):
-    train_reverse(config(tmp_path, schedule="noam"))
-    longer = ReverseTrainer(config(tmp_path, schedule="noam", max_epochs=3))
-    data = reverse_data(longer.config)
-    with pytest.raises(InputError, match="a run of other data"):
-        longer.fit(data.train_loader, data.test_loader)
-    assert (tmp_path / "ReverseTask" / "results.json").exists()
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ def kernels_of_the_encoder(params):
 
 
 OPTIMIZERS = {
+    "default": lambda schedule: optax.adamw(schedule, 0.8, 0.95, weight_decay=0.3, mask=decay_mask),
     # Of arrays this small Adafactor factors none unless it is told to.
     "adafactor": lambda schedule: optax.adafactor(schedule, min_dim_size_to_factor=3),
     "masked": lambda schedule: optax.chain(
@@ -87,18 +88,11 @@ def assert_equal_params(ours, theirs) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_tasks_own_optimizer_trains_as_in_plain_optax(tmp_path, name):
-    trainer = CustomTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path))
+def test_the_default_optimizer_and_a_tasks_own_train_as_in_plain_optax(tmp_path, name):
+    trainer_class = ReverseTrainer if name == "default" else CustomTrainer
+    trainer = trainer_class(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, weight_decay=0.3))
     trainer.optimizer = name
-    assert_equal_params(train(trainer), train_plainly(trainer, trainer.create_optimizer(50)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_the_default_optimizer_is_adam_with_decoupled_weight_decay(tmp_path, weight_decay):
-    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, weight_decay=weight_decay))
-    adamw = optax.adamw(trainer.create_schedule(50), 0.8, 0.95, weight_decay=weight_decay, mask=decay_mask)
-    assert_equal_params(train(trainer), train_plainly(trainer, adamw))
+    assert_equal_params(train(trainer), train_plainly(trainer, OPTIMIZERS[name](trainer.create_schedule(50))))
 
 
 def test_weight_decay_leaves_out_biases_norms_and_embeddings():

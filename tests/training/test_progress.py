@@ -38,15 +38,6 @@ def test_the_status_is_that_of_the_latest_step(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_quiet_prints_nothing(capsys):
-    now = [0.0]
-    lines = ProgressLines(10, quiet=True, clock=lambda: now[0])
-    now[0] = 100.0
-    lines.on_step(step(1))
-    lines.write("a line")
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_notebook_gets_a_bar_and_a_process_that_only_imports_its_packages_does_not(monkeypatch):
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
     for shell, kind in ((None, ProgressLines), (types.SimpleNamespace(kernel=1), ProgressBar)):
