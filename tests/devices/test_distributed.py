@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,9 +26,15 @@ TWO_BY_TWO, SETTINGS = Way(2, 2), {"max_epochs": 2, "precision": 64}
 CLOSE = {"rtol": 0, "atol": 1e-12}  # sums in another order; in float32 rounding would turn a ReLU, and runs would part
 
 
+@pytest.fixture(scope="module")
+def two_by_two(tmp_path_factory):
+    """Two processes of two devices that trained without an interruption."""
+    return train(TWO_BY_TWO, "reverse", tmp_path_factory.mktemp("two"), **SETTINGS)
+
+
 @pytest.mark.slow
-def test_two_processes_follow_one_and_each_loads_its_rows(tmp_path):
-    first, second = train(TWO_BY_TWO, "reverse", tmp_path / "two", **SETTINGS)
+def test_two_processes_follow_one_and_each_loads_its_rows(tmp_path, two_by_two):
+    first, second = two_by_two
     (alone,) = train(Way(1, 4), "reverse", tmp_path / "one", **SETTINGS)
     assert len(first["losses"]) == 100
     assert second["losses"] == []  # the first one alone logs
@@ -39,15 +46,14 @@ def test_two_processes_follow_one_and_each_loads_its_rows(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_bitwise_with_as_many_devices_and_closely_with_fewer(tmp_path):
-    uninterrupted = train(TWO_BY_TWO, "reverse", tmp_path / "whole", **SETTINGS)[0]
-    losses = {}
+def test_a_run_goes_on_bitwise_with_as_many_devices_and_closely_with_fewer(tmp_path, two_by_two):
+    uninterrupted, losses = two_by_two[0]["losses"], {}
+    begun = train(TWO_BY_TWO, "reverse", tmp_path / "begun", **SETTINGS, stop_after=1)[0]["losses"]
     for name, way in {"1 x 2": Way(1, 2), "4 x 1": Way(4, 1), "2 x 2": TWO_BY_TWO}.items():
-        directory = tmp_path / name
-        begun = train(TWO_BY_TWO, "reverse", directory, **SETTINGS, stop_after=1)[0]["losses"]
+        directory = shutil.copytree(tmp_path / "begun", tmp_path / name)
         losses[name] = begun + train(way, "reverse", directory, **SETTINGS)[0]["losses"]
-    assert losses["4 x 1"] == losses["2 x 2"] == uninterrupted["losses"]
-    np.testing.assert_allclose(losses["1 x 2"], uninterrupted["losses"], **CLOSE)
+    assert losses["4 x 1"] == losses["2 x 2"] == uninterrupted
+    np.testing.assert_allclose(losses["1 x 2"], uninterrupted, **CLOSE)
 
 
 @pytest.mark.slow
@@ -179,12 +185,3 @@ def test_a_batch_that_the_devices_of_all_processes_do_not_divide_is_an_error_in_
 def test_settings_of_processes_that_cannot_work_are_errors(settings, message):
     with pytest.raises(InputError, match=message):
         ReverseConfig(**settings)
-
-
-def test_a_process_alone_is_the_first_and_says_so_before_jax_has_begun():
-    code = (
-        "import jax; from jax._src import xla_bridge; from transformer_jax.devices.processes import is_first; "
-        "print(is_first(), xla_bridge.backends_are_initialized())"
-    )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY)
-    assert process.stdout == "True False\n"

@@ -66,50 +66,41 @@ def test_a_run_that_moves_from_mesh_to_mesh_follows_the_losses_of_one_device_and
         assert leg["shares"] == pytest.approx([share, share], rel=1e-3)  # as the leg began, and as it ended
 
 
-@pytest.mark.slow
-def test_blocks_of_other_parts_follow_the_losses_of_one_device(tmp_path):
-    """With one head of keys for four of queries, fewer than the devices that share heads, and weights that drop."""
-    parts = {"positions": "relative", "norm": "rms", "feed_forward": "swiglu", "num_kv_heads": 1, "qk_norm": True}
-    settings = parts | {"num_heads": 4, "attention_dropout": 0.25, "norm_first": True, "max_epochs": 1}
-    settings |= {"scan_layers": True}
-    alone = {"name": "alone", "num_devices": 1}
-    shared = {"name": "shared", "mesh": "data=2,fsdp=2,tensor=2"}
-    one, all_axes = runs("reverse", tmp_path, settings | alone, settings | shared)
-    np.testing.assert_allclose(all_axes["losses"], one["losses"], rtol=0, atol=1e-5)
+PARTS = {"positions": "relative", "norm": "rms", "feed_forward": "swiglu", "num_kv_heads": 1, "qk_norm": True}
 
 
 @pytest.mark.slow
-def test_a_language_model_follows_the_losses_of_one_device(tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("".join(f"{number} squared is {number**2}.\n" for number in range(999)))
-    settings = {"data": str(text), "norm_first": True, "num_heads": 4, "num_kv_heads": 2, "scan_layers": True}
-    shared = {"name": "shared", "mesh": "data=2,fsdp=2,tensor=2"}
-    one, all_axes = runs("text", tmp_path, settings | {"name": "alone", "num_devices": 1}, settings | shared)
-    np.testing.assert_allclose(all_axes["losses"], one["losses"], rtol=0, atol=1e-5)
-    assert one["losses"][-1] < 5 < one["losses"][0]
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [
+        # One head of keys for four of queries, fewer than the devices that share heads, and weights that drop.
+        ("reverse", PARTS | {"attention_dropout": 0.25, "num_layers": 3, "train_size": 3200}),
+        ("text", {"num_kv_heads": 2}),
+    ],
+)
+def test_a_loop_over_layers_on_a_mesh_follows_the_losses_of_one_device(tmp_path, task, settings):
+    if task == "text":
+        settings = settings | {"data": str(tmp_path / "text.txt")}
+        (tmp_path / "text.txt").write_text("".join(f"{number} squared is {number**2}.\n" for number in range(999)))
+    settings = settings | {"scan_layers": True, "norm_first": True, "num_heads": 4}
+    shared = {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "dots", "name": "shared"}
+    one, other = runs(task, tmp_path, settings | {"num_devices": 1, "name": "alone"}, settings | shared)
+    np.testing.assert_allclose(other["losses"], one["losses"], rtol=0, atol=1e-5)
+    assert other["metrics"] == pytest.approx(one["metrics"], abs=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_digits_follow_the_losses_of_one_device_on_any_mesh_but_for_rounding(scan_layers, tmp_path):
-    one, *others = runs(
-        "digits",
-        tmp_path,
-        *(
-            {"scan_layers": scan_layers, "name": str(number)} | settings
-            for number, settings in enumerate(
-                [
-                    {"num_devices": 1},
-                    {"mesh": "data=8", "accumulate": 2},
-                    {"mesh": "fsdp=8"},
-                    {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "all"},
-                ]
-            )
-        ),
-        JAX_ENABLE_X64="1",
+    ways = (
+        {"num_devices": 1},
+        {"mesh": "data=8", "accumulate": 2},
+        {"mesh": "fsdp=8"},
+        {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "all"},
     )
+    settings = [{"scan_layers": scan_layers, "name": str(number)} | way for number, way in enumerate(ways)]
+    one, *others = runs("digits", tmp_path, *settings, JAX_ENABLE_X64="1")
     assert len(one["losses"]) == 60
-    assert np.mean(one["losses"][-20:]) < 2.2  # it learns: the loss of a guess is log 10, 2.3
     for other in others:
         # In float32 rounding turns a ReLU on or off whose input is nearly 0, and parts two runs by 1e-3 after some 30
         # steps, on one device as well. Float64 rounds at 2e-16: 1e-12 leaves a defect no room.
@@ -118,24 +109,11 @@ def test_digits_follow_the_losses_of_one_device_on_any_mesh_but_for_rounding(sca
 
 
 @pytest.mark.slow
-def test_digits_in_float32_end_as_accurate_on_a_mesh_as_on_one_device(tmp_path):
-    settings = {"max_epochs": 15}
-    all_axes = {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 2, "remat": "all"}
-    one, other = runs(
-        "digits", tmp_path, settings | {"name": "one", "num_devices": 1}, settings | all_axes | {"name": "all"}
-    )
-    assert one["metrics"]["accuracy"] > 0.9
-    # Of 143 sets. Three runs that differed in rounding alone ended with one accuracy, and losses within 0.006.
-    assert other["metrics"]["accuracy"] == pytest.approx(one["metrics"]["accuracy"], abs=3.5 / 143)
-    assert other["metrics"]["loss"] == pytest.approx(one["metrics"]["loss"], abs=0.03)
-
-
-@pytest.mark.slow
 def test_the_devices_exchange_what_their_strategy_needs_and_nothing_of_the_optimizers_state():
-    meshes = "data=8", "fsdp=8", "data=2,fsdp=2,tensor=2", "data=8,fsdp=4,tensor=2"
+    meshes = "data=8", "fsdp=8", "data=2,fsdp=2,tensor=2", "fsdp=8:scan", "data=8,fsdp=4,tensor=2"
     programs = in_a_process("mesh_programs.py", *meshes, flags=FLAGS.replace("count=8", "count=64"))
     assert all(program["lowered"] == ["cuda", "tpu"] for program in programs.values())
-    data, fsdp, all_three, _ = (program["collectives"] for program in programs.values())
+    data, fsdp, all_three, looped, _ = (program["collectives"] for program in programs.values())
     # All gradients and sums in one.
     assert data == {"all-reduce backward arrays": 1}
     # 2 layers have 6 kernels each, the output network one: each is gathered once, and its gradient summed once, the
@@ -145,36 +123,14 @@ def test_the_devices_exchange_what_their_strategy_needs_and_nothing_of_the_optim
     # Tensor parallelism sums the outputs of attention and feed-forward of each layer, and as many gradients.
     assert all_three["all-gather forward arrays"] == 13
     assert all_three["all-reduce forward arrays"] == 4
-    for collectives in (fsdp, all_three):
-        assert not [name for name in collectives if "update" in name and "scalars" not in name]
-
-
-@pytest.mark.slow
-def test_a_loop_over_layers_gathers_one_layer_at_a_time():
-    program = in_a_process("mesh_programs.py", "fsdp=8:scan")["fsdp=8:scan"]
-    assert program["lowered"] == ["cuda", "tpu"]
-    # A layer's six kernels in each round of the loop, and again in that of the backward pass; the output network's.
-    assert program["collectives"]["all-gather forward arrays"] == 6 + 1
-    assert program["collectives"]["all-gather backward arrays"] == 6
-    assert not [name for name in program["collectives"] if "update" in name and "scalars" not in name]
-    stacks = program["stacks"]
+    # In a loop over layers a layer's six kernels in each round, and again in that of the backward pass.
+    assert looped["all-gather forward arrays"] == 6 + 1
+    assert looped["all-gather backward arrays"] == 6
+    stacks = programs["fsdp=8:scan"]["stacks"]
     assert stacks["5,4,32"] > 0  # each device's part of those of attention, and of their gradients
     assert [stacks[whole] for whole in ("5,32,32", "5,32,64", "5,64,32")] == [0, 0, 0]
-
-
-@pytest.mark.slow
-def test_a_loop_over_layers_follows_the_losses_of_one_device_on_a_mesh(tmp_path):
-    settings = {"num_layers": 3, "train_size": 3200, "scan_layers": True}
-    mesh = {"mesh": "data=2,fsdp=2,tensor=2", "accumulate": 4, "remat": "dots"}
-    one, looped = runs(
-        "reverse", tmp_path, settings | {"name": "one", "num_devices": 1}, settings | mesh | {"name": "looped"}
-    )
-    assert len(one["losses"]) == 25
-    np.testing.assert_allclose(looped["losses"], one["losses"], rtol=0, atol=1e-5)
-    assert looped["metrics"] == pytest.approx(one["metrics"], abs=1e-5)
-    # Of the 8 544 parameters of a block its kernels have 8 192, of the 1 802 others the output network's 1 024.
-    share = (352 * 3 + 778 + 8192 * 3 / 4 + 1024 / 2) / (8544 * 3 + 1802)
-    assert looped["shares"] == pytest.approx([share, share], rel=1e-3)
+    for collectives in (fsdp, all_three, looped):
+        assert not [name for name in collectives if "update" in name and "scalars" not in name]
 
 
 def mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
@@ -234,6 +190,7 @@ CONFIG = ReverseConfig(batch_size=12, num_heads=3, model_dim=6)
     ("settings", "message"),
     [
         ({"mesh": "data=99"}, r"mesh is data=99, which takes 99 devices; JAX has \d+ of kind .*, so mesh may be data="),
+        ({"num_devices": 12}, r"num_devices is 12; JAX has \d of kind"),
         ({"mesh": "rows=2"}, "mesh is 'rows=2'; it must be sizes of the axes data, fsdp, tensor, as data=4,fsdp=2"),
         ({"mesh": "data=0"}, "mesh is 'data=0'; it must be sizes"),
         ({"mesh": "data=2,data=2"}, "it must be sizes"),

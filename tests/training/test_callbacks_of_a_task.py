@@ -1,27 +1,18 @@
 """What a task adds to its training: callbacks, loggers, metrics; and what a trainer keeps and lets go of."""
 
-import dataclasses
 import json
 import shutil
 
 import pytest
 from events import read_scalars
+from tiny_reverse import STEPS, fit, loader, loaders, trainer_for
 
-from transformer_jax import InputError, ReverseConfig, TaskData, TrainerModule, load_run, make_loader
+from transformer_jax import InputError, TaskData, TrainerModule, load_run
 from transformer_jax.runs.loggers import Logger
-from transformer_jax.tasks import ReverseDataset, ReverseTrainer
+from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.training.callbacks import Callback
 
 pytestmark = pytest.mark.slow
-
-CONFIG = ReverseConfig(
-    max_epochs=3, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=2, eval_every=2, log_every=2
-)
-STEPS = 15
-
-
-def loader(size: int, **options):
-    return make_loader(ReverseDataset(3, 5, size, seed=1), CONFIG.batch_size, **options)
 
 
 class Remember(Callback):
@@ -81,9 +72,7 @@ class Trainer(ReverseTrainer):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Trainer:
-    trainer = Trainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path_factory.mktemp("trained"), log_every=1))
-    trainer.fit(loader(37, drop_last=True), loader(23))
-    return trainer
+    return fit(trainer_for(tmp_path_factory.mktemp("trained"), Trainer, log_every=1))
 
 
 def test_a_callback_gets_every_step_every_evaluation_and_the_end(trained):
@@ -92,14 +81,13 @@ def test_a_callback_gets_every_step_every_evaluation_and_the_end(trained):
     curve = read_scalars(trained.run.path)["train/loss"]
     assert [loss for _, loss in callback.steps] == pytest.approx([curve[step] for step in curve], abs=1e-6)
     assert [(step, epoch) for step, epoch, *_ in callback.evaluations] == [(10, 2), (15, 3)]
-    *_, metrics, params = callback.evaluations[-1]
-    assert trained.evaluate(loader(23), params) == metrics
+    for *_, metrics, params in callback.evaluations:  # which stay as they are
+        assert trained.evaluate(loader(23), params) == metrics
     assert callback.ends == [STEPS]
 
 
 def test_a_resumed_run_gives_the_callback_its_state_back(trained):
-    again = Trainer(trained.config)
-    again.fit(loader(37, drop_last=True), loader(23))
+    again = fit(Trainer(trained.config))
     assert again.callback.restored == {"steps": STEPS}
     assert again.callback.steps == []
 
@@ -110,14 +98,9 @@ def test_a_logger_of_ones_own_gets_what_tensorboard_gets(trained):
     assert sorted(logger.entries) == sorted((step, name) for name, curve in curves.items() for step in curve)
     assert (logger.settings, logger.results, logger.closed) == ([5], [], 1)
     results = trained.test(loader(23), loader(11))
+    assert results["val_acc"] == results["val"]["accuracy"]
     assert logger.results == [["test/accuracy", "test/loss", "val/accuracy", "val/loss"]]
     assert read_scalars(trained.run.path)["test/loss"][STEPS] == pytest.approx(results["test"]["loss"])
-
-
-def test_the_parameters_of_an_evaluation_stay_as_they_are(trained):
-    kept = [params for *_, params in trained.callback.evaluations]
-    again = [trained.evaluate(loader(23), params)["loss"] for params in kept]
-    assert again == [metrics["loss"] for _, _, metrics, _ in trained.callback.evaluations]
 
 
 def test_a_run_that_a_callback_stopped_is_not_trained_further(tmp_path):
@@ -135,17 +118,15 @@ def test_a_run_that_a_callback_stopped_is_not_trained_further(tmp_path):
         def create_callbacks(self, loggers):
             return [StopAtOnce()]
 
-    config = dataclasses.replace(CONFIG, checkpoint_dir=tmp_path)
     for _ in range(2):
-        trainer = Stopped(config)
-        trainer.fit(loader(37, drop_last=True), loader(23))
+        trainer = fit(trainer_for(tmp_path, Stopped))
         assert trainer.test(loader(23), loader(11))["steps"] == 10
 
 
-def test_two_trainings_in_one_block_are_two_runs(tmp_path):
-    with ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path)) as trainer:
-        for _ in range(2):
-            trainer.fit(loader(37, drop_last=True), loader(23))
+def test_a_second_fit_in_one_block_finds_the_run_finished_and_counts_its_seconds_once(tmp_path):
+    with trainer_for(tmp_path) as trainer:
+        first = fit(trainer).stopwatch.seconds
+        assert fit(trainer).stopwatch.seconds["train"] == first["train"]
     assert trainer.steps == STEPS
 
 
@@ -155,12 +136,12 @@ def test_two_callbacks_of_one_class_are_an_error(tmp_path):
             return [Remember(), Remember()]
 
     with pytest.raises(InputError, match="there are two callbacks of class Remember"):
-        Twice(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path)).fit(loader(37, drop_last=True), loader(23))
+        fit(trainer_for(tmp_path, Twice))
 
 
-def test_the_logger_setting_chooses_the_files(tmp_path):
-    config = dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, logger="csv")
-    ReverseTrainer(config).fit(loader(37, drop_last=True), loader(23))
+def test_the_logger_setting_chooses_the_files_and_quiet_prints_nothing(tmp_path, capsys):
+    fit(trainer_for(tmp_path, logger="csv", quiet=True)).test(loader(23), loader(11))
+    assert capsys.readouterr() == ("", "")
     names = {file.name for file in (tmp_path / "ReverseTask").iterdir()}
     assert "metrics.csv" in names
     assert not any("tfevents" in name for name in names)
@@ -181,8 +162,7 @@ def test_without_accuracy_the_lowest_loss_is_the_best_and_every_metric_is_in_the
             elements = super().loss_function(params, batch, key, train=train)
             return {"loss": elements["loss"], "right": elements["accuracy"]}
 
-    trainer = Other(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path))
-    trainer.fit(loader(37, drop_last=True), loader(23))
+    trainer = fit(trainer_for(tmp_path, Other))
     results = trainer.test(loader(23), loader(11))
     assert set(results["val"]) == set(results["test"]) == {"loss", "right"}
     assert "val_acc" not in results
@@ -193,23 +173,20 @@ def test_without_accuracy_the_lowest_loss_is_the_best_and_every_metric_is_in_the
     assert again.evaluate(loader(23)) == trainer.evaluate(loader(23))
 
 
-def test_fit_lets_go_of_the_directory_and_a_with_block_keeps_it(tmp_path):
-    config = dataclasses.replace(CONFIG, checkpoint_dir=tmp_path)
-    trainer = ReverseTrainer(config)
-    trainer.fit(loader(37, drop_last=True), loader(23))
-    with ReverseTrainer(config) as other:
-        other.fit(loader(37, drop_last=True), loader(23))
+def test_fit_lets_go_of_the_directory_and_a_with_block_keeps_it(trained):
+    with Trainer(trained.config) as other:
+        fit(other)
         with pytest.raises(InputError, match="in use by process"):
-            trainer.test(loader(23), loader(11))
-    assert trainer.test(loader(23), loader(11))["steps"] == STEPS
-    ReverseTrainer(config).fit(loader(37, drop_last=True), loader(23))
+            trained.test(loader(23), loader(11))
+    assert trained.test(loader(23), loader(11))["steps"] == STEPS
+    fit(Trainer(trained.config))
 
 
 def test_after_load_run_the_tasks_own_data_are_tested_and_nothing_is_written(trained):
     class WithData(ReverseTrainer):
         @staticmethod
         def load_data(config):
-            return TaskData(loader(37, drop_last=True), loader(23), loader(11))
+            return TaskData(*loaders(), loader(11))
 
     results = trained.test(loader(23), loader(11))
     before = sorted(file.name for file in trained.run.path.iterdir())
@@ -221,19 +198,12 @@ def test_after_load_run_the_tasks_own_data_are_tested_and_nothing_is_written(tra
     class Without(ReverseTrainer):
         load_data = TrainerModule.load_data
 
-    with pytest.raises(InputError, match="Without has no load_data; give val_loader and test_loader"):
+    with pytest.raises(InputError, match="Without has no load_data, so give val_loader and test_loader"):
         load_run(trained.run.path, Without).test()
 
 
-def test_quiet_prints_nothing(tmp_path, capsys):
-    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, quiet=True))
-    trainer.fit(loader(37, drop_last=True), loader(23))
-    trainer.test(loader(23), loader(11))
-    assert capsys.readouterr() == ("", "")
-
-
 def best_params_of_a_run_that_vanished(trainer):
-    with trainer.training(loader(37, drop_last=True), loader(23)) as loop:
+    with trainer.training(*loaders()) as loop:
         loop.train()
         trainer.run.checkpoints.wait()
         shutil.rmtree(trainer.run.path)
@@ -241,6 +211,5 @@ def best_params_of_a_run_that_vanished(trainer):
 
 
 def test_a_directory_that_vanished_before_the_best_model_was_read_is_no_divergence(tmp_path):
-    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path))
     with pytest.raises(InputError, match="can't be written any more"):
-        best_params_of_a_run_that_vanished(trainer)
+        best_params_of_a_run_that_vanished(trainer_for(tmp_path))

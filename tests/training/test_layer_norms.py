@@ -22,13 +22,6 @@ def test_a_layer_is_the_path_up_to_its_number_or_the_first_part(path, layer):
     assert layer_of(path) == layer
 
 
-def test_the_norm_of_a_layer_is_that_of_all_its_arrays():
-    params = {"encoder": {"layers_0": {"a": np.full(2, 3.0), "b": np.full((2, 2), 2.0)}, "layers_1": {"a": np.ones(7)}}}
-    norms = layer_norms(params)
-    assert norms["encoder/layers_0"] == pytest.approx(34**0.5)
-    assert norms["encoder/layers_1"] == pytest.approx(7**0.5)
-
-
 def test_stacked_layers_have_norms_of_their_own():
     stacked = {"a": np.arange(1.0, 4).reshape(3, 1, 1) * np.ones((3, 2, 5)), "b": np.zeros((3, 7))}
     norms = layer_norms({"encoder": {"stacked_layers": stacked, "norm": {"scale": np.full(4, 3.0)}}})

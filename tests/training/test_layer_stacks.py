@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_models
 from compiled_models import quick_jit
 from flax.traverse_util import flatten_dict
 
-from transformer_jax import InputError, ReverseConfig, Transformer, TransformerEncoder
+from transformer_jax import InputError, ReverseConfig, TransformerEncoder
 from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.tasks import ReverseTrainer
@@ -56,20 +57,15 @@ def test_layers_apart_and_stacked_give_the_same_output_and_maps(encoder):
 @pytest.mark.slow
 @pytest.mark.parametrize("remat", ["none", "dots", "all"])
 def test_layers_apart_and_stacked_have_the_same_gradients_in_both_stacks_of_a_transformer(remat):
-    sizes = {"model_dim": 6, "num_heads": 2, "dim_feedforward": 5}
     settings = BlockSettings(scan_layers=True, remat=remat, dropout_prob=0.0)
-    model = Transformer(11, 11, num_encoder_layers=2, num_decoder_layers=3, **sizes, settings=settings)
-    tokens = jnp.asarray(np.random.default_rng(3).integers(11, size=(2, 5)))
-    variables = quick_jit(model.init)(jax.random.key(0), tokens, tokens)
+    model, variables, inputs = tiny_models.encoder_decoder(settings)
 
     def loss(variables):
-        logits = model.apply(variables, tokens, tokens, train=True, rngs={"dropout": jax.random.key(0)})
+        logits = model.apply(variables, *inputs, train=True, rngs={"dropout": jax.random.key(0)})
         return (logits**2).sum()
 
-    found, expected = (
-        unstack_layers(quick_jit(jax.grad(loss))(variables)),
-        quick_jit(jax.grad(loss))(unstack_layers(variables)),
-    )
+    gradient = quick_jit(jax.grad(loss))
+    found, expected = unstack_layers(gradient(variables)), gradient(unstack_layers(variables))
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * largest), found, expected)

@@ -3,11 +3,12 @@
 import sys
 import types
 
+import numpy as np
 import pytest
 
 from transformer_jax.training.callbacks import Step
 from transformer_jax.training.progress import ProgressBar, ProgressLines, format_metric, parameter_table, show_progress
-from transformer_jax.training.results import results_of, summary
+from transformer_jax.training.results import summary
 
 
 def step(number: int) -> Step:
@@ -35,15 +36,6 @@ def test_the_status_is_that_of_the_latest_step(capsys):
         lines.on_step(step(number))
     assert lines.status() == "loss 2.0000, accuracy 75.00%, 4 steps/s, 8 s left"
     assert capsys.readouterr().out == ""
-
-
-def test_quiet_prints_nothing(capsys):
-    now = [0.0]
-    lines = ProgressLines(10, quiet=True, clock=lambda: now[0])
-    now[0] = 100.0
-    lines.on_step(step(1))
-    lines.write("a line")
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_notebook_gets_a_bar_and_a_process_that_only_imports_its_packages_does_not(monkeypatch):
@@ -74,8 +66,6 @@ def test_accuracies_are_written_in_percent_and_other_metrics_with_four_digits():
 
 
 def test_the_table_has_a_line_for_each_array_and_the_total():
-    import numpy as np
-
     table = parameter_table({"a": {"kernel": np.ones((2, 500)), "bias": np.ones(7)}}).splitlines()
     assert [line.split() for line in table] == [
         ["a/bias", "(7,)", "7"],
@@ -97,15 +87,3 @@ def test_the_summary_has_every_metric_with_the_criterions_last():
         "Val loss:      0.5000",
         "Test loss:     1.0000",
     ]
-
-
-def test_results_hold_every_metric_of_every_split_and_accuracies_by_their_own_names():
-    metrics = {"val": {"loss": 0.5, "accuracy": 0.75}, "test": {"loss": 1.0}}
-    assert results_of(metrics, {"train": 3.0, "compile": 2.0, "eval": 1.0, "save": 9.0}) == {
-        "val_acc": 0.75,
-        "val": {"loss": 0.5, "accuracy": 0.75},
-        "test": {"loss": 1.0},
-        "train_seconds": 3.0,
-        "compile_seconds": 2.0,
-        "eval_seconds": 1.0,
-    }

@@ -5,7 +5,6 @@ import gc
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -15,33 +14,13 @@ import pytest
 import torch
 from events import is_timing, read_scalars
 from repository import REPOSITORY
+from tiny_reverse import CONFIG, fit, loader, loaders, trainer_for
 
-from transformer_jax import InputError, ReverseConfig, load_run, make_loader
-from transformer_jax.data import StackedSamples
-from transformer_jax.mesh_axis import all_rows
+from transformer_jax import InputError, load_run, make_loader
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.tasks import ReverseDataset, ReverseTrainer
+from transformer_jax.tasks import ReverseTrainer
 
 REVERSE = str(REPOSITORY / "experiments/reverse.py")
-
-CONFIG = ReverseConfig(
-    max_epochs=3, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=2, eval_every=2, log_every=2
-)
-
-
-def loader(size: int, seed: int = 1, **options):
-    dataset = ReverseDataset(CONFIG.num_categories, CONFIG.seq_len, size, seed)
-    return make_loader(dataset, CONFIG.batch_size, **options)
-
-
-def trainer_for(tmp_path, trainer_class: type = ReverseTrainer, **settings) -> ReverseTrainer:
-    return trainer_class(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, **settings))
-
-
-def fit(trainer: ReverseTrainer) -> ReverseTrainer:
-    trainer.fit(loader(37, drop_last=True), loader(23))
-    trainer.run.close()
-    return trainer
 
 
 def initial_params(trainer: ReverseTrainer):
@@ -61,19 +40,15 @@ def test_an_evaluation_counts_every_element_once_and_compiles_once(tmp_path):
     assert full["loss"] == pytest.approx(float(losses.mean()), abs=1e-6)
 
 
-def test_an_empty_loader_is_an_error(tmp_path):
-    trainer = trainer_for(tmp_path)
-    trainer.params = initial_params(trainer)
-    with pytest.raises(ValueError, match="no batch"):
-        trainer.evaluate([])
-
-
-def test_before_training_there_are_no_parameters_and_no_run(tmp_path):
+def test_without_a_batch_parameters_or_a_run_there_is_an_error(tmp_path):
     trainer = trainer_for(tmp_path)
     with pytest.raises(InputError, match="ReverseTask is not trained yet; call fit"):
         trainer.predict(np.zeros((1, 5), int))
     with pytest.raises(InputError, match="ReverseTask has no run directory yet; call fit"):
         trainer.run.save_figure("a.png", None)
+    trainer.params = initial_params(trainer)
+    with pytest.raises(ValueError, match="no batch"):
+        trainer.evaluate([])
 
 
 def test_building_a_trainer_changes_no_setting_of_jax(tmp_path):
@@ -83,9 +58,19 @@ def test_building_a_trainer_changes_no_setting_of_jax(tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
+class Traced(ReverseTrainer):
+    """Notes how often its loss is traced for a training step."""
+
+    traces = 0
+
+    def loss_function(self, params, batch, key, *, train):
+        self.traces += train
+        return super().loss_function(params, batch, key, train=train)
+
+
 @pytest.mark.slow
-def test_a_run_logs_what_it_should_at_the_right_steps(tmp_path):
-    trainer = fit(trainer_for(tmp_path))
+def test_a_run_logs_what_it_should_at_the_right_steps_and_is_traced_once(tmp_path):
+    trainer = fit(trainer_for(tmp_path, Traced))
     scalars = read_scalars(trainer.run.path)
     every_two_steps_and_at_each_epochs_end = [2, 4, 5, 6, 8, 10, 12, 14, 15]
     names = ("loss", "accuracy", "learning_rate", "gradient_norm", "steps_per_second")
@@ -95,7 +80,7 @@ def test_a_run_logs_what_it_should_at_the_right_steps(tmp_path):
     schedule = trainer.create_schedule(15)
     for step, rate in scalars["train/learning_rate"].items():
         assert rate == pytest.approx(float(schedule(step - 1)), abs=1e-9)
-    assert trainer._eval_step.count == 1
+    assert (trainer.traces, trainer._eval_step.count) == (1, 1)
     assert all(seconds > 0 for seconds in trainer.stopwatch.seconds.values())
 
 
@@ -111,28 +96,7 @@ class Evaluations(ReverseTrainer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("values", "best_by", "best"),
-    [
-        ((0.3, 0.7, 0.5), None, 1),
-        ((0.7, 0.7, 0.5), None, 1),  # the later of equal ones
-        ((0.1, 0.2, 0.2), None, 2),
-        ((0.3, 0.7, 0.5), "val/accuracy:min", 0),
-        ((0.3, 0.7, 0.5), "val/loss:min", 1),
-        ((0.7, 0.3, float("nan")), None, 0),
-    ],
-)
-def test_a_run_ends_with_the_best_model_by_its_criterion(tmp_path, values, best_by, best):
-    trainer = trainer_for(tmp_path, trainer_class=Evaluations, eval_every=1, best_by=best_by)
-    trainer.values = values
-    fit(trainer)
-    assert len(trainer.seen) == 3
-    assert trainer.run.checkpoints.best_step == 5 * (best + 1)
-    jax.tree.map(np.testing.assert_array_equal, trainer.params, trainer.seen[best])
-
-
-@pytest.mark.slow
-def test_patience_ends_a_training_that_no_longer_improves_also_after_a_restart(tmp_path):
+def test_patience_ends_a_training_with_the_best_model_also_after_a_restart(tmp_path):
     def train(values):
         trainer = trainer_for(tmp_path, trainer_class=Evaluations, eval_every=1, patience=2, max_epochs=7)
         trainer.values = values
@@ -140,6 +104,7 @@ def test_patience_ends_a_training_that_no_longer_improves_also_after_a_restart(t
 
     trainer = train((0.1, 0.5, 0.4, 0.3, 0.9, 0.9, 0.9))
     assert (trainer.steps, trainer.run.checkpoints.best_step) == (20, 10)
+    jax.tree.map(np.testing.assert_array_equal, trainer.params, trainer.seen[1])
     again = train(())  # nothing is left to train, nor to evaluate
     assert (again.steps, again.run.checkpoints.best_step) == (20, 10)
     jax.tree.map(np.testing.assert_array_equal, trainer.params, again.params)
@@ -155,7 +120,7 @@ def test_when_no_evaluation_is_finite_there_is_no_best_model(tmp_path):
 @pytest.mark.slow
 def test_a_run_that_was_never_evaluated_has_no_best_model(tmp_path):
     trainer = trainer_for(tmp_path, checkpoint_every=2, steps_per_call=2)
-    with trainer.training(loader(37, drop_last=True), loader(23)) as loop:
+    with trainer.training(*loaders()) as loop:
         loop.train_until(4)
     trainer.run.close()
     assert trainer.run.checkpoints.steps == [2, 4]
@@ -163,109 +128,52 @@ def test_a_run_that_was_never_evaluated_has_no_best_model(tmp_path):
         load_run(trainer.run.path)
 
 
-class OtherMetrics(ReverseTrainer):
-    """Gives metrics that a test chooses."""
-
-    names: tuple[str, ...]
+class OnlyAccuracy(ReverseTrainer):
+    """Its loss function gives no loss."""
 
     def loss_function(self, params, batch, key, *, train):
-        loss = super().loss_function(params, batch, key, train=train)["loss"]
-        return dict.fromkeys(self.names, loss)
+        return {"accuracy": super().loss_function(params, batch, key, train=train)["accuracy"]}
 
 
+@pytest.mark.slow  # where no run-time check of types comes first
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("trainer_class", "settings", "kind", "message"),
     [
-        (("accuracy",), "gives accuracy; it must give loss, which is minimised"),
-        (("loss", "accuracy", "learning_rate"), "learning_rate must have another name, since training logs its own"),
+        (OnlyAccuracy, {}, make_loader, "gives accuracy; it must give loss, which is minimised"),
+        (ReverseTrainer, {"warmup": 15}, make_loader, "warmup is 15; .* 15"),
+        (ReverseTrainer, {}, torch.utils.data.DataLoader, "train_loader is a DataLoader; it must be a Loader, from"),
     ],
 )
-def test_metrics_that_cannot_work_are_an_error_before_anything_is_written(tmp_path, names, message):
-    trainer = trainer_for(tmp_path / "runs", trainer_class=OtherMetrics)
-    trainer.names = names
+def test_a_training_that_cannot_work_is_an_error_before_anything_is_written(
+    tmp_path, trainer_class, settings, kind, message
+):
+    train_loader = kind(loader(37).dataset, 7, drop_last=True)
     with pytest.raises(InputError, match=message):
-        fit(trainer)
+        trainer_for(tmp_path / "runs", trainer_class, **settings).fit(train_loader, loader(23))
     assert not (tmp_path / "runs").exists()
 
 
-class UpdatesTwice(ReverseTrainer):
-    """Overrides the step: every update is made twice."""
-
-    def train_step(self, state, batch, constants, **options):
-        state, _ = super().train_step(state, batch, constants, **options)
-        return super().train_step(state.replace(step=state.step - 1), batch, constants, **options)
-
-
-@pytest.mark.slow
-def test_a_task_can_override_the_step(tmp_path):
-    usual, changed = (fit(trainer_for(tmp_path / cls.__name__, cls)) for cls in (ReverseTrainer, UpdatesTwice))
-    assert changed.steps == usual.steps == 15
-    difference = changed.params["input_layer"]["kernel"] - usual.params["input_layer"]["kernel"]
-    assert jnp.abs(difference).max() > 1e-4
-
-
-@pytest.mark.slow
-def test_a_second_fit_of_one_trainer_counts_its_seconds_once(tmp_path):
-    trainer = fit(trainer_for(tmp_path))
-    first = trainer.stopwatch.seconds
-    assert fit(trainer).stopwatch.seconds["train"] == first["train"]
-
-
 class Diverges(ReverseTrainer):
-    """Its loss or its gradient is infinite or no number when the poisoned sequence comes."""
+    """Overrides the step: the twelfth loss is no number."""
 
-    poison: Callable  # the losses, from what they were, which are poisoned, and a number made of the parameters
+    def train_step(self, state, batch, constants, *, loss_function, rule):
+        def poisoned(*arguments, train):
+            elements = loss_function(*arguments, train=train)
+            losses, weights = elements["loss"]
+            return elements | {"loss": (jnp.where(state.step == 11, jnp.nan, losses), weights)}
 
-    def loss_function(self, params, batch, key, *, train):
-        elements = super().loss_function(params, batch, key, train=train)
-        losses, weights = elements["loss"]
-        poisoned = (jnp.asarray(batch.targets) == 2).all(-1, keepdims=True) & train
-        return elements | {"loss": (self.poison(losses, poisoned, params["input_layer"]["kernel"].sum()), weights)}
-
-
-# The order in which the fifth of 37 sequences is one of the two that the first epoch drops.
-SEED = next(seed for seed in range(99) if 5 in np.random.default_rng([seed, 0]).permutation(37)[35:])
-
-
-class PoisonedDataset(ReverseDataset):
-    """Has nothing but 2s in one sequence, and in no other."""
-
-    def __init__(self):
-        super().__init__(CONFIG.num_categories, CONFIG.seq_len, 37, seed=1)
-        self.inputs[:, 0] = 0
-        self.inputs[5] = 2
+        return super().train_step(state, batch, constants, loss_function=poisoned, rule=rule)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("message", "poison", "steps_per_call"),
-    [
-        ("loss is nan", lambda losses, poisoned, number: jnp.where(poisoned, jnp.nan, losses), 0),
-        ("loss is inf", lambda losses, poisoned, number: jnp.where(poisoned, jnp.inf, losses), 3),
-        # The root is 0, its slope infinite: times 0 that is no number.
-        (
-            "gradient_norm is nan",
-            lambda losses, poisoned, number: losses + jnp.sqrt(jnp.where(poisoned, 0 * number, 1)),
-            0,
-        ),
-    ],
-    ids=["loss is nan", "loss is inf", "gradient_norm is nan"],
-)
-def test_a_step_that_is_not_finite_stops_the_training_and_keeps_the_last_good_checkpoint(
-    tmp_path, message, poison, steps_per_call
-):
-    trainer = trainer_for(tmp_path, trainer_class=Diverges, eval_every=1, log_every=50, steps_per_call=steps_per_call)
-    trainer.poison = poison
-    train_loader = make_loader(PoisonedDataset(), CONFIG.batch_size, shuffle=True, drop_last=True, seed=SEED)
-    order = [samples for epoch in range(3) for samples in train_loader.epoch(epoch)]
-    poisoned_step = 1 + next(number for number, (inputs, _) in enumerate(order) if (inputs == 2).all(1).any())
-    with pytest.raises(FloatingPointError, match=f"{message} at step {poisoned_step}"):
-        trainer.fit(train_loader, loader(23))
-    last_good = (poisoned_step - 1) // 5 * 5
-    assert last_good > 0
+@pytest.mark.parametrize("steps_per_call", [0, 3])
+def test_a_step_that_is_not_finite_stops_the_training_and_keeps_the_last_good_checkpoint(tmp_path, steps_per_call):
+    trainer = trainer_for(tmp_path, Diverges, eval_every=1, log_every=50, steps_per_call=steps_per_call)
+    with pytest.raises(FloatingPointError, match="loss is nan at step 12"):
+        fit(trainer)
     checkpoints = Checkpoints(trainer.run.path / "checkpoints", CONFIG.criterion)
-    assert checkpoints.steps[-1] == last_good
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(checkpoints.read(last_good).state))
+    assert checkpoints.steps[-1] == 10
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(checkpoints.read(10).state))
 
 
 @pytest.mark.slow
@@ -273,11 +181,10 @@ def test_how_many_steps_a_call_has_changes_nothing(tmp_path):
     def run(steps_per_call):
         trainer = trainer_for(tmp_path / str(steps_per_call), dropout_prob=0.2, steps_per_call=steps_per_call)
         trainer.fit(loader(240, shuffle=True, drop_last=True), loader(23))
-        trainer.run.close()
         assert trainer.steps == 102
         return trainer
 
-    one, others = run(1), [run(n) for n in (3, 32, 0)]
+    one, others = run(1), [run(n) for n in (3, 0)]
     scalars = read_scalars(one.run.path)
     for other in others:
         # Another number of steps is another program; on this backend it rounds alike.
@@ -347,32 +254,13 @@ def test_a_resumed_run_has_one_state_on_the_device_and_goes_on_with_its_stopwatc
 @pytest.mark.slow
 def test_a_run_goes_on_only_with_the_data_that_it_began_with(tmp_path):
     fit(trainer_for(tmp_path))
-    for train_loader, val_loader in (
-        (loader(37, seed=2, drop_last=True), loader(23)),
-        (loader(38, drop_last=True), loader(23)),
-        (loader(37, drop_last=True), loader(23, seed=2)),
-    ):
+    (train, val), other = loaders(), loader(37, seed=2, drop_last=True)
+    for train_loader, val_loader in ((other, val), (loader(38, drop_last=True), val), (train, loader(23, seed=2))):
         with pytest.raises(InputError, match="holds a run of other data: its training or validation set has changed"):
             trainer_for(tmp_path).fit(train_loader, val_loader)
-    assert fit(trainer_for(tmp_path)).steps == 15
     larger = make_loader(loader(37).dataset, 37, drop_last=True)
     with pytest.raises(InputError, match="is at step 15; these settings and data end at step 3"):
         trainer_for(tmp_path).fit(larger, loader(23))
-
-
-class Traced(ReverseTrainer):
-    """Notes how often its loss is traced for a training step."""
-
-    traces = 0
-
-    def loss_function(self, params, batch, key, *, train):
-        self.traces += train
-        return super().loss_function(params, batch, key, train=train)
-
-
-@pytest.mark.slow
-def test_a_training_step_is_traced_once_for_a_whole_run(tmp_path):
-    assert fit(trainer_for(tmp_path, Traced)).traces == 1
 
 
 @pytest.mark.slow
@@ -391,79 +279,23 @@ def test_another_process_finds_the_compiled_programs_where_the_setting_says(tmp_
     assert first["val_acc"] == second["val_acc"]
 
 
-@pytest.mark.slow
-def test_the_papers_schedule_is_a_setting(tmp_path):
-    trainer = fit(trainer_for(tmp_path, schedule="noam", warmup=4))
-    rates = read_scalars(trainer.run.path)["train/learning_rate"]
-    assert rates[5] == pytest.approx(6**-0.5 * 4**-0.5, rel=1e-5)  # the peak: step 4, counted from 0
-
-
-class Constants(ReverseTrainer):
-    """Looks its inputs up in a table, inside the compiled step."""
+class ReversedByConstants(ReverseTrainer):
+    """Looks each position's input up at the position that the constants say, inside the compiled step."""
 
     def prepare(self, inputs, constants):
-        return constants[inputs]
+        return inputs[:, constants]
 
 
-class LookedUp(ReverseDataset):
-    """The inputs as the table has them; the targets as ever."""
+class ReversedByModel(ReverseTrainer):
+    """The same without constants."""
 
-    def __getitems__(self, indices):
-        inputs, labels = super().__getitems__(indices).stacked
-        return StackedSamples((TABLE[inputs].astype(np.int32), labels))
-
-
-TABLE = np.array([2, 0, 1])
+    def model_inputs(self, inputs):
+        return super().model_inputs(inputs[:, ::-1])
 
 
 @pytest.mark.slow
 def test_constants_reach_every_step_through_prepare(tmp_path):
-    looked_up = Constants(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path / "a"), constants=TABLE)
-    fit(looked_up)
-    direct = trainer_for(tmp_path / "b")
-    train_loader, val_loader = (make_loader(LookedUp(3, 5, size, 1), 7, drop_last=size == 37) for size in (37, 23))
-    direct.fit(train_loader, val_loader)
-    direct.run.close()
-    jax.tree.map(np.testing.assert_array_equal, looked_up.params, direct.params)
-
-
-class Contrastive(ReverseTrainer):
-    """Each sequence must be nearer to its own label than to those of all other rows of the batch."""
-
-    def loss_function(self, params, batch, key, *, train):
-        ours = self.apply(params, batch.inputs, key, train=train).reshape(len(batch.inputs), -1)  # [B E]
-        theirs = jax.nn.one_hot(batch.targets, 3).reshape(len(batch.inputs), -1)
-        candidates, valid = all_rows((theirs, jnp.asarray(batch.valid)))
-        logits = jnp.where(valid, ours @ candidates.T, -1e9)  # [B, rows of all devices]
-        return {"loss": (jax.nn.logsumexp(logits, axis=-1) - (ours * theirs).sum(-1), 1.0)}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("len(jax.local_devices()) < 3", reason="there are fewer than three devices")
-def test_a_loss_that_compares_rows_does_not_depend_on_the_number_of_devices(tmp_path):
-    def train(num_devices: int) -> tuple:
-        settings = {"num_devices": num_devices, "batch_size": 12, "best_by": "val/loss:min", "max_epochs": 2}
-        trainer = trainer_for(tmp_path / str(num_devices), Contrastive, **settings)
-        dataset = ReverseDataset(3, 5, 41, seed=1)
-        trainer.fit(make_loader(dataset, 12, drop_last=True), make_loader(dataset, 12))
-        trainer.run.close()
-        return trainer.params, read_scalars(trainer.run.path)
-
-    (alone, scalars), (shared, shared_scalars) = train(1), train(3)
-    for tag in ("train/loss", "train/gradient_norm", "val/loss"):
-        assert list(shared_scalars[tag].values()) == pytest.approx(list(scalars[tag].values()), rel=1e-5), tag
-    np.testing.assert_allclose(shared["input_layer"]["kernel"], alone["input_layer"]["kernel"], atol=1e-6)
-
-
-@pytest.mark.slow  # where no run-time check of types comes first
-def test_a_loader_of_another_kind_is_an_error_before_anything_is_written(tmp_path):
-    other = torch.utils.data.DataLoader(loader(37).dataset, batch_size=7)
-    with pytest.raises(InputError, match="train_loader is a DataLoader; it must be a Loader, from make_loader"):
-        trainer_for(tmp_path / "runs").fit(other, other)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_warmup_as_long_as_the_training_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="warmup is 15; .* 15"):
-        trainer_for(tmp_path / "runs", warmup=15).fit(loader(37, drop_last=True), loader(23))
-    assert not (tmp_path / "runs").exists()
+    config = dataclasses.replace(CONFIG, checkpoint_dir=tmp_path / "a")
+    by_constants = fit(ReversedByConstants(config, constants=np.arange(5)[::-1].copy()))
+    by_model = fit(trainer_for(tmp_path / "b", ReversedByModel))
+    jax.tree.map(np.testing.assert_array_equal, by_constants.params, by_model.params)

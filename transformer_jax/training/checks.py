@@ -28,11 +28,10 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
         InputError: a required method is missing, a method is named nearly as a hook and so overrides nothing, a hook
             takes other arguments, or `schedule` or `logger` names nothing.
     """
-    if missing := [name for name in REQUIRED if getattr(kind, name) is getattr(Task, name)]:
-        missing = [name for name in missing if not (name == "create_model" and has_model)]
-        if missing:
-            signatures = ", ".join(f"{name}{_arguments(getattr(Task, name))}" for name in missing)
-            raise InputError(f"{kind.__name__} lacks {signatures}; a task defines it")
+    required = [name for name in REQUIRED if not (has_model and name == "create_model")]
+    if missing := [name for name in required if getattr(kind, name) is getattr(Task, name)]:
+        signatures = ", ".join(f"{name}{_arguments(getattr(Task, name))}" for name in missing)
+        raise InputError(f"{kind.__name__} lacks {signatures}; a task defines it")
     hooks = [name for parent in base.__mro__ for name in vars(parent) if not name.startswith("_")]
     for owner in kind.__mro__[: kind.__mro__.index(base)]:
         for name, value in vars(owner).items():

@@ -150,8 +150,6 @@ class Evaluator(Task):
         Raises:
             InputError: the task has no `load_data`, or a number is not in the test set.
         """
-        if self.test_data.constants is not None:
-            self.shared_constants = place(self.test_data.constants, self.devices.whole)
         rows = [jax.tree.map(_as_row, inputs) for inputs, _ in self.test_samples(numbers)]
         return [example for row in rows for example in self.examples(row)]
 
@@ -178,9 +176,7 @@ class Evaluator(Task):
         Raises:
             InputError: the task has no `load_data`.
         """
-        if type(self).load_data is Evaluator.load_data:
-            raise InputError(f"{type(self).__name__} has no load_data, and so no examples of its own; give inputs")
-        return type(self).load_data(self.config)
+        return self._own_data("and so no examples of its own; give inputs")
 
     def _local(self, loader: Iterable[Samples]) -> Iterable[Samples | LocalSamples]:
         """The batches of a loader; where several processes share them, this one's rows."""
@@ -210,14 +206,14 @@ class Evaluator(Task):
             return samples.padded()
         return pad_batch(samples, max(self.config.batch_size, self.devices.rows_that_divide(num_rows(samples))))
 
-    def _own_data(self) -> Any:  # Any: the task's `TaskData`
-        """The task's own data sets, after `load_run`.
+    def _own_data(self, remedy: str) -> Any:  # Any: the task's `TaskData`
+        """The task's own data sets, whose constants the task has from now on.
 
         Raises:
-            InputError: the task has no `load_data`.
+            InputError: the task has no `load_data`; the message ends with the remedy.
         """
         if type(self).load_data is Evaluator.load_data:
-            raise InputError(f"{type(self).__name__} has no load_data; give val_loader and test_loader")
+            raise InputError(f"{type(self).__name__} has no load_data, {remedy}")
         data = type(self).load_data(self.config)
         self.shared_constants = place(data.constants, self.devices.whole)
         return data

@@ -86,9 +86,8 @@ class TrainingLoop:
         checkpoint = run.checkpoints.newest(unstack_layers(initial))
         if checkpoint is not None:
             if run.checkpoints.best_step != checkpoint.step:
-                run.checkpoints.best(
-                    unstack_layers(initial)
-                )  # a damaged one is noticed now, and the next best one kept from now on
+                # A damaged one is noticed now, and the next best one kept from now on.
+                run.checkpoints.best(unstack_layers(initial))
             self._check_step(checkpoint.step)
         self.step = 0 if checkpoint is None else checkpoint.step  # done and logged; the state may be one call ahead
         self.evaluated_step = 0 if checkpoint is None else checkpoint.progress["evaluated_step"]
@@ -299,9 +298,7 @@ class TrainingLoop:
 
 def _by_class(what: str, things: Sequence[T]) -> dict[str, T]:
     """The things by the names of their classes, under which a checkpoint keeps their states."""
-    by_class = {type(thing).__name__: thing for thing in things}
-    if len(by_class) < len(things):
-        names = [type(thing).__name__ for thing in things]
-        double = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"there are two {what} of class {double}; checkpoints keep their states by the class's name")
-    return by_class
+    names = [type(thing).__name__ for thing in things]
+    if doubles := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"there are two {what} of class {doubles[0]}; a checkpoint keeps their states by it")
+    return dict(zip(names, things, strict=True))

@@ -75,7 +75,7 @@ def decay_mask(params: Params) -> Params:
 
 
 def with_frozen(optimizer: optax.GradientTransformation, patterns: str) -> optax.GradientTransformationExtraArgs:
-    """An optimizer that leaves some parameters as they are, bit for bit, and has no state for them.
+    """An optimizer that leaves some parameters as they are, and has no state for them.
 
     The optimizer inside sees the others alone: neither its decay nor its norms touch the frozen ones.
 
@@ -91,7 +91,7 @@ def with_frozen(optimizer: optax.GradientTransformation, patterns: str) -> optax
         named: Params = jax.tree.map(lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, patterns))
         return named
 
-    return optax.partition({"trained": optimizer, "frozen": _keep()}, labels)
+    return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
 
 
 def frozen_mask(params: Params, patterns: str) -> Params:
@@ -115,17 +115,6 @@ def stop_frozen(params: Params, patterns: str) -> Params:
     return stopped
 
 
-def _keep() -> optax.GradientTransformation:
-    """Updates that change no bit of a parameter: -0.0, since adding 0.0 would turn -0.0 into 0.0."""
-
-    def update(
-        updates: Arrays, state: optax.EmptyState, params: Arrays | None = None
-    ) -> tuple[Arrays, optax.EmptyState]:
-        return jax.tree.map(lambda one: jnp.full_like(one, -0.0), updates), state
-
-    return optax.GradientTransformation(optax.init_empty_state, update)
-
-
 class AveragedState(NamedTuple):
     """State of an optimizer `with_average`."""
 
@@ -147,7 +136,7 @@ def with_average(optimizer: optax.GradientTransformation, decay: float) -> optax
     inner = optax.with_extra_args_support(optimizer)
 
     def init(params: Arrays) -> AveragedState:
-        return AveragedState(inner.init(params), jax.tree.map(jnp.zeros_like, params))
+        return AveragedState(inner.init(params), jax.tree.map(jnp.copy, params))
 
     def update(
         updates: Arrays,
@@ -164,10 +153,7 @@ def with_average(optimizer: optax.GradientTransformation, decay: float) -> optax
         rate = math.expm1(math.log(decay)) / jnp.expm1((jnp.asarray(step) + 1) * math.log(decay))
 
         def averaged(average: Array, new: Array) -> Array:
-            # Chosen, not computed, at the first step and where nothing changes: a frozen parameter and its average are
-            # then the same to the last bit, the sign of a zero included.
-            is_new = (step == 0) | (new == average)
-            return jnp.where(is_new, new, average + rate.astype(new.dtype) * (new - average))
+            return average + rate.astype(new.dtype) * (new - average)
 
         new = optax.apply_updates(params, updates)
         return updates, AveragedState(inner_state, jax.tree.map(averaged, state.average, new))

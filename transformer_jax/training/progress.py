@@ -112,14 +112,11 @@ def parameter_table(params: Params) -> str:
     return "\n".join(f"{path:{width}}  {shape!s:>12}  {size:>12,}" for path, shape, size in rows)
 
 
-def quietly(config: TrainingConfig) -> contextlib.AbstractContextManager[object]:
-    """A block that prints nothing to standard output if the config says `quiet`, or another process is the first."""
-    return _silence() if config.quiet or not is_first() else contextlib.nullcontext()
-
-
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+def quietly(config: TrainingConfig) -> Iterator[None]:
+    """A block that prints nothing to standard output if the config says `quiet`, or another process is the first."""
+    is_silent = config.quiet or not is_first()
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere if is_silent else sys.stdout):
         yield
 
 

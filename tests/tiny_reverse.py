@@ -1,0 +1,35 @@
+"""A tiny reverse training for tests of the trainer: 15 steps, 5 an epoch, evaluated after 10 and 15."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from transformer_jax import ReverseConfig, make_loader
+from transformer_jax.data.loader import Loader
+from transformer_jax.tasks import ReverseDataset, ReverseTrainer
+
+CONFIG = ReverseConfig(
+    max_epochs=3, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=2, eval_every=2, log_every=2
+)
+STEPS = 15
+
+
+def loader(size: int, seed: int = 1, **options: Any) -> Loader:
+    """Batches of 7 of so many sequences."""
+    return make_loader(ReverseDataset(3, 5, size, seed), CONFIG.batch_size, **options)
+
+
+def loaders() -> tuple[Loader, Loader]:
+    """For training, whose last two sequences are dropped, and for validation, whose last batch is short."""
+    return loader(37, drop_last=True), loader(23)
+
+
+def trainer_for(directory: Path, trainer_class: Any = ReverseTrainer, **settings: Any) -> Any:
+    """A trainer whose runs lie in this directory."""
+    return trainer_class(dataclasses.replace(CONFIG, checkpoint_dir=directory, **settings))
+
+
+def fit(trainer: Any) -> Any:
+    """The trainer, when it has trained."""
+    trainer.fit(*loaders())
+    return trainer
