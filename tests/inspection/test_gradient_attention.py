@@ -1,7 +1,7 @@
 import jax
 import numpy as np
 import pytest
-from tiny_models import SETTINGS, encoder_decoder, in_float64, predictor
+from tiny_models import SETTINGS, in_float64, predictor
 
 from transformer_jax import MultiheadAttention, capture, patch
 from transformer_jax.inspection import gradient_attention
@@ -41,13 +41,3 @@ def test_of_a_model_it_agrees_with_finite_differences(settings):
         assert [weights.shape for weights in found.values()] == [(2, 3, 7, 7)] * 2
         assert not found[name][1].any()  # of the other row
         assert float(found[name][at]) == pytest.approx(float(expected), rel=1e-5)  # step² of the third derivative
-
-
-def test_a_translator_has_all_three_kinds():
-    case = encoder_decoder()
-    found = jax.jit(
-        lambda v: gradient_attention(case.model, v, *case.inputs, metric=lambda logits: logits[:, -1].sum())
-    )(case.variables)
-    assert len(found) == 6
-    assert found["decoder.layers.1.cross_attention.weights"].shape == (2, 3, 5, 7)
-    assert not found["decoder.layers.1.cross_attention.weights"][1, :, :, 5:].any()  # padding

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from tiny_models import SETTINGS, encoder_decoder, predictor
 
-from transformer_jax import MultiheadAttention, capture
+from transformer_jax import MultiheadAttention, attribute_logits, capture
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import logit_lens
 from transformer_jax.nn.layer_stacks import unstack_layers
@@ -32,8 +32,9 @@ def test_the_lens_of_a_translator_is_its_decoders():
     np.testing.assert_allclose(lens[1], normed @ params["source_embedding"]["embedding"].T, atol=1e-5)
 
 
-def test_a_model_without_blocks_has_no_lens():
+@pytest.mark.parametrize("method", [logit_lens, attribute_logits])
+def test_a_model_without_blocks_has_no_stream_to_look_at(method):
     model = MultiheadAttention(12, 3)
     x = np.ones((2, 7, 12), np.float32)
     with pytest.raises(InputError, match="the model has no blocks"):
-        logit_lens(model, model.init(jax.random.key(0), x), x)
+        method(model, model.init(jax.random.key(0), x), x)

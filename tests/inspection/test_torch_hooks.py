@@ -1,79 +1,71 @@
 """The same model exported to PyTorch, with forward hooks there: its activations are ours."""
 
+import functools
+import re
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from compiled_models import drawn
+from tiny_models import SETTINGS, encoder_decoder, predictor
 
-from transformer_jax import BlockSettings, Transformer, TransformerPredictor, capture, export_torch
+from transformer_jax import capture, export_torch
 
-B, T, S, D, H, F, C, V = 2, 5, 7, 12, 3, 13, 4, 11
-DRAWS = np.random.default_rng(5)
-X = DRAWS.normal(size=(B, T, 6)).astype(np.float32)
-SOURCE, TARGET = DRAWS.integers(V, size=(B, S)), DRAWS.integers(V, size=(B, T))
-SETTINGS = {"post-norm": BlockSettings(), "pre-norm": BlockSettings(norm_first=True)}
-# What modules of a layer there return, by the names here.
-HOOKS = {
-    "self_attn": "attention.output",
-    "cross_attn": "cross_attention.output",
-    "self_attn_residual": "after_attention",
-    "cross_attn_residual": "after_cross_attention",
-    "feed_forward_residual": "output",
-    "feed_forward": "feed_forward.output",
+# By our names the modules of a layer there that return it; and those that are given it.
+OF_ATTENTION = {"queries": "query_proj", "keys": "key_proj", "values": "value_proj"}
+RETURNED = {
+    **{f"attention.{name}": f"self_attn.{module}" for name, module in OF_ATTENTION.items()},
+    **{f"cross_attention.{name}": f"cross_attn.{module}" for name, module in OF_ATTENTION.items()},
+    "attention.output": "self_attn",
+    "cross_attention.output": "cross_attn",
+    "after_attention": "self_attn_residual",
+    "after_cross_attention": "cross_attn_residual",
+    "feed_forward.output": "feed_forward",
+    "output": "feed_forward_residual",
+}
+GIVEN = {
+    "attention.head_outputs": "self_attn.output_proj",
+    "cross_attention.head_outputs": "cross_attn.output_proj",
+    "feed_forward.hidden": "feed_forward.contract",  # the activation is one module for all layers
 }
 
 
-def hooked(module: torch.nn.Module, inputs: list[torch.Tensor], num_heads: int) -> dict[str, np.ndarray]:
+def hooked(module: torch.nn.Module, inputs: list[torch.Tensor]) -> dict[str, np.ndarray]:
     """Activations of a pass in PyTorch, by our names."""
     seen: dict[str, np.ndarray] = {}
 
-    def keep(name: str, change: Callable[[torch.Tensor], torch.Tensor] = lambda x: x, *, is_input: bool = False):
+    def watch(part: torch.nn.Module, name: str, *, is_given: bool = False) -> None:
         def hook(_, given, output):
-            seen[name] = change(given[0] if is_input else output).detach().numpy()
+            x = (given[0] if is_given else output).detach()
+            in_heads = name.endswith(("queries", "keys", "values", "head_outputs"))  # 3 of them, of width 4
+            seen[name] = (x.unflatten(-1, (3, 4)).transpose(1, 2) if in_heads else x).numpy()
 
-        return hook
-
-    def in_heads(x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+        part.register_forward_hook(hook)
 
     for path, part in module.named_modules():
-        layer, _, rest = path.partition(".layers.")
-        number, _, rest = rest.partition(".")
-        name = f"{layer}.layers.{number}"
-        if rest in HOOKS:
-            part.register_forward_hook(keep(f"{name}.{HOOKS[rest]}"))
-        if rest == "feed_forward.contract":  # the activation is one module for all layers
-            part.register_forward_hook(keep(f"{name}.feed_forward.hidden", is_input=True))
-        attention, _, projection = rest.partition("_attn.")
-        if projection:
-            attention = f"{name}.{'cross_' if attention == 'cross' else ''}attention"
-            ours = {"query_proj": "queries", "key_proj": "keys", "value_proj": "values", "output_proj": "head_outputs"}
-            is_input = projection == "output_proj"
-            part.register_forward_hook(keep(f"{attention}.{ours[projection]}", in_heads, is_input=is_input))
-        if path in ("encoder", "decoder"):
-            part.register_forward_hook(keep(f"{path}.output"))
-        if path == "output_layer":
-            part.register_forward_hook(keep("logits"))
+        layer = re.match(r"(?:en|de)coder\.layers\.\d+\.", path)
+        for names, is_given in ((RETURNED, False), (GIVEN, True)) if layer else ():
+            for name, of_layer in names.items():
+                if path == f"{layer[0]}{of_layer}":
+                    watch(part, f"{layer[0]}{name}", is_given=is_given)
+        if path in ("encoder", "decoder", "output_layer"):
+            watch(part, "logits" if path == "output_layer" else f"{path}.output")
     module(*inputs)
     return seen
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize("kind", ["predictor", "encoder-decoder"])
-def test_activations_are_those_that_hooks_see_in_pytorch(tmp_path: Path, settings, kind):
-    if kind == "predictor":
-        model, inputs = TransformerPredictor(D, C, H, 2, settings=settings), [X]
-    else:
-        model, inputs = Transformer(V, V, D, H, 2, 1, F, settings=settings), [SOURCE, TARGET]
-    variables = drawn(model, *inputs)
+@pytest.mark.parametrize("settings", ["post_norm", "pre_norm"])
+@pytest.mark.parametrize(
+    ("make", "count"), [(predictor, 2 * 9 + 2), (functools.partial(encoder_decoder, tied=False), 2 * 9 + 2 * 15 + 3)]
+)
+def test_activations_are_those_that_hooks_see_in_pytorch(tmp_path: Path, make, count, settings):
+    model, variables, inputs = make(SETTINGS[settings])
+    inputs = [np.asarray(x) for x in inputs[:2]]  # without a mask
     module = runpy.run_path(str(export_torch(model, variables["params"], tmp_path)))["load_model"]()
-    expected = hooked(module, [torch.from_numpy(x) for x in inputs], H)
+    expected = hooked(module, [torch.from_numpy(x) for x in inputs])
     found = capture(model, variables, *inputs, names=list(expected))[1]
-    assert len(expected) == {"predictor": 2 * 9 + 2, "encoder-decoder": 2 * 9 + 15 + 3}[kind]
+    assert len(expected) == count
     for name, array in found.items():
         largest = np.abs(expected[name]).max()
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5 * largest, err_msg=name)

@@ -15,6 +15,7 @@ from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import (
     OUTPUTS,
+    Chosen,
     HeadTable,
     Metric,
     activations,
@@ -22,8 +23,8 @@ from transformer_jax.inspection.inspected_call import (
     by_kind,
     inspected,
     model_call,
+    one_by_one,
 )
-from transformer_jax.inspection.one_by_one import Chosen, one_by_one
 from transformer_jax.inspection.patches import Patch, mean, zero
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.metrics import weighted_sums
@@ -101,8 +102,7 @@ def ablation_table(
         raise InputError(f"by is {by!r}; it must be 'zero' or 'mean'")
     constants = trainer.constants
     if loader is None:
-        data = type(trainer).load_data(trainer.config)
-        loader, constants = data.test_loader, data.constants
+        loader, constants = trainer.test_data.test_loader, trainer.test_data.constants
     size = trainer.config.batch_size  # the one that is compiled
     batches = [pad_batch(samples, max(size, num_rows(samples))) for samples in loader]
     if not batches:

@@ -7,9 +7,8 @@ import flax.linen as nn
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.inspection.inspected_call import Metric, activations, inspected, model_call
+from transformer_jax.inspection.inspected_call import Chosen, Metric, activations, inspected, model_call, one_by_one
 from transformer_jax.inspection.names import check_names
-from transformer_jax.inspection.one_by_one import Chosen, one_by_one
 from transformer_jax.inspection.patches import Change, Patch, parts_of, swap
 from transformer_jax.trees import Variables
 

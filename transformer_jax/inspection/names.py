@@ -98,9 +98,6 @@ def check_names(names: object) -> tuple[str, ...]:
     Raises:
         InputError: they are no list of strings.
     """
-    if isinstance(names, str) or not isinstance(names, Iterable):
+    if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
         raise InputError(f"names is {names!r}; it must be a list of names or patterns")
-    names = tuple(names)
-    if not all(isinstance(name, str) for name in names):
-        raise InputError(f"names is {names!r}; it must hold names or patterns")
-    return names
+    return tuple(names)

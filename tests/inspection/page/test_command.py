@@ -22,13 +22,6 @@ def command(run: str, words: list[str], output: Path) -> argparse.Namespace:
     return read_command([run, *words, "--output", str(output)])
 
 
-def test_the_command_has_a_run_inputs_and_a_file():
-    read = vars(read_command(["reverse", "3", "1"]))
-    assert read == {"run": "reverse", "words": ["3", "1"], "output": Path("inspection.html")}
-    read = vars(read_command(["dates", "--output", "a.html", "3 mai 2004"]))
-    assert read == {"run": "dates", "words": ["3 mai 2004"], "output": Path("a.html")}
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

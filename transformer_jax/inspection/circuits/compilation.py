@@ -10,8 +10,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.errors import check_whole
-from transformer_jax.inspection.circuits.circuit import Circuit, CircuitHead, CircuitTask, Edge, Role
-from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Matrix, Place, Program, Scores, Units
+from transformer_jax.inspection.circuits.circuit import Circuit, CircuitHead, CircuitTask, Edge
+from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Matrix, Program, Role, Scores, Units
 from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.predictor import TransformerPredictor
@@ -46,7 +46,6 @@ def compile_circuit(program: Program, task: CircuitTask, edges: tuple[Edge, ...]
     if seed is not None:
         check_whole("seed", seed, 0, "; None for no rotation")
     rng = np.random.default_rng(0 if seed is None else seed)
-    working = dict(program.heads)
     _add_idle_heads(program, rng)
     model = _model(program, task)
     _add_idle_units(program, rng, 2 * model.model_dim)
@@ -55,14 +54,11 @@ def compile_circuit(program: Program, task: CircuitTask, edges: tuple[Edge, ...]
     if seed is not None:
         _rotate(params, np.linalg.qr(rng.normal(size=(model.model_dim, model.model_dim)))[0])
     variables = {"params": unflatten_dict({path: leaf.astype(np.float32) for path, leaf in params.items()}, sep="/")}
-    heads = tuple(_described(place, head, place in working) for place, head in sorted(program.heads.items()))
+    heads = tuple(
+        CircuitHead(*place, head.role, head.does, head.attention) for place, head in sorted(program.heads.items())
+    )
     units = [np.concatenate([np.full(len(part.bias), not part.is_idle) for part in parts]) for parts in program.units]
     return Circuit(task, model, variables, heads, edges, np.stack(units))
-
-
-def _described(place: Place, head: Attend, works: bool) -> CircuitHead:
-    idle: Role = "writes nothing" if head.writes_nothing else "writes where nothing reads"
-    return CircuitHead(*place, "works" if works else idle, head.does, head.attention)
 
 
 def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
@@ -80,13 +76,12 @@ def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
                 scores, where = program.heads[layer, working[0]].scores, f"as head {working[0]} does"
             else:
                 where, scores = patterns[(layer + number) % len(patterns)]
-            is_silent = number % 2 == 1
+            role: Role = "writes nothing" if number % 2 == 1 else "writes where nothing reads"
             moves = {
                 (space, program.unused): rng.normal(size=(space.width, program.unused.width))
                 for space in (program.tokens, program.position)
             }
-            does = f"attends {where}, and writes {'nothing' if is_silent else 'where nothing reads'}"
-            program.heads[layer, head] = Attend(scores, moves, does, writes_nothing=is_silent)
+            program.heads[layer, head] = Attend(scores, moves, f"attends {where}, and {role}", role=role)
 
 
 def _add_idle_units(program: Program, rng: np.random.Generator, dim_feedforward: int) -> None:
@@ -173,7 +168,7 @@ def _write_head(params: Flat, path: str, number: int, num_heads: int, head: Atte
         of_value, of_output = _factors(matrix)
         columns = slice(first, first + of_value.shape[1])
         kernels["value"][source.part, columns] = of_value
-        if not head.writes_nothing:
+        if head.role != "writes nothing":
             kernels["output"][columns, target.part] = of_output.T
         first = columns.stop
 

@@ -9,8 +9,10 @@ from transformer_jax.inspection.circuits.compilation import compile_circuit
 from transformer_jax.inspection.circuits.program import (
     LOGIT,
     SHARPNESS,
+    Attend,
     Place,
     Program,
+    ReadOut,
     Space,
     Tokens,
     Units,
@@ -57,16 +59,15 @@ def dyck_circuit(max_length: int = 8, kinds: int = 1, *, seed: int | None = None
         edges += [Edge(COUNTER, PARTNER, "query", (0,)), Edge(COUNTER, PARTNER, "key", (0,))]
         edges += [Edge(PARTNER, finder, "key", (1,)), Edge(PARTNER, finder, "value", (1,))]
     broken = program.space("broken", 1)
-    program.attend(
-        finder,
+    program.heads[finder] = Attend(
         {(None, mistake): np.full((1, 1), SHARPNESS)},
         {(mistake, broken): np.ones((1, 1))},
-        does="attends to mistakes so far, and notes that there is one",
-        attention=_mistakes,
+        "attends to mistakes so far, and notes that there is one",
+        _mistakes,
     )
     classes = LOGIT * np.array([[0.0, 0, 1], [2, 0, 0]])  # of depth 0, and of broken
     bias = np.array([0, LOGIT / 2, 0])  # open, where nothing speaks for another class
-    program.read_out({depth: np.eye(max_length, 2) * [1, 0], broken: np.array([[0.0, 1]])}, classes, bias)
+    program.output = ReadOut({depth: np.eye(max_length, 2) * [1, 0], broken: np.array([[0.0, 1]])}, classes, bias)
     task = CircuitTask(
         f"dyck-{kinds}",
         (BEGIN, *BRACKETS[: 2 * kinds]),
@@ -93,12 +94,11 @@ def _count(program: Program, depth: Space, mistake: Space) -> None:
     left_over[:, 0] = np.log(size - np.arange(size))
     steps = size * np.where(_is_opening(num_tokens), 1.0, -1.0)[:, None]
     steps[0] = 0
-    program.attend(
-        COUNTER,
+    program.heads[COUNTER] = Attend(
         {(program.position, program.tokens): left_over},
         {(program.tokens, number): steps},
-        does=f"counts: attends to each bracket so far with weight 1 / {size}, and to {BEGIN} with the rest",
-        attention=lambda tokens: _counted(tokens, size),
+        f"counts: attends to each bracket so far with weight 1 / {size}, and to {BEGIN} with the rest",
+        lambda tokens: _counted(tokens, size),
     )
     depths = np.arange(1.0 - size, size)
     program.table(0, number, depths, np.eye(2 * size - 1)[:, size - 1 :], depth)
@@ -113,16 +113,15 @@ def _find_partners(program: Program, depth: Space, mistake: Space) -> None:
     is_opening = _is_opening(num_tokens)
     opening = np.zeros((num_tokens, 2))
     opening[1, 0] = opening[3, 1] = 1
-    program.attend(
-        PARTNER,
+    program.heads[PARTNER] = Attend(
         {
             (depth, depth): counts * np.eye(size, k=1),
             (None, program.tokens): counts * is_opening[None].astype(float),
             (None, program.position): SHARPNESS * np.arange(size)[None],
         },
         {(program.tokens, kind): opening},
-        does="attends from a closing bracket to its partner and notes the kind",
-        attention=_partners,
+        "attends from a closing bracket to its partner and notes the kind",
+        _partners,
     )
     closing = np.zeros((num_tokens, 2))
     closing[2, 0] = closing[4, 1] = 1

@@ -5,7 +5,7 @@ import numpy as np
 from transformer_jax.errors import check_sizes
 from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Draw, Edge, draw_after_begin
 from transformer_jax.inspection.circuits.compilation import compile_circuit
-from transformer_jax.inspection.circuits.program import SHARPNESS, Program, Tokens, Weights
+from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Program, Tokens, Weights
 
 
 def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | None = None) -> Circuit:
@@ -30,27 +30,25 @@ def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | 
     previous, answer = program.space("previous", size), program.space("answer", size)
     before = np.eye(max_length, k=-1)
     before[0, 0] = 1
-    program.attend(
-        (0, 1),
+    program.heads[0, 1] = Attend(
         {(program.position, program.position): SHARPNESS * before},
         {(program.tokens, previous): np.eye(size)},
-        does="attends to the token before and notes it",
-        attention=_ones_before,
+        "attends to the token before and notes it",
+        _ones_before,
     )
     later = np.arange(max_length)[None]  # among equals the latest
     found = 2 * (max_length + 1)  # counts more than any position
     begin, equal = np.eye(1, size), np.eye(size)
     equal[0, 0] = 0
-    program.attend(
-        (1, 2),
+    program.heads[1, 2] = Attend(
         {
             (program.tokens, previous): SHARPNESS * found * equal,
             (None, program.position): SHARPNESS * later,
             (None, program.tokens): SHARPNESS * found / 2 * begin,
         },
         {(program.tokens, answer): np.eye(size)},
-        does=f"attends to the token after the latest earlier one like its own, or to {BEGIN}, and copies it",
-        attention=_ones_after,
+        f"attends to the token after the latest earlier one like its own, or to {BEGIN}, and copies it",
+        _ones_after,
     )
     program.copy_out(answer)
     vocabulary = (BEGIN, *(str(token) for token in range(num_tokens)))

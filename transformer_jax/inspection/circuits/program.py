@@ -8,6 +8,7 @@ et al. 2023). `transformer_jax.inspection.circuits.compilation` writes the weigh
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -22,6 +23,7 @@ Weights = Float[np.ndarray, "B T T"]
 Matrix = Float[np.ndarray, "_ _"]
 Vector = Float[np.ndarray, "_"]
 Place = tuple[int, int]  # layer and head
+Role = Literal["works", "writes nothing", "writes where nothing reads"]  # of a head
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +50,12 @@ Moves = Mapping[tuple[Space, Space], Matrix]
 class Attend:
     """One head: which keys it selects, what it moves, and what that is for."""
 
-    scores: Scores
-    moves: Moves
+    scores: Scores  # of each pair of a query's and a key's subspace the matrix of logits, in nats
+    moves: Moves  # of each pair of subspaces the matrix from the one read to the one written
     does: str  # in words
-    attention: Callable[[Tokens], Weights] | None = None  # expected weights; None for a head that is idle
-    writes_nothing: bool = False  # leave its output projection at zero
+    # The weights [B, T, T] that it should have for tokens [B, T]; None for a head that is idle.
+    attention: Callable[[Tokens], Weights] | None = None
+    role: Role = "works"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Units:
 
 @dataclasses.dataclass(frozen=True)
 class ReadOut:
-    """The output network: `relu(x · reads) · classes + bias`."""
+    """The output network, of what is not negative: `relu(x · reads) · classes + bias`."""
 
     reads: Mapping[Space, Matrix]  # [width, hidden]
     classes: Matrix  # [hidden, C]
@@ -111,26 +114,6 @@ class Program:
         self.spaces.append(space)
         return space
 
-    def attend(
-        self,
-        place: Place,
-        scores: Scores,
-        moves: Moves,
-        *,
-        does: str,
-        attention: Callable[[Tokens], Weights],
-    ) -> None:
-        """Let a head select and move.
-
-        Args:
-            place: layer and head.
-            scores: of each pair of a query's and a key's subspace the matrix of logits, in nats.
-            moves: of each pair of subspaces the matrix from the one read to the one written.
-            does: what the head does, in words.
-            attention: the weights `[B, T, T]` that it should have for tokens `[B, T]`.
-        """
-        self.heads[place] = Attend(scores, moves, does, attention)
-
     def table(self, layer: int, source: Space, points: Vector, rows: Matrix, target: Space) -> None:
         """Let a feed-forward look a number up: at `points[k]` it adds `rows[k]`.
 
@@ -149,10 +132,7 @@ class Program:
         ones = np.ones((1, len(points)))
         self.units[layer].append(Units({source: ones}, -points, {target: changes}, {target: rows[0]}))
 
-    def read_out(self, reads: Mapping[Space, Matrix], classes: Matrix, bias: Vector) -> None:
-        """Let the output network read what is not negative: the logits are `x · reads · classes + bias`."""
-        self.output = ReadOut(reads, classes, bias)
-
     def copy_out(self, answer: Space) -> None:
         """Let the output network give `LOGIT` to the class whose coordinate of `answer` is 1."""
-        self.read_out({answer: np.eye(answer.width)}, LOGIT * np.eye(answer.width), np.zeros(answer.width))
+        ones = np.eye(answer.width)
+        self.output = ReadOut({answer: ones}, LOGIT * ones, np.zeros(answer.width))

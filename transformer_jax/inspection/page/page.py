@@ -1,23 +1,28 @@
 """A page on a trained model and some examples: one HTML file that needs no network."""
 
+import base64
 import html
 import json
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import jax
+import numpy as np
+from jaxtyping import UInt8
 
 from transformer_jax.errors import InputError, check_path
-from transformer_jax.inspection.page.contents import Json, content, shown_maps
-from transformer_jax.inspection.page.passes import InspectedPasses, compared_examples, neighbours
-from transformer_jax.inspection.page.stored_maps import packed, stored_maps
+from transformer_jax.inspection.page.passes import InspectedPasses, Neighbour, Passes, compared_examples, neighbours
+from transformer_jax.inspection.page.stored_maps import StoredMap, packed, stored_maps
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.inspected_example import Answer, InspectedExample
 
 FIRST = 4  # examples of the test set that are shown where none are given
 HEIGHT = 1000  # pixels of the page in a notebook
+DIGITS = 7  # significant ones of a probability
+Json = dict[str, Any]  # Any: JSON
 
 
 class Page:
@@ -64,7 +69,6 @@ def inspection_page(
     Raises:
         InputError: there are no examples or no parameters, or the model has no attention to show.
     """
-    count = sum(leaf.size for leaf in jax.tree.leaves(trainer.params))
     if examples is None:
         examples = trainer.test_examples(range(min(FIRST, len(trainer.test_set))))
     if not examples:
@@ -72,11 +76,10 @@ def inspection_page(
     passes = InspectedPasses(trainer, examples[0].inputs)
     computed = [passes.of(example) for example in examples]
     near = neighbours(passes, examples, compared_examples(trainer))
-    maps = [shown_maps(passes, *pair) for pair in zip(examples, computed, strict=True)]
-    stored = stored_maps([of_layer for of_example in maps for of_layer in of_example])
+    stored = stored_maps([maps for arrays in computed for maps in arrays.maps])
     numbered = iter(enumerate(stored))
     contents = [
-        content(passes, example, arrays, [next(numbered) for _ in passes.attentions], alike)
+        _content(passes, example, arrays, [next(numbered) for _ in passes.attentions], alike)
         for example, arrays, alike in zip(examples, computed, near, strict=True)
     ]
     blobs = [maps.text for maps in stored] + [packed(json.dumps(shown).encode()) for shown in contents]
@@ -84,12 +87,13 @@ def inspection_page(
         {"title": example.title or f"example {number}", "blob": len(stored) + number}
         for number, example in enumerate(examples)
     ]
+    count = sum(leaf.size for leaf in jax.tree.leaves(trainer.params))
     about = f"{type(trainer.model).__name__} of {count:,} parameters"
     answers = [example.answer(arrays.output) for example, arrays in zip(examples, computed, strict=True)]
-    return Page(page_text(title or trainer.name, about, blobs, {"examples": listed}), examples, answers)
+    return Page(_page_text(title or trainer.name, about, blobs, {"examples": listed}), examples, answers)
 
 
-def page_text(title: str, about: str, blobs: Sequence[str], data: Json) -> str:
+def _page_text(title: str, about: str, blobs: Sequence[str], data: Json) -> str:
     """The file: template, style, script and data in one.
 
     Args:
@@ -112,3 +116,91 @@ def page_text(title: str, about: str, blobs: Sequence[str], data: Json) -> str:
         ),
         data=json.dumps(data).replace("<", "\\u003c"),  # no end of the script, whatever a text holds
     )
+
+
+def _content(
+    passes: InspectedPasses,
+    example: InspectedExample,
+    arrays: Passes,
+    stored: Sequence[tuple[int, StoredMap]],
+    near: Sequence[Neighbour],
+) -> Json:
+    """All that the page says of an example but its maps, as JSON for its script; `stored` numbers these."""
+    answer = example.answer(arrays.output)
+    images, numbered = _images(example, near)
+    return {
+        "title": example.title,
+        "expected": example.expected,
+        "places": [part.place for part in answer.parts],
+        "answer": _answer(answer),
+        "kinds": _kinds(passes, example, arrays, stored),
+        "lens": [
+            {"name": _lens_name(name), "answer": _answer(example.answer(output))}
+            for name, output in zip(passes.stream, arrays.lens, strict=True)
+        ],
+        "neighbours": [_neighbour(*pair) for pair in zip(near, numbered, strict=True)],
+        "images": images,
+    }
+
+
+def _kinds(
+    passes: InspectedPasses, example: InspectedExample, arrays: Passes, stored: Sequence[tuple[int, StoredMap]]
+) -> list[Json]:
+    """Kinds of attention, in the order of the pass, each with its layers."""
+    kinds: dict[str, Json] = {}
+    num_images = 0 if example.images is None else len(example.images)
+    for attention, (queries, keys), (blob, maps) in zip(passes.attentions, arrays.labels, stored, strict=True):
+        has_images = num_images > 0 and len(queries) == num_images == len(keys)
+        begun = {"name": attention.kind, "queries": queries, "keys": keys, "images": has_images, "layers": []}
+        layers = kinds.setdefault(attention.kind, begun)["layers"]
+        number = len(layers)
+        heads = [_answer(example.answer(output)) for output in arrays.ablated[attention.kind][number]]
+        of_map = {"blob": blob, "shape": maps.shape, "step": maps.step, "largest": maps.largest}
+        layers.append({"number": number, "map": of_map, "ablated": heads})
+    return list(kinds.values())
+
+
+def _answer(answer: Answer) -> Json:
+    parts = [[part.text, _rounded(part.probability)] for part in answer.parts]
+    return {"text": answer.text, "probability": _rounded(answer.probability), "parts": parts}
+
+
+def _lens_name(residual: str) -> str:
+    """`encoder.layers.0.input` is the input, `encoder.layers.1.output` is layer 1."""
+    *_, number, end = residual.split(".")
+    return "input" if end == "input" else f"layer {number}"
+
+
+def _neighbour(near: Neighbour, images: tuple[int, int] | None) -> Json:
+    return {
+        "title": near.example.title,
+        "expected": near.example.expected,
+        "text": near.answer.text,
+        "probability": _rounded(near.answer.probability),
+        "cosine": _rounded(near.cosine),
+        "images": images,
+    }
+
+
+def _images(example: InspectedExample, near: Sequence[Neighbour]) -> tuple[Json | None, list[tuple[int, int] | None]]:
+    """Pixels of the example's images and of its neighbours'; and of each neighbour the first one and their number."""
+    if example.images is None:
+        return None, [None] * len(near)
+    all_images, numbered = [example.images], list[tuple[int, int] | None]()
+    for neighbour in near:
+        images = neighbour.example.images
+        is_alike = images is not None and images.shape[1:] == example.images.shape[1:]
+        numbered.append((sum(map(len, all_images)), len(images)) if images is not None and is_alike else None)
+        if images is not None and is_alike:
+            all_images.append(images)
+    return {"number": len(example.images), **_pixels(np.concatenate(all_images))}, numbered
+
+
+def _pixels(images: UInt8[np.ndarray, "N height width *rgb"]) -> Json:
+    _, height, width, *channels = images.shape
+    pixels = base64.b64encode(np.ascontiguousarray(images).tobytes()).decode("ascii")
+    return {"height": height, "width": width, "channels": channels[0] if channels else 1, "pixels": pixels}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")

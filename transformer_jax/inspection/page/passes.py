@@ -30,7 +30,8 @@ class Passes(NamedTuple):
     """Arrays of one example, whose first axis is no batch any more."""
 
     output: np.ndarray  # [T C]
-    maps: list[np.ndarray]  # of each attention [H T S]
+    labels: list[tuple[list[str], list[str]]]  # of the queries and keys of each attention that are shown
+    maps: list[np.ndarray]  # of each attention [H T S], without the padding
     ablated: dict[str, np.ndarray]  # by kind the output [L H T C] with each head zeroed
     lens: np.ndarray  # [L+1 T C], the output after each of the last stack's layers
 
@@ -63,7 +64,15 @@ class InspectedPasses:
         """All that is shown of an example."""
         output, maps, ablated, lens = jax.device_get(self._all(self.params, example.inputs))
         by_kind = {kind: outputs[:, :, 0] for kind, outputs in ablated.items()}
-        return Passes(output[0], [of_layer[0] for of_layer in maps], by_kind, lens[:, 0])
+        labels = [self._labels(example, *pair) for pair in zip(self.attentions, maps, strict=True)]
+        shown = [of_layer[0, :, : len(t), : len(s)] for of_layer, (t, s) in zip(maps, labels, strict=True)]
+        return Passes(output[0], labels, shown, by_kind, lens[:, 0])
+
+    def _labels(self, example: InspectedExample, attention: Attention, maps: np.ndarray) -> tuple[list[str], list[str]]:
+        """Labels of an attention's queries and of its keys."""
+        stacks = attention.stack, "encoder" if attention.kind == "cross" else attention.stack
+        queries, keys = (example.labels_of(*pair) for pair in zip(stacks, maps.shape[2:], strict=True))
+        return queries, keys
 
     def final_mean(self, example: InspectedExample) -> tuple[np.ndarray, Float[np.ndarray, " D"]]:
         """Output, and mean of the final residual stream over the shown positions, scaled to length 1."""
