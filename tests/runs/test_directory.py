@@ -4,6 +4,7 @@ import fcntl
 import json
 import threading
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -125,12 +126,8 @@ def test_a_look_at_its_lock_does_not_pass_for_another_process(tmp_path):
         assert look.finished.is_set()  # it was waited for
 
 
-def test_it_is_let_go_also_when_a_checkpoint_could_not_be_written(tmp_path, monkeypatch):
-    def fail(checkpoints: Checkpoints) -> None:
-        raise InputError("the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "close", fail)
+def test_it_is_let_go_also_when_a_checkpoint_could_not_be_written(tmp_path):
+    with mock.patch.object(Checkpoints, "close", side_effect=InputError("the disk is full")):
         run = RunDirectory(config(tmp_path), "Task")
         with pytest.raises(InputError, match="the disk is full"):
             run.close()
@@ -138,21 +135,20 @@ def test_it_is_let_go_also_when_a_checkpoint_could_not_be_written(tmp_path, monk
     open_and_close(tmp_path)
 
 
-def test_a_refused_directory_is_not_held(tmp_path, monkeypatch):
+def test_a_refused_directory_is_not_held(tmp_path):
     with RunDirectory(config(tmp_path), "Task") as run:
-        run.write_results({})
+        run.write_results({})  # a finished run whose checkpoints were deleted
     kept = []  # an error keeps the frames alive that it went through, and all objects in them
-    with pytest.raises(InputError, match="lr was 0.0005 and is 0.5") as refused:
-        RunDirectory(config(tmp_path, lr=0.5), "Task")
-    kept.append(refused.value)
-    with pytest.raises(InputError, match="holds a finished run; --overwrite") as refused:
-        RunDirectory(config(tmp_path, lr=0.5, resume=False), "Task")
-    kept.append(refused.value)
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
-        with pytest.raises(InputError, match="it must be a directory that can be written .read-only") as refused:
-            RunDirectory(config(tmp_path), "Task")
+    for resume, message in ((True, "lr was 0.0005 and is 0.5" + REMEDY), (False, "holds a finished run; --overwrite")):
+        with pytest.raises(InputError, match=message) as refused:
+            RunDirectory(config(tmp_path, lr=0.5, resume=resume), "Task")
         kept.append(refused.value)
+    with (
+        mock.patch.object(Path, "replace", side_effect=PermissionError("read-only")),
+        pytest.raises(InputError, match="it must be a directory that can be written .read-only") as refused,
+    ):
+        RunDirectory(config(tmp_path), "Task")
+    kept.append(refused.value)
     with RunDirectory(config(tmp_path, lr=0.5, resume=False, overwrite=True), "Task") as run:
         assert not (run.path / "results.json").exists()
     assert read_settings(run.path)[1]["lr"] == 0.5
@@ -195,10 +191,7 @@ def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_pat
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"", "is empty"),
         (b"{", "is not a run's settings, or damaged: JSONDecodeError Expecting property name"),
-        (b"\xff\xfe\xfd", "is not a run's settings, or damaged: UnicodeDecodeError"),
-        (b"[" * 10**5, "is not a run's settings, or damaged: RecursionError"),
         (b" " * 2**20 + b'{"task": "Task"}', "has 1048592 bytes; it may have at most 1048576"),
         (b'["task"]', "it holds no JSON object"),
         (b'{"format": 2}', "is not a run's settings: it names no task"),
@@ -226,13 +219,6 @@ def test_the_checkpoints_know_the_settings_whatever_became_of_config_json(tmp_pa
     assert read_settings(tmp_path / "Task")[1]["lr"] == 5e-4
 
 
-def test_a_finished_run_without_checkpoints_is_not_replaced_by_one_of_other_settings(tmp_path):
-    with RunDirectory(config(tmp_path), "Task") as run:
-        run.write_results({})
-    with pytest.raises(InputError, match="lr was 0.0005 and is 0.5" + REMEDY):
-        open_and_close(tmp_path, lr=0.5)
-
-
 def test_other_data_is_an_error(tmp_path):
     begin(tmp_path, data="0123")
     with pytest.raises(InputError, match="Task holds a run of other data: its training or validation set has changed"):
@@ -245,16 +231,15 @@ def test_other_data_is_an_error(tmp_path):
 
 def test_what_can_not_be_written_is_an_error_that_names_the_directory(tmp_path):
     with RunDirectory(config(tmp_path), "Task") as run:
-        with pytest.raises(InputError, match=f"{run.path} can't be written any more .No space left"), run.writing():
-            raise OSError("No space left")
         run.check()
         run.path.rename(tmp_path / "elsewhere")
-        with pytest.raises(InputError, match=f"{run.path} can't be written any more"):
-            run.check()
-        with pytest.raises(InputError, match=f"{run.path} can't be written any more"):
-            run.write_results({"accuracy": 0.5})
-        with pytest.raises(InputError, match=f"{run.path} can't be written any more"):
-            run.save_figure("picture.png", Figure())
+        for write in (
+            run.check,
+            lambda: run.write_results({"accuracy": 0.5}),
+            lambda: run.save_figure("picture.png", Figure()),
+        ):
+            with pytest.raises(InputError, match=f"{run.path} can't be written any more .*No such file"):
+                write()
 
 
 def test_a_finished_run_that_is_extended_is_not_finished_any_more(tmp_path):

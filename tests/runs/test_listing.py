@@ -84,17 +84,6 @@ def test_listing_changes_no_file_and_holds_no_lock(tmp_path):
     begin(tmp_path, "a").close()
 
 
-def test_a_process_that_was_killed_is_not_running(tmp_path):
-    script = (
-        "import os, sys; from pathlib import Path; from transformer_jax.config import TrainingConfig;"
-        "from transformer_jax.runs.directory import RunDirectory;"
-        "RunDirectory(TrainingConfig(checkpoint_dir=Path(sys.argv[1])), 'Task'); os._exit(9)"
-    )
-    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=300).returncode == 9
-    assert (tmp_path / "Task" / ".lock_holder").exists()
-    assert read_run(tmp_path / "Task").state == "interrupted"
-
-
 @pytest.fixture(scope="module")
 def three(tmp_path_factory) -> Path:
     """Three interrupted runs."""
@@ -153,21 +142,19 @@ def test_runs_are_sorted_and_filtered(tmp_path, capsys):
         config = TrainingConfig(checkpoint_dir=tmp_path, name=name)
         with RunDirectory(config, "Other" if name == "d" else "Task") as run:
             seconds = {**SECONDS, "train": 10.0 - number}
-            metrics = {} if loss is None else {"metrics": {"loss": loss, "accuracy": 0.0}}
-            run.checkpoints.save(number + 2, STATE, progress(seconds=seconds), **metrics)
+            run.checkpoints.save(number + 2, STATE, progress(seconds=seconds), loss and {"loss": loss})
         os.utime(tmp_path / name / "config.json", (10**10 + number, 10**10 + number))
-
-    def names(*arguments: str) -> str:
-        return "".join(run["name"] for run in listed(capsys, tmp_path, *arguments))
-
-    assert names() == "abcd"
-    assert names("--sort", "seconds") == "abcd"
-    assert names("--sort", "steps") == "dcba"
-    assert names("--sort", "time") == "dcba"
-    assert names("--sort", "best") == "dbac"
-    assert names("--sort", "best", "--task", "Task") == "bac"
-    assert names("--state", "interrupted") == "abcd"
-    assert names("--state", "running") == ""
+    for arguments, names in {
+        "": "abcd",
+        "--sort seconds": "abcd",
+        "--sort steps": "dcba",
+        "--sort time": "dcba",
+        "--sort best": "dbac",
+        "--sort best --task Task": "bac",
+        "--state interrupted": "abcd",
+        "--state running": "",
+    }.items():
+        assert "".join(run["name"] for run in listed(capsys, tmp_path, *arguments.split())) == names, arguments
 
 
 def test_of_a_metric_to_maximise_the_largest_is_the_first_and_an_unknown_one_the_last():
@@ -190,26 +177,23 @@ def test_the_table_has_a_line_for_each_run(tmp_path, capsys):
     assert capsys.readouterr().out == f"No runs in {tmp_path}\n"
 
 
-def start(*arguments: object, **options) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "transformer_jax.runs", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
-
-
 def test_the_models_that_ship_are_listed_without_jax():
     code = (
         "import sys; from transformer_jax.runs.__main__ import main; main(sys.argv[1:]);"
         "assert not {'jax', 'orbax', 'torch', 'flax'} & sys.modules.keys()"
     )
-    command = [sys.executable, "-c", code, str(SHIPPED)]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    process = subprocess.run([sys.executable, "-c", code, SHIPPED], capture_output=True, text=True, timeout=300)
     assert process.stderr == ""
     assert "SetAnomalyTask_digits  digits   finished" in process.stdout
 
 
-def test_where_nothing_was_trained_yet_there_are_no_runs_and_another_directory_must_exist(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = start(cwd=tmp_path, env=environment)
-    assert (process.returncode, process.stdout, process.stderr) == (0, "No runs in checkpoints\n", "")
-    process = start("nowhere", cwd=tmp_path, env=environment)
+def test_where_nothing_was_trained_yet_there_are_no_runs_and_another_directory_must_exist(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    main([])
+    assert capsys.readouterr().out == "No runs in checkpoints\n"
+    with pytest.raises(SystemExit, match="2"):
+        main(["nowhere"])
     error = "python -m transformer_jax.runs: error: DIR is nowhere; it must be a directory\n"
-    assert (process.returncode, process.stdout, process.stderr) == (2, "", error)
+    assert capsys.readouterr() == ("", error)

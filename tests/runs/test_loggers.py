@@ -16,16 +16,18 @@ from transformer_jax.runs.loggers import LogPosition
 from transformer_jax.runs.tensorboard import PATTERN, TensorBoardLogger
 
 
-def csv_rows(directory: Path) -> list[tuple[str, ...]]:
-    with (directory / FILE).open(newline="") as stream:
-        return [tuple(row) for row in csv.reader(stream)]
-
-
 def csv_points(directory: Path) -> dict[str, list[tuple[int, float]]]:
     points: dict[str, list[tuple[int, float]]] = {}
-    for step, name, value in csv_rows(directory)[1:]:
-        points.setdefault(name, []).append((int(step), float(value)))
+    with (directory / FILE).open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            points.setdefault(row["name"], []).append((int(row["step"]), float(row["value"])))
     return points
+
+
+def read(directory: Path) -> EventAccumulator:
+    reader = EventAccumulator(str(directory))
+    reader.Reload()
+    return reader
 
 
 READERS = {CsvLogger: csv_points, TensorBoardLogger: lambda directory: read_scalars(directory, as_pairs=True)}
@@ -87,8 +89,7 @@ def test_a_file_that_is_gone_or_shorter_than_before_is_named(tmp_path, logger_cl
 
 def test_an_open_tensorboard_forgets_what_the_killed_process_wrote_after_the_checkpoint(tmp_path):
     position = killed(TensorBoardLogger, tmp_path)
-    reader = EventAccumulator(str(tmp_path))
-    reader.Reload()
+    reader = read(tmp_path)
     assert [event.step for event in reader.Scalars("train/loss")] == [10, 20, 30]
     log = TensorBoardLogger(tmp_path, position)
     log.log(30, {"train/loss": -1.0})
@@ -101,17 +102,7 @@ def test_csv_has_a_header_and_a_line_for_each_value_with_all_of_its_digits(tmp_p
     logger = CsvLogger(tmp_path)
     logger.log(3, {"train/loss": 1 / 3, "val/loss": 2.0})
     logger.close()
-    assert csv_rows(tmp_path) == [
-        ("step", "name", "value"),
-        ("3", "train/loss", repr(1 / 3)),
-        ("3", "val/loss", "2.0"),
-    ]
-
-
-def read(directory: Path) -> EventAccumulator:
-    reader = EventAccumulator(str(directory))
-    reader.Reload()
-    return reader
+    assert (tmp_path / FILE).read_text() == f"step,name,value\n3,train/loss,{1 / 3!r}\n3,val/loss,2.0\n"
 
 
 def test_tensorboards_reader_lists_curves_under_scalars_and_pictures_under_images(tmp_path):

@@ -16,9 +16,8 @@ def git(directory: Path, *arguments: str) -> str:
 
 
 def test_the_versions_are_those_of_the_libraries_that_compute(monkeypatch):
-    found = versions()
-    assert list(found) == ["python", "jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer_jax"]
-    assert found["jax"] == jax.__version__
+    assert list(versions()) == ["python", "jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer_jax"]
+    assert versions()["jax"] == jax.__version__
     monkeypatch.setattr("transformer_jax.runs.provenance.LIBRARIES", ("no-such-library",))
     assert versions()["no_such_library"] is None
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from commands import call
+from finished_runs import REVERSE, copied_run
 from kill_and_resume import assert_same_run, command, run_with_kills
 from made_once import made_once
 
@@ -20,6 +21,7 @@ from transformer_jax import TrainingConfig, load_run, train_reverse
 from transformer_jax.config import Criterion
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.listing import read_run
 from transformer_jax.training import trainer as training
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.signals import Interrupted
@@ -28,10 +30,6 @@ SETTINGS = (
     "--max-epochs=10", "--train-size=3200", "--val-size=257", "--test-size=257", "--warmup=7", "--dropout-prob=0.1",
     "--eval-every=1", "--checkpoint-every=7",
 )  # fmt: skip
-SMALL = {
-    "max_epochs": 2, "train_size": 71, "val_size": 37, "test_size": 29, "batch_size": 7, "warmup": 3,
-    "seq_len": 5, "num_categories": 3, "model_dim": 6,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +58,17 @@ def test_a_polite_signal_finishes_the_step_saves_and_exits_with_its_status(tmp_p
     assert_same_run(run, uninterrupted)
 
 
-@pytest.fixture(scope="module")
-def made_finished(tmp_path_factory) -> Path:
-    return made_once(tmp_path_factory, "finished", lambda parent: train_reverse(checkpoint_dir=parent, **SMALL))
-
-
 @pytest.fixture
-def finished(made_finished, tmp_path) -> Path:
-    """The directory of a finished run with the settings `SMALL`, for this test alone."""
-    return Path(shutil.copytree(made_finished / "ReverseTask", tmp_path / "ReverseTask"))
+def finished(tmp_path_factory, tmp_path) -> Path:
+    """The directory of a finished run with the settings `REVERSE`, for this test alone."""
+    return copied_run(tmp_path_factory, "ReverseTask", tmp_path)
 
 
 @pytest.mark.slow
 def test_a_finished_run_is_evaluated_again_and_not_trained_again(finished, capsys):
     before = load_run(finished).params
     results = json.loads((finished / "results.json").read_text())
-    again, same = train_reverse(checkpoint_dir=finished.parent, **SMALL)
+    again, same = train_reverse(checkpoint_dir=finished.parent, **REVERSE)
     assert "Going on after step 20 of 20" in capsys.readouterr().out
     for name in ("val_acc", "test_acc", "val", "test", "steps", "train_seconds"):
         assert same[name] == results[name], name
@@ -83,35 +76,33 @@ def test_a_finished_run_is_evaluated_again_and_not_trained_again(finished, capsy
 
 
 @pytest.mark.slow
-def test_a_signal_while_a_run_starts_ends_it_also_where_nothing_is_left_to_train(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "import_pytorch", lambda: os.kill(os.getpid(), signal.SIGTERM))
-    for step, parent in ((0, tmp_path / "new"), (20, finished.parent)):
-        with pytest.raises(Interrupted, match=f"SIGTERM.* after step {step};"):
-            train_reverse(checkpoint_dir=parent, **SMALL)
-    monkeypatch.undo()
-    _, results = train_reverse(checkpoint_dir=tmp_path / "new", **SMALL)
-    assert results["steps"] == 20
+@pytest.mark.parametrize(
+    ("owner", "name", "is_finished", "step"),
+    [
+        (training, "import_pytorch", False, 0),  # while it starts
+        (training, "import_pytorch", True, 20),  # where nothing is left to train
+        (TrainingLoop, "best_params", False, 20),  # after the last save
+    ],
+)
+def test_a_signal_is_not_lost_whenever_it_comes(request, tmp_path, monkeypatch, owner, name, is_finished, step):
+    parent = request.getfixturevalue("finished").parent if is_finished else tmp_path
+    original = getattr(owner, name)
 
-
-@pytest.mark.slow
-def test_a_signal_after_the_last_save_is_not_lost(tmp_path, monkeypatch):
-    best_params = TrainingLoop.best_params
-
-    def signalled(loop):
+    def signalled(*arguments: object) -> object:
         os.kill(os.getpid(), signal.SIGTERM)
-        return best_params(loop)
+        return original(*arguments)
 
-    monkeypatch.setattr(TrainingLoop, "best_params", signalled)
-    with pytest.raises(Interrupted, match="SIGTERM.* after step 20;"):
-        train_reverse(checkpoint_dir=tmp_path, **SMALL)
+    monkeypatch.setattr(owner, name, signalled)
+    with pytest.raises(Interrupted, match=f"SIGTERM.* after step {step};"):
+        train_reverse(checkpoint_dir=parent, **REVERSE)
     monkeypatch.undo()
-    _, results = train_reverse(checkpoint_dir=tmp_path, **SMALL)
+    _, results = train_reverse(checkpoint_dir=parent, **REVERSE)
     assert results["steps"] == 20
 
 
 @pytest.mark.slow
 def test_a_damaged_best_is_noticed_when_the_run_goes_on_and_the_next_best_takes_its_place(tmp_path):
-    settings = SMALL | {"eval_every": 1, "max_epochs": 4, "best_by": "val/loss:max"}  # the first is the best
+    settings = REVERSE | {"max_epochs": 4, "best_by": "val/loss:max"}  # the first is the best
     train_reverse(checkpoint_dir=tmp_path, **settings)
     run = tmp_path / "ReverseTask"
     steps = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
@@ -133,9 +124,9 @@ def test_a_finished_run_is_replaced_only_when_that_is_said(finished):
     (finished / "notes.txt").write_text("mine")
     before = load_run(finished).params
     with pytest.raises(ValueError, match="holds a finished run; --overwrite"):
-        train_reverse(checkpoint_dir=finished.parent, **SMALL, resume=False, lr=1e-3)
+        train_reverse(checkpoint_dir=finished.parent, **REVERSE, resume=False, lr=1e-3)
     jax.tree.map(np.testing.assert_array_equal, load_run(finished).params, before)
-    train_reverse(checkpoint_dir=finished.parent, **SMALL, resume=False, overwrite=True, lr=1e-3)
+    train_reverse(checkpoint_dir=finished.parent, **REVERSE, resume=False, overwrite=True, lr=1e-3)
     config = json.loads((finished / "config.json").read_text())
     assert config["lr"] == 1e-3
     assert (finished / "notes.txt").read_text() == "mine"
@@ -157,35 +148,35 @@ def test_a_second_process_is_told_who_holds_the_run_and_a_dead_one_holds_nothing
     config = TrainingConfig(checkpoint_dir=tmp_path)
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
+        assert read_run(tmp_path / "Task").state == "running"
         with pytest.raises(ValueError, match=f"in use by process {holder.pid}"):
             RunDirectory(config, "Task")
         holder.kill()
+    assert read_run(tmp_path / "Task").state == "interrupted"
     RunDirectory(config, "Task").close()
+
+
+# The limit on a file's size makes the operating system refuse what a full disk would. 2 MiB fit, 8 do not.
+FULL = """
+import resource, sys
+import numpy as np
+from pathlib import Path
+from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.config import Criterion
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**22, 2**22))
+saved = Checkpoints(Path(sys.argv[1]), Criterion("loss", "min"))
+rng = np.random.default_rng(0)
+saved.save(1, {"a": rng.random(2**18)}, {})
+saved.save(2, {"a": rng.random(2**20)}, {})
+saved.wait()
+"""
 
 
 @pytest.mark.slow
 def test_a_checkpoint_for_which_there_is_no_room_is_an_error_that_names_the_path_and_the_others_stay(tmp_path):
-    # The limit on a file's size makes the operating system refuse what a full disk would. 2 MiB fit, 8 do not.
-    code = (
-        "import resource, sys\n"
-        "import numpy as np\n"
-        "from pathlib import Path\n"
-        "from transformer_jax.runs.checkpoints import Checkpoints\n"
-        "from transformer_jax.config import Criterion\n"
-        "from transformer_jax.errors import InputError\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (2**22, 2**22))\n"
-        "saved = Checkpoints(Path(sys.argv[1]), Criterion('loss', 'min'))\n"
-        "rng = np.random.default_rng(0)\n"
-        "saved.save(1, {'a': rng.random(2**18)}, {})\n"
-        "try:\n"
-        "    saved.save(2, {'a': rng.random(2**20)}, {})\n"
-        "    saved.wait()\n"
-        "except InputError as error:\n"
-        "    print(error)\n"
-    )
-    process = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert f"a checkpoint can't be written to {tmp_path} (" in process.stdout
-    assert "File too large" in process.stdout
+    process = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True)
+    assert f"InputError: a checkpoint can't be written to {tmp_path} (" in process.stderr
+    assert "File too large" in process.stderr
     assert Checkpoints(tmp_path, Criterion("loss", "min")).newest({"a": np.zeros(2**18)}).step == 1
 
 
@@ -201,8 +192,8 @@ def test_a_directory_that_vanishes_is_an_error_in_one_line_that_names_it(tmp_pat
             shutil.rmtree(run)
 
     monkeypatch.setattr(Checkpoints, "save", save_and_remove)
-    settings = [f"--{name.replace('_', '-')}={value}" for name, value in (SMALL | {"max_epochs": 5}).items()]
-    outcome = call("reverse.py", f"--checkpoint-dir={tmp_path}", "--eval-every=1", *settings)
+    settings = [f"--{name.replace('_', '-')}={value}" for name, value in (REVERSE | {"max_epochs": 5}).items()]
+    outcome = call("reverse.py", f"--checkpoint-dir={tmp_path}", *settings)
     assert outcome.status == 2
     assert outcome.stderr.count("\n") == 1
     assert outcome.stderr.startswith(f"reverse.py: error: {run} can't be written any more")

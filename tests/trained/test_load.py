@@ -14,7 +14,6 @@ from finished_runs import REVERSE, finished_run
 from transformer_jax import ReverseConfig, TrainingConfig, load_run
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.record import RECORD
 from transformer_jax.runs.settings import FORMAT
 from transformer_jax.tasks import ReverseDataset
 from transformer_jax.trained.shipped import SHIPPED, write_digests
@@ -57,6 +56,7 @@ def test_nothing_of_the_machine_is_taken_from_the_run(tmp_path, name):
         "num_workers": 61,
         "checkpoint_dir": "/of/another/machine",
         "attention": "fused",  # for which a CPU has no kernel
+        "name": "third try",
     }
     if name == "digits":
         elsewhere["data_dir"] = "/of/another/machine"
@@ -76,14 +76,6 @@ def test_the_settings_of_the_machine_are_those_of_which_this_file_speaks():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("written", "number"), [(None, 1), (1, 1), (FORMAT + 1, FORMAT + 1)])
-def test_a_run_of_another_format_is_an_error_that_names_both(tmp_path, written, number):
-    directory = shipped("reverse", tmp_path, format=written)
-    message = f"{directory / 'config.json'} is of format {number}, this version reads {FORMAT}"
-    with pytest.raises(InputError, match=message):
-        load_run(directory)
-
-
 def run_with(parent: Path, kernel: np.ndarray = KERNEL, metrics: dict[str, float] | None = None) -> Path:
     """A run with one checkpoint, evaluated with these metrics or not at all."""
     with RunDirectory(ReverseConfig(checkpoint_dir=parent), "ReverseTask") as run:
@@ -94,10 +86,6 @@ def run_with(parent: Path, kernel: np.ndarray = KERNEL, metrics: dict[str, float
 def test_an_unfinished_run_gives_its_best_parameters(tmp_path):
     directory = run_with(tmp_path, metrics={"accuracy": 0.5})
     np.testing.assert_array_equal(load_run(directory).params["kernel"], KERNEL)
-    file = directory / "checkpoints" / "3" / RECORD
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": FORMAT + 1}))
-    with pytest.raises(InputError, match=f"step 3 in .* is of format {FORMAT + 1}, this version reads {FORMAT}"):
-        load_run(directory)
 
 
 def test_a_run_that_was_never_evaluated_is_an_error(tmp_path):
@@ -106,11 +94,9 @@ def test_a_run_that_was_never_evaluated_is_an_error(tmp_path):
         load_run(directory)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_run_whose_best_parameters_are_not_finite_is_refused(tmp_path, bad):
-    directory = run_with(tmp_path, np.full((32, 5), bad, np.float32), {"accuracy": 0.5})
-    message = f"kernel in the model in {directory} holds NaN or infinity; every number must"
-    with pytest.raises(InputError, match=message):
+def test_a_run_whose_best_parameters_are_not_finite_is_refused(tmp_path):
+    directory = run_with(tmp_path, np.full((32, 5), np.nan, np.float32), {"accuracy": 0.5})
+    with pytest.raises(InputError, match=f"kernel in the model in {directory} holds NaN or infinity; every number"):
         load_run(directory)
 
 
@@ -121,8 +107,7 @@ def test_changed_settings_of_a_run_are_named_but_for_those_that_do_not_matter(tm
     file.write_text(json.dumps(settings))
     load_run(directory)
     file.write_text(json.dumps(settings | {"num_heads": 4}))
-    message = r"config.json was damaged or changed: num_heads is 4, and was 1 in the training$"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="was damaged or changed: num_heads is 4, and was 1 in the training$"):
         load_run(directory)
 
 

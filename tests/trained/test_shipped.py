@@ -124,25 +124,16 @@ def test_a_model_without_one_of_its_files_or_with_a_pipe_in_its_place_is_refused
         load_run(shipped)
 
 
-@pytest.mark.parametrize("changed", [{"num_heads": 4}, {"input_dropout_prob": 0.5}, {"lr": 0.25}])
-def test_changed_settings_are_noticed(shipped, changed):
-    change_settings(shipped, **changed)
+def test_changed_settings_are_noticed(shipped):
+    change_settings(shipped, num_heads=4)
     with pytest.raises(InputError, match=r"config.json was damaged or changed: its SHA-256 is not that in SHA256SUMS$"):
         load_run(shipped)
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (np.full(10, np.nan, np.float32), "output_layer/bias in the model in .*reverse holds NaN or infinity"),
-        (np.full(10, np.inf, np.float16), "output_layer/bias in the model in .*reverse holds NaN or infinity"),
-        (np.zeros(10, np.int32), "output_layer/bias in the model in .*reverse has the type int32; it must be a float"),
-    ],
-)
-def test_parameters_that_are_no_finite_numbers_are_refused_with_right_digests_too(shipped, value, message):
-    arrays = flatten_dict(load_run(shipped).params, sep="/") | {"output_layer/bias": value}
+def test_parameters_that_are_no_finite_numbers_are_refused_with_right_digests_too(shipped):
+    arrays = flatten_dict(load_run(shipped).params, sep="/") | {"output_layer/bias": np.full(10, np.nan, np.float32)}
     write_params(shipped, unflatten_dict(arrays, sep="/"))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="output_layer/bias in the model in .*reverse holds NaN or infinity"):
         load_run(shipped)
 
 

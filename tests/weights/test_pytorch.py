@@ -110,21 +110,16 @@ def test_imported_parameters_and_exported_tensors_are_copies():
     state = drawn(module)
     params = params_from_torch(encoder(), state)
     back = params_to_torch(encoder(), params)
-    with torch.no_grad():
-        for tensor in module.parameters():
-            tensor.zero_()
-    assert not any(tensor.any() for tensor in state.values())  # the module's own memory
-    assert all(leaf.all() for leaf in jax.tree.leaves(params))
-    for tensor in back.values():
+    for tensor in (*state.values(), *back.values()):
         tensor.zero_()
+    assert not any(parameter.any() for parameter in module.parameters())  # their own memory
     assert all(leaf.all() for leaf in jax.tree.leaves(params))
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_file_and_arrays_serve_as_well_as_a_state_dict(tmp_path, zipped):
+def test_a_file_and_arrays_serve_as_well_as_a_state_dict(tmp_path):
     state = drawn(torch_encoder())
     arrays = {name: tensor.numpy() for name, tensor in state.items()}
-    torch.save(state, tmp_path / "encoder.pt", _use_new_zipfile_serialization=zipped)
+    torch.save(state, tmp_path / "encoder.pt")
     for weights in (tmp_path / "encoder.pt", str(tmp_path / "encoder.pt"), arrays):
         assert_same(params_to_torch(encoder(), params_from_torch(encoder(), weights)), state)
 
@@ -133,10 +128,6 @@ def test_a_file_and_arrays_serve_as_well_as_a_state_dict(tmp_path, zipped):
     ("change", "message"),
     [
         (lambda s: s.pop("layers.1.linear2.bias"), "the state dict lacks layers.1.linear2.bias$"),
-        (
-            lambda s: [s.pop(name) for name in list(s) if name.startswith("layers.2.")],
-            "lacks layers.2.linear2.bias, .* and 9 more arrays",
-        ),
         (lambda s: s.update({"norm.weight": torch.ones(D)}), "has norm.weight, for which the model has no place"),
         (
             lambda s: s.update({"layers.0.self_attn.in_proj_weight": torch.ones(D, 3 * D)}),
@@ -180,10 +171,7 @@ def test_a_model_without_a_counterpart_is_an_error():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (
-            MultiheadAttention(12, 4, num_kv_heads=2),
-            "num_kv_heads is 2; it must be None, the only one with",
-        ),
+        (MultiheadAttention(12, 4, num_kv_heads=2), "num_kv_heads is 2; it must be None, the only one with"),
         (MultiheadAttention(12, 4, qk_norm=RMSNorm), "qk_norm is RMSNorm"),
         (MultiheadAttention(12, 4, positions=ALiBiPositions()), r"positions is ALiBiPositions\(\)"),
         (EncoderBlock(12, 4, 13, settings=BlockSettings(norm=RMSNorm)), "settings.norm is RMSNorm"),

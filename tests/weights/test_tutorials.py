@@ -120,18 +120,12 @@ def in_state(change):
         (None, set_number("num_heads", "3"), "num_heads is None, and .*model.ckpt does not contain it"),
         (None, set_number("dropout", 1.5), "model.ckpt: dropout_prob is 1.5; it must be at least 0 and below 1"),
         (H, in_state(lambda s: s.pop("input_net.1.weight")), "not a model of the tutorials: it has no matrix input_ne"),
-        (H, in_state(lambda s: s.pop("output_net.1.bias")), "model.ckpt lacks output_net.1.bias"),
         (
             H,
             in_state(lambda s: [s.pop(name) for name in list(s) if ".layers.0." in name]),
             "lacks transformer.layers.0.* and 9 more arrays",
         ),
         (H, in_state(lambda s: s.update(pe=torch.ones(3))), "model.ckpt has pe, for which the model has no place"),
-        (
-            H,
-            in_state(lambda s: s.update({"transformer.layers.1.linear_net.0.weight": torch.ones(84, D)})),
-            r"transformer.layers.1.linear_net.0.weight in .* has the shape \[84, 21\]; it must be \[42, 21\]",
-        ),
     ],
 )
 def test_a_lightning_file_that_does_not_fit_is_refused_by_name(lightning_file, num_heads, change, message):
@@ -148,7 +142,6 @@ def test_a_lightning_file_that_does_not_fit_is_refused_by_name(lightning_file, n
         (H, lambda t: t.pop("output_net_4"), "not a model of the tutorials: it has no matrix output_net_4/kernel"),
         (H, lambda t: t["input_layer"].update(kernel=draw(0, D)), "it has no matrix input_layer/kernel"),
         (H, lambda t: t.pop("transformer"), "lacks transformer/layers_0/"),
-        (H, lambda t: t["transformer"]["layers_1"].pop("norm2"), "lacks transformer/layers_1/norm2/bias, .*/scale$"),
         (
             H,
             lambda t: t["transformer"].update(layers_7=t["transformer"].pop("layers_1")),
@@ -165,11 +158,6 @@ def test_a_lightning_file_that_does_not_fit_is_refused_by_name(lightning_file, n
             r"input_layer/bias in .* \[21\]; it must be \[60000\]",
         ),
         (H, lambda t: t["output_net_4"]["bias"].__setitem__(4, np.nan), "output_net_4/bias in .* holds NaN"),
-        (
-            H,
-            lambda t: t["input_layer"].update(bias=np.zeros(D, complex)),
-            "input_layer/bias in .* has the type complex128; it must be a floating-point type",
-        ),
     ],
 )
 def test_a_flax_file_that_does_not_fit_is_refused_by_name(flax_file, num_heads, change, message):

@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, runtime_checkable
 
 from filelock import FileLock, Timeout
@@ -18,7 +17,6 @@ from transformer_jax.runs.csv_log import FILE as CURVES
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
     CONFIG,
-    FORMAT,
     LOCK,
     LOCK_HOLDER,
     RESULTS,
@@ -29,6 +27,7 @@ from transformer_jax.runs.settings import (
     read_settings,
     settings_of,
     write_json,
+    write_settings,
 )
 from transformer_jax.runs.tensorboard import PATTERN
 from transformer_jax.setting_groups import OF_EVALUATION
@@ -192,9 +191,7 @@ class RunDirectory:
     def __enter__(self) -> "RunDirectory":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _write(self, write: Callable[[], object]) -> None:
@@ -242,7 +239,7 @@ class RunDirectory:
             is_extended = self._check_settings({"task": task, **settings}, config.neutral_fields())
         if is_extended:
             (self.path / RESULTS).unlink(missing_ok=True)  # the run is not finished any more
-        write_json(self.path / CONFIG, {"format": FORMAT, **self.settings})
+        write_settings(self.path, self.settings)
         (self.path / STATUS).unlink(missing_ok=True)
 
     def _check_settings(self, stored: Json, neutral: frozenset[str]) -> bool:

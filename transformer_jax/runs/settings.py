@@ -81,6 +81,11 @@ def differing_settings(one: Mapping[str, object], other: Mapping[str, object], n
     return [name for name in sorted((one.keys() | other.keys()) - neutral) if one.get(name) != other.get(name)]
 
 
+def write_settings(directory: Path, settings: Json) -> None:
+    """Write `config.json`: the settings, of `settings_of`, with the number of the format."""
+    write_json(directory / CONFIG, {"format": FORMAT, **settings})
+
+
 def read_settings(directory: Path) -> tuple[str, Json]:
     """The name of a run's task, and its settings, from its `config.json`.
 

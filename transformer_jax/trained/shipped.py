@@ -13,7 +13,7 @@ import numpy as np
 
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file
-from transformer_jax.runs.settings import CONFIG, FORMAT, MAX_CONFIG_BYTES, PARAMETERS, settings_of, write_json
+from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, PARAMETERS, settings_of, write_settings
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import MAX_BYTES, read_weights
@@ -61,10 +61,9 @@ def ship(trainer: TrainerModule, destination: str | Path) -> None:
         InputError: the destination can't be written.
     """
     destination = Path(destination)
-    settings = {"format": FORMAT, **settings_of(trainer.name, trainer.config.without_neutral())}
     try:
         destination.mkdir(parents=True, exist_ok=True)
-        write_json(destination / CONFIG, settings)
+        write_settings(destination, settings_of(trainer.name, trainer.config.without_neutral()))
         write_params(destination, trainer.params)
     except OSError as error:
         raise InputError(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+import flax.linen as nn
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -103,6 +104,17 @@ class Layout(NamedTuple):
     def _is_transposed(self, path: str) -> bool:
         """Whether our array is [in, out] and theirs [out, in]; an embedding [V, D] is the same in both."""
         return self.transposed and path.endswith("kernel")
+
+
+def abstract_params(model: nn.Module, *inputs: object) -> Params:
+    """Shapes and types of a model's parameters, of which none is made.
+
+    Args:
+        model: whose parameters.
+        inputs: the arguments of its call, or their shapes and types.
+    """
+    params: Params = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+    return params
 
 
 def as_tree(arrays: Arrays) -> Params:

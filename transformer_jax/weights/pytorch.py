@@ -15,11 +15,9 @@ exact one (`approximate=False`), and `torch.nn.Transformer` ends its stacks with
 from collections.abc import Mapping
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import Array
 from jax.typing import ArrayLike
 
 from transformer_jax.errors import InputError
@@ -29,7 +27,7 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.trees import Params
 from transformer_jax.weights.counterparts import check_attention, check_blocks
 from transformer_jax.weights.files import array_of, read_weights
-from transformer_jax.weights.layouts import Layout, by_path, check_arrays, shapes_of
+from transformer_jax.weights.layouts import Layout, abstract_params, by_path, check_arrays, shapes_of
 
 Model = MultiheadAttention | EncoderBlock | TransformerEncoder | Transformer
 
@@ -77,7 +75,7 @@ def params_from_torch(model: Model, weights: Mapping[str, torch.Tensor | ArrayLi
     else:
         tensors, source = weights.items(), "the state dict"
         arrays = {name: array_of(x) if isinstance(x, torch.Tensor) else np.asarray(x) for name, x in tensors}
-    return LAYOUT.to_ours(arrays, _abstract_params(model), source)
+    return LAYOUT.to_ours(arrays, _params_like(model), source)
 
 
 def params_to_torch(model: Model, params: Params) -> dict[str, torch.Tensor]:
@@ -91,13 +89,12 @@ def params_to_torch(model: Model, params: Params) -> dict[str, torch.Tensor]:
         InputError: the model has a part without a counterpart in PyTorch; or the parameters are not those of this
             model, or not finite.
     """
-    check_arrays(by_path(params), shapes_of(_abstract_params(model)), "params")
+    check_arrays(by_path(params), shapes_of(_params_like(model)), "params")
     return {name: _tensor_of(array) for name, array in LAYOUT.to_theirs(params).items()}
 
 
-def _abstract_params(model: Model) -> Params:
+def _params_like(model: Model) -> Params:
     """Shapes and types of a model's parameters."""
-    inputs: tuple[Array, ...]
     match model:
         case Transformer():
             if (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
@@ -106,17 +103,15 @@ def _abstract_params(model: Model) -> Params:
                     "vocabulary sizes of None"
                 )
             check_blocks(model.settings, model.num_heads)
-            inputs = (jnp.zeros((1, 1, model.model_dim)),) * 2
+            features = jnp.zeros((1, 1, model.model_dim))
+            return abstract_params(model, features, features)
         case EncoderBlock() | TransformerEncoder():
             check_blocks(model.settings, model.num_heads)
-            inputs = (jnp.zeros((1, 1, model.input_dim)),)
+            return abstract_params(model, jnp.zeros((1, 1, model.input_dim)))
         case MultiheadAttention():
             check_attention(model)
-            inputs = (jnp.zeros((1, 1, model.embed_dim)),)
-        case _:
-            raise InputError(f"model is a {type(model).__name__}; it must be one of {Model}")
-    params: Params = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
-    return params
+            return abstract_params(model, jnp.zeros((1, 1, model.embed_dim)))
+    raise InputError(f"model is a {type(model).__name__}; it must be one of {Model}")
 
 
 def _tensor_of(array: np.ndarray) -> torch.Tensor:

@@ -20,7 +20,7 @@ from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
 from transformer_jax.weights import torch_models
 from transformer_jax.weights.counterparts import check_exported
-from transformer_jax.weights.layouts import Layout, by_path, check_arrays, shapes_of
+from transformer_jax.weights.layouts import Layout, abstract_params, by_path, check_arrays, shapes_of
 from transformer_jax.weights.torch_source import FIRST_LINE, TorchModel, source_of
 
 SOURCE, WEIGHTS = "model.py", "weights.pt"  # in the directory of an export
@@ -183,11 +183,10 @@ def _state_dict(model: nn.Module, params: Params) -> dict[str, torch.Tensor]:
     """
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     if isinstance(model, Transformer):
-        like = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)
+        like = abstract_params(model, tokens, tokens)
     else:
-        features = jax.ShapeDtypeStruct((1, 1, _num_features(params)), jnp.float32)
-        like = jax.eval_shape(model.init, jax.random.key(0), features)
-    check_arrays(by_path(params), shapes_of(like["params"]), "params")
+        like = abstract_params(model, jax.ShapeDtypeStruct((1, 1, _num_features(params)), jnp.float32))
+    check_arrays(by_path(params), shapes_of(like), "params")
     return {
         name: torch.from_numpy(np.array(array, np.float32, order="C"))
         for name, array in LAYOUT.to_theirs(params).items()
@@ -199,8 +198,7 @@ def _num_features(params: Params) -> int:
     kernel = by_path(params).get("input_layer/kernel")
     if kernel is None or kernel.ndim != 2 or not kernel.size:
         raise InputError("params has no matrix input_layer/kernel; it must be the parameters of the model")
-    num_features: int = kernel.shape[0]
-    return num_features
+    return int(kernel.shape[0])
 
 
 def _check_replaceable(path: Path) -> None:

@@ -8,16 +8,8 @@ import torch
 
 from transformer_jax.weights import torch_blocks
 
-PARTS = (  # in the order of the exported file
-    torch_blocks.BlockSettings,
-    torch_blocks.PositionalEncoding,
-    torch_blocks.MultiheadAttention,
-    torch_blocks.FeedForward,
-    torch_blocks.Residual,
-    torch_blocks.Block,
-    torch_blocks.Stack,
-    torch_blocks.expand_mask,
-)
+# The classes and the function of `torch_blocks`, in their order there.
+PARTS = [part for part in vars(torch_blocks).values() if getattr(part, "__module__", None) == torch_blocks.__name__]
 
 FIRST_LINE = (
     '"""Transformer in PyTorch, exported from transformer-jax; it needs PyTorch alone.'  # of every exported file

@@ -14,7 +14,7 @@ from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import WeightFile, read_weights
-from transformer_jax.weights.layouts import Layout
+from transformer_jax.weights.layouts import Layout, abstract_params
 
 FLAX_RENAMES = (
     ("^encoder/", "transformer/"),
@@ -59,8 +59,8 @@ def load_tutorial_weights(path: str | Path, *, num_heads: int | None = None) -> 
     file = read_weights(path)
     model, num_features = _model_of(file, num_heads, str(path))
     x = jax.ShapeDtypeStruct((1, 1, num_features), jnp.float32)
-    like: Params = jax.eval_shape(model.init, jax.random.key(0), x)["params"]
-    return model, tutorial_layout(file.is_torch, model.num_heads).to_ours(file.arrays, like, str(path))
+    layout = tutorial_layout(file.is_torch, model.num_heads)
+    return model, layout.to_ours(file.arrays, abstract_params(model, x), str(path))
 
 
 def tutorial_layout(is_torch: bool, num_heads: int) -> Layout:
