@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
-from transformer_jax.attention.random_bits import counter_bits
 
 from transformer_jax import ReverseConfig, load_run, make_loader
+from transformer_jax.attention.dropout import counter_bits
 from transformer_jax.devices.mesh import choose_devices, num_data_devices
 from transformer_jax.mesh_axis import AXIS, device_number, sum_over_devices
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer

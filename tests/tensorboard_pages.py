@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -10,10 +11,11 @@ import urllib.request
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from inspection_pages import CHROMIUM, SECONDS
 from playwright.sync_api import Page, expect, sync_playwright
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LAST_TAG = "test/accuracy"  # a run's last curve: once it is loaded, all of the run is
+SECONDS = 120  # that anything may take, on a machine that does other things too
 
 
 @contextlib.contextmanager
@@ -82,6 +84,23 @@ def last_values(page: Page, tag: str) -> dict[str, tuple[float, int]]:
     expect(rows.last).to_contain_text(re.compile(r"\d\s+(ms|sec|min|hr)"))  # the values come after the table
     cells = [row.inner_text().split() for row in rows.all()]
     return {run: (float(value), int(step.replace(",", ""))) for run, value, step, *_ in cells}
+
+
+def picture_widths(page: Page, num_pictures: int) -> list[int]:
+    """Widths in pixels of the pictures on the page Images, once there are so many."""
+    pictures = page.locator("tf-image-loader img")
+    expect(pictures).to_have_count(num_pictures)
+    pictures.evaluate_all("pictures => Promise.all(pictures.map(picture => picture.decode()))")
+    widths: list[int] = pictures.evaluate_all("pictures => pictures.map(picture => picture.naturalWidth)")
+    return widths
+
+
+def tables_of_settings(page: Page, num_runs: int) -> list[dict[str, str]]:
+    """The tables on the page Text, once there are so many: values by the settings' names."""
+    tables = page.locator("table:not(:has(table))").filter(has_text="setting")  # each is the one cell of another
+    expect(tables).to_have_count(num_runs)
+    rows = ([row.locator("td").all_inner_texts() for row in table.locator("tr").all()] for table in tables.all())
+    return [dict(row for row in table if row) for table in rows]
 
 
 def choose_columns(page: Page, columns: Collection[str]) -> None:
