@@ -253,8 +253,9 @@ def test_other_pages_have_no_code_of_python():
     run = {
         "README.md",
         "docs/runs.md",
+        "docs/scaling.md",
         *(f"docs/{name}.md" for name in pages),
-    }  # runs.md: tests/runs/test_checkpoints.py
+    }  # runs.md: tests/runs/test_checkpoints.py; scaling.md: tests/devices/test_sharded.py
     assert {page for page in PAGES if blocks_of(page, "python")} == run
 
 

@@ -38,9 +38,9 @@ def test_a_run_comes_back_also_in_another_process_from_another_place(tmp_path_fa
     np.testing.assert_array_equal(np.load(tmp_path / "logits.npy"), loaded.forward(inputs))
 
 
-def shipped(name: str, tmp_path: Path, **changes) -> Path:
+def shipped(model: str, tmp_path: Path, **changes) -> Path:
     """A copy of a model that ships, with other entries in its config.json; None removes one."""
-    directory = Path(shutil.copytree(SHIPPED / name, tmp_path / name))
+    directory = Path(shutil.copytree(SHIPPED / model, tmp_path / model))
     settings = json.loads((directory / "config.json").read_text()) | changes
     settings = {key: value for key, value in settings.items() if value is not None}
     (directory / "config.json").write_text(json.dumps(settings))

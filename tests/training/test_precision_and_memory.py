@@ -147,8 +147,8 @@ def test_settings_that_cannot_work_are_errors(settings, message):
 
 
 def types_in(program: str, operation: str) -> set[str]:
-    """Types of an operation's operands and results in a program's text."""
-    lines = [line for line in program.splitlines() if f"stablehlo.{operation} " in line]
+    """Types of an operation's operands in a program's text."""
+    lines = [line.split(" -> ")[0] for line in program.splitlines() if f"stablehlo.{operation} " in line]
     return {name for line in lines for name in re.findall(r"x(b?f[0-9]+)>", line)}
 
 

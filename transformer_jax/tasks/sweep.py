@@ -164,16 +164,16 @@ def lines(summary: Results, metric: str) -> Iterator[str]:
         yield f"{point or 'Mean of the runs'}: {', '.join(means)}"
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean(values: Sequence[int | float]) -> float:
     return float(np.mean(values))
 
 
-def _std(values: Sequence[float]) -> float | None:
+def _std(values: Sequence[int | float]) -> float | None:
     with np.errstate(invalid="ignore"):  # NaN of what is infinite
         return float(np.std(values, ddof=1)) if len(values) > 1 else None  # ddof=1: of a sample
 
 
-def _over(results: Sequence[Results], statistic: Callable[[Sequence[float]], float | None]) -> dict[str, Any]:
+def _over(results: Sequence[Results], statistic: Callable[[Sequence[int | float]], float | None]) -> dict[str, Any]:
     """A statistic of every number that all results have, in the form of the results."""
     taken: dict[str, Any] = {}
     for name in results[0]:

@@ -40,7 +40,7 @@ def packed(content: bytes, strategy: int = zlib.Z_DEFAULT_STRATEGY) -> str:
     return base64.b64encode(packer.compress(content) + packer.flush()).decode("ascii")
 
 
-def _stored(weights: Float[np.ndarray, "H T S"], step: float) -> StoredMap:
+def _stored(weights: Float[np.ndarray, "H T S"], step: int | float) -> StoredMap:
     shape, largest = weights.shape, float(weights.max(initial=0))
     if not step:
         return StoredMap(packed(weights.astype("<f4").tobytes()), shape, 0.0, largest)
