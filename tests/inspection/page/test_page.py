@@ -228,7 +228,7 @@ def test_a_page_with_rounded_maps_says_their_precision(tmp_path, monkeypatch):
         for name in ["Home", "ArrowDown", "End"]:
             page.keyboard.press(name)
         assert float(value(page)) == pytest.approx(weights[1, 15], abs=storing.STEPS[0] / 2 + 1e-6)
-        assert f"(± {storing.STEPS[0] / 2:g})" in page.locator("#value").inner_text()
+        assert f"(± {storing.STEPS[0] / 2:.6f})" in page.locator("#value").inner_text()
         assert problems == []
 
 
