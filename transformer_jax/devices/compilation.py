@@ -35,7 +35,7 @@ class Memory(NamedTuple):
     temporary: int  # of activations, gradients and whatever else lives only inside the call
 
     @classmethod
-    def of(cls, executable: Any) -> "Memory | None":  # Any: what `jax.stages.Lowered.compile` gives
+    def of(cls, executable: jax.stages.Compiled) -> "Memory | None":
         """That of a compiled call; None where the backend does not tell."""
         analysis = executable.memory_analysis()
         if analysis is None:
@@ -94,7 +94,7 @@ class CompiledStep(Generic[Result]):
         """Number of compilations."""
         return len(self._executables)
 
-    def __call__(self, state: Any, batch: Any, *more: Any) -> Result:  # Any: pytrees of arrays
+    def __call__(self, state: object, batch: object, *more: object) -> Result:
         """Run the step, compiled for the shapes of this batch; the other arguments keep theirs."""
         batch = self._placed(batch)
         compiling = self.begin_to_compile(state, batch, *more)
@@ -107,13 +107,13 @@ class CompiledStep(Generic[Result]):
             self._calls_ahead = 0
         return result
 
-    def result_shapes(self, state: Any, batch: Any, *more: Any) -> Result:
+    def result_shapes(self, state: object, batch: object, *more: object) -> Result:
         """Shapes and types of the step's result; `begin_to_compile` uses the same trace."""
         with self._stopwatch.during("compile"):
             shapes: Result = self._jitted.eval_shape(state, self._placed(batch), *more)
         return shapes
 
-    def trace(self, state: Any, batch: Any, *more: Any) -> jax.stages.Traced:
+    def trace(self, state: object, batch: object, *more: object) -> jax.stages.Traced:
         """The step as it is written, for arguments of these shapes; it can be lowered for other platforms too."""
         traced: jax.stages.Traced = self._jitted.trace(state, self._placed(batch), *more)
         return traced
@@ -132,13 +132,13 @@ class CompiledStep(Generic[Result]):
         """Memory of a call on each device, for the first shape; None where the backend does not tell."""
         return Memory.of(next(iter(self._executables.values())).result()) if self._executables else None
 
-    def _placed(self, batch: Any) -> Any:
+    def _placed(self, batch: object) -> object:
         """Batches are placed by the call itself, but where each of several processes has rows of its own."""
         if self._devices is None or jax.process_count() == 1 or _is_placed(batch):
             return batch
         return self._devices.place_rows(batch, self._rows_axis)
 
-    def begin_to_compile(self, state: Any, batch: Any, *more: Any) -> Future[jax.stages.Compiled]:
+    def begin_to_compile(self, state: object, batch: object, *more: object) -> Future[jax.stages.Compiled]:
         """Compile in the background for a batch of these shapes, if that has not begun yet."""
         batch = self._placed(batch)
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
@@ -150,12 +150,12 @@ class CompiledStep(Generic[Result]):
         return self._executables[shapes]
 
 
-def _is_placed(batch: Any) -> bool:
+def _is_placed(batch: object) -> bool:
     return all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(batch))
 
 
 def begin_to_run_once(
-    function: Callable[..., Result], *arguments: Any, shardings: Any = None
+    function: Callable[..., Result], *arguments: object, shardings: object = None
 ) -> tuple[Result, Callable[..., Result]]:
     """Compile in the background a program that runs only once, and quickly.
 
@@ -172,7 +172,7 @@ def begin_to_run_once(
     lowered = jax.jit(function, compiler_options=options, out_shardings=shardings).lower(*arguments)
     compiling = _compiler.submit(lowered.compile)
 
-    def finish(*others: Any) -> Result:
+    def finish(*others: object) -> Result:
         result: Result = compiling.result()(*(others or arguments))  # run by the caller, whose settings of JAX hold
         return result
 
