@@ -53,7 +53,7 @@ def test_a_run_is_described_by_its_newest_and_its_best_checkpoint(tmp_path):
     assert run.seconds == 10.0  # saving is not among them
     files = [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
     assert run.bytes == sum(path.stat().st_size for path in files)
-    assert run.time == max(path.stat().st_mtime for path in (tmp_path / "a", *files))
+    assert run.time == max(path.stat().st_mtime for path in (tmp_path / "a", *(tmp_path / "a").rglob("*")))
 
 
 def test_the_state_is_running_while_it_is_held_and_then_what_its_files_say(tmp_path):
