@@ -15,7 +15,7 @@ from transformer_jax.errors import InputError, shortened
 MAX_INT_BITS = 63  # JSON has integers of any size
 MAX_COUNT = 2**31 - 1  # of steps, epochs and samples: XLA counts in 32 bits
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are no UTF-8
-# What `get_type_hints` gives: a class, a union, a `Literal`. Python has no name for all of them.
+# A result of `get_type_hints`: a class, a union, a `Literal`. Python has no name for all of them.
 TypeHint: TypeAlias = object
 NAMES: Mapping[TypeHint, str] = {
     int: "an integer",
