@@ -47,7 +47,7 @@ all-tests: fast-tests
 wheel site: $(READY)
 	$(BIN)/python -m pytest --quiet tests/test_$@.py
 
-# Thousands of accidents and hostile files; writes the table of docs/reliability.md. ARGS="--help" lists the settings.
+# Thousands of accidents and hostile files; prints the table of docs/reliability.md. ARGS="--help" lists the settings.
 faults: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
 

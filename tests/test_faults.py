@@ -9,7 +9,6 @@ import pytest
 from faults import audit, report
 from faults.campaign import Settings, describe, run_campaign
 from faults.cases import FAILURES, Outcome, Verdict
-from faults.command_lines import generate
 from faults.commands_seen import failure_of, refusal
 from faults.damage import damage
 from faults.watch import GIB, Seen, noise_of
@@ -43,20 +42,7 @@ def test_the_table_counts_each_verdict_of_each_kind():
     ]
 
 
-def test_the_report_is_written_between_its_markers(tmp_path, monkeypatch):
-    document = tmp_path / "reliability.md"
-    document.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    monkeypatch.setattr(report, "DOCUMENT", document)
-    report.write("new table", seed=3, code="abc")
-    text = document.read_text()
-    assert text.startswith("before\n" + report.BEGIN)
-    assert text.endswith(report.END + "\nafter\n")
-    assert "new table" in text
-    assert "seed 3" in text
-    assert "old" not in text
-
-
-@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_same_seed_makes_the_same_fault_and_it_changes_something(seed, tmp_path):
     contents = []
     for name in ("a", "b"):
@@ -73,10 +59,6 @@ def test_the_same_seed_makes_the_same_fault_and_it_changes_something(seed, tmp_p
 
 def _content(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
-def test_the_same_seed_generates_the_same_command_line():
-    assert generate("reverse.py", random.Random(5)) == generate("reverse.py", random.Random(5))
 
 
 def test_a_traceback_and_many_lines_are_noise_and_one_line_is_not():

@@ -1,4 +1,4 @@
-"""The campaign: all cases of all kinds, the table of their verdicts, and what to repeat."""
+"""The campaign: all cases of all kinds, the table of their verdicts for docs/reliability.md, and what to repeat."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ from repository import REPOSITORY
 
 from faults import report
 from faults.cases import FAILURES, Case, Outcome
-from faults.material import code_digest, make_material
+from faults.material import make_material
 from faults.worker import run_cases
 
 DEFAULTS = {
@@ -83,7 +83,6 @@ def main() -> None:
     parser.add_argument("--work-dir", type=Path, default=Path(tempfile.gettempdir()) / "transformer-jax-faults",
                         help="of the runs that are made once")  # fmt: skip
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that run cases")
-    parser.add_argument("--no-report", action="store_true", help="leave docs/reliability.md as it is")
     given = parser.parse_args()
     if given.only is not None:
         sys.exit(_run_only(given))
@@ -92,10 +91,7 @@ def main() -> None:
         outcomes = run_campaign(Settings(given.seed, counts, given.work_dir.absolute(), given.workers))
     except KeyboardInterrupt:
         sys.exit("stopped")
-    table = report.table(outcomes)
-    print(f"\n{table}")
-    if not given.no_report:
-        report.write(table, given.seed, code_digest())
+    print(f"\n{report.table(outcomes)}")
     failures = Counter(outcome.verdict for outcome in outcomes.values() if outcome.verdict in FAILURES)
     sys.exit(1 if failures else 0)
 

@@ -1,15 +1,9 @@
-"""The table of verdicts, and its place in docs/reliability.md."""
+"""The table of verdicts, as Markdown for docs/reliability.md."""
 
-import datetime
 from collections import Counter
 from collections.abc import Mapping
 
-from repository import REPOSITORY
-
 from faults.cases import Outcome, Verdict
-
-DOCUMENT = REPOSITORY / "docs" / "reliability.md"
-BEGIN, END = "<!-- written by make faults -->", "<!-- end of what make faults writes -->"
 
 
 def table(outcomes: Mapping[tuple[str, int], Outcome]) -> str:
@@ -27,13 +21,3 @@ def table(outcomes: Mapping[tuple[str, int], Outcome]) -> str:
 
 def _cells(counts: Counter[Verdict]) -> list[str]:
     return [str(counts.total()), *(str(counts[verdict]) for verdict in Verdict)]
-
-
-def write(text: str, seed: int, code: str) -> None:
-    """Put the table between the markers, with the date and the digest of the code."""
-    document = DOCUMENT.read_text(encoding="utf-8")
-    before, _, rest = document.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    date = datetime.date.today().isoformat()
-    head = f"`make faults` with the seed {seed}, {date}, code `{code}`:"
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{head}\n\n{text}\n{END}{after}", encoding="utf-8")
