@@ -13,7 +13,7 @@ from faults.commands_seen import failure_of, refusal
 from faults.damage import damage
 from faults.watch import GIB, Seen, noise_of
 
-SHORT = {"kills": 1, "signals": 6, "corruptions": 16, "untrusted": 30, "command-lines": 30}
+SHORT = {"kills": 1, "signals": 2, "corruptions": 8, "untrusted": 30, "command-lines": 20}
 
 
 @pytest.mark.slow
