@@ -17,13 +17,13 @@ from faults.worker import run_cases
 
 DEFAULTS = {
     "kills": 30, "signals": 30, "full-disk": 10, "permissions": 14,
-    "corruptions": 200, "untrusted": 300, "command-lines": 600,
+    "corruptions": 200, "untrusted": 300, "command-lines": 600, "foreign": 30,
 }  # fmt: skip
 # Compiled quickly: programs of the campaign run for seconds.
 ENVIRONMENT = {
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
     "JAX_PLATFORMS": "cpu",
-    "JAX_NUM_CPU_DEVICES": "2",
+    "JAX_NUM_CPU_DEVICES": "4",
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "MPLBACKEND": "agg",
 }

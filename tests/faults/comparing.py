@@ -4,6 +4,7 @@ import contextlib
 import json
 from itertools import filterfalse
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,8 +14,6 @@ from jaxtyping import PyTree
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
-
-CRITERION = Criterion("accuracy", "max")  # of the reverse task
 
 
 def differences(run: Path, undisturbed: Path) -> dict[str, str]:
@@ -30,8 +29,8 @@ def differences(run: Path, undisturbed: Path) -> dict[str, str]:
                 found[which] = f"the {which} state differs"
     if problem := _curves(run, undisturbed):
         found["curves"] = problem
-    results = [json.loads((path / "results.json").read_text()) for path in (run, undisturbed)]
-    if differing := [name for name in ("val_acc", "test_acc", "test", "steps") if results[0][name] != results[1][name]]:
+    results = [_results(path) for path in (run, undisturbed)]
+    if differing := [name for name in ("val", "test", "steps") if results[0][name] != results[1][name]]:
         found["results"] = f"the results differ in {', '.join(differing)}"
     return found
 
@@ -83,4 +82,9 @@ def _curves(run: Path, undisturbed: Path) -> str | None:
 
 
 def _opened(run: Path) -> contextlib.closing[Checkpoints]:
-    return contextlib.closing(Checkpoints(run / "checkpoints", CRITERION, create=False))
+    criterion = Criterion.parse(_results(run)["criterion"])
+    return contextlib.closing(Checkpoints(run / "checkpoints", criterion, create=False))
+
+
+def _results(run: Path) -> Any:
+    return json.loads((run / "results.json").read_text())

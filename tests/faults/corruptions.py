@@ -30,7 +30,7 @@ def run(case: Case) -> Outcome:
     if use == "load a shipped model":
         original = SHIPPED_MODELS / rng.choice(SHIPPED)
     else:
-        original = case.material / ("unfinished" if use == "resume" else "undisturbed") / TASK
+        original = case.material / ("unfinished" if use == "resume" else "undisturbed/reverse") / TASK
     directory = case.directory / "own" / original.name
     shutil.copytree(original, directory)
     fault = f"{use}: {damage(directory, rng)}"
@@ -47,7 +47,7 @@ def run(case: Case) -> Outcome:
         return outcome
     if use.startswith("--pretrained"):
         return _judge_evaluation(seen, case, fault)
-    return _judge_run(seen, directory, case.material / "undisturbed" / TASK, fault)
+    return _judge_run(seen, directory, case.material / "undisturbed" / "reverse" / TASK, fault)
 
 
 @functools.cache
@@ -85,7 +85,7 @@ def _judge_loaded(seen: Seen, original: Path, fault: str) -> Outcome:
 def _judge_evaluation(seen: Seen, case: Case, fault: str) -> Outcome:
     """The accuracies of the undisturbed run; or, with a warning, of another evaluation."""
     results = json.loads((case.directory / "evaluation" / f"{TASK}_pretrained" / "results.json").read_text())
-    expected = json.loads((case.material / "undisturbed" / TASK / "results.json").read_text())
+    expected = json.loads((case.material / "undisturbed" / "reverse" / TASK / "results.json").read_text())
     if all(results[name] == expected[name] for name in ("val_acc", "test_acc", "val", "test")):
         return Outcome(Verdict.RECOVERED if _warned(seen) else Verdict.RIGHT, fault, "; ".join(seen.warned)[:200])
     if _warned(seen) and np.isfinite(results["val"]["loss"]):

@@ -10,7 +10,7 @@ KIB = 1024
 
 def run(case: Case) -> Outcome:
     """Train where there is too little room, and train on where there is enough."""
-    size = int(2 ** case.rng().uniform(0, 8)) * KIB
+    size = int(2 ** case.rng().uniform(5, 8)) * KIB  # what the command prints goes to a file too, and must fit
     line = arguments(case.material, case.directory)
     limits = processes.Limits(max_file_size=size)
     ended = processes.begin(case.directory / "output", "reverse.py", *line, limits=limits).wait()

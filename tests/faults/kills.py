@@ -9,24 +9,25 @@ from pathlib import Path
 from faults import processes
 from faults.cases import Case, Outcome, Verdict
 from faults.comparing import differences
-from faults.material import TASK, arguments
+from faults.material import TRAININGS, arguments, undisturbed
 from faults.processes import Ended, Running
 from faults.watch import noise_of
 
 
 def run(case: Case) -> Outcome:
-    """Kill a run one to three times, and let it end."""
+    """Kill a training one to three times, and let it end."""
     rng = case.rng()
-    run_directory = case.directory / TASK
+    name = list(TRAININGS)[case.number % len(TRAININGS)]
+    training = TRAININGS[name]
     evaluated, moments = [0], []
     for number in range(rng.choice((1, 1, 2, 3))):
-        line = arguments(case.material, case.directory)
-        running = processes.begin(case.directory / f"output{number}", "reverse.py", *line)
-        moments.append(wait_for_moment(running, run_directory, rng))
+        line = arguments(case.material, case.directory, training)
+        running = processes.begin(case.directory / f"output{number}", training.script, *line)
+        moments.append(wait_for_moment(running, case.directory / rng.choice(training.runs), rng))
         running.send(signal.SIGKILL, to_group=True)
         ended = running.wait()
         evaluated += evaluated_steps(ended.stdout)
-    return judge_resumed(case, f"SIGKILL {', '.join(moments)}", evaluated)
+    return judge_resumed(case, f"{name}: SIGKILL {', '.join(moments)}", evaluated, name)
 
 
 def wait_for_moment(running: Running, run: Path, rng: random.Random) -> str:
@@ -60,21 +61,24 @@ def evaluated_steps(stdout: str) -> list[int]:
     return [int(step) for step in re.findall(r"step (\d+): validation", stdout)][:-1]
 
 
-def judge_resumed(case: Case, fault: str, evaluated: list[int]) -> Outcome:
-    """The verdict on a run that was interrupted, after it has been started once more."""
-    ended = processes.run(case.directory / "resumed", "reverse.py", *arguments(case.material, case.directory))
+def judge_resumed(case: Case, fault: str, evaluated: list[int], name: str = "reverse") -> Outcome:
+    """The verdict on a training of `TRAININGS` that was interrupted, after it has been started once more."""
+    training, expected = TRAININGS[name], undisturbed(name, case.material)
+    line = arguments(case.material, case.directory, training)
+    ended = processes.run(case.directory / "resumed", training.script, *line)
     if problem := failure(ended):
         return Outcome(Verdict.OBSCURE, fault, f"resumed: {problem}")
     found = re.search(r"Going on after step (\d+)", ended.stdout)
     begun_at = int(found[1]) if found else 0
-    if begun_at < max(evaluated):
+    if len(training.runs) == 1 and begun_at < max(evaluated):
         return Outcome(Verdict.LOST, fault, f"went on after step {begun_at}, but {max(evaluated)} was saved")
-    differing = differences(case.directory / TASK, case.material / "undisturbed" / TASK)
-    if differing:
-        verdict = Verdict.LOST if set(differing) == {"curves"} and " of " in differing["curves"] else Verdict.WRONG
-        return Outcome(verdict, fault, "; ".join(differing.values()))
-    if left := [path.name for path in (case.directory / TASK).rglob("*tmp*")]:
-        return Outcome(Verdict.OBSCURE, fault, f"left behind: {', '.join(left[:3])}")
+    for run in training.runs:
+        differing = differences(case.directory / run, expected / run)
+        if differing:
+            verdict = Verdict.LOST if set(differing) == {"curves"} and " of " in differing["curves"] else Verdict.WRONG
+            return Outcome(verdict, fault, "; ".join(differing.values()))
+        if left := [path.name for path in (case.directory / run).rglob("*tmp*")]:
+            return Outcome(Verdict.OBSCURE, fault, f"left behind: {', '.join(left[:3])}")
     if ended.stderr.strip():
         return Outcome(Verdict.RECOVERED, fault, ended.stderr.strip()[:200])
     return Outcome(Verdict.RIGHT, fault)

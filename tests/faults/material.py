@@ -5,7 +5,9 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import NamedTuple
 
+from filelock import FileLock
 from repository import REPOSITORY
 
 from faults import processes
@@ -13,10 +15,35 @@ from faults import processes
 TASK = "ReverseTask"
 SETTINGS = (
     "--max-epochs=6", "--train-size=1600", "--batch-size=64", "--val-size=257", "--test-size=257", "--warmup=7",
-    "--dropout-prob=0.1", "--eval-every=1", "--checkpoint-every=7", "--num-devices=1",
+    "--dropout-prob=0.1", "--eval-every=1", "--checkpoint-every=7",
 )  # fmt: skip
 STEPS = 150  # of a run with these settings
 SHIPPED = ("dates", "digits", "reverse")
+
+
+class Training(NamedTuple):
+    """A command that trains, and that cases interrupt."""
+
+    script: str
+    runs: tuple[str, ...]  # directories of its runs below --checkpoint-dir
+    settings: tuple[str, ...]
+
+
+REVERSE = Training("reverse.py", (TASK,), (*SETTINGS, "--num-devices=1"))
+TRAININGS = {
+    "reverse": REVERSE,
+    "mesh": Training("reverse.py", (TASK,), (
+        *SETTINGS, "--mesh=data=2,fsdp=2", "--scan-layers", "--remat=all", "--num-layers=2",
+    )),
+    "seeds": Training("reverse.py", (f"{TASK}/seed0", f"{TASK}/seed1"), (
+        *SETTINGS, "--num-devices=1", "--max-epochs=3", "--seeds=0..1",
+    )),
+    "language model": Training("language_model.py", ("LanguageModelTask",), (
+        f"--data={REPOSITORY / 'docs' / 'attention.md'}", "--max-epochs=9", "--train-size=320", "--batch-size=8",
+        "--seq-len=32", "--model-dim=16", "--num-layers=2", "--num-heads=2", "--dim-feedforward=24", "--max-new=8",
+        "--warmup=3", "--eval-every=1", "--checkpoint-every=7", "--num-devices=1",
+    )),
+}  # fmt: skip
 
 
 def code_digest() -> str:
@@ -34,17 +61,30 @@ def make_material(work_dir: Path) -> Path:
         shutil.rmtree(material, ignore_errors=True)  # of a campaign that was stopped
         material.mkdir(parents=True, exist_ok=True)
         (material / "compiled").mkdir(exist_ok=True)
-        ended = processes.run(material / "output", "reverse.py", *arguments(material, material / "undisturbed"))
-        if ended.status != 0:
-            raise RuntimeError(f"the undisturbed run failed with status {ended.status}:\n{ended.stderr}")
+        undisturbed("reverse", material)
         _make_unfinished(material)
         (material / "complete").touch()
     return material
 
 
-def arguments(material: Path, parent: Path) -> list[str]:
+def undisturbed(name: str, material: Path) -> Path:
+    """The directory below which the runs of one of `TRAININGS` lie, made if they are not there yet."""
+    parent = material / "undisturbed" / name
+    with FileLock(material / f"{name}.lock"):
+        if not parent.exists():
+            making = parent.with_name(f"{name} unfinished")
+            shutil.rmtree(making, ignore_errors=True)
+            line = arguments(material, making, TRAININGS[name])
+            ended = processes.run(material / "output", TRAININGS[name].script, *line)
+            if ended.status != 0:
+                raise RuntimeError(f"the undisturbed run failed with status {ended.status}:\n{ended.stderr}")
+            making.rename(parent)
+    return parent
+
+
+def arguments(material: Path, parent: Path, training: Training = REVERSE) -> list[str]:
     """The command line of the run under `parent`."""
-    return [f"--checkpoint-dir={parent}", f"--compilation-cache={material / 'compiled'}", *SETTINGS]
+    return [f"--checkpoint-dir={parent}", f"--compilation-cache={material / 'compiled'}", *training.settings]
 
 
 def _make_unfinished(material: Path) -> None:

@@ -71,7 +71,7 @@ def run(case: Case) -> Outcome:
     if ended.status == 0 and failure(ended) is None:
         if as_nobody or fault == "in /proc":
             return Outcome(Verdict.WRONG, fault, "it succeeded where nothing can be written")
-        differing = differences(parent / TASK, case.material / "undisturbed" / TASK)
+        differing = differences(parent / TASK, case.material / "undisturbed" / "reverse" / TASK)
         return Outcome(Verdict.WRONG if differing else Verdict.RIGHT, fault, "; ".join(differing.values()))
     if problem := failure(ended, status=2):
         return Outcome(Verdict.OBSCURE, fault, problem)

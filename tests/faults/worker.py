@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
 from pathlib import Path
 
 from faults import audit
@@ -96,4 +97,7 @@ def _prepare() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(Path(tempfile.gettempdir()))
+    # Its socket lies in the directory of temporary files, which during a case is one that is removed.
+    context.set_forkserver_preload(PRELOADED)
+    forkserver.ensure_running()
     audit.install()
