@@ -3,8 +3,10 @@
 import gc
 import os
 import shutil
+from collections.abc import Iterator
 
 import jax
+import jaxtyping
 import pytest
 from repository import REPOSITORY
 
@@ -41,6 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def full_precision() -> None:
     """GPUs multiply float32 in 19 or fewer bits unless told otherwise; the tests' tolerances are those of float32."""
     jax.config.update("jax_default_matmul_precision", "highest")
+
+
+@pytest.fixture
+def without_type_checks() -> Iterator[None]:
+    """Users call without the type checks of the tests, which would come first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def pytest_collection_finish() -> None:

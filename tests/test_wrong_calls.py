@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -19,7 +18,6 @@ from transformer_jax.array_checks import check_token_ids
 from transformer_jax.attention.masks.arrays import fit_mask
 from transformer_jax.data.batch import num_rows, pad_batch, pad_rows
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
-from transformer_jax.decoding.next_token import draw_tokens
 from transformer_jax.nn.layers import Dense, Dropout
 from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.plots import (
@@ -82,12 +80,7 @@ WRONG = {
 }
 
 
-@pytest.fixture(autouse=True)
-def without_type_checks():
-    """Users call without the type checks of the tests, which would come first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("without_type_checks")
 
 
 def call(model, *arguments, **options):
@@ -148,7 +141,7 @@ def of_decoding(function, names="", /, n_best=(), **more):
         **dict.fromkeys(("start_token", "end_token"), (*ids, C)),
         pad_token=ids,
         cache=(zeros(3, 1), {"a": zeros(3)}, {"a": np.float32(0)}),
-        step=(None, lambda tokens, position, cache: zeros(B, C), lambda *inputs: (zeros(B, C), ())),
+        step=(None, lambda tokens, position, cache: zeros(B, C)),
         n_best=n_best,
     )
 
@@ -203,9 +196,9 @@ TABLE_OF_CALLS = [
     Call.of(built(tj.PositionalEncoding, X), {"d_model": D}, "max_len", d_model=(*COUNTS, D + 1)),
     Call.of(called(tj.PositionalEncoding(D, S)), {"x": X}, x=(*FEATURES, zeros(D))),
     Call.of(
-        called(tj.PositionalEncoding(D, S), method="at"),
-        {"x": X[:, :1], "position": 0, "length": 5},
-        position=(-1, 5),
+        called(tj.PositionalEncoding(D, S)),
+        {"x": X[:, :1], "first": 0, "length": 5},
+        first=(-1, 5),
         length=(10**6,),
     ),
     Call.of(built(tj.EncoderBlock, X), BLOCK, "num_heads dim_feedforward settings", input_dim=COUNTS[:2]),
@@ -259,11 +252,6 @@ TABLE_OF_CALLS = [
     of_decoding(tj.greedy_decode),
     of_decoding(tj.sample, "temperature top_k top_p", key=jax.random.key(0)),
     of_decoding(tj.beam_search, "beam_width length_penalty", n_best=(0, 5, "x")),
-    Call.of(
-        partial(draw_tokens, key=jax.random.key(0)),
-        {"logits": zeros(B, C)},
-        logits=(zeros(C), zeros(B, C, dtype=int), zeros(B, C) * NAN, zeros(B, C) + INF),
-    ),
     of_schedule(cosine_warmup_schedule),
     of_schedule(warmup_then_cosine_schedule),
     Call.of(

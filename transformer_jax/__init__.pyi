@@ -13,6 +13,7 @@ from . import runs as runs
 from . import tasks as tasks
 from . import training as training
 from .attention.attention import dot_product_attention as dot_product_attention
+from .attention.attention import scaled_dot_product as scaled_dot_product
 from .attention.biases import SoftCap as SoftCap
 from .attention.masks.arrays import causal_mask as causal_mask
 from .attention.masks.arrays import expand_mask as expand_mask
@@ -24,7 +25,6 @@ from .attention.masks.symbolic import Causal as Causal
 from .attention.masks.symbolic import combine_masks as combine_masks
 from .attention.masks.tokens import Padding as Padding
 from .attention.masks.tokens import Segments as Segments
-from .attention.plain import scaled_dot_product as scaled_dot_product
 from .attention.position_biases import ALiBi as ALiBi
 from .attention.position_biases import RelativeBias as RelativeBias
 from .cli import run as run

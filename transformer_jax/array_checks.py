@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Shaped
 
-from transformer_jax.errors import InputError, check_heads, check_sizes
+from transformer_jax.errors import MAX_SIZE, InputError, check_heads, check_sizes
 
 
 def check_sequence(name: str, x: object, width: int | None = None) -> None:
@@ -77,27 +77,20 @@ def known_values(x: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..
     return None if isinstance(x, jax.core.Tracer) else np.asarray(x)
 
 
-def check_offset(name: str, offset: object, minimum: int | None = None) -> None:
-    """Raise an `InputError` if a position is no whole number, or below `minimum`; traced values are not checked."""
+def check_offset(name: str, offset: object, least: int = -MAX_SIZE, most: int = MAX_SIZE) -> None:
+    """Raise an `InputError` if a position is no whole number of `least` … `most`; traced values are not checked."""
     array = as_array(name, offset)
     known = known_values(array)
     fits = array.ndim == 0 and jnp.issubdtype(array.dtype, jnp.integer)
-    if not fits or (minimum is not None and known is not None and known < minimum):
-        least = "" if minimum is None else f" of at least {minimum}"
-        raise InputError(f"{name} is {offset!r}; it must be a whole number{least}")
+    if not fits or (known is not None and not least <= known <= most):
+        shown = repr(offset) if known is None or known.ndim else known
+        raise InputError(f"{name} is {shown}; it must be a whole number, {least} … {most}")
 
 
 def broadcasts(shape: tuple[int, ...], needed: tuple[int, ...]) -> bool:
     """Whether an array of a shape broadcasts to another shape."""
     sizes = zip(reversed(shape), reversed(needed), strict=False)
     return len(shape) <= len(needed) and all(size in (1, need) for size, need in sizes)
-
-
-def check_position(position: object, length: int) -> None:
-    """Raise an `InputError` if a position is outside 0 … length - 1; a traced one is not checked."""
-    known = known_values(as_array("position", position))
-    if known is not None and not 0 <= known < length:
-        raise InputError(f"position is {known}; it must be at least 0 and below length, which is {length}")
 
 
 def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], source: str) -> None:

@@ -6,7 +6,9 @@ rows.
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from typing import TypeVar
 
 import jax
 from jax import Array, lax
@@ -15,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from transformer_jax.errors import InputError
 from transformer_jax.trees import Arrays, Tree
 
+T = TypeVar("T")
 AXIS = "data"  # name of the mesh axis
 
 MAX_JOINED = 2**15  # elements of an array that travels with others; to copy a larger one costs more than it saves
@@ -41,13 +44,18 @@ def part_number() -> Array | int:
 
 
 @contextlib.contextmanager
-def part_of_rows(number: Array | int, num_parts: int) -> Iterator[None]:
-    """A block that computes part `number` of the `num_parts` equal parts of this device's rows."""
-    token = _part.set((number, num_parts))
+def held(variable: ContextVar[T], value: T) -> Iterator[T]:
+    """A block in which a variable has this value."""
+    token = variable.set(value)
     try:
-        yield
+        yield value
     finally:
-        _part.reset(token)
+        variable.reset(token)
+
+
+def part_of_rows(number: Array | int, num_parts: int) -> AbstractContextManager[object]:
+    """A block that computes part `number` of the `num_parts` equal parts of this device's rows."""
+    return held(_part, (number, num_parts))
 
 
 # True while a step is traced that the compiler divides over devices.
@@ -59,14 +67,9 @@ def is_divided_by_compiler() -> bool:
     return _is_divided.get()
 
 
-@contextlib.contextmanager
-def divided_by_compiler() -> Iterator[None]:
+def divided_by_compiler() -> AbstractContextManager[object]:
     """A block that traces a program which the compiler divides over devices."""
-    token = _is_divided.set(True)
-    try:
-        yield
-    finally:
-        _is_divided.reset(token)
+    return held(_is_divided, True)
 
 
 def all_rows(tree: Arrays) -> Arrays:

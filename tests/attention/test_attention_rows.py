@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax import ALiBi, Causal, InputError, Padding, Window, dot_product_attention
+from transformer_jax import ALiBi, Causal, InputError, Padding, dot_product_attention
 from transformer_jax.attention import attention_rows
 
 B, H, T, S, D = 2, 6, 11, 13, 5
@@ -24,26 +24,11 @@ def test_rows_are_those_of_all_weights(groups, leading):
     q, k = operands(*leading, groups=groups)
     valid = np.random.default_rng(1).random((B, S)) < 0.7
     asked = Causal(-2) & Padding(valid), ALiBi(H)
-    v = k
-    _, weights, log_sum_exp = dot_product_attention(
-        q, k, v, *asked, return_attention=True, return_log_sum_exp=True
-    )  # fmt: skip
+    _, weights = dot_product_attention(q, k, k, *asked, return_attention=True)
     queries, heads = np.array([7, 0, 10]), np.array([4, 1])
-    for sums in (None, log_sum_exp):
-        rows = attention_rows(q, k, *asked, queries=queries, heads=heads, log_sum_exp=sums)
-        np.testing.assert_allclose(rows, weights[..., heads, :, :][..., queries, :], atol=1e-6)
+    rows = attention_rows(q, k, *asked, queries=queries, heads=heads)
+    np.testing.assert_allclose(rows, weights[..., heads, :, :][..., queries, :], atol=1e-6)
     assert attention_rows(q, k, queries=queries).shape == (*leading, H, 3, S)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mask", [None, Causal() & Window(700, None)])
-def test_at_4096_they_equal_plain_s_weights(mask):
-    q, k = operands(1, queries=4096, keys=4096)
-    queries, heads = np.array([0, 1, 2047, 4095]), np.array([1, 5])
-    _, log_sum_exp = dot_product_attention(q, k, k, mask, implementation="blockwise", return_log_sum_exp=True)
-    rows = attention_rows(q, k, mask, queries=queries, heads=heads, log_sum_exp=log_sum_exp)
-    _, weights = dot_product_attention(q[:, heads], k[:, heads], k[:, heads], mask, return_attention=True)
-    np.testing.assert_allclose(rows, weights[:, :, queries], atol=1e-6)
 
 
 def test_at_32768_they_can_be_had():

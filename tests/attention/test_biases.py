@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -76,14 +75,7 @@ def by_head(logit, batch, head, query, key, factors):
     return logit * factors[head]
 
 
-@pytest.fixture
-def _without_type_checks():
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
-@pytest.mark.usefixtures("_without_type_checks")
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import BlockSettings, Causal, Transformer, dot_product_attention
-from transformer_jax.attention.request import Explanation, attention_line, recording_attention
+from transformer_jax.attention.request import attention_line, recording_attention
 
 B, S, T, D, H, V = 2, 7, 5, 12, 2, 11
 SOURCE, TARGET = np.zeros((B, S), int), np.zeros((B, T), int)
@@ -33,15 +33,3 @@ def test_calls_are_recorded_inside_of_the_block_alone():
         jax.eval_shape(lambda q: dot_product_attention(q, q, q, Causal(), implementation="blockwise"), q)
     dot_product_attention(q, q, q)
     assert [call.implementation for call in calls] == ["blockwise"]
-
-
-def test_implementations_and_the_reasons_against_each_are_listed_once():
-    calls = [
-        Explanation("plain", "few", {"fused": reason}, (length, 3))
-        for length, reason in ((3, "odd"), (4, "bias"), (3, "odd"))
-    ]
-    calls.append(Explanation("fused", "it can", {"plain": "slower"}, (8, 8)))
-    assert attention_line(calls) == (
-        "Attention: plain for 3 × 3, 4 × 3 logits: few; not fused: odd, bias | "
-        "fused for 8 × 8 logits: it can; not plain: slower"
-    )

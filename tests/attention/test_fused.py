@@ -8,8 +8,8 @@ from jax._src.cudnn import fused_attention_stablehlo
 
 from transformer_jax import ALiBi, Causal, Padding, Window
 from transformer_jax.attention import AttentionDropout, explain
-from transformer_jax.attention.attention import _request
 from transformer_jax.attention.fused import fused_attention
+from transformer_jax.attention.request import AttentionRequest
 
 T = 256
 CUDA, TPU = ("cuda", jnp.bfloat16), ("tpu", jnp.float32)
@@ -25,7 +25,6 @@ def shapes(dtype=jnp.bfloat16, width: int = 64, queries: int = T, keys: int = T,
     [
         ("cpu", shapes(), {}, "there is no kernel for the backend cpu"),
         ("cuda", shapes(), {"return_attention": True}, "it has no weights"),
-        ("cuda", shapes(), {"return_log_sum_exp": True}, "its log-sum-exp is of half precision or hidden"),
         ("cuda", shapes(), {"bias": ALiBi(4)}, "it takes no bias, ALiBi(4)"),
         ("cuda", shapes(), {"dropout": AttentionDropout(0.1, jax.random.key(0))}, "it drops other weights than"),
         ("cuda", shapes(jnp.float32), {}, "cuDNN takes float16 and bfloat16; the type is float32"),
@@ -74,8 +73,8 @@ def test_the_programs_lower_for_the_machines_of_the_kernels(backend, mask, kerne
     assert explain(*operands, mask, backend=name).implementation == "fused"
 
     def total(q, k, v):
-        request = _request(q, k, v, mask, None, None, False, False, name)
-        return fused_attention(q, k, v, request)[0].astype(jnp.float32).sum()
+        request = AttentionRequest.of(q, k, v, mask, None, backend=name)
+        return fused_attention(q, k, v, request).astype(jnp.float32).sum()
 
     program = jax.jit(jax.grad(total, (0, 1, 2))).trace(*operands).lower(lowering_platforms=(name,)).as_text()
     calls = [line.split("@")[1].split("(")[0] for line in program.splitlines() if "stablehlo.custom_call @" in line]

@@ -37,38 +37,7 @@ def test_combined_masks_allow_what_all_of_them_allow():
     combined = combine_masks(causal_mask(3), None, padding_mask(valid))
     np.testing.assert_array_equal(combined[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 0]])
     np.testing.assert_array_equal(combined[1, 0], [[1, 0, 0], [1, 0, 0], [1, 0, 0]])
-
-
-def test_combining_no_masks_gives_none():
     assert combine_masks(None, None) is None
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: expand_mask(np.ones(S, bool)), r"mask has shape \(7,\).* call padding_mask"),
-        (lambda: expand_mask(np.ones((B, B, H, T, S), bool)), r"mask has shape \(2, 2, 3, 5, 7\).* call padding_mask"),
-        (lambda: expand_mask(np.ones((T, S), np.float32)), "mask has type float32"),
-        (lambda: padding_mask(np.ones((B, S), np.float32)), "valid has type float32"),
-        (lambda: padding_mask(np.ones(S, bool)), r"valid has shape \(7,\)"),
-        (
-            lambda: combine_masks(causal_mask(T), padding_mask(np.ones((B, S), bool))),
-            r"\(1, 1, 5, 5\) and \(2, 1, 1, 7\) do not broadcast",
-        ),
-    ],
-)
-def test_what_is_no_mask_is_an_error_that_says_so(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-@pytest.mark.parametrize("value", [-(10**9), -1, 2])
-def test_an_integer_mask_that_holds_more_than_0_and_1_is_an_error_that_names_the_value(value):
-    mask = np.array([[0, 1, value]])
-    for use in (expand_mask, padding_mask, lambda mask: combine_masks(causal_mask(3), mask)):
-        name = "valid" if use is padding_mask else "mask"
-        with pytest.raises(ValueError, match=f"{name} holds {value}; .* 0 and 1"):
-            use(mask)
 
 
 def test_in_a_traced_mask_every_integer_other_than_0_means_true():

@@ -110,10 +110,3 @@ def test_maps_of_chosen_queries_are_all_that_is_held_of_the_weights(model, input
     assert re.findall(rf"\w+\[(?:\d+,)*{T},{T}[\d,]*\]", text) == []
     assert {leaf.shape for leaf in jax.tree.leaves(lowered.out_info)} == {(1, 2 if heads is None else 1, 3, T)}
     assert f",3,{T}]" in text
-
-
-def test_asked_for_they_are_there():
-    x = jax.ShapeDtypeStruct((1, 512, WIDTH), jnp.float32)
-    params = jax.eval_shape(PREDICTOR.init, KEY, x)
-    run = quick_jit(lambda params, x: PREDICTOR.apply(params, x, return_attention=True))
-    assert "[1,2,512,512]" in run.lower(params, x).compile().as_text()

@@ -59,16 +59,6 @@ def test_the_transformer_s_dropout_is_a_tenth_and_that_of_the_others_is_zero():
     assert [make().dropout_prob for make in MAKERS.values()] == [0, 0, 0, 0.1]
 
 
-def test_the_tutorials_positional_arguments():
-    block = EncoderBlock(D, H, F, 0.1)
-    assert (block.input_dim, block.num_heads, block.dim_feedforward, block.dropout_prob) == (D, H, F, 0.1)
-    encoder = TransformerEncoder(L, D, H, F, 0.1)
-    assert (encoder.num_layers, encoder.input_dim, encoder.dim_feedforward, encoder.dropout_prob) == (L, D, F, 0.1)
-    model = TransformerPredictor(D, 3, H, L, 0.1, 0.2)
-    assert (model.num_classes, model.num_heads, model.num_layers) == (3, H, L)
-    assert (model.dropout_prob, model.input_dropout_prob) == (0.1, 0.2)
-
-
 def test_stacks_and_models_pass_their_settings_to_their_parts():
     settings = BlockSettings(dropout_prob=0.3, norm_first=True, activation=nn.gelu, layer_norm_epsilon=1e-5)
     for stack in (TransformerEncoder, TransformerDecoder):

@@ -96,34 +96,12 @@ def test_outputs_and_gradients_agree_with_pytorch(norm_first, padded):
     np.testing.assert_allclose(cross, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_the_cache_of_tied_embeddings_and_without_a_mask():
-    target = TARGET % V_SOURCE
-    params = drawn(TIED, SOURCE, target)
-
-    @quick_jit
-    def first_step(source, token):
-        cache = TIED.apply(params, source, length=T, method="start_decoding")
-        return TIED.apply(params, token, 0, cache, method="decode_step")
-
-    logits, cache = first_step(SOURCE, target[:, 0])
-    np.testing.assert_allclose(logits, compiled(TIED)(params, SOURCE, target)[:, 0], atol=1e-5)
-    assert all(leaf.shape[0] == B for leaf in jax.tree.leaves(cache))  # rows can be reordered, as beams are
-
-
 def test_the_content_of_the_padding_changes_nothing(params):
     other = np.where(SOURCE_VALID, SOURCE, (SOURCE + 3) % V_SOURCE)
     run = functools.partial(compiled(MODEL), params)
     np.testing.assert_array_equal(run(SOURCE, TARGET, SOURCE_MASK), run(other, TARGET, SOURCE_MASK))
     unmasked = np.ones_like(SOURCE_MASK)
     assert np.abs(run(SOURCE, TARGET, unmasked) - run(other, TARGET, unmasked)).max() > 1e-3
-
-
-def test_without_a_mask_every_source_position_is_attended_to(params):
-    np.testing.assert_allclose(
-        compiled(MODEL)(params, SOURCE, TARGET), compiled(MODEL)(params, SOURCE, TARGET, np.ones_like(SOURCE_MASK)),
-        atol=1e-6,
-    )  # fmt: skip
 
 
 def test_no_position_sees_a_later_one_and_all_see_the_source(params):
@@ -185,15 +163,3 @@ def test_tied_embeddings_are_one_matrix():
     params = drawn(TIED, SOURCE, TARGET % V_SOURCE)
     assert {name for name in params["params"] if "embedding" in name or "output" in name} == {"source_embedding"}
     assert compiled(TIED)(params, SOURCE, TARGET % V_SOURCE).shape == (B, T, V_SOURCE)
-
-
-def test_outside_training_no_key_is_needed(params):
-    dropping = MODEL.clone(dropout_prob=0.5)
-    np.testing.assert_array_equal(
-        compiled(dropping)(params, SOURCE, TARGET, SOURCE_MASK), compiled(MODEL)(params, SOURCE, TARGET, SOURCE_MASK)
-    )
-
-
-def test_only_one_vocabulary_can_be_tied():
-    with pytest.raises(ValueError, match=r"tie_embeddings .* \(11, 17\)"):
-        Transformer(V_SOURCE, V_TARGET, **SIZES, tie_embeddings=True)

@@ -7,7 +7,6 @@ import pytest
 from scipy.special import expit
 
 from transformer_jax import GatedFeedForward
-from transformer_jax.nn.layers import FeedForward
 
 B, T, D, F = 2, 3, 5, 7
 DRAWS = np.random.default_rng(0)
@@ -38,14 +37,6 @@ def test_the_gate_multiplies_the_hidden_units(activation, formula):
     expected = hidden @ contract["kernel"] + contract["bias"]
     # Sums of 5 and of 7 products in float32, of values up to 50.
     np.testing.assert_allclose(module.apply(variables, X, train=False), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_two_thirds_of_the_width_have_as_many_parameters():
-    def count(module: nn.Module) -> int:
-        params = module.init(jax.random.key(0), np.zeros((1, 1, 64), np.float32), train=False)
-        return sum(leaf.size for leaf in jax.tree.leaves(params))
-
-    assert count(GatedFeedForward(128)) == pytest.approx(count(FeedForward(192)), rel=0.01)
 
 
 def test_dropout_drops_products_of_both():

@@ -30,17 +30,14 @@ from transformer_jax import (
     TransformerEncoder,
     TransformerLM,
     TransformerPredictor,
-    greedy_decode,
     padding_mask,
 )
 from transformer_jax.nn import (
     AttentionPositions,
     CausalBlock,
-    DecodingCache,
     NoPositions,
     Positions,
     RelativePositions,
-    SinusoidalPositions,
 )
 from transformer_jax.nn.position_kinds import rotate
 
@@ -263,34 +260,6 @@ def test_a_prefix_makes_room_for_itself_and_the_cache_grows():
     full = compiled(model)(params, SOURCE, TARGET)
     logits, _ = model.apply(params, TARGET[:, 3], 3, cache.grow(T), method="decode_step")
     np.testing.assert_allclose(logits, full[:, 3], atol=1e-5)
-
-
-def test_decoding_goes_on_after_a_prefix():
-    """What greedy decoding gives after a prefix of its own tokens is the rest of what it gives without."""
-    model = transformer(BlockSettings(positions=ALiBiPositions()), num_layers=1)
-    params = drawn(model, SOURCE, TARGET)
-    ends = {"end_token": V - 1, "pad_token": 0}
-
-    def decode(given: int, start_token: int, prefix: np.ndarray | None) -> np.ndarray:
-        def step(tokens, position, cache):
-            return model.apply(params, tokens, position + given, cache, method="decode_step")
-
-        cache = model.apply(params, SOURCE[:1], None, T, prefix=prefix, method="start_decoding")
-        return greedy_decode(step, cache, 1, start_token=start_token, max_length=T - given, **ends).tokens
-
-    whole = np.asarray(decode(0, 1, None))[0]
-    before = np.array([[1, *whole[:2]]])
-    np.testing.assert_array_equal(decode(2, int(before[0, -1]), before[:, :-1])[0], whole[2:])
-
-
-@pytest.mark.parametrize("positions", [NoPositions(), RotaryPositions(), SinusoidalPositions()])
-def test_a_step_beyond_the_cache_is_an_error_with_any_positions(positions):
-    model = transformer(BlockSettings(positions=positions), num_layers=1)
-    params = drawn(model, SOURCE, TARGET)
-    cache = model.apply(params, SOURCE, length=3, method="start_decoding")
-    assert isinstance(cache, DecodingCache)
-    with pytest.raises(InputError, match="position is 3; .* below length, which is 3"):
-        model.apply(params, TARGET[:, 0], 3, cache, method="decode_step")
 
 
 def test_several_positions_at_once_see_those_before_them_and_not_the_later_ones():

@@ -51,9 +51,9 @@ def test_one_position_gets_what_it_gets_in_the_whole_sequence_also_traced(dtype)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 7)), dtype)
     encoding = PositionalEncoding(7)
     whole = encoding.apply({}, x)
-    traced = jax.jit(lambda x, position: encoding.apply({}, x, position, 11, method="at"))
+    traced = jax.jit(lambda x, position: encoding.apply({}, x, position, 11))
     for t in range(5):
         one = x[:, t : t + 1]
         np.testing.assert_array_equal(traced(one, t), whole[:, t : t + 1])
-        np.testing.assert_array_equal(encoding.apply({}, one, t, 5, method="at"), whole[:, t : t + 1])
+        np.testing.assert_array_equal(encoding.apply({}, one, t, 5), whole[:, t : t + 1])
     assert traced(one, 4).dtype == dtype

@@ -77,11 +77,3 @@ def test_the_output_network_drops_a_quarter_and_scales_the_rest():
     np.testing.assert_allclose(logits[kept], 4 / 3, rtol=1e-6)
     # 3 030 numbers: the standard deviation of the share is 0.008.
     assert kept.mean() == pytest.approx(0.75, abs=0.03)
-
-
-def test_a_sequence_longer_than_the_table_is_an_error_with_positions_alone(params):
-    model = TransformerPredictor(D, C, H, L, max_len=T - 1)
-    with pytest.raises(ValueError, match="5 positions; max_len"):
-        jax.eval_shape(model.apply, params, X)
-    without = functools.partial(model.apply, add_positional_encoding=False)
-    assert jax.eval_shape(without, params, X).shape == (B, T, C)

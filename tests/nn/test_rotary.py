@@ -60,7 +60,7 @@ def test_half_precision_is_turned_in_float32_and_rounded_once(dtype):
     np.testing.assert_allclose(turned.astype(np.float32), expected, rtol=float(jnp.finfo(dtype).eps), atol=1e-5)
 
 
-@pytest.mark.parametrize(("first", "length", "message"), [(1, None, "may be 0 … 0"), (4, 6, "of 3 .* may be 0 … 3")])
+@pytest.mark.parametrize(("first", "length", "message"), [(1, None, "0 … 0"), (4, 6, "0 … 3")])
 def test_a_first_position_without_room_for_the_others_is_an_error(first, length, message):
     with pytest.raises(InputError, match=f"first is {first}.*{message}"):
         rotate(jnp.ones((3, 4)), first, length)

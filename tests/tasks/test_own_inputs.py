@@ -3,7 +3,6 @@
 import datetime
 from pathlib import Path
 
-import jaxtyping
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -13,15 +12,6 @@ from transformer_jax.tasks import AnomalyTrainer, LanguageModelTrainer
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.byte_text import END, PAD, START, encode, labels
 from transformer_jax.tasks.translation.dates import write_date
-
-
-@pytest.fixture
-def without_type_checks():
-    """Users call without the type checks of the tests, which would come first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
 
 NAN = float("nan")
 SEQUENCE = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]  # of the length that was trained

@@ -1,5 +1,6 @@
 from .attention import dot_product_attention as dot_product_attention
 from .attention import explain as explain
+from .attention import scaled_dot_product as scaled_dot_product
 from .biases import ArrayBias as ArrayBias
 from .biases import AttentionBias as AttentionBias
 from .biases import BiasFunction as BiasFunction
@@ -17,7 +18,6 @@ from .masks.symbolic import Causal as Causal
 from .masks.symbolic import combine_masks as combine_masks
 from .masks.tokens import Padding as Padding
 from .masks.tokens import Segments as Segments
-from .plain import scaled_dot_product as scaled_dot_product
 from .position_biases import ALiBi as ALiBi
 from .position_biases import RelativeBias as RelativeBias
 from .rows import AttentionRows as AttentionRows

@@ -2,22 +2,20 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, get_args
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Shaped
 
-from transformer_jax.attention.biases import Biases, as_attention_bias
+from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.blockwise import blockwise_attention
 from transformer_jax.attention.dropout import AttentionDropout
 from transformer_jax.attention.fused import fused_attention, fused_refusal
-from transformer_jax.attention.masks.symbolic import Masks, as_attention_mask
-from transformer_jax.attention.plain import Tap, check_operands, plain_attention
+from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.plain import Tap, plain_attention
 from transformer_jax.attention.request import AttentionRequest, Explanation, record_attention
 from transformer_jax.errors import InputError
 
@@ -27,36 +25,6 @@ Implementation = Literal["auto", "plain", "blockwise", "fused"]
 MIN_BLOCKWISE_LOGITS = 320 * 320
 MIN_BLOCKWISE_TOTAL = 3_250_000
 MIN_FUSED_LOGITS = 128 * 128  # fewer stay in one program with what is around them
-
-
-@overload
-def dot_product_attention(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    mask: Masks | None = None,
-    bias: Biases | None = None,
-    *,
-    dropout: AttentionDropout | None = None,
-    implementation: Implementation = "auto",
-    return_attention: Literal[False] = False,
-    return_log_sum_exp: Literal[False] = False,
-    tap: Tap | None = None,
-) -> Array: ...
-@overload
-def dot_product_attention(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    mask: Masks | None = None,
-    bias: Biases | None = None,
-    *,
-    dropout: AttentionDropout | None = None,
-    implementation: Implementation = "auto",
-    return_attention: bool = False,
-    return_log_sum_exp: bool = False,
-    tap: Tap | None = None,
-) -> Any: ...
 
 
 def dot_product_attention(
@@ -69,9 +37,8 @@ def dot_product_attention(
     dropout: AttentionDropout | None = None,
     implementation: Implementation = "auto",
     return_attention: bool = False,
-    return_log_sum_exp: bool = False,
     tap: Tap | None = None,
-) -> Float[Array, "... T d_v"] | tuple[Array, ...]:
+) -> Float[Array, "... T d_v"] | tuple[Float[Array, "... T d_v"], Float[Array, "... T S"]]:
     """Attend to `v` by the similarity of `q` and `k`: `softmax(bias(Q Kᵀ / √d)) V` (Vaswani et al. 2017, equation 1).
 
     The implementations agree, in values, gradients and what dropout drops:
@@ -98,34 +65,39 @@ def dot_product_attention(
         dropout: of the weights.
         implementation: auto, plain, blockwise or fused.
         return_attention: also return the weights `[..., T, S]`, as they were used, dropout and all.
-        return_log_sum_exp: also return the log-sum-exp `[..., T]` of each query's logits, in float32 or wider; -∞
-            where it sees nothing.
         tap: that of a module: plain attention runs, and computes on with what this gives for its logits (after the
             bias, before the mask; -∞ hides a key) and its weights.
 
     Returns:
-        The values `[..., T, d_v]`; with `return_…`, a tuple of them and what else was asked for, in this order.
+        The values `[..., T, d_v]`, with `return_attention` a pair of them and the weights `[..., T, S]`.
 
     Raises:
         InputError: shapes do not fit or hold a 0, an operand holds no numbers, a mask or a bias does not fit or gives
             something else than truth values or logits; or the implementation cannot do what is asked.
     """
-    request = _request(q, k, v, mask, bias, dropout, return_attention, return_log_sum_exp)
+    request = AttentionRequest.of(q, k, v, mask, bias, dropout, return_attention)
     explanation = _choose(request, implementation if tap is None else "plain")
     record_attention(explanation)
-    chosen = explanation.implementation
     q, k, v = (jnp.asarray(x) for x in promote_dtype(q, k, v, dtype=None))  # to one floating type
-    biases = None if bias is None else as_attention_bias(bias)
-    if chosen == "plain":
-        result = plain_attention(q, k, v, mask, biases, dropout, with_log_sum_exp=return_log_sum_exp, tap=tap)
-        outputs: tuple[Any, ...] = result.values, result.attention, result.log_sum_exp
-    else:
-        run = _run_blockwise if chosen == "blockwise" else fused_attention
-        values, log_sum_exp = run(q, k, v, request)
-        outputs = values, None, log_sum_exp
-    asked = (True, return_attention, return_log_sum_exp)
-    wanted = tuple(output for output, is_asked in zip(outputs, asked, strict=True) if is_asked)
-    return wanted if len(wanted) > 1 else outputs[0]
+    if explanation.implementation == "plain":
+        values, attention = plain_attention(q, k, v, request.mask, request.bias, request.dropout, tap=tap)
+        return (values, attention) if return_attention else values
+    run = _run_blockwise if explanation.implementation == "blockwise" else fused_attention
+    return run(q, k, v, request)
+
+
+def scaled_dot_product(
+    q: Shaped[ArrayLike, "... T d"],
+    k: Shaped[ArrayLike, "... S d"],
+    v: Shaped[ArrayLike, "... S d_v"],
+    mask: Masks | None = None,
+) -> tuple[Float[Array, "... T d_v"], Float[Array, "... T S"]]:
+    """Values and weights of plain `dot_product_attention`: `softmax(Q Kᵀ / √d) V`, and the softmax.
+
+    Masked keys and values must be finite too, since their weight of zero times infinity is NaN.
+    """
+    result: Any = dot_product_attention(q, k, v, mask, return_attention=True)
+    return result[0], result[1]
 
 
 def explain(
@@ -138,7 +110,6 @@ def explain(
     dropout: AttentionDropout | None = None,
     implementation: Implementation = "auto",
     return_attention: bool = False,
-    return_log_sum_exp: bool = False,
     backend: str | None = None,
 ) -> Explanation:
     """Which implementation `dot_product_attention` runs for these arguments, and why the others do not.
@@ -152,48 +123,12 @@ def explain(
         dropout: as there.
         implementation: as there.
         return_attention: as there.
-        return_log_sum_exp: as there.
         backend: cpu, cuda or tpu; None for that of this process.
 
     Raises:
         InputError: as there.
     """
-    request = _request(q, k, v, mask, bias, dropout, return_attention, return_log_sum_exp, backend)
-    return _choose(request, implementation)
-
-
-def _request(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Masks | None,
-    bias: Biases | None,
-    dropout: AttentionDropout | None,
-    wants_attention: bool,
-    wants_log_sum_exp: bool,
-    backend: str | None = None,
-) -> AttentionRequest:
-    if dropout is not None and not isinstance(dropout, AttentionDropout):
-        raise InputError(f"dropout is {dropout!r}; it must be an AttentionDropout(rate, key), or None")
-    check_operands(grouped=True, q=q, k=k, v=v)
-    dtype = jnp.result_type(*(x.dtype if hasattr(x, "dtype") else jnp.asarray(x).dtype for x in (q, k, v)))
-    request = AttentionRequest(
-        np.shape(q),
-        np.shape(k),
-        np.shape(v),
-        dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.promote_types(dtype, jnp.float32),  # as promote_dtype
-        None if mask is None else as_attention_mask(mask),
-        None if bias is None else as_attention_bias(bias),
-        None if dropout is None or dropout.rate == 0 else dropout,
-        wants_attention,
-        wants_log_sum_exp,
-        backend or jax.default_backend(),
-    )
-    if request.mask is not None:
-        request.mask.check(request.logits_shape)
-    if request.bias is not None:
-        request.bias.check(request.logits_shape)
-    return request
+    return _choose(AttentionRequest.of(q, k, v, mask, bias, dropout, return_attention, backend), implementation)
 
 
 def _choose(request: AttentionRequest, implementation: str) -> Explanation:
@@ -233,10 +168,7 @@ def _blockwise_refusal(request: AttentionRequest) -> str | None:
     return None
 
 
-def _run_blockwise(q: Array, k: Array, v: Array, request: AttentionRequest) -> tuple[Array, Array]:
-    q, k, v = request.with_heads(q, k, v)
-    values, log_sum_exp = blockwise_attention(
-        q, k, v, request.mask, request.bias, request.dropout, request.num_batch
-    )  # fmt: skip
-    leading = request.logits_shape[:-2]
-    return values.reshape(*leading, *values.shape[-2:]), log_sum_exp.reshape(*leading, log_sum_exp.shape[-1])
+def _run_blockwise(q: Array, k: Array, v: Array, request: AttentionRequest) -> Array:
+    operands = request.with_heads(q, k, v)
+    values = blockwise_attention(*operands, request.mask, request.bias, request.dropout, request.num_batch)
+    return values.reshape(*request.logits_shape[:-2], *values.shape[-2:])

@@ -71,8 +71,9 @@ class Constants(NamedTuple):
     first_weights: UInt32[Array, ""]  # index of the first row of weights among those of all devices
 
 
-Outputs = tuple[Float[Array, "N H T d_v"], Float[Array, "N H T"]]
-Saved = tuple[Operands, Constants, *Outputs]
+Values = Float[Array, "N H T d_v"]
+LogSumExp = Float[Array, "N H T"]  # of each query's logits, -∞ where it sees nothing
+Saved = tuple[Operands, Constants, Values, LogSumExp]
 
 
 def blockwise_attention(
@@ -84,8 +85,8 @@ def blockwise_attention(
     dropout: AttentionDropout | None,
     num_batch: int,
     sizes: BlockSizes | None = None,
-) -> Outputs:
-    """Values of attention, and the log-sum-exp of each query's logits, -∞ where it sees nothing.
+) -> Values:
+    """Values of attention.
 
     Args:
         q: queries, of one floating-point type with `k` and `v`.
@@ -101,19 +102,19 @@ def blockwise_attention(
     sizes = sizes or choose_block_sizes(mask, q.shape[2], k.shape[2])
     plan = Plan(float(rate), num_batch, sizes, is_divided_by_compiler())
     constants = Constants(mask, seeds, first_row(math.prod(q.shape[:3])))
-    outputs: Outputs = _attend_compiled(plan, Operands(q, k, v, bias), constants)
-    return outputs
+    values: Values = _attend_compiled(plan, Operands(q, k, v, bias), constants)
+    return values
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: Plan, operands: Operands, constants: Constants) -> Outputs:
-    return _forward(plan, operands, constants)
+def _attend(plan: Plan, operands: Operands, constants: Constants) -> Values:
+    return _forward(plan, operands, constants)[0]
 
 
 _attend_compiled = jax.jit(_attend, static_argnums=0)  # so that it is compiled once where it is called outside of `jit`
 
 
-def _forward(plan: Plan, operands: Operands, constants: Constants) -> Outputs:
+def _forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Values, LogSumExp]:
     q, k, v = _in_blocks(plan, operands)
     wide = jnp.promote_types(q.dtype, jnp.float32)
 
@@ -145,15 +146,14 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> Outputs:
     return join_blocks(values, operands.q), join_blocks(log_sum_exp[..., None], operands.q)[..., 0]
 
 
-def _attend_forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Outputs, Saved]:
-    outputs = _forward(plan, operands, constants)
-    return outputs, (operands, constants, *outputs)
+def _attend_forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Values, Saved]:
+    values, log_sum_exp = _forward(plan, operands, constants)
+    return values, (operands, constants, values, log_sum_exp)
 
 
-def _attend_backward(plan: Plan, saved: Saved, cotangents: Outputs) -> tuple[Operands, None]:
+def _attend_backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Operands, None]:
     operands, constants, values, log_sum_exp = saved
-    of_values, of_log_sum_exp = cotangents
-    delta = jnp.sum(of_values.astype(log_sum_exp.dtype) * values, -1) - of_log_sum_exp
+    delta = jnp.sum(of_values.astype(log_sum_exp.dtype) * values, -1)
     seen = jnp.where(jnp.isneginf(log_sum_exp), jnp.inf, log_sum_exp)
     q, k, v = _in_blocks(plan, operands)
     queries = query_blocks(q, of_values, seen, delta)

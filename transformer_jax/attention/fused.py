@@ -21,36 +21,41 @@ def fused_refusal(request: AttentionRequest) -> str | None:
     """Why no kernel can compute what is asked for, or None."""
     if request.wants_attention:
         return "it has no weights"
-    if request.wants_log_sum_exp:
-        return "its log-sum-exp is of half precision or hidden"
     if request.bias is not None:
         return f"it takes no bias, {request.bias}"
     if request.dropout is not None:
         return "it drops other weights than the other implementations"
     if request.backend in GPU_BACKENDS:
-        return _gpu_refusal(request)
-    if request.backend == "tpu" and is_divided_by_compiler():
+        return _common_refusal(request, "cuDNN", (jnp.float16, jnp.bfloat16)) or _gpu_refusal(request)
+    if request.backend != "tpu":
+        return f"there is no kernel for the backend {request.backend}"
+    if is_divided_by_compiler():
         return "the compiler can't divide the kernel over devices"
-    if request.backend == "tpu":
-        return _tpu_refusal(request)
-    return f"there is no kernel for the backend {request.backend}"
+    return _common_refusal(request, "the TPU kernel", (jnp.bfloat16, jnp.float32)) or _tpu_refusal(request)
 
 
 def fused_attention(
     q: Float[Array, "... T d"], k: Float[Array, "... S d"], v: Float[Array, "... S d"], request: AttentionRequest
-) -> tuple[Float[Array, "... T d"], None]:
-    """Values of attention that `fused_refusal` has nothing against; there is no log-sum-exp."""
+) -> Float[Array, "... T d"]:
+    """Values of attention that `fused_refusal` has nothing against."""
     q, k, v = request.with_heads(q, k, v)
     values = _on_gpu(q, k, v, request) if request.backend in GPU_BACKENDS else _on_tpu(q, k, v, request)
-    return values.reshape(*request.logits_shape[:-2], *values.shape[-2:]), None
+    return values.reshape(*request.logits_shape[:-2], *values.shape[-2:])
+
+
+def _common_refusal(request: AttentionRequest, kernel: str, types: tuple[type, type]) -> str | None:
+    (num_queries, width), num_keys = request.q_shape[-2:], request.k_shape[-2]
+    if request.dtype not in types:
+        return f"{kernel} takes {types[0].__name__} and {types[1].__name__}; the type is {request.dtype}"
+    if request.v_shape[-1] != width:
+        return f"{kernel} takes values as wide as keys; the widths are {request.v_shape[-1]} and {width}"
+    if not isinstance(request.mask, ArrayMask | None) and num_queries != num_keys:
+        return f"{kernel} takes a causal mask where T = S; they are {num_queries} and {num_keys}"
+    return None
 
 
 def _gpu_refusal(request: AttentionRequest) -> str | None:
     (num_queries, width), num_keys = request.q_shape[-2:], request.k_shape[-2]
-    if request.dtype not in (jnp.float16, jnp.bfloat16):
-        return f"cuDNN takes float16 and bfloat16; the type is {request.dtype}"
-    if request.v_shape[-1] != width:
-        return f"cuDNN takes values as wide as keys; the widths are {request.v_shape[-1]} and {width}"
     if width % 8 or width > _max_gpu_width():
         return f"cuDNN takes a head width that is a multiple of 8, at most {_max_gpu_width()}; it is {width}"
     if isinstance(request.mask, ArrayMask):
@@ -62,15 +67,11 @@ def _gpu_refusal(request: AttentionRequest) -> str | None:
     reach = _reach(request.mask)
     if reach is None or (reach.right != 0 and reach != Reach(None, None)):
         return f"cuDNN takes the masks Causal(), Causal() & Window(left, 0), and arrays; the mask is {request.mask}"
-    return _causal_refusal("cuDNN", request)
+    return None
 
 
 def _tpu_refusal(request: AttentionRequest) -> str | None:
     (num_queries, width), num_keys = request.q_shape[-2:], request.k_shape[-2]
-    if request.dtype not in (jnp.bfloat16, jnp.float32):
-        return f"the TPU kernel takes bfloat16 and float32; the type is {request.dtype}"
-    if request.v_shape[-1] != width:
-        return f"the TPU kernel takes values as wide as keys; the widths are {request.v_shape[-1]} and {width}"
     if width > TPU_BLOCK and width % TPU_BLOCK:
         return f"the TPU kernel takes a head width of at most {TPU_BLOCK}, or a multiple of it; it is {width}"
     if num_queries % TPU_BLOCK or num_keys % TPU_BLOCK:
@@ -79,13 +80,6 @@ def _tpu_refusal(request: AttentionRequest) -> str | None:
         return f"the TPU kernel takes as many heads of k and v as of q; they have {request.num_groups}"
     if _reach(request.mask) not in (Reach(None, None), Reach(None, 0)):
         return f"the TPU kernel takes the mask Causal(); the mask is {request.mask}"
-    return _causal_refusal("the TPU kernel", request)
-
-
-def _causal_refusal(kernel: str, request: AttentionRequest) -> str | None:
-    num_queries, num_keys = request.logits_shape[-2:]
-    if request.mask is not None and num_queries != num_keys:
-        return f"{kernel} takes a causal mask where T = S; they are {num_queries} and {num_keys}"
     return None
 
 

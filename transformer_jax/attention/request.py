@@ -1,18 +1,23 @@
 """One call of attention: what was asked for, which implementation runs, and why."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.attention.biases import AttentionBias
+from transformer_jax.array_checks import as_array
+from transformer_jax.attention.biases import AttentionBias, Biases, as_attention_bias
 from transformer_jax.attention.dropout import AttentionDropout
-from transformer_jax.attention.masks.symbolic import AttentionMask
+from transformer_jax.attention.masks.symbolic import AttentionMask, Masks, as_attention_mask
+from transformer_jax.errors import InputError
+from transformer_jax.mesh_axis import held
 
 Shape = tuple[int, ...]
 
@@ -29,8 +34,47 @@ class AttentionRequest:
     bias: AttentionBias | None
     dropout: AttentionDropout | None  # None where its rate is 0
     wants_attention: bool
-    wants_log_sum_exp: bool
     backend: str  # cpu, gpu, cuda, rocm or tpu
+
+    @classmethod
+    def of(
+        cls,
+        q: Any,
+        k: Any,
+        v: Any,
+        mask: Masks | None,
+        bias: Biases | None,
+        dropout: AttentionDropout | None = None,
+        wants_attention: bool = False,
+        backend: str | None = None,
+    ) -> "AttentionRequest":
+        """The request of these arguments.
+
+        Raises:
+            InputError: they do not fit each other.
+        """
+        if dropout is not None and not isinstance(dropout, AttentionDropout):
+            raise InputError(f"dropout is {dropout!r}; it must be an AttentionDropout(rate, key), or None")
+        check_operands(q=q, k=k, v=v)
+        types = (
+            jax.dtypes.canonicalize_dtype(x.dtype if hasattr(x, "dtype") else jnp.asarray(x).dtype) for x in (q, k, v)
+        )
+        dtype = jnp.result_type(*types)
+        request = cls(
+            np.shape(q),
+            np.shape(k),
+            np.shape(v),
+            dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.promote_types(dtype, jnp.float32),  # as promote_dtype
+            None if mask is None else as_attention_mask(mask),
+            None if bias is None else as_attention_bias(bias),
+            None if dropout is None or dropout.rate == 0 else dropout,
+            wants_attention,
+            backend or jax.default_backend(),
+        )
+        for rule in (request.mask, request.bias):
+            if rule is not None:
+                rule.check(request.logits_shape)
+        return request
 
     @property
     def has_heads(self) -> bool:
@@ -76,6 +120,32 @@ class AttentionRequest:
         return shaped(q, self.num_heads), shaped(k, self.num_groups), shaped(v, self.num_groups)
 
 
+def check_operands(**operands: Any) -> None:
+    """Raise an `InputError` unless q, k and v hold numbers and fit; k and v may have fewer heads."""
+    arrays = {
+        name: x if hasattr(x, "dtype") and hasattr(x, "shape") else as_array(name, x) for name, x in operands.items()
+    }
+    for name, array in arrays.items():
+        if not jnp.issubdtype(array.dtype, jnp.number) or jnp.issubdtype(array.dtype, jnp.complexfloating):
+            raise InputError(f"{name} has type {array.dtype}; it must hold real numbers")
+    q, k, v = shapes = [array.shape for array in arrays.values()]
+    fits = min(map(len, shapes)) >= 2
+    fits = fits and q[-1] == k[-1] and k[-2] == v[-2] and 0 not in (*q, *k, *v)
+    if fits and len(q) == len(k) == len(v) > 3 and 1 < k[-3] == v[-3] < q[-3]:
+        if q[-3] % k[-3]:
+            raise InputError(f"k and v have {k[-3]} heads and q has {q[-3]}; theirs must divide those of q")
+        shapes = [(*shape[:-3], *shape[-2:]) for shape in shapes]
+    try:
+        jnp.broadcast_shapes(*(shape[:-2] for shape in shapes))
+    except ValueError:
+        fits = False
+    if not fits:
+        raise InputError(
+            f"q, k and v have shapes {q}, {k} and {v}; they must be [..., T, d], [..., S, d] and [..., S, d_v], with "
+            "no size of 0"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Explanation:
     """Which implementation runs, and why each of the others does not."""
@@ -85,55 +155,39 @@ class Explanation:
     others: dict[str, str]  # reason against each
     logits: tuple[int, int]  # T and S
 
+    @property
+    def size(self) -> str:
+        """`T × S`."""
+        return "{} × {}".format(*self.logits)
+
+    @property
+    def reasons(self) -> str:
+        """All of them."""
+        return "; ".join([self.reason, *(f"not {name}: {reason}" for name, reason in self.others.items())])
+
     def __str__(self) -> str:
-        return f"{self.implementation} attention of {_sizes([self])}: {_reasons([self])}"
+        return f"{self.implementation} attention of {self.size} logits: {self.reasons}"
 
     __repr__ = __str__
 
 
-_calls: ContextVar[list[Explanation] | None] = ContextVar("_calls", default=None)
+_calls: ContextVar[list[Explanation]] = ContextVar("_calls")
 
 
-@contextlib.contextmanager
-def recording_attention() -> Iterator[list[Explanation]]:
-    """A block in which a program is traced.
-
-    Yields:
-        The calls of `dot_product_attention`, a list that fills while the block runs.
-    """
-    calls: list[Explanation] = []
-    token = _calls.set(calls)
-    try:
-        yield calls
-    finally:
-        _calls.reset(token)
+def recording_attention() -> AbstractContextManager[list[Explanation]]:
+    """A block in which a program is traced; it is given the list of its calls of attention, which fills as it runs."""
+    return held(_calls, [])
 
 
 def record_attention(explanation: Explanation) -> None:
     """Note a call, for `recording_attention`."""
-    calls = _calls.get()
-    if calls is not None:
-        calls.append(explanation)
+    _calls.get([]).append(explanation)
 
 
 def attention_line(calls: Iterable[Explanation]) -> str:
     """One line on the calls of a program, at least one."""
-    groups: dict[tuple[str, str], list[Explanation]] = {}
+    sizes: dict[tuple[str, str], dict[str, None]] = {}  # by implementation and reasons
     for call in calls:
-        groups.setdefault((call.implementation, call.reason), []).append(call)
-    parts = [f"{name} for {_sizes(members)}: {_reasons(members)}" for (name, _), members in groups.items()]
+        sizes.setdefault((call.implementation, call.reasons), {})[call.size] = None
+    parts = [f"{name} for {', '.join(of_name)} logits: {reasons}" for (name, reasons), of_name in sizes.items()]
     return f"Attention: {' | '.join(parts)}"
-
-
-def _sizes(explanations: Iterable[Explanation]) -> str:
-    sizes = dict.fromkeys("{} × {}".format(*explanation.logits) for explanation in explanations)
-    return f"{', '.join(sizes)} logits"
-
-
-def _reasons(explanations: list[Explanation]) -> str:
-    """The reason for an implementation, which all have, and those against the others."""
-    parts = [explanations[0].reason]
-    for name in explanations[0].others:
-        reasons = dict.fromkeys(explanation.others[name] for explanation in explanations)
-        parts.append(f"not {name}: {', '.join(reasons)}")
-    return "; ".join(parts)

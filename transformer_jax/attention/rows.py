@@ -14,9 +14,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.array_checks import as_array, known_values
-from transformer_jax.attention.biases import AttentionBias, Biases, as_attention_bias
-from transformer_jax.attention.masks.symbolic import AttentionMask, Masks, as_attention_mask
-from transformer_jax.attention.plain import check_operands
+from transformer_jax.attention.biases import Biases
+from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.plain import softmax
 from transformer_jax.attention.request import AttentionRequest
 from transformer_jax.attention.score_block import Range, ScoreBlock
 from transformer_jax.errors import InputError
@@ -73,7 +73,6 @@ def attention_rows(
     *,
     queries: Indices,
     heads: Indices | None = None,
-    log_sum_exp: Float[ArrayLike, "... T"] | None = None,
 ) -> Float[Array, "... rows S"]:
     """Exact attention weights of chosen queries and heads, without dropout, in memory that grows as their number × S.
 
@@ -84,8 +83,6 @@ def attention_rows(
         bias: likewise.
         queries: indices of the queries, 0 … T - 1.
         heads: indices of the heads, 0 … H - 1; None for all, and where there is no axis of heads.
-        log_sum_exp: of all queries, as `dot_product_attention(…, return_log_sum_exp=True)` gives it: the weights are
-            then those which that pass used. None: computed from the chosen rows.
 
     Returns:
         Weights `[..., rows, S]`, with the axis of heads cut to those chosen; rows of queries that see nothing are zero.
@@ -93,22 +90,15 @@ def attention_rows(
     Raises:
         InputError: as `dot_product_attention`; or an index is out of range, or there are no heads to choose from.
     """
-    check_operands(grouped=True, q=q, k=k, v=k)
+    request = AttentionRequest.of(q, k, k, mask, bias)
     q, k = (jnp.asarray(x) for x in promote_dtype(q, k, dtype=None))
-    masks = None if mask is None else as_attention_mask(mask)
-    biases = None if bias is None else as_attention_bias(bias)
-    request = AttentionRequest(q.shape, k.shape, k.shape, q.dtype, masks, biases, None, True, False, "")
     shape = request.logits_shape
-    for part in (masks, biases):
-        if part is not None:
-            part.check(shape)
     queries = _indices("queries", queries, shape[-2])
     if heads is not None and not request.has_heads:
         raise InputError(f"heads is {heads!r}; logits of shape {shape} have no axis of heads")
     chosen = jnp.arange(request.num_heads) if heads is None else _indices("heads", heads, request.num_heads)
     q, k, _ = request.with_heads(q, k, k)
-    sums = None if log_sum_exp is None else jnp.broadcast_to(log_sum_exp, shape[:-1]).reshape(*q.shape[:3])
-    rows = _rows(q, k, masks, biases, request.num_batch, queries, chosen, sums)
+    rows = _rows(q, k, request, queries, chosen)
     if not request.has_heads:
         return rows.reshape(*shape[:-2], len(queries), shape[-1])
     return rows.reshape(*shape[:-3], len(chosen), len(queries), shape[-1])
@@ -117,12 +107,9 @@ def attention_rows(
 def _rows(
     q: Float[Array, "N H T d"],
     k: Float[Array, "N Hkv S d"],
-    mask: AttentionMask | None,
-    bias: AttentionBias | None,
-    num_batch: int,
+    request: AttentionRequest,
     queries: Int[Array, " rows"],
     heads: Int[Array, " chosen"],
-    log_sum_exp: Float[Array, "N H T"] | None,
 ) -> Float[Array, "N chosen rows S"]:
     group = q.shape[1] // k.shape[1]
     wide = jnp.promote_types(q.dtype, jnp.float32)
@@ -130,19 +117,11 @@ def _rows(
     def of_row(number: Array, head: Array, query: Array) -> Float[Array, " S"]:
         logits = jnp.einsum("d,sd->s", q[number, head, query], k[number, head // group], preferred_element_type=wide)
         logits = logits[None, None, None] / math.sqrt(q.shape[-1])
-        block = ScoreBlock(Range(number % num_batch, 1), Range(head, 1), Range(query, 1), Range(0, k.shape[2]))
-        if bias is not None:
-            logits = bias.cut(block).apply(logits, block)
-        if mask is not None:
-            logits = jnp.where(mask.allows(block), logits, -jnp.inf)
-        logits = logits[0, 0, 0]
-        if log_sum_exp is None:
-            maximum = jnp.maximum(logits.max(), np.finfo(wide).min)
-            weights = jnp.exp(logits - maximum)
-            total = weights.sum()
-            return weights / jnp.where(total == 0, 1, total)
-        of_query = log_sum_exp[number, head, query]
-        return jnp.exp(logits - jnp.where(jnp.isneginf(of_query), jnp.inf, of_query))
+        block = ScoreBlock(Range(number % request.num_batch, 1), Range(head, 1), Range(query, 1), Range(0, k.shape[2]))
+        if request.bias is not None:
+            logits = request.bias.cut(block).apply(logits, block)
+        seen = logits != -jnp.inf  # a bias may hide a key too
+        return softmax(logits, seen if request.mask is None else seen & request.mask.allows(block))[0, 0, 0]
 
     over_queries = jax.vmap(of_row, (None, None, 0))
     over_heads = jax.vmap(over_queries, (None, 0, None))

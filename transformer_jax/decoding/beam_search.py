@@ -10,7 +10,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.decoding.checks import check_arguments, check_last_position, check_scores
+from transformer_jax.decoding.checks import check_arguments, check_scores
 from transformer_jax.decoding.token_by_token import (
     Cache,
     Decoded,
@@ -61,9 +61,7 @@ def beam_search(
     n_best = beam_width if n_best is None else n_best
     _check_beams(beam_width, length_penalty, n_best)
     tokens = {"start_token": start_token, "end_token": end_token}
-    check_arguments(step, cache, batch_size, max_length, tokens, pad_token)
-    if grow is None:
-        check_last_position(step, cache, batch_size, max_length)
+    check_arguments(step, cache, batch_size, max_length, tokens, pad_token, grow)
     if batch_size * beam_width * max_length > MAX_SIZE:
         raise InputError(
             f"beam_width is {beam_width}; times batch_size, {batch_size}, and max_length, {max_length}, it may be "

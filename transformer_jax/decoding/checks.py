@@ -17,17 +17,28 @@ from transformer_jax.errors import MAX_SIZE, InputError, check_whole
 
 
 def check_arguments(
-    step: object, cache: PyTree[ArrayLike], batch_size: int, max_length: int, tokens: Mapping[str, int], pad_token: int
+    step: Any,
+    cache: PyTree[ArrayLike],
+    batch_size: int,
+    max_length: int,
+    tokens: Mapping[str, int],
+    pad_token: int,
+    grow: object,
 ) -> None:
     """Check the arguments that all decoding functions share.
 
+    Without `grow` the step is traced once, without being run, at its last position, which is known here and traced in
+    the loop over positions. So a cache without room for `max_length` positions is the error of a step that checks
+    positions, as those of this package's models do; unseen, its last position would be overwritten.
+
     Args:
-        step, cache, batch_size, max_length, pad_token: as `transformer_jax.decoding.token_by_token` describes them.
+        step, cache, batch_size, max_length, pad_token, grow: as `transformer_jax.decoding.token_by_token` describes
+            them.
         tokens: the start and the end token, by name.
 
     Raises:
-        InputError: `step` cannot be called, `batch_size` or `max_length` is below 1, a token is no id, or an array of
-            the cache does not have `batch_size` rows.
+        InputError: `step` cannot be called, `batch_size` or `max_length` is below 1, a token is no id, an array of the
+            cache does not have `batch_size` rows, or the step has no room for `max_length` positions.
     """
     if not callable(step):
         raise InputError(f"step is {step!r}; it must be a function (tokens, position, cache) -> (logits, cache)")
@@ -42,37 +53,21 @@ def check_arguments(
         if jnp.shape(leaf)[:1] != (batch_size,):
             name = "cache" + jax.tree_util.keystr(path)
             raise InputError(f"{name} has shape {jnp.shape(leaf)}; its first axis must be batch_size, {batch_size}")
+    if grow is None:
+        with jax.ensure_compile_time_eval():
+            last = jnp.int32(max_length - 1)
+        jax.eval_shape(lambda cache: step(jnp.zeros(batch_size, jnp.int32), last, cache)[0], cache)
 
 
-def check_last_position(step: Any, cache: PyTree[ArrayLike], batch_size: int, max_length: int) -> None:
-    """Let a step function check its last position, which is known here and traced in the loop over positions.
-
-    The step is traced there once, without being run. So a cache without room for `max_length` positions is the error
-    of a step that checks positions, as those of this package's models do; unseen, its last position would be
-    overwritten.
-
-    Args:
-        step, cache, batch_size, max_length: as `transformer_jax.decoding.token_by_token` describes them.
-    """
-    with jax.ensure_compile_time_eval():
-        last = jnp.int32(max_length - 1)
-
-    def run(cache: PyTree[ArrayLike]) -> None:
-        step(jnp.zeros(batch_size, jnp.int32), last, cache)
-
-    jax.eval_shape(run, cache)
-
-
-def check_step_result(result: Any, cache: PyTree[ArrayLike], num_rows: int, tokens: Mapping[str, int]) -> None:
-    """Check what a step function returned for `num_rows` rows and a cache, and that the tokens are in its vocabulary.
+def check_step_result(result: Any, num_rows: int, tokens: Mapping[str, int]) -> None:
+    """Check what a step function returned for `num_rows` rows, and that the tokens are in its vocabulary.
 
     Raises:
-        InputError: it is no pair of logits `[num_rows, V]` and a cache of the same shapes and types; or a token is not
-            below V.
+        InputError: it is no pair of logits `[num_rows, V]` and a cache; or a token is not below V.
     """
     if not isinstance(result, tuple) or len(result) != 2:
         raise InputError(f"step gave a {type(result).__name__}; it must give a pair (logits, cache)")
-    logits, new_cache = result
+    logits, _ = result
     shape, dtype = jnp.shape(logits), jnp.result_type(logits)
     if len(shape) != 2 or shape[0] != num_rows or shape[1] < 1:
         raise InputError(f"step gave logits of shape {shape}; they must be [N, V], here with N = {num_rows}")
@@ -81,13 +76,6 @@ def check_step_result(result: Any, cache: PyTree[ArrayLike], num_rows: int, toke
     for name, token in tokens.items():
         if token >= shape[1]:
             raise InputError(f"{name} is {token}; it must be below {shape[1]}, the number of logits for each row")
-    before, after = str(jax.tree.structure(cache)), str(jax.tree.structure(new_cache))
-    if before != after:
-        raise InputError(f"step gave a cache of the structure {after}; it must stay {before}")
-    for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(cache), jax.tree.leaves(new_cache), strict=True):
-        before, after = (f"{jnp.result_type(leaf)}{jnp.shape(leaf)}" for leaf in (old, new))
-        if before != after:
-            raise InputError(f"step gave cache{jax.tree_util.keystr(path)} as {after}; it must stay {before}")
 
 
 def check_scores(scores: Float[ArrayLike, "..."]) -> None:

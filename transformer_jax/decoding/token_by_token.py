@@ -39,7 +39,7 @@ error. Settings are Python numbers and constants of the compiled program, which 
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray, PyTree
 
-from transformer_jax.decoding.checks import check_arguments, check_last_position, check_scores, check_step_result
+from transformer_jax.decoding.checks import check_arguments, check_scores, check_step_result
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 
 Cache: TypeAlias = PyTree[ArrayLike]  # arrays [N, ...]
@@ -155,9 +155,7 @@ def _decode(
 ) -> Decoded:
     """Decode with the one token that `choose` picks for each row, until every row has ended."""
     tokens = {"start_token": start_token, "end_token": end_token}
-    check_arguments(step, cache, batch_size, max_length, tokens, pad_token)
-    if grow is None:
-        check_last_position(step, cache, batch_size, max_length)
+    check_arguments(step, cache, batch_size, max_length, tokens, pad_token, grow)
     log_prob = log_prob_step(step, tokens)
 
     def advance(rows: _Rows) -> _Rows:
@@ -184,23 +182,7 @@ def _decode(
     return decoded
 
 
-@runtime_checkable
-class LoopState(Protocol):
-    """State of a decoding algorithm before a position: a named tuple with at least these fields."""
-
-    @property
-    def position(self) -> Int[Array, ""]:
-        """Index of the next position to decode."""
-
-    @property
-    def cache(self) -> Cache:
-        """Cache of the step function."""
-
-    def _replace(self, *, cache: Cache = ...) -> Any:
-        """Copy with another cache."""
-
-
-State = TypeVar("State", bound=LoopState)
+State = TypeVar("State")
 
 
 def decoding_loop(
@@ -215,7 +197,7 @@ def decoding_loop(
     Args:
         goes_on: whether another step can change the result.
         advance: from the state at a position to that at the next.
-        state: at position 0.
+        state: at position 0: a named tuple with the fields `position`, of the next token, and `cache`.
         max_length: T; `goes_on` must be False at this position.
         grow: as the module describes.
 
@@ -223,17 +205,19 @@ def decoding_loop(
         The final state, without its cache.
     """
     size = max(_SHORTEST_SEGMENT, math.ceil(max_length / _MOST_SEGMENTS)) if grow else max_length
+    now: Any = state
     for start in range(0, max_length, size):
         end = min(start + size, max_length)
         if grow:
-            state = state._replace(cache=grow(state.cache, end))
-        state = lax.while_loop(partial(_goes_on_before, end, goes_on), advance, state)
-    final: State = state._replace(cache=None)
+            now = now._replace(cache=grow(now.cache, end))
+        now = lax.while_loop(partial(_goes_on_before, end, goes_on), advance, now)
+    final: State = now._replace(cache=None)
     return final
 
 
-def _goes_on_before(end: int, goes_on: Callable[[State], Bool[Array, ""]], state: State) -> Bool[Array, ""]:
-    return goes_on(state) & (state.position < end)
+def _goes_on_before(end: int, goes_on: Callable[[Any], Bool[Array, ""]], state: Any) -> Bool[Array, ""]:
+    before_end: Bool[Array, ""] = goes_on(state) & (state.position < end)
+    return before_end
 
 
 def empty_results(shape: tuple[int, ...], max_length: int, pad_token: int, score: float) -> Decoded:
@@ -257,7 +241,7 @@ def log_prob_step(step: Step, tokens: Mapping[str, int]) -> Step:
         last_tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache
     ) -> tuple[Float[Array, "N V"], Cache]:
         result = step(last_tokens, position, cache)
-        check_step_result(result, cache, len(last_tokens), tokens)
+        check_step_result(result, len(last_tokens), tokens)
         return token_log_probs(jnp.asarray(result[0])), result[1]
 
     return checked

@@ -15,7 +15,6 @@ from transformer_jax.attention.attention import Implementation, dot_product_atte
 from transformer_jax.attention.biases import AttentionBias, Biases
 from transformer_jax.attention.dropout import AttentionDropout
 from transformer_jax.attention.masks.symbolic import Causal, Masks
-from transformer_jax.attention.plain import scaled_dot_product as scaled_dot_product
 from transformer_jax.attention.rows import AttentionRows, ReturnAttention, Weights
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
@@ -119,32 +118,6 @@ class MultiheadAttention(Tapped):
         output, attention = self.attend_from(x, memory, mask, bias=bias, train=train, return_attention=return_attention)
         return (output, attention) if attention is not None else output
 
-    def attend_from(
-        self,
-        x: Float[ArrayLike, "B T D_x"],
-        memory: Float[ArrayLike, "B S D_memory"] | None = None,
-        mask: Masks | None = None,
-        *,
-        return_attention: ReturnAttention,
-        bias: Biases | None = None,
-        train: bool = False,
-    ) -> tuple[Float[Array, "B T D"], Weights | None]:
-        """`__call__` that always gives a pair, with None in the place of weights that were not asked for."""
-        check_sequence("x", x)
-        if memory is not None:
-            check_sequence("memory", memory)
-            if self.positions.is_in_attention:
-                raise InputError(
-                    f"memory is given, but positions is {self.positions}: it is for self-attention alone, since x and "
-                    "memory have no common positions"
-                )
-            if jnp.shape(memory)[0] != jnp.shape(x)[0]:
-                raise InputError(
-                    f"memory has {jnp.shape(memory)[0]} rows and x has {jnp.shape(x)[0]}; they must be equal"
-                )
-        projected = self.project(x if memory is None else memory)
-        return self.attend(x, projected, mask, bias=bias, train=train, return_attention=return_attention)
-
     def project(
         self, memory: Float[ArrayLike, "B S D_memory"], first: Start = 0, length: int | None = None
     ) -> KeyValue:
@@ -160,10 +133,10 @@ class MultiheadAttention(Tapped):
             key = self.key_norm(key)
         return KeyValue(self._with_positions(key, first, length), self._split_heads(self.value_proj(memory)))
 
-    def attend(
+    def attend_from(
         self,
         x: Float[ArrayLike, "B T D_x"],
-        memory: KeyValue,
+        memory: Float[ArrayLike, "B S D_memory"] | KeyValue | None = None,
         mask: Masks | None = None,
         *,
         bias: Biases | None = None,
@@ -171,11 +144,13 @@ class MultiheadAttention(Tapped):
         return_attention: ReturnAttention = False,
         first: Start = 0,
     ) -> tuple[Float[Array, "B T D"], Weights | None]:
-        """Attend from `x`, whose positions begin at `first`, to projected keys and values.
+        """`__call__` that always gives a pair, with None in the place of weights that were not asked for.
 
-        Returns:
-            The output, and the weights if asked for.
+        The memory may be projected already; positions of `x` begin at `first`.
         """
+        check_sequence("x", x)
+        if not isinstance(memory, KeyValue):
+            memory = self._projected(x, memory)
         dropout = None
         if train and self.dropout_prob > 0:
             dropout = AttentionDropout(self.dropout_prob, self.make_rng("dropout"))
@@ -193,7 +168,20 @@ class MultiheadAttention(Tapped):
         output = self.output_proj(self._join_heads(self.tap("head_outputs", values, "B H T d")))
         return self.tap("output", output, "B T D"), attention
 
-    @nn.nowrap  # so that profiles name its operations as those of `attend`
+    def _projected(self, x: ArrayLike, memory: ArrayLike | None) -> KeyValue:
+        if memory is None:
+            return self.project(x)
+        check_sequence("memory", memory)
+        if self.positions.is_in_attention:
+            raise InputError(
+                f"memory is given, but positions is {self.positions}: it is for self-attention alone, since x and "
+                "memory have no common positions"
+            )
+        if jnp.shape(memory)[0] != jnp.shape(x)[0]:
+            raise InputError(f"memory has {jnp.shape(memory)[0]} rows and x has {jnp.shape(x)[0]}; they must be equal")
+        return self.project(memory)
+
+    @nn.nowrap  # so that profiles name its operations as those of `attend_from`
     def _values(
         self,
         query: Array,
@@ -240,7 +228,7 @@ class MultiheadAttention(Tapped):
         first: Start = position if isinstance(position, int) else jnp.asarray(position)
         pairs = zip(cache, self.project(x, first, cache.key.shape[2]), strict=True)
         cache = KeyValue(*(jax.lax.dynamic_update_slice_in_dim(old, new, first, 2) for old, new in pairs))
-        return self.attend(x, cache, Causal(first), first=first)[0], cache
+        return self.attend_from(x, cache, Causal(first), first=first)[0], cache
 
     def empty_cache(self, batch_size: int, length: int, dtype: Any) -> KeyValue:
         """Keys and values of `length` positions of which none is filled."""

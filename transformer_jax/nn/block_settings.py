@@ -3,17 +3,19 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import flax.linen as nn
 
 from transformer_jax.array_checks import check_kv_heads, head_width
 from transformer_jax.attention.attention import Implementation
+from transformer_jax.attention.rows import AttentionRows, Indices
 from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
-from transformer_jax.nn.layers import Activation, FeedForward, LayerNorm
+from transformer_jax.nn.layers import Activation, FeedForward, LayerNorm, Tapped
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.positions import Positions
 
+Model = TypeVar("Model", bound=nn.Module)
 Remat = Literal["none", "dots", "all"]
 # Of a norm over the last axis; `epsilon` may be given.
 NormFactory = Callable[..., nn.Module]
@@ -101,3 +103,58 @@ class BlockSettings:
     def make_norm(self) -> nn.Module:
         """A norm with these settings, to be assigned in `setup`."""
         return self.norm(epsilon=self.layer_norm_epsilon)
+
+
+class SettingsModule(Tapped):
+    """Module with the fields `settings: BlockSettings` and `dropout_prob`, a shorthand for `settings.dropout_prob`.
+
+    After construction the two agree. Where both are given, `settings` may leave its `dropout_prob` at 0.
+
+    Raises:
+        InputError: at construction, if `settings` are no `BlockSettings`, or both give a probability and these differ.
+    """
+
+    def __post_init__(self) -> None:
+        module: Any = self  # declares the two fields in a subclass, which gives them a place among its own
+        settings: BlockSettings = module.settings
+        shorthand: float | None = module.dropout_prob
+        if not isinstance(settings, BlockSettings):
+            raise InputError(f"settings is {settings!r}; it must be a BlockSettings")
+        if shorthand is not None and shorthand != settings.dropout_prob:
+            if settings is not type(module).settings and settings.dropout_prob != BlockSettings.dropout_prob:
+                raise InputError(
+                    f"dropout_prob is {shorthand}, and settings.dropout_prob is {settings.dropout_prob}; only one of "
+                    "them may be given, or both with the same value"
+                )
+            settings = dataclasses.replace(settings, dropout_prob=shorthand)
+        module.settings, module.dropout_prob = settings, settings.dropout_prob
+        super().__post_init__()
+
+    def get_attention_maps(
+        self, *inputs: Any, queries: Indices | None = None, heads: Indices | None = None, **options: Any
+    ) -> Any:
+        """Attention weights of every layer, as the forward pass without dropout uses them.
+
+        Args:
+            *inputs: as in `__call__`.
+            queries: indices of the queries whose weights are wanted; None for all. With it, nothing needs memory of T².
+            heads: indices of the heads; None for all.
+            **options: as in `__call__`.
+
+        Returns:
+            For each layer `[B, heads, queries, S]`; with neither, `[B, H, T, S]`.
+
+        Raises:
+            InputError: as `__call__`; or a query or a head is not there.
+        """
+        call: Any = self
+        return call(*inputs, return_attention=AttentionRows.chosen(queries, heads), **options)[1]
+
+    @nn.nowrap
+    def clone(self: Model, **updates: Any) -> Model:
+        """Copy with other fields. Given `settings` or `dropout_prob`, the other one follows."""
+        if "settings" in updates:
+            updates = {"dropout_prob": None} | updates
+        elif updates.get("dropout_prob") is not None:
+            updates["settings"] = dataclasses.replace(self.settings, dropout_prob=updates["dropout_prob"])
+        return super().clone(**updates)

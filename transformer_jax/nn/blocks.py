@@ -3,9 +3,8 @@
 A Transformer block is two or three sub-layers (attention, feed-forward), each inside a residual connection.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, TypeVarTuple, overload
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -15,53 +14,19 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
+from transformer_jax.array_checks import check_sequence
 from transformer_jax.attention.rows import ReturnAttention
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
 from transformer_jax.nn.block_settings import Remat as Remat
+from transformer_jax.nn.block_settings import SettingsModule as SettingsModule
 from transformer_jax.nn.layer_stacks import LAYER_INPUT, REMAT_POLICIES, STACKED, LayerAccess, layer_access, layer_name
 from transformer_jax.nn.layers import Dropout, Tapped
+from transformer_jax.nn.positions import NoPositions, Positions
 from transformer_jax.trees import Variables
 
-More = TypeVarTuple("More")
-Model = TypeVar("Model", bound=nn.Module)
 Cache = TypeVar("Cache")
-
-
-class SettingsModule(Tapped):
-    """Module with the fields `settings: BlockSettings` and `dropout_prob`, a shorthand for `settings.dropout_prob`.
-
-    After construction the two agree. Where both are given, `settings` may leave its `dropout_prob` at 0.
-
-    Raises:
-        InputError: at construction, if `settings` are no `BlockSettings`, or both give a probability and these differ.
-    """
-
-    def __post_init__(self) -> None:
-        module: Any = self  # declares the two fields in a subclass, which gives them a place among its own
-        settings: BlockSettings = module.settings
-        shorthand: float | None = module.dropout_prob
-        if not isinstance(settings, BlockSettings):
-            raise InputError(f"settings is {settings!r}; it must be a BlockSettings")
-        if shorthand is not None and shorthand != settings.dropout_prob:
-            if settings is not type(module).settings and settings.dropout_prob != BlockSettings.dropout_prob:
-                raise InputError(
-                    f"dropout_prob is {shorthand}, and settings.dropout_prob is {settings.dropout_prob}; only one of "
-                    "them may be given, or both with the same value"
-                )
-            settings = dataclasses.replace(settings, dropout_prob=shorthand)
-        module.settings, module.dropout_prob = settings, settings.dropout_prob
-        super().__post_init__()
-
-    @nn.nowrap
-    def clone(self: Model, **updates: Any) -> Model:
-        """Copy with other fields. Given `settings` or `dropout_prob`, the other one follows."""
-        if "settings" in updates:
-            updates = {"dropout_prob": None} | updates
-        elif updates.get("dropout_prob") is not None:
-            updates["settings"] = dataclasses.replace(self.settings, dropout_prob=updates["dropout_prob"])
-        return super().clone(**updates)
 
 
 class Residual(Tapped):
@@ -77,16 +42,7 @@ class Residual(Tapped):
         self.norm = self.settings.make_norm()
         self.dropout = Dropout(self.settings.dropout_prob)
 
-    @overload
-    def __call__(self, x: ArrayLike, sublayer: Callable[[Array], Array], *, train: bool) -> Array: ...
-    @overload
-    def __call__(
-        self, x: ArrayLike, sublayer: Callable[[Array], tuple[Array, *More]], *, train: bool
-    ) -> tuple[Array, *More]: ...
-
-    def __call__(
-        self, x: Float[ArrayLike, "B T D"], sublayer: Callable[[Array], Any], *, train: bool
-    ) -> Float[Array, "B T D"] | tuple[Any, ...]:
+    def __call__(self, x: Float[ArrayLike, "B T D"], sublayer: Callable[[Array], Any], *, train: bool) -> Any:
         """Apply the connection.
 
         Args:
@@ -144,21 +100,13 @@ class Block(SettingsModule):
         return module
 
     @nn.nowrap
-    def self_attention(self, *, looks_ahead: bool = True) -> MultiheadAttention:
-        """Self-attention with this block's settings and positions, to be assigned in `setup`.
+    def attention(self, positions: Positions | None = None, *, looks_ahead: bool = True) -> MultiheadAttention:
+        """Attention with this block's settings, to be assigned in `setup`.
 
         Args:
-            looks_ahead: whether its mask lets queries see later keys.
+            positions: inside self-attention, those of the settings; None for cross-attention.
+            looks_ahead: whether the mask of self-attention lets queries see later keys.
         """
-        return self._attention(positions=self.settings.positions, looks_ahead=looks_ahead)
-
-    @nn.nowrap
-    def cross_attention(self) -> MultiheadAttention:
-        """Cross-attention with this block's settings, to be assigned in `setup`: without positions inside."""
-        return self._attention()
-
-    @nn.nowrap
-    def _attention(self, **more: Any) -> MultiheadAttention:
         settings = self.settings.attention
         return MultiheadAttention(
             self.input_dim,
@@ -167,7 +115,8 @@ class Block(SettingsModule):
             settings.implementation,
             settings.num_kv_heads,
             settings.qk_norm,
-            **more,
+            NoPositions() if positions is None else positions,
+            looks_ahead,
         )
 
 
@@ -210,9 +159,9 @@ class Stack(SettingsModule):
         return STACKED in self.variables.get("params", {})
 
     def run(
-        self, x: ArrayLike, *arrays: Any, train: bool, return_attention: ReturnAttention = True
-    ) -> tuple[Array, list[Any]]:
-        """Run the blocks one after another.
+        self, x: ArrayLike, *arrays: Any, train: bool, return_attention: ReturnAttention
+    ) -> Array | tuple[Array, list[Any]]:
+        """Run the blocks one after another, then the norm.
 
         Args:
             x: `[B, T, D]`, for the first block.
@@ -221,9 +170,9 @@ class Stack(SettingsModule):
             return_attention: ask each block for its attention weights, or for some of them.
 
         Returns:
-            The last block's output, and the attention weights of each, as the block gives them; None where they were
-            not asked for.
+            The output, with `return_attention` a pair of it and the attention weights of each block, as it gives them.
         """
+        check_sequence("x", x, self.input_dim)
         is_scanned = self._loops_over_layers()
 
         def run_block(layer: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, Any]:  # flags are no arrays
@@ -250,23 +199,25 @@ class Stack(SettingsModule):
                 length=self.num_layers,
             )
             x, stacked_maps = scan(self.stacked_layers, jnp.asarray(x), *arrays)
+            x = checkpoint_name(x, LAYER_INPUT)
             maps = [jax.tree.map(lambda of_layers, i=i: of_layers[i], stacked_maps) for i in range(self.num_layers)]
-            return checkpoint_name(x, LAYER_INPUT), maps
-        maps = []
-        for layer in self.layers:
-            x, attention = (run_named if policies else run_block)(layer, x, *arrays)
-            maps.append(attention)
-        return jnp.asarray(x), maps
+        else:
+            maps = []
+            for layer in self.layers:
+                x, attention = (run_named if policies else run_block)(layer, x, *arrays)
+                maps.append(attention)
+        x = self.normalize(x)
+        return (x, maps) if return_attention else x
 
     @nn.nowrap
     def _reader(self, access: LayerAccess) -> Callable[[Variables], Variables]:
         path = "/".join((*self.path, layer_name(0)))
         return lambda variables: {"params": access.read(path, variables["params"])}
 
-    def run_steps(
+    def step(
         self, x: ArrayLike, caches: Sequence[Cache], position: Int[ArrayLike, ""], *arrays: Any
     ) -> tuple[Array, list[Cache]]:
-        """Run each block's `step` with its cache, then the norm: for positions of which the earlier ones are cached.
+        """Run every block for T more positions: the result of `__call__` there, at the cost of these positions.
 
         Args:
             x: `[B, T, D]`, the new positions.
@@ -276,12 +227,19 @@ class Stack(SettingsModule):
 
         Returns:
             `[B, T, D]` as after the norm, and the caches with the new positions.
+
+        Raises:
+            AttributeError: the blocks have no `step`, as those of an encoder.
         """
         updated = []
         for layer, cache in zip(self.layers, caches, strict=True):
             x, cache = layer.step(x, cache, position, *arrays)
             updated.append(cache)
         return self.normalize(x), updated
+
+    def empty_caches(self, *arguments: Any) -> list[Any]:
+        """Cache of each block before the first position; the arguments are those of its `empty_cache`."""
+        return [layer.empty_cache(*arguments) for layer in self.layers]
 
     def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
         """Apply the norm after the last block, where there is one."""

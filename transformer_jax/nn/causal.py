@@ -58,13 +58,3 @@ class CausalStack(TransformerEncoder):
     @nn.nowrap
     def visible(self, mask: Masks | None) -> Masks | None:
         return causal_and(mask)
-
-    def step(
-        self, x: Float[ArrayLike, "B T D"], caches: list[KeyValue], position: Int[ArrayLike, ""]
-    ) -> tuple[Float[Array, "B T D"], list[KeyValue]]:
-        """Run every block for T more positions: the result of `__call__` there, at the cost of these positions."""
-        return self.run_steps(x, caches, position)
-
-    def empty_caches(self, batch_size: int, length: int, dtype: Any) -> list[KeyValue]:
-        """Cache of each block before the first of at most `length` positions."""
-        return [layer.empty_cache(batch_size, length, dtype) for layer in self.layers]

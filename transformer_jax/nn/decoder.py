@@ -43,9 +43,9 @@ class DecoderBlock(Block):
     """
 
     def setup(self) -> None:
-        self.self_attn = self.self_attention(looks_ahead=False)
+        self.self_attn = self.attention(self.settings.positions, looks_ahead=False)
         self.self_attn_residual = self.residual()
-        self.cross_attn = self.cross_attention()
+        self.cross_attn = self.attention()
         self.cross_attn_residual = self.residual()
         self.feed_forward = self.position_wise()
         self.feed_forward_residual = self.residual()
@@ -95,7 +95,7 @@ class DecoderBlock(Block):
         x, target, _ = self.sublayers(
             x,
             lambda h: self.self_attn.extend(h, cache.target, position),
-            lambda h: self.cross_attn.attend(h, cache.memory, memory_mask),
+            lambda h: self.cross_attn.attend_from(h, cache.memory, memory_mask),
             train=False,
         )
         return x, cache._replace(target=target)
@@ -117,8 +117,11 @@ class DecoderBlock(Block):
         """Run the three sub-layers; returns the output and the second result of either attention."""
         x, of_target = self.self_attn_residual(x, attend_target, train=train)
         x, of_memory = self.cross_attn_residual(x, attend_memory, train=train)
-        x = self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train)
-        return x, of_target, of_memory
+        return (
+            self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train),
+            of_target,
+            of_memory,
+        )
 
 
 class TransformerDecoder(Stack):
@@ -141,22 +144,4 @@ class TransformerDecoder(Stack):
         Returns:
             `[B, T, D]`, with `return_attention` a pair of it and the list of the L blocks' weights.
         """
-        check_sequence("x", x, self.input_dim)
-        masks = causal_and(mask), memory_mask
-        x, attention_maps = self.run(x, memory, *masks, train=train, return_attention=return_attention)
-        x = self.normalize(x)
-        return (x, attention_maps) if return_attention else x
-
-    def step(
-        self,
-        x: Float[ArrayLike, "B T D"],
-        caches: list[BlockCache],
-        position: Int[ArrayLike, ""],
-        memory_mask: Masks | None = None,
-    ) -> tuple[Float[Array, "B T D"], list[BlockCache]]:
-        """Run every block for T more positions: the result of `__call__` there, at the cost of these positions."""
-        return self.run_steps(x, caches, position, memory_mask)
-
-    def empty_caches(self, memory: Float[ArrayLike, "B S D"], length: int) -> list[BlockCache]:
-        """Cache of each block before the first of at most `length` positions."""
-        return [layer.empty_cache(memory, length) for layer in self.layers]
+        return self.run(x, memory, causal_and(mask), memory_mask, train=train, return_attention=return_attention)

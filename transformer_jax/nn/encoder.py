@@ -1,7 +1,7 @@
 """Transformer encoder: blocks of self-attention and feed-forward, stacked."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import flax.linen as nn
 from jax import Array
@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from transformer_jax.array_checks import check_sequence
 from transformer_jax.attention.masks.symbolic import Masks
-from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
+from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, Stack
 
 OfKeys = TypeVar("OfKeys")
@@ -36,7 +36,7 @@ class EncoderBlock(Block):
     looks_ahead: ClassVar[bool] = True  # whether a position may see later ones
 
     def setup(self) -> None:
-        self.self_attn = self.self_attention(looks_ahead=self.looks_ahead)
+        self.self_attn = self.attention(self.settings.positions, looks_ahead=self.looks_ahead)
         self.self_attn_residual = self.residual()
         self.feed_forward = self.position_wise()
         self.feed_forward_residual = self.residual()
@@ -92,38 +92,9 @@ class TransformerEncoder(Stack):
         Returns:
             `[B, T, D]`, with `return_attention` a pair of it and the list of the L layers' weights `[B, H, T, T]`.
         """
-        check_sequence("x", x, self.input_dim)
-        x, attention_maps = self.run(x, self.visible(mask), train=train, return_attention=return_attention)
-        x = self.normalize(x)
-        return (x, attention_maps) if return_attention else x
+        return self.run(x, self.visible(mask), train=train, return_attention=return_attention)
 
     @nn.nowrap
     def visible(self, mask: Masks | None) -> Masks | None:
         """The mask with which the blocks are run, made of the one that was given."""
         return mask
-
-    def get_attention_maps(
-        self,
-        x: Float[ArrayLike, "B T D"],
-        mask: Masks | None = None,
-        *,
-        queries: Indices | None = None,
-        heads: Indices | None = None,
-    ) -> list[Weights]:
-        """Attention weights of every layer, as the forward pass without dropout uses them.
-
-        Args:
-            x: as in `__call__`.
-            mask: as in `__call__`.
-            queries: indices of the queries whose weights are wanted; None for all. With it, nothing needs memory of T².
-            heads: indices of the heads; None for all.
-
-        Returns:
-            For each layer `[B, heads, queries, T]`; with neither, `[B, H, T, T]`.
-
-        Raises:
-            InputError: as `__call__`; or a query or a head is not there.
-        """
-        result: Any = self(x, mask, return_attention=AttentionRows.chosen(queries, heads))
-        maps: list[Weights] = result[1]
-        return maps

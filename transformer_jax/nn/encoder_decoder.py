@@ -2,13 +2,12 @@
 
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.array_checks import as_array, check_position, check_sequence, check_token_ids
+from transformer_jax.array_checks import as_array, check_offset, check_sequence, check_token_ids
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
@@ -175,8 +174,7 @@ class Transformer(SettingsModule):
         """Encode the source, and allocate a cache of `length` target positions; `DecodingCache.grow` extends it.
 
         Args:
-            source: as in `__call__`.
-            source_mask: as in `__call__`.
+            source, source_mask: as in `__call__`.
             length: target positions that the cache has room for; at least those of the prefix.
             prefix: tokens of the target's positions 0 … P - 1, which are run in one pass. The next `decode_step` is
                 the one at position P.
@@ -195,7 +193,7 @@ class Transformer(SettingsModule):
         rows, num_given = jnp.shape(prefix)
         if rows != len(memory):
             raise InputError(f"prefix has {rows} rows and source has {len(memory)}; they must be equal")
-        x = self._embed(prefix, "target", train=False)
+        x = self._embed(prefix, "target")
         caches = self.decoder.empty_caches(memory, max(length, num_given))
         return DecodingCache(self.decoder.step(x, caches, 0, mask)[1], mask)
 
@@ -212,14 +210,12 @@ class Transformer(SettingsModule):
         """
         self._check_tokens("target", tokens, "[B]")
         length = cache.blocks[0].target.key.shape[2]
-        check_position(position, length)
-        embedding = self._embedding_of("target_embedding")
-        x = embedded(embedding, jnp.asarray(tokens)[:, None], self.positional_encoding, (position, length))  # [B 1 D]
-        x = self.tap("target_embeddings", x, "B T D")
+        check_offset("position", position, 0, length - 1)
+        x = self._embed(jnp.asarray(tokens)[:, None], "target", first=position, length=length)  # [B 1 D]
         x, blocks = self.decoder.step(x, cache.blocks, position, cache.source_mask)
         return self._project(x)[:, 0], DecodingCache(blocks, cache.source_mask)
 
-    def get_attention_maps(
+    def get_attention_maps(  # type: ignore[override]  # it has two sequences
         self,
         source: Source,
         target: Target,
@@ -233,10 +229,7 @@ class Transformer(SettingsModule):
         """Attention weights of every layer, as the forward pass without dropout uses them.
 
         Args:
-            source: as in `__call__`.
-            target: as in `__call__`.
-            source_mask: as in `__call__`.
-            target_mask: as in `__call__`.
+            source, target, source_mask, target_mask: as in `__call__`.
             queries: positions whose weights are wanted; None for all. The decoder and the cross-attention ask from the
                 target's, the encoder from the source's.
             heads: indices of the heads, in every kind; None for all.
@@ -254,13 +247,16 @@ class Transformer(SettingsModule):
         decoded: Any = self.decode(target, encoded[0], target_mask, source_mask, return_attention=of_target)
         return AttentionMaps.of(encoded[1], decoded[1])
 
-    def _embed(self, sequence: Target, name: str, *, train: bool) -> Float[Array, "B T D"]:
-        if not jnp.issubdtype(as_array(name, sequence).dtype, jnp.integer):
-            check_sequence(name, sequence, self.model_dim)
-            return self.tap(f"{name}_embeddings", jnp.asarray(sequence), "B T D")
-        self._check_tokens(name, sequence, "[B, T]")
-        x = embedded(self._embedding_of(f"{name}_embedding"), jnp.asarray(sequence), self.positional_encoding)
-        return self.tap(f"{name}_embeddings", self.embedding_dropout(x, train=train), "B T D")
+    def _embed(self, sequence: Target, side: str, *, train: bool = False, **at: Any) -> Float[Array, "B T D"]:
+        if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):
+            self._check_tokens(side, sequence, "[B, T]")
+            embedding = self.source_embedding if self.tie_embeddings else getattr(self, f"{side}_embedding")
+            x = embedded(embedding, jnp.asarray(sequence), self.positional_encoding, **at)
+            x = self.embedding_dropout(x, train=train)
+        else:
+            check_sequence(side, sequence, self.model_dim)
+            x = jnp.asarray(sequence)
+        return self.tap(f"{side}_embeddings", x, "B T D")
 
     def _check_tokens(self, side: str, tokens: ArrayLike, shape: str, name: str | None = None) -> None:
         size: int | None = getattr(self, f"{side}_vocabulary_size")
@@ -268,9 +264,6 @@ class Transformer(SettingsModule):
         if size is None:
             raise InputError(f"{name} holds integers; without {side}_vocabulary_size it must hold features [B, T, D]")
         check_token_ids(name, tokens, size, shape)
-
-    def _embedding_of(self, name: str) -> nn.Embed:
-        return self.source_embedding if self.tie_embeddings else getattr(self, name)
 
     def _project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V_or_D"]:
         if self.target_vocabulary_size is None:

@@ -7,9 +7,9 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.array_checks import check_position, check_token_ids
+from transformer_jax.array_checks import check_offset, check_token_ids
 from transformer_jax.attention.masks.symbolic import Masks
-from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
+from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
@@ -106,19 +106,6 @@ class TransformerLM(SettingsModule):
         result: Any = self.decoder(x, mask, train=train, return_attention=return_attention)
         return (self._project(result[0]), result[1]) if return_attention else self._project(result)
 
-    def get_attention_maps(
-        self,
-        tokens: Int[ArrayLike, "B T"],
-        mask: Masks | None = None,
-        *,
-        queries: Indices | None = None,
-        heads: Indices | None = None,
-    ) -> list[Weights]:
-        """Attention weights of every layer; `queries` and `heads` as in `TransformerEncoder.get_attention_maps`."""
-        result: Any = self(tokens, mask, return_attention=AttentionRows.chosen(queries, heads))
-        maps: list[Weights] = result[1]
-        return maps
-
     def start_decoding(
         self, batch_size: int | None = None, length: int = 0, *, prefix: Int[ArrayLike, "B P"] | None = None
     ) -> CausalCache:
@@ -141,7 +128,7 @@ class TransformerLM(SettingsModule):
                 raise InputError("batch_size is None; without a prefix it must be the number of rows")
             check_sizes(batch_size=batch_size)
             return CausalCache(self.decoder.empty_caches(batch_size, length, dtype))
-        x = self._embed("prefix", prefix, train=False)
+        x = self._embed("prefix", prefix)
         num_rows, num_given, _ = x.shape
         if batch_size not in (None, num_rows):
             raise InputError(f"prefix has {num_rows} rows and batch_size is {batch_size}; they must be equal")
@@ -163,16 +150,14 @@ class TransformerLM(SettingsModule):
         num_rows, _, length, _ = cache.blocks[0].key.shape
         if (given := jnp.shape(tokens)[0]) != num_rows:  # they could broadcast
             raise InputError(f"tokens has {given} rows and the cache has {num_rows}; they must be equal")
-        check_position(position, length)
-        x = embedded(
-            self.embedding, jnp.asarray(tokens)[:, None], self.positional_encoding, (position, length)
-        )  # [B 1 D]
-        x, blocks = self.decoder.step(self.tap("embeddings", x, "B T D"), cache.blocks, position)
+        check_offset("position", position, 0, length - 1)
+        x = self._embed("tokens", jnp.asarray(tokens)[:, None], first=position, length=length)
+        x, blocks = self.decoder.step(x, cache.blocks, position)
         return self._project(x)[:, 0], CausalCache(blocks)
 
-    def _embed(self, name: str, tokens: Int[ArrayLike, "B T"], *, train: bool) -> Float[Array, "B T D"]:
+    def _embed(self, name: str, tokens: ArrayLike, *, train: bool = False, **at: Any) -> Float[Array, "B T D"]:
         check_token_ids(name, tokens, self.vocabulary_size, "[B, P]" if name == "prefix" else "[B, T]")
-        x = embedded(self.embedding, jnp.asarray(tokens), self.positional_encoding)
+        x = embedded(self.embedding, jnp.asarray(tokens), self.positional_encoding, **at)
         return self.tap("embeddings", self.embedding_dropout(x, train=train), "B T D")
 
     def _project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:

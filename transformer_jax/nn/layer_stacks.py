@@ -5,14 +5,15 @@ have a leading axis of the layers, in the place of `layers_0` … `layers_{L-1}`
 loop, so that one layer is compiled whatever L, and apart as L layers. Files and inspection have them apart.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from transformer_jax.mesh_axis import held
 from transformer_jax.trees import Params
 
 Tree = TypeVar("Tree")
@@ -37,14 +38,9 @@ class LayerAccess(NamedTuple):
 _access: ContextVar[LayerAccess | None] = ContextVar("_access", default=None)
 
 
-@contextlib.contextmanager
-def layers_read_by(access: LayerAccess) -> Iterator[None]:
+def layers_read_by(access: LayerAccess) -> AbstractContextManager[object]:
     """A block that traces a model whose loops over layers have this access to their parameters."""
-    token = _access.set(access)
-    try:
-        yield
-    finally:
-        _access.reset(token)
+    return held(_access, access)
 
 
 def layer_access() -> LayerAccess | None:

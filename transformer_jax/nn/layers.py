@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.array_checks import check_sequence
 from transformer_jax.attention.dropout import counter_bits
+from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
 from transformer_jax.nn.positions import AddedPositions
 
@@ -124,9 +125,13 @@ class FeedForward(Tapped):
         """Transform each position of `[B, T, D]` by itself."""
         check_sequence("x", x)
         x = jnp.asarray(x)
-        hidden = self.tap("hidden", self.activation(Dense(self.dim_feedforward, name="expand")(x)), "B T F")
-        hidden = Dropout(self.dropout_prob)(hidden, train=train)
+        hidden = Dropout(self.dropout_prob)(self.tap("hidden", self.hidden(x), "B T F"), train=train)
         return self.tap("output", Dense(x.shape[-1], name="contract")(hidden), "B T D")
+
+    @nn.nowrap  # so that its layers are those of `__call__`
+    def hidden(self, x: Array) -> Array:
+        """The hidden units."""
+        return self.activation(Dense(self.dim_feedforward, name="expand")(x))
 
 
 class GatedFeedForward(FeedForward):
@@ -141,15 +146,11 @@ class GatedFeedForward(FeedForward):
 
     activation: Activation = nn.silu  # of the gate
 
-    @nn.compact
-    def __call__(self, x: Float[ArrayLike, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
-        """Transform each position of `[B, T, D]` by itself."""
-        check_sequence("x", x)
-        x = jnp.asarray(x)
+    @nn.nowrap
+    def hidden(self, x: Array) -> Array:
+        """The hidden units."""
         gate = self.activation(Dense(self.dim_feedforward, name="gate")(x))  # [B T F]
-        hidden = self.tap("hidden", gate * Dense(self.dim_feedforward, name="expand")(x), "B T F")
-        hidden = Dropout(self.dropout_prob)(hidden, train=train)
-        return self.tap("output", Dense(x.shape[-1], name="contract")(hidden), "B T D")
+        return gate * Dense(self.dim_feedforward, name="expand")(x)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -178,7 +179,8 @@ def embedded(
     embedding: nn.Embed,
     tokens: Int[Array, "..."],
     positions: AddedPositions | None,
-    at: tuple[Int[ArrayLike, ""], int] | None = None,
+    first: Start = 0,
+    length: int | None = None,
 ) -> Float[Array, "... D"]:
     """Embeddings times √D, so that tokens start as large as the positions that are added to them.
 
@@ -186,10 +188,9 @@ def embedded(
         embedding: of `token_embedding`.
         tokens: their ids.
         positions: module that adds them; None for none.
-        at: position of a single token, and the number of positions that there can be; None for tokens from 0 on.
+        first: position of the first token.
+        length: number of positions that there can be; None for that of the tokens.
     """
     x: Array = embedding(tokens)
     x = x * math.sqrt(embedding.features)
-    if positions is None:
-        return x
-    return positions(x) if at is None else positions.at(x, *at)
+    return x if positions is None else positions(x, first, length)

@@ -19,17 +19,21 @@ import dataclasses
 import math
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.array_checks import as_array, known_values
 from transformer_jax.attention.position_biases import ALiBi, RelativeBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_number, check_sizes
-from transformer_jax.nn.positions import AttentionPositions, LearnedEncoding, PositionalEncoding, Positions
+from transformer_jax.nn.positions import (
+    AttentionPositions,
+    LearnedEncoding,
+    PositionalEncoding,
+    Positions,
+    positions_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,14 +188,7 @@ def rotate(
         InputError: d is odd, or `first` is known and outside of its range.
     """
     *_, num, width = x.shape
-    table: Array = jnp.asarray(rotary_table(length or num, width, base))
-    known = known_values(as_array("first", first))
-    if known is not None and not 0 <= known <= len(table) - num:
-        raise InputError(
-            f"first is {known}; of {num} positions in a sequence of {len(table)} it may be 0 … {len(table) - num}"
-        )
-    if not (isinstance(first, int) and first == 0 and len(table) == num):
-        table = jax.lax.dynamic_slice_in_dim(table, first, num)
+    table = positions_of(rotary_table(length or num, width, base), first, num)
     cos, sin = table[:, : width // 2], table[:, width // 2 :]  # [T d/2]
     pairs = x.reshape(*x.shape[:-1], width // 2, 2)
     even, odd = pairs[..., 0], pairs[..., 1]

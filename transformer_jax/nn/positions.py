@@ -4,13 +4,14 @@ import dataclasses
 import math
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from transformer_jax.array_checks import check_position, check_sequence
+from transformer_jax.array_checks import check_offset, check_sequence
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
@@ -34,6 +35,20 @@ def sinusoidal_table(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
     return table
 
 
+def positions_of(table: Float[ArrayLike, "length w"], first: Start, num: int) -> Float[Array, "num w"]:
+    """The rows `first` … `first + num - 1` of a table; `first` may be traced.
+
+    Raises:
+        InputError: `first` is known, and the table does not have all of them.
+    """
+    table = jnp.asarray(table)
+    check_offset("first", first, 0, len(table) - num)
+    if num == len(table):
+        return table
+    part: Array = jax.lax.dynamic_slice_in_dim(table, first, num)
+    return part
+
+
 class AddedPositions(nn.Module):
     """Add a vector to each element of a sequence, by its position. A subclass has `table`.
 
@@ -48,30 +63,25 @@ class AddedPositions(nn.Module):
         check_sizes(d_model=self.d_model, max_len=self.max_len)
         super().__post_init__()
 
-    def __call__(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
-        """Return `x` with the positions 0 … T - 1 added, in the type of `x`.
+    def __call__(
+        self, x: Float[ArrayLike, "B T D"], first: Start = 0, length: int | None = None
+    ) -> Float[Array, "B T D"]:
+        """Return `x` with the positions `first` … `first + T - 1` added, in the type of `x`.
+
+        Args:
+            x: `[B, T, D]`.
+            first: position of the first element, 0 … length - T; it may be traced, and is then not checked.
+            length: number of positions that there can be; None: T.
 
         Raises:
-            InputError: `x` is of no floating-point type, not `[B, T, D]`, or longer than `max_len`.
+            InputError: `x` is of no floating-point type, or not `[B, T, D]`; `length` is above `max_len`; or `first`
+                is outside of its range.
         """
         check_sequence("x", x)
         x = jnp.asarray(x)
-        self._check(*x.shape[-2:])
-        return x + self.table(x.shape[-2]).astype(x.dtype)
-
-    def at(self, x: Float[ArrayLike, "B 1 D"], position: Int[ArrayLike, ""], length: int) -> Float[Array, "B 1 D"]:
-        """Return `x` with one position added, where `position` may be traced and is below `length`.
-
-        Raises:
-            InputError: `length` is above `max_len`, `x` is of no floating-point type or not `[B, 1, D]`, or `position`
-                is outside 0 … `length` - 1. A traced position is not checked: one beyond the end gets the last one's
-                encoding.
-        """
-        check_sequence("x", x)
-        x = jnp.asarray(x)
-        self._check(length, x.shape[-1])
-        check_position(position, length)
-        return x + jnp.asarray(self.table(length).astype(x.dtype))[position]
+        self._check(length or x.shape[-2], x.shape[-1])
+        table = positions_of(self.table(length or x.shape[-2]), first, x.shape[-2])
+        return x + table.astype(x.dtype)
 
     def table(self, length: int) -> Float[Array | np.ndarray, "T D"]:
         """The vectors of the positions 0 … length - 1."""

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from transformer_jax.array_checks import check_sequence
 from transformer_jax.attention.masks.symbolic import Masks
-from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
+from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
@@ -105,18 +105,3 @@ class TransformerPredictor(SettingsModule):
         x = nn.relu(self.output_norm(self.output_hidden(x)))
         logits = self.tap("logits", self.output_layer(self.output_dropout(x, train=train)), "B T C")
         return logits if attention_maps is None else (logits, attention_maps)
-
-    def get_attention_maps(
-        self,
-        x: Float[ArrayLike, "B T features"],
-        mask: Masks | None = None,
-        add_positional_encoding: bool = True,
-        *,
-        queries: Indices | None = None,
-        heads: Indices | None = None,
-    ) -> list[Weights]:
-        """Attention weights of every layer; `queries` and `heads` as in `TransformerEncoder.get_attention_maps`."""
-        asked = AttentionRows.chosen(queries, heads)
-        result: Any = self(x, mask, add_positional_encoding, return_attention=asked)
-        maps: list[Weights] = result[1]
-        return maps
