@@ -26,8 +26,6 @@ CIRCUITS: Mapping[str, Callable[..., tj.inspection.Circuit]] = {
     "reverse": tj.inspection.reverse_circuit,
     "histogram": tj.inspection.histogram_circuit,
     "sort": tj.inspection.sort_circuit,
-    "dyck-1": tj.inspection.dyck_circuit,
-    "dyck-2": functools.partial(tj.inspection.dyck_circuit, kinds=2),
     "induction": tj.inspection.induction_circuit,
 }
 READS = {"query": "queries", "key": "keys", "value": "values"}

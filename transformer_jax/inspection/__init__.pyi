@@ -10,7 +10,6 @@ from .attention_gradients import gradient_attention as gradient_attention
 from .circuits.circuit import Circuit as Circuit
 from .circuits.circuit import HeadScore as HeadScore
 from .circuits.circuit import score_heads as score_heads
-from .circuits.dyck import dyck_circuit as dyck_circuit
 from .circuits.induction import induction_circuit as induction_circuit
 from .circuits.lists import histogram_circuit as histogram_circuit
 from .circuits.lists import reverse_circuit as reverse_circuit
@@ -33,5 +32,4 @@ from .probes import Probe as Probe
 from .probes import linear_probe as linear_probe
 from .representation_similarity import cka_table as cka_table
 from .representation_similarity import linear_cka as linear_cka
-from .rollout import attention_flow as attention_flow
 from .rollout import attention_rollout as attention_rollout

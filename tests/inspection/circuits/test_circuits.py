@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import itertools
 
 import jax
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from inspection_methods import CIRCUITS
 from transformer_jax.errors import InputError
-from transformer_jax.inspection import Circuit, dyck_circuit, reverse_circuit, score_heads, sort_circuit
+from transformer_jax.inspection import Circuit, reverse_circuit, score_heads, sort_circuit
 
 SEEDS = {"as written": None, "rotated": 3}
 # Of single weights: the coordinates of a rotated stream are rounded to float32, 1e-6 in a rank that makes logits of up
@@ -19,13 +18,11 @@ WEIGHT_ERROR = 2e-3
 OUTSIDE = 1e-6  # of the weight of all keys that a head should not see: 2e-8, and the rounding of float32
 LOGIT_ERROR = 1e-3  # of logits up to 20, in a rotated stream; measured 4e-4
 # Share of right answers with one working head set to zero, on 1000 sequences, as written; and of the most frequent
-# class. Where the brackets nest, not every prefix needs the partners and the mistakes.
+# class.
 ABLATED = {
     "reverse": ({(1, 2): 0.20}, 0.20),
     "histogram": ({(0, 1): 0.00}, 0.35),
     "sort": ({(0, 2): 0.39, (1, 0): 0.13}, 0.13),
-    "dyck-1": ({(0, 1): 0.23, (1, 0): 0.71}, 0.48),
-    "dyck-2": ({(0, 1): 0.45, (1, 2): 0.82, (2, 0): 0.60}, 0.41),
     "induction": ({(0, 1): 0.50, (1, 2): 0.50}, 0.50),
 }
 
@@ -67,37 +64,17 @@ def test_every_answer_is_right(name, seed):
     logits = circuit.logits(drawn(name))
     np.testing.assert_array_equal(logits.argmax(-1), circuit.answers(drawn(name)))
     logits = np.sort(logits)
-    assert (logits[..., -1] - logits[..., -2]).min() > 4.9  # LOGIT / 2, but for rounding
+    assert (logits[..., -1] - logits[..., -2]).min() > 9.9  # LOGIT, but for rounding
 
 
 @pytest.mark.slow
 @of_each
-@of_seeds
-def test_every_answer_is_right_at_every_length(name, seed):
-    circuit = made(name, seed)
-    for length in range(circuit.task.min_length, circuit.task.max_length):
-        assert circuit.accuracy(drawn(name, length, 101)) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", CIRCUITS.values(), ids=CIRCUITS)
 @pytest.mark.parametrize("size", [2, 3, 13])
-def test_a_program_is_compiled_for_other_sizes(make, size):
-    circuit = make(size, seed=size)
-    assert circuit.accuracy(circuit.draw(np.random.default_rng(7), 1000)) == 1
-
-
-@pytest.mark.parametrize("kinds", [1, 2])
-def test_every_word_of_brackets_is_judged_right(kinds):
-    words = np.array([(0, *word) for word in itertools.product(range(1, 1 + 2 * kinds), repeat=5)])
-    circuit = made(f"dyck-{kinds}", None)
-    assert circuit.accuracy(words) == 1
-    judged = {"(())(": "open", "()(((": "open", "())((": "broken", ")((((": "broken"}
-    judged |= {"([])[": "open", "([)](": "broken"} if kinds == 2 else {}
-    for word, verdict in judged.items():
-        tokens = np.array([[0, *map(circuit.task.vocabulary.index, word)]])
-        assert circuit.task.classes[circuit.answers(tokens)[0, -1]] == verdict, word
-    assert circuit.answers(np.array([[0, 1, 1, 2, 2]])).tolist() == [[2, 1, 1, 1, 2]]
+def test_a_program_is_compiled_for_every_size_and_right_at_every_length(name, size):
+    circuit = CIRCUITS[name](size, seed=size)
+    for length in {circuit.task.min_length, size // 2 + 2, circuit.task.max_length}:
+        if circuit.task.min_length <= length <= circuit.task.max_length:
+            assert circuit.accuracy(circuit.draw(np.random.default_rng(7), 101, length)) == 1
 
 
 def test_the_programs_in_numpy_give_known_answers():
@@ -187,16 +164,6 @@ def test_a_rotation_leaves_the_function_and_hides_the_coordinates(name):
     assert plain_share > 0.9 > 0 == rotated_share
 
 
-@of_each
-def test_edges_join_working_heads_of_which_the_second_is_later(name):
-    circuit = made(name, None)
-    for edge in circuit.edges:
-        assert circuit.working_heads[edge.source]
-        assert circuit.working_heads[edge.target]
-        assert edge.source[0] < edge.target[0]
-    assert len(circuit.edges) == {"sort": 1, "dyck-1": 2, "dyck-2": 6, "induction": 1}.get(name, 0)
-
-
 WORKING = np.array([[True, False, False], [False, True, False]])
 
 
@@ -219,18 +186,11 @@ def test_rankings_have_known_scores(importance, average_precision, roc_auc):
     [
         (lambda: reverse_circuit(0), "length is 0; it must be at least 1"),
         (lambda: sort_circuit(1), "max_length is 1; it must be at least 2"),
-        (lambda: dyck_circuit(kinds=3), "kinds is 3; it must be 1 or 2"),
         (lambda: sort_circuit(3, seed=-1), "seed is -1; it must be at least 0; None for no rotation"),
         (lambda: made("sort", None).inputs(np.array([[0, 0]])), "BOS, token 0, must be the first of each row and no"),
         (lambda: made("sort", None).inputs(np.array([[0, 12]])), "token id 12; ids may be 0 … 11"),
         (lambda: made("reverse", None).inputs(np.array([[0, 1]])), r"tokens.shape\[1\] is 2; it must be 7 … 7"),
-        (lambda: made("sort", None).draw(np.random.default_rng(0), 2, 9), "length is 9; it must be 2 … 8 for sort"),
         (lambda: score_heads(np.zeros((2, 2)), WORKING), r"has shape \(2, 2\); it must be that of working, \(2, 3\)"),
-        (lambda: score_heads(np.full((2, 3), np.nan), WORKING), "importance holds nan; all of it must be finite"),
-        (
-            lambda: score_heads(np.zeros((2, 3)), WORKING | True),
-            "working is all True; some heads must work",
-        ),
         (lambda: score_heads(np.zeros((2, 3)), WORKING & False), "working is never True; some heads must work"),
     ],
 )

@@ -41,7 +41,6 @@ class Edge:
     source: Place
     target: Place
     reads: Composition
-    through: tuple[int, ...] = ()  # layers whose feed-forward stands between the two
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,14 +84,8 @@ class Circuit:
         return works
 
     def draw(self, rng: np.random.Generator, num_sequences: int, length: int | None = None) -> Tokens:
-        """Draw tokens `[B, T]`, `BOS` first where the task has it; `length` None for the greatest.
-
-        Raises:
-            InputError: the model has no sequences of that length.
-        """
-        length = self.task.max_length if length is None else length
-        self._check_length("length", length)
-        return self.task.draw(rng, num_sequences, length)
+        """Draw tokens `[B, T]`, `BOS` first where the task has it; `length` None for the greatest."""
+        return self.task.draw(rng, num_sequences, self.task.max_length if length is None else length)
 
     def inputs(self, tokens: Int[np.ndarray, "B T"]) -> tuple[object, ...]:
         """The model's inputs: one-hot features `[B, T, V]`, and the mask of a causal task.
@@ -100,12 +93,11 @@ class Circuit:
         Raises:
             InputError: a token outside the vocabulary, a length that the model has not, or no `BOS` at the beginning.
         """
-        vocabulary = self.task.vocabulary
+        vocabulary, shortest, longest = self.task.vocabulary, self.task.min_length, self.task.max_length
         check_token_ids("tokens", tokens, len(vocabulary))
-        self._check_length("tokens.shape[1]", tokens.shape[1])
-        is_begin = np.zeros(tokens.shape, bool)
-        is_begin[:, 0] = True
-        if vocabulary[0] == BEGIN and ((tokens == 0) != is_begin).any():
+        if not shortest <= tokens.shape[1] <= longest:
+            raise InputError(f"tokens.shape[1] is {tokens.shape[1]}; it must be {shortest} … {longest}")
+        if vocabulary[0] == BEGIN and ((tokens == 0) != (np.arange(tokens.shape[1]) == 0)).any():
             raise InputError(f"tokens is {tokens}; {BEGIN}, token 0, must be the first of each row and no other")
         features = np.eye(len(vocabulary), dtype=np.float32)[tokens]
         return (features, Causal()) if self.task.is_causal else (features,)
@@ -122,11 +114,10 @@ class Circuit:
         """The share of right answers."""
         return float((self.logits(tokens, variables).argmax(-1) == self.answers(tokens)).mean())
 
-    def _check_length(self, name: str, length: int) -> None:
-        if not self.task.min_length <= length <= self.task.max_length:
-            raise InputError(
-                f"{name} is {length}; it must be {self.task.min_length} … {self.task.max_length} for {self.task.name}"
-            )
+
+def numbers_after_begin(num_numbers: int) -> tuple[str, ...]:
+    """The vocabulary `BOS`, 0, 1, …"""
+    return BEGIN, *map(str, range(num_numbers))
 
 
 def draw_after_begin(num_tokens: int) -> Draw:
@@ -164,15 +155,14 @@ def score_heads(
         working: which heads do the work, as `Circuit.working_heads`.
 
     Raises:
-        InputError: the shapes differ, a number is not finite, or no head works, or all do.
+        InputError: the shapes differ, or no head works, or all do.
+        ValueError: a number is not finite.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     importance, working = np.asarray(importance), np.asarray(working, bool)
     if importance.shape != working.shape:
         raise InputError(f"importance has shape {importance.shape}; it must be that of working, {working.shape}")
-    if not np.isfinite(importance).all():
-        raise InputError(f"importance holds {importance[~np.isfinite(importance)][0]}; all of it must be finite")
     if working.all() or not working.any():
         raise InputError(f"working is {'all' if working.all() else 'never'} True; some heads must work and some not")
     return HeadScore(

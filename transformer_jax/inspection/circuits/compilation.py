@@ -11,7 +11,18 @@ from jaxtyping import Float
 
 from transformer_jax.errors import check_whole
 from transformer_jax.inspection.circuits.circuit import Circuit, CircuitHead, CircuitTask, Edge
-from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Matrix, Program, Role, Scores, Units
+from transformer_jax.inspection.circuits.program import (
+    LOGIT,
+    SHARPNESS,
+    Attend,
+    Matrices,
+    Matrix,
+    Program,
+    Role,
+    Space,
+    Units,
+    before,
+)
 from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.predictor import TransformerPredictor
@@ -31,14 +42,17 @@ class NoNorm(nn.Module):
         return x
 
 
-def compile_circuit(program: Program, task: CircuitTask, edges: tuple[Edge, ...], seed: int | None) -> Circuit:
+def compile_circuit(
+    program: Program, answer: Space, task: CircuitTask, seed: int | None, edges: tuple[Edge, ...] = ()
+) -> Circuit:
     """Write a program's weights, with decoys in all heads and hidden units that it does not use.
 
     Args:
         program: is completed with the decoys.
+        answer: the subspace whose coordinate of the right class is 1 at the end.
         task: what it computes.
-        edges: which heads read what another one wrote.
         seed: of a random rotation of the residual stream, and of the decoys; None for no rotation.
+        edges: which heads read what another one wrote.
 
     Raises:
         InputError: `seed` is no whole number of at least 0.
@@ -47,10 +61,17 @@ def compile_circuit(program: Program, task: CircuitTask, edges: tuple[Edge, ...]
         check_whole("seed", seed, 0, "; None for no rotation")
     rng = np.random.default_rng(0 if seed is None else seed)
     _add_idle_heads(program, rng)
-    model = _model(program, task)
+    model = TransformerPredictor(
+        program.num_heads * program.width,  # so that a head has room for all subspaces
+        len(task.classes),
+        program.num_heads,
+        program.num_layers,
+        settings=BlockSettings(norm=NoNorm, norm_first=True, positions=LearnedPositions()),
+        max_len=task.max_length,
+    )
     _add_idle_units(program, rng, 2 * model.model_dim)
     params = _empty(model, len(task.vocabulary))
-    _write(program, params)
+    _write(program, answer, params)
     if seed is not None:
         _rotate(params, np.linalg.qr(rng.normal(size=(model.model_dim, model.model_dim)))[0])
     variables = {"params": unflatten_dict({path: leaf.astype(np.float32) for path, leaf in params.items()}, sep="/")}
@@ -91,37 +112,18 @@ def _add_idle_units(program: Program, rng: np.random.Generator, dim_feedforward:
         reads = {space: rng.normal(size=(space.width, num_units)) for space in (program.tokens, program.position)}
         writes = rng.normal(size=(num_units, program.unused.width)) * (np.arange(num_units)[:, None] % 2)
         bias = rng.normal(size=num_units)
-        of_layer.append(Units(reads, bias, {program.unused: writes}, is_idle=True))
+        of_layer.append(Units(reads, bias, program.unused, writes, is_idle=True))
 
 
-def _patterns(program: Program) -> list[tuple[str, Scores]]:
+def _patterns(program: Program) -> list[tuple[str, Matrices]]:
     length, position = program.position.width, program.position
-    before = np.eye(length, k=-1)
-    before[0, 0] = 1
-    first = np.zeros((length, length))
-    first[:, 0] = 1
-    matrices = {"to the position before": before, "to the first position": first, "to its own position": np.eye(length)}
+    first = np.tile(np.eye(1, length), (length, 1))
+    matrices = {
+        "to the position before": before(length),
+        "to the first position": first,
+        "to its own position": np.eye(length),
+    }
     return [(where, {(position, position): SHARPNESS * matrix}) for where, matrix in matrices.items()]
-
-
-def _model(program: Program, task: CircuitTask) -> TransformerPredictor:
-    """The narrowest model that has room for the subspaces, for each head and for the hidden units."""
-    num_heads = program.num_heads
-    widths = [math.ceil(program.width / num_heads)]
-    for head in program.heads.values():
-        for matrices in (head.scores, head.moves):
-            widths.append(sum(_factors(matrix)[0].shape[1] for matrix in matrices.values()))
-    num_units = max(sum(len(units.bias) for units in of_layer) for of_layer in program.units)
-    widths.append(math.ceil(num_units / (2 * num_heads)))
-    settings = BlockSettings(norm=NoNorm, norm_first=True, positions=LearnedPositions())
-    return TransformerPredictor(
-        num_heads * max(widths),
-        len(task.classes),
-        num_heads,
-        program.num_layers,
-        settings=settings,
-        max_len=task.max_length,
-    )
 
 
 def _empty(model: TransformerPredictor, num_tokens: int) -> Flat:
@@ -130,47 +132,34 @@ def _empty(model: TransformerPredictor, num_tokens: int) -> Flat:
     return {path: np.zeros(leaf.shape) for path, leaf in flatten_dict(variables["params"], sep="/").items()}
 
 
-def _write(program: Program, params: Flat) -> None:
+def _write(program: Program, answer: Space, params: Flat) -> None:
     tokens, position = program.tokens, program.position
     params["input_layer/kernel"][:, tokens.part] = np.eye(tokens.width)
     params["positional_encoding/embedding"][:, position.part] = np.eye(position.width)
     for (layer, number), head in program.heads.items():
-        _write_head(params, f"encoder/layers_{layer}/self_attn", number, program.num_heads, head)
+        _write_head(params, f"encoder/layers_{layer}/self_attn", number * program.width, program.width, head)
     for layer, of_layer in enumerate(program.units):
         first = 0
         for units in of_layer:
             _write_units(params, f"encoder/layers_{layer}/feed_forward", first, units)
             first += len(units.bias)
-    hidden = slice(0, len(program.output.classes))
-    for space, matrix in program.output.reads.items():
-        params["output_hidden/kernel"][space.part, hidden] = matrix
-    params["output_layer/kernel"][hidden] = program.output.classes
-    params["output_layer/bias"][:] = program.output.bias
+    params["output_hidden/kernel"][answer.part, : answer.width] = np.eye(answer.width)
+    params["output_layer/kernel"][: answer.width] = LOGIT * np.eye(answer.width)
 
 
-def _write_head(params: Flat, path: str, number: int, num_heads: int, head: Attend) -> None:
-    """The head's columns of the projections to queries, keys and values, and its rows of the output projection."""
-    kernels = {name: params[f"{path}/{name}_proj/kernel"] for name in ("query", "key", "value", "output")}
-    d = kernels["query"].shape[1] // num_heads
-    first = number * d
-    for (asking, asked), matrix in head.scores.items():
-        of_query, of_key = _factors(matrix)
-        of_query = of_query * math.sqrt(d)  # by which attention divides
-        columns = slice(first, first + of_key.shape[1])
-        if asking is None:
-            params[f"{path}/query_proj/bias"][columns] = of_query[0]
-        else:
-            kernels["query"][asking.part, columns] = of_query
-        kernels["key"][asked.part, columns] = of_key
-        first = columns.stop
-    first = number * d
-    for (source, target), matrix in head.moves.items():
-        of_value, of_output = _factors(matrix)
-        columns = slice(first, first + of_value.shape[1])
-        kernels["value"][source.part, columns] = of_value
-        if head.role != "writes nothing":
-            kernels["output"][columns, target.part] = of_output.T
-        first = columns.stop
+def _write_head(params: Flat, path: str, first: int, width: int, head: Attend) -> None:
+    """The head's columns from `first` on of the projections, and its rows of the output projection.
+
+    Its keys are the subspaces as they are, and what it moves is written as it is.
+    """
+    query, key, value, output = (params[f"{path}/{name}_proj/kernel"] for name in ("query", "key", "value", "output"))
+    for kernel, matrices in ((query, head.scores), (value, head.moves)):
+        for (source, target), matrix in matrices.items():
+            kernel[source.part, first + target.start : first + target.start + target.width] = matrix
+    own = slice(first, first + width)
+    query[:, own] *= math.sqrt(width)  # by which attention divides
+    key[:width, own] = np.eye(width)
+    output[own, :width] = np.eye(width) * (head.role != "writes nothing")
 
 
 def _write_units(params: Flat, path: str, first: int, units: Units) -> None:
@@ -178,18 +167,8 @@ def _write_units(params: Flat, path: str, first: int, units: Units) -> None:
     params[f"{path}/expand/bias"][hidden] = units.bias
     for space, matrix in units.reads.items():
         params[f"{path}/expand/kernel"][space.part, hidden] = matrix
-    for space, matrix in units.writes.items():
-        params[f"{path}/contract/kernel"][hidden, space.part] = matrix
-    for space, vector in units.offset.items():
-        params[f"{path}/contract/bias"][space.part] += vector
-
-
-def _factors(matrix: Matrix) -> tuple[Matrix, Matrix]:
-    """A and B with A Bᵀ = the matrix, as narrow as its rows or its columns that are not zero."""
-    rows, columns = (np.flatnonzero(matrix.any(axis)) for axis in (1, 0))
-    if len(columns) <= len(rows):
-        return matrix[:, columns], np.eye(matrix.shape[1])[:, columns]
-    return np.eye(matrix.shape[0])[:, rows], matrix[rows].T
+    params[f"{path}/contract/kernel"][hidden, units.target.part] = units.writes
+    params[f"{path}/contract/bias"][units.target.part] += units.offset
 
 
 def _rotate(params: Flat, rotation: Matrix) -> None:

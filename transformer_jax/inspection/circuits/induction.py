@@ -3,9 +3,17 @@
 import numpy as np
 
 from transformer_jax.errors import check_sizes
-from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Draw, Edge, draw_after_begin
+from transformer_jax.inspection.circuits.circuit import (
+    BEGIN,
+    Circuit,
+    CircuitTask,
+    Draw,
+    Edge,
+    draw_after_begin,
+    numbers_after_begin,
+)
 from transformer_jax.inspection.circuits.compilation import compile_circuit
-from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Program, Tokens, Weights
+from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Program, Tokens, Weights, before
 
 
 def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | None = None) -> Circuit:
@@ -27,40 +35,35 @@ def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | 
     check_sizes(num_tokens=num_tokens)
     size = 1 + num_tokens
     program = Program(size, max_length, num_layers=2, num_heads=3)
-    previous, answer = program.space("previous", size), program.space("answer", size)
-    before = np.eye(max_length, k=-1)
-    before[0, 0] = 1
+    previous, answer = program.space(size), program.space(size)
     program.heads[0, 1] = Attend(
-        {(program.position, program.position): SHARPNESS * before},
+        {(program.position, program.position): SHARPNESS * before(max_length)},
         {(program.tokens, previous): np.eye(size)},
         "attends to the token before and notes it",
         _ones_before,
     )
-    later = np.arange(max_length)[None]  # among equals the latest
+    later = np.arange(max_length)[None]  # among equals the latest, whatever the query's token
     found = 2 * (max_length + 1)  # counts more than any position
-    begin, equal = np.eye(1, size), np.eye(size)
+    equal = np.eye(size)
     equal[0, 0] = 0
     program.heads[1, 2] = Attend(
         {
             (program.tokens, previous): SHARPNESS * found * equal,
-            (None, program.position): SHARPNESS * later,
-            (None, program.tokens): SHARPNESS * found / 2 * begin,
+            (program.tokens, program.position): SHARPNESS * later,
+            (program.tokens, program.tokens): SHARPNESS * found / 2 * np.eye(1, size),
         },
         {(program.tokens, answer): np.eye(size)},
         f"attends to the token after the latest earlier one like its own, or to {BEGIN}, and copies it",
         _ones_after,
     )
-    program.copy_out(answer)
-    vocabulary = (BEGIN, *(str(token) for token in range(num_tokens)))
+    vocabulary = numbers_after_begin(num_tokens)
     task = CircuitTask("induction", vocabulary, vocabulary, 2, max_length, True, _answers, _draw_repeats(num_tokens))
-    return compile_circuit(program, task, (Edge((0, 1), (1, 2), "key"),), seed)
+    return compile_circuit(program, answer, task, seed, (Edge((0, 1), (1, 2), "key"),))
 
 
 def _ones_before(tokens: Tokens) -> Weights:
     num, length = tokens.shape
-    before = np.eye(length, k=-1)
-    before[0, 0] = 1
-    return np.tile(before, (num, 1, 1))
+    return np.tile(before(length), (num, 1, 1))
 
 
 def _ones_after(tokens: Tokens) -> Weights:

@@ -3,7 +3,14 @@
 import numpy as np
 
 from transformer_jax.errors import check_sizes
-from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Edge, draw_after_begin
+from transformer_jax.inspection.circuits.circuit import (
+    BEGIN,
+    Circuit,
+    CircuitTask,
+    Edge,
+    draw_after_begin,
+    numbers_after_begin,
+)
 from transformer_jax.inspection.circuits.compilation import compile_circuit
 from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Program, Tokens, Weights, shared
 
@@ -23,21 +30,20 @@ def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = 
     """
     check_sizes(length=length, num_tokens=num_tokens)
     program = Program(num_tokens, length, num_layers=2, num_heads=3)
-    answer = program.space("answer", num_tokens)
+    answer = program.space(num_tokens)
     program.heads[1, 2] = Attend(
         {(program.position, program.position): SHARPNESS * np.eye(length)[::-1]},
         {(program.tokens, answer): np.eye(num_tokens)},
         "attends from position i to T - 1 - i and copies the token",
         _mirrored,
     )
-    program.copy_out(answer)
     vocabulary = tuple(str(token) for token in range(num_tokens))
 
     def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
         return rng.integers(num_tokens, size=(num, length))
 
     task = CircuitTask("reverse", vocabulary, vocabulary, length, length, False, _reversed, draw)
-    return compile_circuit(program, task, (), seed)
+    return compile_circuit(program, answer, task, seed)
 
 
 def _mirrored(tokens: Tokens) -> Weights:
@@ -66,7 +72,7 @@ def histogram_circuit(max_length: int = 8, num_tokens: int = 5, *, seed: int | N
     check_sizes(2, max_length=max_length)
     check_sizes(num_tokens=num_tokens)
     program = Program(1 + num_tokens, max_length, num_layers=2, num_heads=3)
-    share, count = program.space("share", 1), program.space("count", max_length)
+    share, count = program.space(1), program.space(max_length)
     equal = np.eye(1 + num_tokens)
     equal[:, 0] = 1
     begin = np.eye(1 + num_tokens, 1)
@@ -78,12 +84,11 @@ def histogram_circuit(max_length: int = 8, num_tokens: int = 5, *, seed: int | N
     )
     counts = np.arange(max_length)[::-1]
     program.table(0, share, 1 / (counts + 1), np.eye(max_length)[counts], count)
-    program.copy_out(count)
-    vocabulary = (BEGIN, *(str(token) for token in range(num_tokens)))
+    vocabulary = numbers_after_begin(num_tokens)
     classes = tuple(str(count) for count in range(max_length))
     draw = draw_after_begin(num_tokens)
     task = CircuitTask("histogram", vocabulary, classes, 2, max_length, False, _counts, draw)
-    return compile_circuit(program, task, (), seed)
+    return compile_circuit(program, count, task, seed)
 
 
 def _equal_ones(tokens: Tokens) -> Weights:
@@ -117,8 +122,8 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
     check_sizes(2, max_length=max_length)
     check_sizes(num_numbers=num_numbers)
     program = Program(1 + num_numbers, max_length, num_layers=2, num_heads=3)
-    share, rank = program.space("share", 1), program.space("rank", max_length - 1)
-    answer = program.space("answer", 1 + num_numbers)
+    share, rank = program.space(1), program.space(max_length - 1)
+    answer = program.space(1 + num_numbers)
     smaller = np.tri(1 + num_numbers, k=-1)
     smaller[0, 0] = 1  # BOS, token 0, sees itself
     program.heads[0, 2] = Attend(
@@ -140,11 +145,10 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
         "attends from position i to the numbers with the greatest rank up to i - 1 and copies them",
         _those_in_place,
     )
-    program.copy_out(answer)
-    vocabulary = (BEGIN, *(str(number) for number in range(num_numbers)))
+    vocabulary = numbers_after_begin(num_numbers)
     draw = draw_after_begin(num_numbers)
     task = CircuitTask("sort", vocabulary, vocabulary, 2, max_length, False, _sorted, draw)
-    return compile_circuit(program, task, (Edge((0, 2), (1, 0), "key", (0,)),), seed)
+    return compile_circuit(program, answer, task, seed, (Edge((0, 2), (1, 0), "key"),))
 
 
 def _smaller_ones(tokens: Tokens) -> Weights:

@@ -1,6 +1,6 @@
 """Small programs over sequences, in the steps that a Transformer's weights can carry out.
 
-The residual stream is cut into named subspaces. A head selects keys and moves what it reads there from one subspace to
+The residual stream is cut into subspaces. A head selects keys and moves what it reads there from one subspace to
 another; a feed-forward looks numbers up in tables. The steps are those of RASP, select, aggregate and element-wise
 functions (Weiss et al. 2021, "Thinking like Transformers"); that they can be compiled to weights is from Tracr (Lindner
 et al. 2023). `transformer_jax.inspection.circuits.compilation` writes the weights.
@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 # Nats between the logits of a key that is selected and of one that is not. All keys that are not selected get less
 # than S · e^-20 = S · 2e-9 of the weight together, which is below float32's rounding for the lengths here.
 SHARPNESS = 20.0
-LOGIT = 10.0  # of the right class; the others have 0 where an answer is copied
+LOGIT = 10.0  # of the right class; the others have 0
 
 Tokens = Int[np.ndarray, "B T"]
 Weights = Float[np.ndarray, "B T T"]
@@ -28,9 +28,8 @@ Role = Literal["works", "writes nothing", "writes where nothing reads"]  # of a 
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """A named subspace of the residual stream: `width` coordinates from `start`, before any rotation."""
+    """A subspace of the residual stream: `width` coordinates from `start`, before any rotation."""
 
-    name: str
     start: int
     width: int
 
@@ -40,18 +39,17 @@ class Space:
         return slice(self.start, self.start + self.width)
 
 
-# The logit of a key is the sum of `x_query[a] · matrix · x_key[b]` over the pairs (a, b); None for a constant 1.
-Scores = Mapping[tuple[Space | None, Space], Matrix]
-# A head adds to `b` the weighted mean of `x_key[a] · matrix`, for each pair (a, b).
-Moves = Mapping[tuple[Space, Space], Matrix]
+Matrices = Mapping[tuple[Space, Space], Matrix]  # by the subspaces of rows and columns
 
 
 @dataclasses.dataclass(frozen=True)
 class Attend:
     """One head: which keys it selects, what it moves, and what that is for."""
 
-    scores: Scores  # of each pair of a query's and a key's subspace the matrix of logits, in nats
-    moves: Moves  # of each pair of subspaces the matrix from the one read to the one written
+    scores: (
+        Matrices  # the logit of a key, in nats, is the sum of `x_query[a] · matrix · x_key[b]` over the pairs (a, b)
+    )
+    moves: Matrices  # to `b` it adds the weighted mean of `x_key[a] · matrix`, for each pair (a, b)
     does: str  # in words
     # The weights [B, T, T] that it should have for tokens [B, T]; None for a head that is idle.
     attention: Callable[[Tokens], Weights] | None = None
@@ -64,18 +62,17 @@ class Units:
 
     reads: Mapping[Space, Matrix]  # [width, units]
     bias: Vector  # [units]
-    writes: Mapping[Space, Matrix]  # [units, width]
-    offset: Mapping[Space, Vector] = dataclasses.field(default_factory=dict)  # [width]
+    target: Space  # written to
+    writes: Matrix  # [units, width]
+    offset: Vector | float = 0.0  # [width]
     is_idle: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class ReadOut:
-    """The output network, of what is not negative: `relu(x · reads) · classes + bias`."""
-
-    reads: Mapping[Space, Matrix]  # [width, hidden]
-    classes: Matrix  # [hidden, C]
-    bias: Vector  # [C]
+def before(length: int) -> Matrix:
+    """Weights of queries that attend to the position before, and of the first one to itself."""
+    weights = np.eye(length, k=-1)
+    weights[0, 0] = 1
+    return weights
 
 
 def shared(seen: Bool[np.ndarray, "B T T"]) -> Weights:
@@ -99,18 +96,18 @@ class Program:
         self.spaces: list[Space] = []
         self.heads: dict[Place, Attend] = {}
         self.units: list[list[Units]] = [[] for _ in range(num_layers)]
-        self.tokens = self.space("tokens", num_tokens)
-        self.position = self.space("position", max_length)
-        self.unused = self.space("unused", 3)  # idle heads and units write there
+        self.tokens = self.space(num_tokens)
+        self.position = self.space(max_length)
+        self.unused = self.space(3)  # idle heads and units write there
 
     @property
     def width(self) -> int:
         """Coordinates of all subspaces together."""
         return sum(space.width for space in self.spaces)
 
-    def space(self, name: str, width: int) -> Space:
+    def space(self, width: int) -> Space:
         """A new subspace."""
-        space = Space(name, self.width, width)
+        space = Space(self.width, width)
         self.spaces.append(space)
         return space
 
@@ -130,9 +127,4 @@ class Program:
         none = np.zeros((1, target.width))
         changes = np.diff(np.concatenate([none, slopes, none]), axis=0)  # of the slope, at each point
         ones = np.ones((1, len(points)))
-        self.units[layer].append(Units({source: ones}, -points, {target: changes}, {target: rows[0]}))
-
-    def copy_out(self, answer: Space) -> None:
-        """Let the output network give `LOGIT` to the class whose coordinate of `answer` is 1."""
-        ones = np.eye(answer.width)
-        self.output = ReadOut({answer: ones}, LOGIT * ones, np.zeros(answer.width))
+        self.units[layer].append(Units({source: ones}, -points, target, changes, rows[0]))
