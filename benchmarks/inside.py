@@ -159,22 +159,16 @@ def edges_between(sets: Sets) -> dict[str, Bool[np.ndarray, "B S S"]]:
     }
 
 
-def probes(trainer: Evaluator, sets: Sets) -> dict[str, tuple[tj.inspection.Probe, tj.inspection.Probe]]:
+def probes(trainer: Evaluator, sets: Sets) -> list[list[tj.inspection.Probe]]:
     """After the embedding and each layer: probes for the digit of each image, and for whether it is the odd one."""
     names = ["embeddings", "encoder.layers.?.output"]
     _, streams = tj.capture(trainer.model, trainer.variables, *sets.inputs, names=names)
     is_train = np.repeat(np.arange(len(sets.odd)) % 2 == 0, sets.digits.shape[1])
     is_odd = (np.arange(sets.digits.shape[1]) == sets.odd[:, None]).astype(int)
     image = np.unique(np.asarray(sets.inputs[0]).reshape(is_odd.size, -1), axis=0, return_inverse=True)[1]
-    return {
-        name: tuple(
-            tj.inspection.linear_probe(
-                np.asarray(stream).reshape(is_odd.size, -1), labels.ravel(), image.ravel(), is_train
-            )
-            for labels in (sets.digits, is_odd)
-        )
-        for name, stream in streams.items()
-    }
+    flat = [np.asarray(stream).reshape(is_odd.size, -1) for stream in streams.values()]
+    probe = partial(tj.inspection.linear_probe, types=image.ravel(), is_train=is_train)
+    return [[probe(features, labels.ravel()) for labels in (sets.digits, is_odd)] for features in flat]
 
 
 def mirrored(trainer: Evaluator, num: int) -> dict[str, float]:
@@ -214,12 +208,17 @@ def print_reverse(trainer: Evaluator) -> None:
         print(f"reverse: {name}: {number:.2%}")
 
 
+def print_heads(trainer: Evaluator) -> None:
+    """The accuracy without each head."""
+    for kind, of_kind in tj.inspection.ablation_table(trainer).without.items():
+        rows = [[f"{kind} {layer}", *map(float, row)] for layer, row in enumerate(of_kind)]
+        print(table(["without head", "0", "1", "2", "3"], rows))
+
+
 def print_digits(trainer: Evaluator) -> None:
     """What the odd-one-out model compares."""
     sets = digit_sets(trainer)
-    found = tj.inspection.ablation_table(trainer).without["encoder"]
-    heads = [[f"layer {layer}", *map(float, row)] for layer, row in enumerate(found)]
-    print(table(["without head", "0", "1", "2", "3"], heads))
+    print_heads(trainer)
     layers = {"layer 0": "0", "layer 1": "1", "both": "*"}
     rows = [
         [name, *(accuracy_without(trainer, sets, edges, each) for each in layers.values())]
@@ -227,29 +226,23 @@ def print_digits(trainer: Evaluator) -> None:
     ]
     print(table(["without attention", *layers], rows))
     lens = np.asarray(tj.inspection.logit_lens(trainer.model, trainer.variables, *sets.inputs))[..., 0].argmax(-1)
-    probed = probes(trainer, sets).values()
     rows = [
         [number, float((lens[number] == sets.odd).mean()), digit.accuracy, odd.accuracy]
-        for number, (digit, odd) in enumerate(probed)
+        for number, (digit, odd) in enumerate(probes(trainer, sets))
     ]
     print(table(["after layers", "logit lens", "probe: which digit", "probe: is it odd"], rows))
 
 
-def print_dates(trainer: Evaluator, num: int) -> dict[str, list[float]]:
-    """Where each part of a date is read from; by locale the rates of the swaps."""
-    rates = {}
+def print_dates(trainer: Evaluator, num: int) -> None:
+    """Where each part of a date is read from."""
+    rows: list[list[Any]] = []
     for locale in LOCALES:
-        rates[locale] = []
-        for part in PARTS:
-            pairs = date_pairs(part, locale, num)
-            rates[locale] += [swap_rate(trainer, pairs, where) for where in (pairs.clean != pairs.other, pairs.words)]
+        of_parts = [date_pairs(part, locale, num) for part in PARTS]
+        where = [(pairs, chosen) for pairs in of_parts for chosen in (pairs.clean != pairs.other, pairs.words)]
+        rows.append([locale, *(swap_rate(trainer, *pair) for pair in where)])
     header = ["locale", *(f"{part}, {where}" for part in PARTS for where in ("bytes that differ", "whole word"))]
-    print(table(header, [[locale, *of_locale] for locale, of_locale in rates.items()]))
-    found = tj.inspection.ablation_table(trainer)
-    for kind, of_kind in found.without.items():
-        rows = [[f"{kind} {layer}", *map(float, row)] for layer, row in enumerate(of_kind)]
-        print(table(["without head", "0", "1", "2", "3"], rows))
-    return rates
+    print(table(header, rows))
+    print_heads(trainer)
 
 
 def save_pictures(directory: Path, dates: Evaluator, digits: Evaluator, num: int) -> None:

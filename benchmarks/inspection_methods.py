@@ -24,11 +24,10 @@ from transformer_jax.config import check_at_least
 
 CIRCUITS: Mapping[str, Callable[..., tj.inspection.Circuit]] = {
     "reverse": tj.inspection.reverse_circuit,
-    "histogram": tj.inspection.histogram_circuit,
     "sort": tj.inspection.sort_circuit,
     "induction": tj.inspection.induction_circuit,
 }
-READS = {"query": "queries", "key": "keys", "value": "values"}
+READS = "queries", "keys", "values"
 WEIGHTS = "*.attention.weights"
 
 
@@ -48,48 +47,35 @@ class Example(NamedTuple):
     """A circuit, sequences that it answers, and others of the same length."""
 
     circuit: tj.inspection.Circuit
-    tokens: np.ndarray  # [B T]
-    others: np.ndarray  # [B T]
-
-    @property
-    def model(self) -> tuple[Any, Any]:
-        return self.circuit.model, self.circuit.variables
-
-    @property
-    def inputs(self) -> tuple[Any, ...]:
-        return self.circuit.inputs(self.tokens)
-
-    @property
-    def other_inputs(self) -> tuple[Any, ...]:
-        return self.circuit.inputs(self.others)
+    model: tuple[Any, Any]  # and its variables
+    inputs: tuple[Any, ...]
+    other_inputs: tuple[Any, ...]
+    answers: np.ndarray  # [B T 1]
 
     def log_probability(self, logits: jax.Array) -> jax.Array:
         """Mean log-probability of the right answers."""
-        answers = self.circuit.answers(self.tokens)[..., None]
-        return jnp.take_along_axis(jax.nn.log_softmax(logits), answers, -1).mean()
+        return jnp.take_along_axis(jax.nn.log_softmax(logits), self.answers, -1).mean()
 
     def right_logit(self, logits: jax.Array) -> jax.Array:
         """Logit `[B, T]` of the right answer, less the mean of all."""
-        answers = self.circuit.answers(self.tokens)[..., None]
-        return jnp.take_along_axis(logits, answers, -1)[..., 0] - logits.mean(-1)
+        return jnp.take_along_axis(logits, self.answers, -1)[..., 0] - logits.mean(-1)
 
 
 def example(circuit: tj.inspection.Circuit, num_sequences: int) -> Example:
     rng = np.random.default_rng(0)
-    return Example(circuit, circuit.draw(rng, num_sequences), circuit.draw(rng, num_sequences))
+    tokens, others = (circuit.draw(rng, num_sequences) for _ in range(2))
+    model = circuit.model, circuit.variables
+    return Example(circuit, model, circuit.inputs(tokens), circuit.inputs(others), circuit.answers(tokens)[..., None])
 
 
-def ablation(of: Example) -> jax.Array:
-    """Lost log-probability where the head's output is zero."""
-    (table,) = tj.inspection.ablate_heads(*of.model, *of.inputs, metric=of.log_probability).values()
+def ablation(of: Example, means: Mapping[str, jax.Array] | None = None) -> jax.Array:
+    """Lost log-probability where the head's output is zero, or its mean."""
+    (table,) = tj.inspection.ablate_heads(*of.model, *of.inputs, metric=of.log_probability, means=means).values()
     return of.log_probability(of.circuit.model.apply(of.circuit.variables, *of.inputs)) - table
 
 
 def mean_ablation(of: Example) -> jax.Array:
-    """Lost log-probability where the head's output is its mean."""
-    means = tj.inspection.mean_head_outputs(*of.model, *of.inputs)
-    (table,) = tj.inspection.ablate_heads(*of.model, *of.inputs, metric=of.log_probability, means=means).values()
-    return of.log_probability(of.circuit.model.apply(of.circuit.variables, *of.inputs)) - table
+    return ablation(of, tj.inspection.mean_head_outputs(*of.model, *of.inputs))
 
 
 def activation_patching(of: Example) -> jax.Array:
@@ -150,49 +136,24 @@ METHODS: Mapping[str, Callable[[Example], jax.Array]] = {
 
 
 def path_patching(of: Example) -> tuple[Float[np.ndarray, "pairs 3"], Bool[np.ndarray, "pairs 3"]]:
-    """Change of the log-probability by each path from head to head, and which of them the circuit uses."""
-    num_layers, num_heads = of.circuit.working_heads.shape
-    edges = {(edge.source, edge.target, READS[edge.reads]) for edge in of.circuit.edges}
-    found, is_edge = [], []
-    for first in range(num_layers):
-        for later in range(first + 1, num_layers):
+    """Change of the log-probability by each path from layer 0 to layer 1, and which of them the circuit uses."""
 
-            def change(sender: Any, receiver: Any, reads: str, first: int = first, later: int = later) -> jax.Array:
-                return tj.inspection.patch_path(
-                    *of.model,
-                    of.inputs,
-                    of.other_inputs,
-                    sender=(f"encoder.layers.{first}.attention", sender),
-                    receiver=(f"encoder.layers.{later}.attention", receiver),
-                    reads=reads,
-                    metric=of.log_probability,
-                )
+    def change(sender: Any, receiver: Any, reads: str) -> jax.Array:
+        return tj.inspection.patch_path(
+            *of.model,
+            of.inputs,
+            of.other_inputs,
+            sender=("encoder.layers.0.attention", sender),
+            receiver=("encoder.layers.1.attention", receiver),
+            reads=reads,
+            metric=of.log_probability,
+        )
 
-            numbers = np.indices((num_heads, num_heads)).reshape(2, -1)
-            by_kind = [jax.jit(jax.vmap(functools.partial(change, reads=reads)))(*numbers) for reads in READS.values()]
-            found += list(np.abs(np.stack(by_kind, -1)))
-            is_edge += [
-                [((first, sender), (later, receiver), reads) in edges for reads in READS.values()]
-                for sender, receiver in numbers.T.tolist()
-            ]
-    return np.array(found), np.array(is_edge)
-
-
-def head_scores(of: Example) -> dict[str, float]:
-    """Average precision of the scores that name a kind of head, on the circuit of induction."""
-    scored = {
-        "previous-token score, for its head": (map(tj.inspection.previous_token_scores, weights_of(of)), (0, 1)),
-        "induction score, for its head": (
-            (tj.inspection.induction_scores(weights, of.tokens) for weights in weights_of(of)),
-            (1, 2),
-        ),
-    }
-    results = {}
-    for name, (scores, place) in scored.items():
-        is_it = np.zeros_like(of.circuit.working_heads)
-        is_it[place] = True
-        results[name] = tj.inspection.score_heads(np.stack(list(scores)), is_it).average_precision
-    return results
+    numbers = np.indices((of.circuit.model.num_heads,) * 2).reshape(2, -1)
+    found = [jax.jit(jax.vmap(functools.partial(change, reads=reads)))(*numbers) for reads in READS]
+    edges = {(edge.source[1], edge.target[1], edge.reads) for edge in of.circuit.edges}
+    is_edge = [[(*pair, reads) in edges for reads in READS] for pair in numbers.T.tolist()]
+    return np.abs(np.stack(found, -1)), np.array(is_edge)
 
 
 def scores_of(circuit: tj.inspection.Circuit, num_sequences: int) -> dict[str, float]:
@@ -204,8 +165,6 @@ def scores_of(circuit: tj.inspection.Circuit, num_sequences: int) -> dict[str, f
         scores[name] = tj.inspection.score_heads(importance, circuit.working_heads).average_precision
     if circuit.edges:
         scores["path patching, for edges"] = tj.inspection.score_heads(*path_patching(of)).average_precision
-    if circuit.task.name == "induction":
-        scores |= head_scores(of)
     return scores
 
 

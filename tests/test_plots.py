@@ -9,12 +9,9 @@ from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.plots import (
     plot_attention_maps,
     plot_image_sets,
-    plot_positional_curves,
     plot_positional_encoding,
-    plot_schedules,
     plot_set_prediction,
 )
-from transformer_jax.training import noam_schedule
 
 B, H, T, S, L = 2, 3, 5, 7, 2
 MAPS = [np.random.default_rng(layer).dirichlet(np.ones(T), size=(B, H, T)) for layer in range(L)]
@@ -31,11 +28,6 @@ def test_attention_maps_stand_in_a_row_for_each_layer_and_a_column_for_each_head
         assert ax.get_title() == f"Layer {layer + 1}, head {head + 1}"
         for labels in (ax.get_xticklabels(), ax.get_yticklabels()):
             assert [label.get_text() for label in labels] == ["5", "6", "7", "8", "9"]
-
-
-def test_without_input_the_positions_are_numbered():
-    (ax, *_) = plot_attention_maps(None, MAPS).axes
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "1", "2", "3", "4"]
 
 
 def labels_of(ax) -> tuple[list[str], list[str]]:
@@ -84,19 +76,9 @@ def test_a_predicted_set_shows_its_probabilities_and_every_layers_and_heads_map(
         np.testing.assert_array_equal(ax.images[0].get_array(), maps[layer][head])
 
 
-def test_the_positional_table_as_an_image_and_as_curves():
+def test_the_positional_table_is_an_image():
     image = plot_positional_encoding(6, 11).axes[0].images[0].get_array()
     np.testing.assert_array_equal(image, sinusoidal_table(11, 6).T)
-    curves = plot_positional_curves(6, 11, (0, 3)).axes
-    assert len(curves) == 2
-    np.testing.assert_array_equal(curves[1].lines[0].get_ydata(), sinusoidal_table(11, 6)[:, 3])
-
-
-def test_schedules_are_drawn_by_name():
-    (ax,) = plot_schedules({"noam": noam_schedule(7, 5)}, 20).axes
-    steps, rates = ax.lines[0].get_data()
-    assert rates[list(steps).index(5)] == pytest.approx((7 * 5) ** -0.5)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["noam"]
 
 
 def test_a_figure_can_be_written_and_opens_no_window(tmp_path):

@@ -16,32 +16,14 @@ EXERCISES = [exercise_of(cell) for cell in code_cells(NOTEBOOK) if has_tag(cell,
 # Exercise, what is changed in its solution, and what the check then says.
 WRONG = [
     ("attend", "/ exponentials.sum()", "", "read the mean of all values, 2.8, but read 14.00"),
-    ("attend", "scores - scores.max()", "scores", "subtract the largest score"),
-    ("attend", "keys @ query", "keys @ query / np.sqrt(len(query))", "with the factor 5 it must read 3.82"),
-    ("masked_attention", " / np.sqrt(queries.shape[-1])", "", "are the scores divided"),
     ("masked_attention", "np.where(sums == 0, 1, sums)", "sums", "nan where a query sees nothing"),
     ("masked_attention", "exponentials.sum(-1, keepdims=True)", "exponentials.sum(0)", "softmax along the keys"),
-    ("multihead_attention", "np.sqrt(query.shape[-1])", "np.sqrt(x.shape[-1])", "differs .* divided by √d"),
-    (
-        "multihead_attention",
-        "x.reshape(*x.shape[:2], num_heads, -1).swapaxes(1, 2)",
-        "x.reshape(len(x), num_heads, x.shape[1], -1)",
-        "with 2 heads it differs",
-    ),
     ("multihead_attention", ' + params[name]["bias"]', "", "with 1 heads it differs"),
     ("logits_without", "(15 - i + offset)", "(i + offset)", "does query i lose key 15 - i"),
-    ("logits_without", "for i in range(16)]", "for i in range(1)]", "does query i lose key 15 - i"),
     ("importance", ", heads=head", "", "one head patched at a time"),
-    ("importance", "swap(of_others[name], heads=head)", "zero(heads=head)", "by 2.00; it must be 3.03"),
-    ("importance", "np.abs(logits - circuit.logits(tokens)).mean()", "logits.std()", "the change of the logits"),
-    ("permutation_error", "predict(sets)[:, permutation]", "predict(sets)", "compare with the permuted prediction"),
     ("permutation_error", "predict(sets[:, permutation])", "predict(sets)[:, permutation]", "0.5 to 1"),
     ("changes", "knock_out(None, s)", "knock_out(s, None)", "are keys hidden, or queries"),
-    ("changes", "*.cross_attention", "1.cross_attention", "there must be five|the last digit must change"),
-    ("changes", "without != of_all", "without == of_all", "the last digit must change"),
     ("prefer_previous", "logit + 10", "10", "higher by 3"),
-    ("prefer_previous", "query - 1", "query + 1", "both must be above 0.99"),
-    ("prefer_previous", "10 *", "1 *", "both must be above 0.99"),
 ]
 
 
@@ -55,26 +37,20 @@ def assert_long_cells_show_what_the_text_says(notebook) -> None:
     assert after["MirrorPositions"] > 95 > 50 > after["SinusoidalPositions"]
 
 
-class Exercise:
-    """An exercise, and the names that its cells find when the reader gets there."""
-
-    def __init__(self, names: dict, check: str) -> None:
-        self.names, self.check = names, check
-
-    def judge(self, answer: str) -> None:
-        """Run an answer and its check, which raises an `AssertionError` if it is wrong."""
-        names = dict(self.names)
-        exec(answer, names)
-        exec(self.check, names)
+def judge(exercise: tuple[dict, str], answer: str) -> None:
+    """Run an answer and its check, which raises an `AssertionError` if it is wrong."""
+    names, check = dict(exercise[0]), exercise[1]
+    exec(answer, names)
+    exec(check, names)
 
 
 @pytest.fixture(scope="module")
-def exercises() -> dict[str, Exercise]:
-    """All exercises by name; the notebook's other cells run here, in this process."""
+def exercises() -> dict[str, tuple[dict, str]]:
+    """By name what an exercise's cells find when the reader gets there, and its check; the other cells run here."""
     names, found = {"__name__": "__main__"}, {}
     for cell in code_cells(NOTEBOOK):
         if has_tag(cell, CHECK):
-            found[exercise_of(cell)] = Exercise(dict(names), cell.source)
+            found[exercise_of(cell)] = dict(names), cell.source
         elif not has_tag(cell, LONG):
             exec(re.sub(r"^%.*$", "", cell.source, flags=re.MULTILINE), names)
     return found
@@ -105,7 +81,7 @@ def test_an_open_exercise_is_named(exercises, name):
     cells = [cell for cell in code_cells(NOTEBOOK) if has_tag(cell, EXERCISE)]
     (skeleton,) = (cell.source for cell in cells if exercise_of(cell) == name)
     with pytest.raises(AssertionError, match=rf"^{name} still returns `\.\.\.`: write the function"):
-        exercises[name].judge(skeleton)
+        judge(exercises[name], skeleton)
 
 
 @pytest.mark.slow
@@ -113,7 +89,7 @@ def test_an_open_exercise_is_named(exercises, name):
 def test_a_wrong_answer_is_told_what_is_wrong(exercises, name, right, wrong, message):
     assert ANSWERS[name].count(right) == 1
     with pytest.raises(AssertionError, match=message):
-        exercises[name].judge(ANSWERS[name].replace(right, wrong))
+        judge(exercises[name], ANSWERS[name].replace(right, wrong))
 
 
 @pytest.mark.slow

@@ -23,9 +23,7 @@ from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.plots import (
     plot_attention_maps,
     plot_image_sets,
-    plot_positional_curves,
     plot_positional_encoding,
-    plot_schedules,
     plot_set_prediction,
 )
 from transformer_jax.tasks.translation.dates import date_pairs, write_date
@@ -266,18 +264,6 @@ TABLE_OF_CALLS = [
         query_data=(["ab", "cd"], zeros(B, 9), 3),
     ),
     Call.of(plot_positional_encoding, {"d_model": D, "length": 5}, "d_model length"),
-    Call.of(
-        plot_positional_curves,
-        {"d_model": D, "length": 5, "dimensions": (0, 1)},
-        "d_model length",
-        dimensions=((), [-1], (9,), (0.5,), "x", None, 3),
-    ),
-    Call.of(
-        plot_schedules,
-        {"schedules": {"a": float}, "num_steps": 4},
-        schedules=({}, {"a": 3}, [float], None, "x"),
-        num_steps=COUNTS[:6],
-    ),
     Call.of(
         plot_image_sets,
         {"images": IMAGES, "anomalies": np.array([0, 1])},

@@ -1,6 +1,6 @@
 """Figures from NumPy arrays. Each function returns a figure that belongs to no window; `savefig` writes it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,14 +57,18 @@ def plot_attention_maps(
     size = 1.2 + 0.18 * max(num_queries, num_keys)  # inches, so that the tick labels stay legible
     figure = _figure(size * num_heads, size * num_layers)
     axes = figure.subplots(num_layers, num_heads, squeeze=False)
-    for layer, row in enumerate(axes):
-        for head, ax in enumerate(row):
-            ax.imshow(maps[layer][head], vmin=0, cmap="viridis")
-            ax.set_title(f"Layer {layer + 1}, head {head + 1}")
-            ax.set_xticks(range(num_keys), key_labels)
-            ax.set_yticks(range(num_queries), query_labels)
-            ax.set(xlabel="Key", ylabel="Query")
+    _draw_maps(axes, maps)
+    for ax in axes.flat:
+        ax.set_xticks(range(num_keys), key_labels)
+        ax.set_yticks(range(num_queries), query_labels)
+        ax.set(xlabel="Key", ylabel="Query")
     return figure
+
+
+def _draw_maps(axes: np.ndarray, maps: Sequence[Float[np.ndarray, "H T S"]]) -> None:
+    for (layer, head), ax in np.ndenumerate(axes):
+        ax.imshow(maps[layer][head], vmin=0, cmap="viridis")
+        ax.set_title(f"Layer {layer + 1}, head {head + 1}")
 
 
 def _layers(maps: Sequence[ArrayLike], rank: int, shape: str) -> list[np.ndarray]:
@@ -101,44 +105,6 @@ def plot_positional_encoding(d_model: int, length: int) -> "Figure":
     image = ax.imshow(table.T, cmap="RdBu", vmin=-1, vmax=1, aspect="auto", origin="lower", interpolation="nearest")
     figure.colorbar(image, ax=ax)
     ax.set(xlabel="Position in the sequence", ylabel="Hidden dimension", title="Sinusoidal positional encoding")
-    return figure
-
-
-def plot_positional_curves(d_model: int, length: int, dimensions: Sequence[int] = (0, 1, 2, 3)) -> "Figure":
-    """Draw some hidden dimensions of the sinusoidal table as curves over the position.
-
-    Raises:
-        InputError: `d_model` or `length` is below 1, or `dimensions` is empty or holds one outside 0 … `d_model` - 1.
-    """
-    check_sizes(d_model=d_model, length=length)
-    if not _are_positions(dimensions, d_model):
-        raise InputError(f"dimensions is {dimensions}; it must hold at least one, each at least 0 and below {d_model}")
-    figure = _figure(8.0, 1.8 * len(dimensions))
-    axes = figure.subplots(len(dimensions), squeeze=False, sharex=True)[:, 0]
-    table = sinusoidal_table(length, d_model)
-    for ax, dimension in zip(axes, dimensions, strict=True):
-        ax.plot(range(length), table[:, dimension], marker="o", markersize=3)
-        ax.set(ylabel=f"Dimension {dimension}", ylim=(-1.1, 1.1))
-    axes[-1].set_xlabel("Position in the sequence")
-    return figure
-
-
-def plot_schedules(schedules: dict[str, Callable[[int], float]], num_steps: int) -> "Figure":
-    """Draw learning-rate schedules, functions of the step, over the steps 0 … `num_steps`.
-
-    Raises:
-        InputError: `schedules` is empty or holds no functions, or `num_steps` is below 1.
-    """
-    check_sizes(num_steps=num_steps)
-    if not isinstance(schedules, dict) or not schedules or not all(map(callable, schedules.values())):
-        raise InputError(f"schedules is {schedules!r}; it must have at least one function of the step, by name")
-    figure = _figure(8.0, 3.0)
-    ax = figure.subplots()
-    steps = np.unique(np.linspace(0, num_steps, 500).astype(int))
-    for name, schedule in schedules.items():
-        ax.plot(steps, [float(schedule(int(step))) for step in steps], label=name)
-    ax.set(xlabel="Step", ylabel="Learning rate", xlim=(0, num_steps))
-    ax.legend()
     return figure
 
 
@@ -195,11 +161,10 @@ def plot_set_prediction(
     _draw_set(row, images, anomaly)
     for ax, probability in zip(row, np.asarray(probabilities), strict=True):
         ax.set_title(f"{probability:.1%}", fontsize="small")
-    for layer, axes in enumerate(bottom.subplots(num_layers, num_heads, squeeze=False)):
-        for head, ax in enumerate(axes):
-            ax.imshow(maps[layer][head], vmin=0, cmap="viridis")
-            ax.set_title(f"Layer {layer + 1}, head {head + 1}", fontsize="small")
-            ax.set(xticks=range(set_size), yticks=range(set_size))
+    axes = bottom.subplots(num_layers, num_heads, squeeze=False)
+    _draw_maps(axes, maps)
+    for ax in axes.flat:
+        ax.set(xticks=range(set_size), yticks=range(set_size))
     return figure
 
 

@@ -29,7 +29,7 @@ def test_the_head_looks_at_the_mirrored_position_whatever_stands_there():
     assert found["accuracy with equal weights"] < 0.25
 
 
-@pytest.mark.parametrize("locale", ["en_US", "de", "ar", "ja"])
+@pytest.mark.parametrize("locale", ["de", "ja"])
 def test_the_day_is_read_where_it_stands_and_moves_nothing_else(locale):
     trainer = load_run("dates")
     pairs = date_pairs("day", locale, 101)

@@ -74,12 +74,10 @@ def test_its_own_values_leave_a_pass_bitwise_the_same_and_others_move_it(argumen
 @pytest.mark.parametrize(
     ("heads", "positions", "chosen"),
     [
-        (None, None, np.s_[:, :]),
         (2, None, np.s_[2, :]),
         ([0, -1], 3, np.s_[[0, 3], 3]),
         (np.array([False, True, False, False]), [-1], np.s_[1, 4]),
         (None, range(1, 3), np.s_[:, 1:3]),
-        ([], None, np.s_[[], :]),
     ],
 )
 def test_patches_change_the_chosen_heads_and_positions_alone(variables, heads, positions, chosen):
@@ -143,12 +141,6 @@ def test_what_else_is_done_to_weights_follows_the_edges_that_are_knocked_out():
     for changes in ([blind, half], [half, blind]):
         _, halved = patch(model, variables, WHOLE, patches={"weights": changes}, names=["weights"])
         np.testing.assert_array_equal(halved["weights"], whole["weights"] / 2)
-    # A pattern that fits the logits too.
-    _, found = patch(model, variables, WHOLE, patches={"[lw]*s": [blind, half]}, names=["logits"])
-    _, plain = capture(model, variables, WHOLE, names=["logits"])
-    expected = np.array(plain["logits"]) / 2
-    expected[:, 0, 0, 1:3] = -np.inf
-    np.testing.assert_array_equal(found["logits"], expected)
 
 
 def test_a_pass_for_each_head_is_a_vmap(variables):
@@ -218,14 +210,10 @@ def test_steps_of_decoding_are_captured_and_patched_as_the_whole_pass():
             {HEADS: np.zeros((B, H, T, 1))},
             rf"patch of {HEADS} has shape \(2, 4, 5, 1\); it must be \(2, 4, 5, 3\), \[B H T d\]",
         ),
-        ({HEADS: zero}, rf"the patch of {HEADS} is .*; it must be an array, a function that returns one, or a patch"),
-        ({HEADS: None}, rf"the patch of {HEADS} is None; it must be an array"),
+        ({HEADS: None}, rf"the patch of {HEADS} is None; it must be an array, a function that returns one, or a patch"),
         ({HEADS: lambda x: x[0]}, r"has shape \(4, 5, 3\); it must be"),
-        ({HEADS: swap(np.zeros(d))}, r"has shape \(3,\); it must be"),
         ({HEADS: add(np.zeros(H))}, r"has shape \(4,\); it must broadcast to \(2, 4, 5, 3\)"),
-        ({HEADS: zero(heads=H)}, r"heads of \S+ holds 4; there are 4, 0 … 3"),
         ({HEADS: zero(heads=[0, -5])}, r"heads of \S+ holds -5"),
-        ({HEADS: zero(positions=T)}, r"positions of \S+ holds 5; there are 5, 0 … 4"),
         ({HEADS: zero(heads=[True, False])}, r"truth values must be \(4,\)"),
         ({HEADS: zero(heads=np.array([0.5]))}, r"it must be whole numbers"),
         ({"logits": zero(heads=0)}, r"logits is \[B T C\] and has no heads"),

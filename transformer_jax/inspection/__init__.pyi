@@ -10,8 +10,7 @@ from .attention_gradients import gradient_attention as gradient_attention
 from .circuits.circuit import Circuit as Circuit
 from .circuits.circuit import HeadScore as HeadScore
 from .circuits.circuit import score_heads as score_heads
-from .circuits.induction import induction_circuit as induction_circuit
-from .circuits.lists import histogram_circuit as histogram_circuit
+from .circuits.lists import induction_circuit as induction_circuit
 from .circuits.lists import reverse_circuit as reverse_circuit
 from .circuits.lists import sort_circuit as sort_circuit
 from .head_scores import induction_scores as induction_scores

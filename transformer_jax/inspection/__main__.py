@@ -66,15 +66,14 @@ def text_of(page: Page) -> str:
     lines = []
     for example, answer in zip(page.examples, page.answers, strict=True):
         right = "" if example.expected is None else f" (right: {example.expected})"
-        whole = "" if answer.probability is None else f"  {answer.probability:.4f}"
-        lines += [example.title, f"  → {answer.text}{whole}{right}"]
-        parts = [" ".join(filter(None, (part.text or part.place, _shown(part.probability)))) for part in answer.parts]
+        lines += [example.title, f"  → {answer.text}{_shown(answer.probability, '  ')}{right}"]
+        parts = [f"{part.text or part.place}{_shown(part.probability, ' ')}" for part in answer.parts]
         lines.append(f"    {'  '.join(parts)}")
     return "\n".join(lines)
 
 
-def _shown(probability: float | None) -> str:
-    return "" if probability is None else f"{probability:.4f}"
+def _shown(probability: float | None, before: str) -> str:
+    return "" if probability is None else f"{before}{probability:.4f}"
 
 
 if __name__ == "__main__":

@@ -96,8 +96,8 @@ def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[s
     inputs = inputs or (() if "method" in kwargs else _example_inputs(model))
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)} | kwargs.pop("rngs", {})
     given = jax.tree.map(_made, inputs)
-    variables = jax.eval_shape(lambda: model.init(keys, *given, **kwargs))
-    found = activations(lambda variables: model.apply(variables, *given, rngs=keys, **kwargs), "*", variables)
+    shapes = jax.eval_shape(lambda: model.init(keys, *given, **kwargs))
+    found = activations(lambda: model.apply(jax.tree.map(_made, shapes), *given, rngs=keys, **kwargs))
     return {activation.name: activation.letters for activation in found}
 
 

@@ -60,24 +60,15 @@ def model_call(
     return lambda: model.apply(unstack_layers(variables), *inputs, **kwargs)
 
 
-def activations(call: Callable[..., object], pattern: str = "*", *arguments: object) -> list[Activation]:
+def activations(call: Callable[[], object], pattern: str = "*") -> list[Activation]:
     """All activations of a computation whose names fit a pattern, in their order; nothing is computed.
-
-    Args:
-        call: the computation.
-        pattern: of the names.
-        *arguments: of the computation, or their shapes and types.
 
     Raises:
         InputError: the pattern fits none.
     """
     of_pass = InspectedPass((pattern,), {}, keeps_values=False)
-
-    def listed(*arguments: object) -> None:  # a function of its own: JAX would not trace `call` a second time
-        with nn.intercept_methods(of_pass.intercept):
-            call(*arguments)
-
-    jax.eval_shape(listed, *arguments)
+    with nn.intercept_methods(of_pass.intercept):
+        jax.eval_shape(lambda: call())  # a function of its own: JAX would not trace `call` a second time
     of_pass.check()
     return [each for each in of_pass.activations if matches(each.name, pattern)]
 
@@ -118,11 +109,8 @@ def attentions(call: Callable[[], object]) -> list[Attention]:
 def _stack_and_kind(path: str) -> tuple[str, str]:
     block, _, module = path.rpartition(".")
     stack = re.sub(r"\.?layers\.\d+$", "", block)
-    if module == "cross_attention":
-        return stack, "cross"
-    if module in ("attention", ""):
-        return stack, stack or "self"
-    return stack, f"{stack}.{module}" if stack else module
+    kinds = {"cross_attention": "cross", "attention": stack, "": stack}
+    return stack, kinds.get(module, f"{stack}.{module}".strip(".")) or "self"
 
 
 def by_kind(found: Sequence[Attention], rows: Mapping[str, Array]) -> HeadTable:

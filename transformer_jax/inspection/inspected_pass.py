@@ -192,11 +192,7 @@ def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Arra
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     mean = wide.mean(-1, keepdims=True) if isinstance(module, nn.LayerNorm) else jnp.zeros((), wide.dtype)
-    if isinstance(module, nn.LayerNorm) and module.use_fast_variance:
-        variance = jnp.maximum(0, jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean))
-    else:
-        variance = jnp.square(wide - mean).mean(-1, keepdims=True)
-    factor = change(jax.lax.rsqrt(variance + module.epsilon))
+    factor = change(jax.lax.rsqrt(jnp.square(wide - mean).mean(-1, keepdims=True) + module.epsilon))
     learned = module.variables.get("params", {})
     y = (x - mean) * (factor * learned["scale"] if "scale" in learned else factor)
     y = y + learned["bias"] if "bias" in learned else y

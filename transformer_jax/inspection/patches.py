@@ -60,10 +60,8 @@ class Filled(Patch):
     def apply(self, x: Array, site: Activation) -> Array:
         array = 0 if self.how == "zero" else _fitting(self.array, x, site, is_whole=self.how == "swap")
         changed = (x + array if self.how == "add" else jnp.broadcast_to(array, x.shape)).astype(x.dtype)
-        for what, letters, chosen in (("heads", HEADS, self.heads), ("positions", POSITIONS, self.positions)):
-            if chosen is not None:
-                changed = jnp.where(_chosen_along(what, letters, chosen, site), changed, x)
-        return changed
+        chosen = _chosen(site, ("heads", HEADS, self.heads), ("positions", POSITIONS, self.positions))
+        return jnp.where(chosen, changed, x)
 
 
 @pytree_class
@@ -77,14 +75,7 @@ class KnockOut(Patch):
     def apply(self, x: Array, site: Activation) -> Array:
         if site.letters != OF_ATTENTION:
             raise InputError(f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]")
-        chosen = jnp.ones((), bool)
-        for what, letters, indices in (
-            ("queries", ["T"], self.queries),
-            ("keys", ["S"], self.keys),
-            ("heads", ["H"], self.heads),
-        ):
-            if indices is not None:
-                chosen = chosen & _chosen_along(what, letters, indices, site)
+        chosen = _chosen(site, ("queries", "T", self.queries), ("keys", "S", self.keys), ("heads", "H", self.heads))
         return jnp.where(chosen, -jnp.inf, x)
 
 
@@ -156,6 +147,15 @@ def _as_indices(chosen: Indices | None) -> Indices | None:
     if not isinstance(chosen, list | tuple | range):
         return chosen
     return np.asarray(chosen) if len(chosen) else np.zeros(0, int)
+
+
+def _chosen(site: Activation, *axes: tuple[str, Sequence[str], Indices | None]) -> Bool[Array, "..."]:
+    """Truth values of what is chosen along all axes, each with its name and letters."""
+    chosen = jnp.ones((), bool)
+    for what, letters, indices in axes:
+        if indices is not None:
+            chosen &= _chosen_along(what, letters, indices, site)
+    return chosen
 
 
 def _chosen_along(what: str, letters: Sequence[str], chosen: Indices, site: Activation) -> Bool[Array, "..."]:

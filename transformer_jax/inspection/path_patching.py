@@ -94,10 +94,10 @@ def _find(what: str, head: Head, found: Sequence[Attention]) -> Attention:
         InputError: there is none of this name, or no such head in it.
     """
     name, number = head
-    names = [each.named("").removesuffix(".") for each in found]
-    if name not in names:
-        raise InputError(f"{what} is in {name!r}; it must be in one of {', '.join(names)}")
-    attention = found[names.index(name)]
+    named = {each.named("").removesuffix("."): each for each in found}
+    if name not in named:
+        raise InputError(f"{what} is in {name!r}; it must be in one of {', '.join(named)}")
+    attention = named[name]
     if isinstance(number, int) and number not in range(attention.num_heads):
         raise InputError(f"{what} is head {number}; {name} has {attention.num_heads}, 0 … {attention.num_heads - 1}")
     return attention

@@ -30,12 +30,13 @@ def linear_probe(
     is_train: Bool[ArrayLike, "..."],
     *,
     seed: int = 0,
-    strength: float = 1.0,
 ) -> Probe:
     """Fit a softmax regression from activations to labels, and another one to a control task (Hewitt and Liang 2019).
 
+    Its L2 penalty is `½ ‖W‖²` beside the sum of the losses.
+
     The control task gives each type, such as a token's id, one random label, drawn from the labels as often as they
-    occur . It has nothing to do with the model; what a probe reaches on it, it has learned by heart.
+    occur. It has nothing to do with the model; what a probe reaches on it, it has learned by heart.
 
     Args:
         features: activations `[N, D]`, one row for each element.
@@ -43,33 +44,21 @@ def linear_probe(
         types: `[N]`, of which type each element is.
         is_train: `[N]`, which elements the probes are fitted to; the others are for the accuracies.
         seed: of the control task's labels.
-        strength: of the L2 penalty, `strength / 2 · ‖W‖²` beside the sum of the losses.
 
     Raises:
-        InputError: the arrays differ in N, all elements or none are for the fit, these have one label alone, or
-            `strength` is not above 0.
+        InputError: the arrays differ in N.
+        ValueError: all elements or none are for the fit, or these have one label alone.
     """
     from sklearn.linear_model import LogisticRegression
 
     features, labels, types, is_train = (np.asarray(array) for array in (features, labels, types, is_train))
-    _check(features, labels, types, is_train, strength)
+    if len({len(features), len(labels), len(types), len(is_train)}) > 1:
+        shapes = [array.shape for array in (features, labels, types, is_train)]
+        raise InputError(f"features, labels, types and is_train have shapes {shapes}; they must have as many rows")
     kinds, of_kind = np.unique(types, return_inverse=True)
     control = np.random.default_rng(seed).choice(labels, size=len(kinds))[of_kind]
     accuracies = []
     for wanted in (labels, control):
-        if len(np.unique(wanted[is_train])) == 1:  # nothing to fit
-            accuracies.append(float((wanted[~is_train] == wanted[is_train][0]).mean()))
-            continue
-        probe = LogisticRegression(C=1 / strength, max_iter=MAX_STEPS).fit(features[is_train], wanted[is_train])
+        probe = LogisticRegression(max_iter=MAX_STEPS).fit(features[is_train], wanted[is_train])
         accuracies.append(float(probe.score(features[~is_train], wanted[~is_train])))
     return Probe(*accuracies)
-
-
-def _check(features: np.ndarray, labels: np.ndarray, types: np.ndarray, is_train: np.ndarray, strength: float) -> None:
-    numbers = [len(array) for array in (features, labels, types, is_train)]
-    if len(set(numbers)) > 1:
-        raise InputError(f"features, labels, types and is_train have {numbers} rows; they must have as many")
-    if is_train.all() or len(np.unique(labels[is_train])) < 2:
-        raise InputError("is_train must leave some elements, and choose some with two labels at least")
-    if not strength > 0:
-        raise InputError(f"strength is {strength}; it must be above 0")

@@ -45,10 +45,7 @@ def cka_table(
         second: likewise, of the other model.
 
     Raises:
-        InputError: as `linear_cka`; or one is empty.
+        InputError: as `linear_cka`.
+        ValueError: one is empty.
     """
-    if not first or not second:
-        raise InputError(
-            f"first and second hold {len(first)} and {len(second)} activations; each must have one at least"
-        )
     return jnp.stack([jnp.stack([linear_cka(x, y) for y in second.values()]) for x in first.values()])

@@ -9,7 +9,7 @@ import pytest
 
 from inspection_methods import CIRCUITS
 from transformer_jax.errors import InputError
-from transformer_jax.inspection import Circuit, reverse_circuit, score_heads, sort_circuit
+from transformer_jax.inspection import Circuit, score_heads, sort_circuit
 
 SEEDS = {"as written": None, "rotated": 3}
 # Of single weights: the coordinates of a rotated stream are rounded to float32, 1e-6 in a rank that makes logits of up
@@ -21,7 +21,6 @@ LOGIT_ERROR = 1e-3  # of logits up to 20, in a rotated stream; measured 4e-4
 # class.
 ABLATED = {
     "reverse": ({(1, 2): 0.20}, 0.20),
-    "histogram": ({(0, 1): 0.00}, 0.35),
     "sort": ({(0, 2): 0.39, (1, 0): 0.13}, 0.13),
     "induction": ({(0, 1): 0.50, (1, 2): 0.50}, 0.50),
 }
@@ -65,6 +64,8 @@ def test_every_answer_is_right(name, seed):
     np.testing.assert_array_equal(logits.argmax(-1), circuit.answers(drawn(name)))
     logits = np.sort(logits)
     assert (logits[..., -1] - logits[..., -2]).min() > 9.9  # LOGIT, but for rounding
+    share_of_zeros = (circuit.variables["params"]["input_layer"]["kernel"] == 0).mean()
+    assert share_of_zeros > 0.9 if seed is None else share_of_zeros == 0  # a rotation hides the coordinates
 
 
 @pytest.mark.slow
@@ -80,7 +81,6 @@ def test_a_program_is_compiled_for_every_size_and_right_at_every_length(name, si
 def test_the_programs_in_numpy_give_known_answers():
     answers = {
         "reverse": ([0, 1, 2, 3, 4, 4, 0], [0, 4, 4, 3, 2, 1, 0]),
-        "histogram": ([0, 3, 1, 3, 3], [0, 3, 1, 3, 3]),
         "sort": ([0, 7, 1, 7, 3], [0, 1, 3, 7, 7]),
         "induction": ([0, 5, 2, 5, 5, 2], [0, 0, 0, 2, 5, 5]),
     }
@@ -153,17 +153,6 @@ def test_some_idle_heads_attend_sharply_and_one_as_the_working_head_does(name):
         np.testing.assert_array_equal(maps[:, twin.layer, twin.head], maps[:, works.layer, works.head])
 
 
-@of_each
-def test_a_rotation_leaves_the_function_and_hides_the_coordinates(name):
-    plain, rotated = made(name, None), made(name, 3)
-    tokens = drawn(name, num=101)
-    np.testing.assert_allclose(rotated.logits(tokens), plain.logits(tokens), atol=LOGIT_ERROR)
-    plain_share, rotated_share = (
-        (c.variables["params"]["input_layer"]["kernel"] == 0).mean() for c in (plain, rotated)
-    )
-    assert plain_share > 0.9 > 0 == rotated_share
-
-
 WORKING = np.array([[True, False, False], [False, True, False]])
 
 
@@ -184,14 +173,12 @@ def test_rankings_have_known_scores(importance, average_precision, roc_auc):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: reverse_circuit(0), "length is 0; it must be at least 1"),
         (lambda: sort_circuit(1), "max_length is 1; it must be at least 2"),
         (lambda: sort_circuit(3, seed=-1), "seed is -1; it must be at least 0; None for no rotation"),
         (lambda: made("sort", None).inputs(np.array([[0, 0]])), "BOS, token 0, must be the first of each row and no"),
         (lambda: made("sort", None).inputs(np.array([[0, 12]])), "token id 12; ids may be 0 … 11"),
         (lambda: made("reverse", None).inputs(np.array([[0, 1]])), r"tokens.shape\[1\] is 2; it must be 7 … 7"),
         (lambda: score_heads(np.zeros((2, 2)), WORKING), r"has shape \(2, 2\); it must be that of working, \(2, 3\)"),
-        (lambda: score_heads(np.zeros((2, 3)), WORKING & False), "working is never True; some heads must work"),
     ],
 )
 def test_mistakes_are_named(call, message):

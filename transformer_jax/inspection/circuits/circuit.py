@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import jax
 import numpy as np
@@ -19,7 +18,6 @@ from transformer_jax.trees import Variables
 
 BEGIN = "BOS"  # the first token of a program that needs a place for queries which select nothing
 Draw = Callable[[np.random.Generator, int, int], Tokens]  # of a generator, B and T
-Composition = Literal["query", "key", "value"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +34,11 @@ class CircuitHead:
 
 @dataclasses.dataclass(frozen=True)
 class Edge:
-    """A head that reads what an earlier one wrote, for its queries, keys or values (Elhage et al. 2021)."""
+    """A head that reads what an earlier one wrote (Elhage et al. 2021)."""
 
     source: Place
     target: Place
-    reads: Composition
+    reads: str  # what the later head makes of it: "queries", "keys" or "values"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +46,7 @@ class CircuitTask:
     """What a circuit computes: one class for each token."""
 
     name: str
-    vocabulary: tuple[str, ...]  # `BOS` is the first, where sequences begin with it
-    classes: tuple[str, ...]
+    vocabulary: tuple[str, ...]  # of tokens and of classes; `BOS` is the first, where sequences begin with it
     min_length: int  # positions, with `BOS`
     max_length: int
     is_causal: bool
@@ -113,22 +110,6 @@ class Circuit:
     def accuracy(self, tokens: Int[np.ndarray, "B T"], variables: Variables | None = None) -> float:
         """The share of right answers."""
         return float((self.logits(tokens, variables).argmax(-1) == self.answers(tokens)).mean())
-
-
-def numbers_after_begin(num_numbers: int) -> tuple[str, ...]:
-    """The vocabulary `BOS`, 0, 1, …"""
-    return BEGIN, *map(str, range(num_numbers))
-
-
-def draw_after_begin(num_tokens: int) -> Draw:
-    """Token 0, `BOS`, and then the tokens 1 … `num_tokens`, equally often."""
-
-    def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
-        tokens = rng.integers(1, 1 + num_tokens, size=(num, length))
-        tokens[:, 0] = 0
-        return tokens
-
-    return draw
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,15 +13,15 @@ from transformer_jax.errors import check_whole
 from transformer_jax.inspection.circuits.circuit import Circuit, CircuitHead, CircuitTask, Edge
 from transformer_jax.inspection.circuits.program import (
     LOGIT,
+    NUM_HEADS,
+    NUM_LAYERS,
     SHARPNESS,
     Attend,
-    Matrices,
     Matrix,
     Program,
     Role,
     Space,
-    Units,
-    before,
+    Table,
 )
 from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.position_kinds import LearnedPositions
@@ -62,41 +62,46 @@ def compile_circuit(
     rng = np.random.default_rng(0 if seed is None else seed)
     _add_idle_heads(program, rng)
     model = TransformerPredictor(
-        program.num_heads * program.width,  # so that a head has room for all subspaces
-        len(task.classes),
-        program.num_heads,
-        program.num_layers,
+        NUM_HEADS * program.width,  # so that a head has room for all subspaces
+        len(task.vocabulary),
+        NUM_HEADS,
+        NUM_LAYERS,
         settings=BlockSettings(norm=NoNorm, norm_first=True, positions=LearnedPositions()),
         max_len=task.max_length,
     )
-    _add_idle_units(program, rng, 2 * model.model_dim)
     params = _empty(model, len(task.vocabulary))
-    _write(program, answer, params)
+    _write_ends(program, answer, params)
+    for (layer, number), head in program.heads.items():
+        _write_head(params, f"encoder/layers_{layer}/self_attn", number * program.width, program.width, head)
+    for layer in range(NUM_LAYERS):
+        _write_units(params, f"encoder/layers_{layer}/feed_forward", program, program.tables.get(layer), rng)
     if seed is not None:
         _rotate(params, np.linalg.qr(rng.normal(size=(model.model_dim, model.model_dim)))[0])
     variables = {"params": unflatten_dict({path: leaf.astype(np.float32) for path, leaf in params.items()}, sep="/")}
     heads = tuple(
         CircuitHead(*place, head.role, head.does, head.attention) for place, head in sorted(program.heads.items())
     )
-    units = [np.concatenate([np.full(len(part.bias), not part.is_idle) for part in parts]) for parts in program.units]
-    return Circuit(task, model, variables, heads, edges, np.stack(units))
+    num_working = [[len(program.tables[layer].points) if layer in program.tables else 0] for layer in range(NUM_LAYERS)]
+    return Circuit(task, model, variables, heads, edges, np.arange(2 * model.model_dim) < np.array(num_working))
 
 
 def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
     """Make decoys of the heads that a program does not use.
 
     Of those of one layer every second writes nothing, the others where nothing reads. The first one attends as the
-    layer's first working head does, if there is one; the others to the position before, to the first, or to their own.
+    layer's first working head does, if there is one; the others to the first position or to their own.
     """
-    patterns = _patterns(program)
-    for layer in range(program.num_layers):
-        working = [head for head in range(program.num_heads) if (layer, head) in program.heads]
-        idle = [head for head in range(program.num_heads) if head not in working]
+    length = program.position.width
+    patterns = {"to the first position": np.eye(1, length), "to its own position": np.eye(length)}
+    for layer in range(NUM_LAYERS):
+        working = [head for head in range(NUM_HEADS) if (layer, head) in program.heads]
+        idle = [head for head in range(NUM_HEADS) if head not in working]
         for number, head in enumerate(idle):
             if number == 0 and working:
                 scores, where = program.heads[layer, working[0]].scores, f"as head {working[0]} does"
             else:
-                where, scores = patterns[(layer + number) % len(patterns)]
+                where, pattern = list(patterns.items())[(layer + number) % 2]
+                scores = {(program.position, program.position): SHARPNESS * pattern}
             role: Role = "writes nothing" if number % 2 == 1 else "writes where nothing reads"
             moves = {
                 (space, program.unused): rng.normal(size=(space.width, program.unused.width))
@@ -105,44 +110,17 @@ def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
             program.heads[layer, head] = Attend(scores, moves, f"attends {where}, and {role}", role=role)
 
 
-def _add_idle_units(program: Program, rng: np.random.Generator, dim_feedforward: int) -> None:
-    """Fill the feed-forwards with units that react to tokens and positions; half of them write nothing."""
-    for of_layer in program.units:
-        num_units = dim_feedforward - sum(len(units.bias) for units in of_layer)
-        reads = {space: rng.normal(size=(space.width, num_units)) for space in (program.tokens, program.position)}
-        writes = rng.normal(size=(num_units, program.unused.width)) * (np.arange(num_units)[:, None] % 2)
-        bias = rng.normal(size=num_units)
-        of_layer.append(Units(reads, bias, program.unused, writes, is_idle=True))
-
-
-def _patterns(program: Program) -> list[tuple[str, Matrices]]:
-    length, position = program.position.width, program.position
-    first = np.tile(np.eye(1, length), (length, 1))
-    matrices = {
-        "to the position before": before(length),
-        "to the first position": first,
-        "to its own position": np.eye(length),
-    }
-    return [(where, {(position, position): SHARPNESS * matrix}) for where, matrix in matrices.items()]
-
-
 def _empty(model: TransformerPredictor, num_tokens: int) -> Flat:
     features = jax.ShapeDtypeStruct((1, model.max_len, num_tokens), np.float32)
     variables = jax.eval_shape(model.init, jax.random.key(0), features)
     return {path: np.zeros(leaf.shape) for path, leaf in flatten_dict(variables["params"], sep="/").items()}
 
 
-def _write(program: Program, answer: Space, params: Flat) -> None:
+def _write_ends(program: Program, answer: Space, params: Flat) -> None:
+    """The layers before and behind the blocks."""
     tokens, position = program.tokens, program.position
     params["input_layer/kernel"][:, tokens.part] = np.eye(tokens.width)
     params["positional_encoding/embedding"][:, position.part] = np.eye(position.width)
-    for (layer, number), head in program.heads.items():
-        _write_head(params, f"encoder/layers_{layer}/self_attn", number * program.width, program.width, head)
-    for layer, of_layer in enumerate(program.units):
-        first = 0
-        for units in of_layer:
-            _write_units(params, f"encoder/layers_{layer}/feed_forward", first, units)
-            first += len(units.bias)
     params["output_hidden/kernel"][answer.part, : answer.width] = np.eye(answer.width)
     params["output_layer/kernel"][: answer.width] = LOGIT * np.eye(answer.width)
 
@@ -162,13 +140,22 @@ def _write_head(params: Flat, path: str, first: int, width: int, head: Attend) -
     output[own, :width] = np.eye(width) * (head.role != "writes nothing")
 
 
-def _write_units(params: Flat, path: str, first: int, units: Units) -> None:
-    hidden = slice(first, first + len(units.bias))
-    params[f"{path}/expand/bias"][hidden] = units.bias
-    for space, matrix in units.reads.items():
-        params[f"{path}/expand/kernel"][space.part, hidden] = matrix
-    params[f"{path}/contract/kernel"][hidden, units.target.part] = units.writes
-    params[f"{path}/contract/bias"][units.target.part] += units.offset
+def _write_units(params: Flat, path: str, program: Program, table: Table | None, rng: np.random.Generator) -> None:
+    """Decoys that react to tokens and positions, half of which write nothing; in place of the first ones a table."""
+    (reads, bias), (writes, offset) = (
+        [params[f"{path}/{layer}/{name}"] for name in ("kernel", "bias")] for layer in ("expand", "contract")
+    )
+    for space in (program.tokens, program.position):
+        reads[space.part] = rng.normal(size=(space.width, len(bias)))
+    bias[:] = rng.normal(size=len(bias))
+    writes[1::2, program.unused.part] = rng.normal(size=(len(bias) // 2, program.unused.width))
+    if table is not None:
+        unit = slice(len(table.points))
+        slopes = np.diff(table.rows, axis=0) / np.diff(table.points)[:, None]
+        reads[:, unit], bias[unit], writes[unit] = 0, -table.points, 0
+        reads[table.source.part, unit] = 1
+        writes[unit, table.target.part] = np.diff(slopes, axis=0, prepend=0, append=0)  # change of the slope
+        offset[table.target.part] = table.rows[0]
 
 
 def _rotate(params: Flat, rotation: Matrix) -> None:

@@ -1,18 +1,20 @@
-"""Lists backwards, counted and sorted: the last by two heads of which the second reads what the first one found."""
+"""Lists backwards, sorted and continued: the last two by heads of which the second reads the first one."""
 
 import numpy as np
 
 from transformer_jax.errors import check_sizes
-from transformer_jax.inspection.circuits.circuit import (
-    BEGIN,
-    Circuit,
-    CircuitTask,
-    Edge,
-    draw_after_begin,
-    numbers_after_begin,
-)
+from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Draw, Edge
 from transformer_jax.inspection.circuits.compilation import compile_circuit
-from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Program, Tokens, Weights, shared
+from transformer_jax.inspection.circuits.program import (
+    SHARPNESS,
+    Attend,
+    Program,
+    Table,
+    Tokens,
+    Weights,
+    before,
+    shared,
+)
 
 
 def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = None) -> Circuit:
@@ -29,7 +31,7 @@ def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = 
         InputError: a size is below 1, or `seed` is no whole number of at least 0.
     """
     check_sizes(length=length, num_tokens=num_tokens)
-    program = Program(num_tokens, length, num_layers=2, num_heads=3)
+    program = Program(num_tokens, length)
     answer = program.space(num_tokens)
     program.heads[1, 2] = Attend(
         {(program.position, program.position): SHARPNESS * np.eye(length)[::-1]},
@@ -42,7 +44,7 @@ def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = 
     def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
         return rng.integers(num_tokens, size=(num, length))
 
-    task = CircuitTask("reverse", vocabulary, vocabulary, length, length, False, _reversed, draw)
+    task = CircuitTask("reverse", vocabulary, length, length, False, _reversed, draw)
     return compile_circuit(program, answer, task, seed)
 
 
@@ -53,54 +55,6 @@ def _mirrored(tokens: Tokens) -> Weights:
 
 def _reversed(tokens: Tokens) -> Tokens:
     return tokens[:, ::-1]
-
-
-def histogram_circuit(max_length: int = 8, num_tokens: int = 5, *, seed: int | None = None) -> Circuit:
-    """Write a model that counts, for each token, how often it stands in the sequence (Weiss et al. 2021).
-
-    Layer 0, head 1: a token attends to all that are equal to it and to `BOS`, whose part is then 1 / (count + 1). The
-    feed-forward of the layer looks the count up. `BOS` itself counts 0. The rest is idle.
-
-    Args:
-        max_length: most positions, with `BOS`.
-        num_tokens: size of the vocabulary without `BOS`.
-        seed: of a random rotation of the residual stream and of the decoys; None for no rotation.
-
-    Raises:
-        InputError: `max_length` is below 2, `num_tokens` below 1, or `seed` is no whole number of at least 0.
-    """
-    check_sizes(2, max_length=max_length)
-    check_sizes(num_tokens=num_tokens)
-    program = Program(1 + num_tokens, max_length, num_layers=2, num_heads=3)
-    share, count = program.space(1), program.space(max_length)
-    equal = np.eye(1 + num_tokens)
-    equal[:, 0] = 1
-    begin = np.eye(1 + num_tokens, 1)
-    program.heads[0, 1] = Attend(
-        {(program.tokens, program.tokens): SHARPNESS * equal},
-        {(program.tokens, share): begin},
-        f"attends to {BEGIN} and to all tokens equal to its own: the weight of {BEGIN} is 1 / (count + 1)",
-        _equal_ones,
-    )
-    counts = np.arange(max_length)[::-1]
-    program.table(0, share, 1 / (counts + 1), np.eye(max_length)[counts], count)
-    vocabulary = numbers_after_begin(num_tokens)
-    classes = tuple(str(count) for count in range(max_length))
-    draw = draw_after_begin(num_tokens)
-    task = CircuitTask("histogram", vocabulary, classes, 2, max_length, False, _counts, draw)
-    return compile_circuit(program, count, task, seed)
-
-
-def _equal_ones(tokens: Tokens) -> Weights:
-    seen = tokens[:, :, None] == tokens[:, None, :]
-    seen[:, :, 0] = True
-    return shared(seen)
-
-
-def _counts(tokens: Tokens) -> Tokens:
-    counts: Tokens = (tokens[:, :, None] == tokens[:, None, :]).sum(-1)
-    counts[:, 0] = 0
-    return counts
 
 
 def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None = None) -> Circuit:
@@ -121,7 +75,7 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
     """
     check_sizes(2, max_length=max_length)
     check_sizes(num_numbers=num_numbers)
-    program = Program(1 + num_numbers, max_length, num_layers=2, num_heads=3)
+    program = Program(1 + num_numbers, max_length)
     share, rank = program.space(1), program.space(max_length - 1)
     answer = program.space(1 + num_numbers)
     smaller = np.tri(1 + num_numbers, k=-1)
@@ -133,7 +87,7 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
         _smaller_ones,
     )
     ranks = np.arange(max_length - 1)[::-1]
-    program.table(0, share, 1 / (ranks + 1), np.eye(max_length - 1)[ranks], rank)
+    program.tables[0] = Table(share, 1 / (ranks + 1), np.eye(max_length - 1)[ranks], rank)
     at, of = np.arange(max_length)[:, None], np.arange(max_length - 1)
     greatest = np.where(of < at, of, -1) * (at > 0)
     begin = np.zeros((max_length, 1 + num_numbers))
@@ -147,8 +101,8 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
     )
     vocabulary = numbers_after_begin(num_numbers)
     draw = draw_after_begin(num_numbers)
-    task = CircuitTask("sort", vocabulary, vocabulary, 2, max_length, False, _sorted, draw)
-    return compile_circuit(program, answer, task, seed, (Edge((0, 2), (1, 0), "key"),))
+    task = CircuitTask("sort", vocabulary, 2, max_length, False, _sorted, draw)
+    return compile_circuit(program, answer, task, seed, (Edge((0, 2), (1, 0), "keys"),))
 
 
 def _smaller_ones(tokens: Tokens) -> Weights:
@@ -164,3 +118,101 @@ def _those_in_place(tokens: Tokens) -> Weights:
 
 def _sorted(tokens: Tokens) -> Tokens:
     return np.sort(tokens)  # BOS, token 0, stays the first
+
+
+def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | None = None) -> Circuit:
+    """Write a causal model that gives the token which followed the current one the last time (Olsson et al. 2022).
+
+    Layer 0, head 1: a token attends to the one before and notes it. Layer 1, head 2, the induction head: a token
+    attends to the latest position that noted it, and copies the token there; where there is none, to `BOS`. Its keys
+    read what the first head wrote. The rest is idle.
+
+    Args:
+        max_length: most positions, with `BOS`.
+        num_tokens: size of the vocabulary without `BOS`.
+        seed: of a random rotation of the residual stream and of the decoys; None for no rotation.
+
+    Raises:
+        InputError: `max_length` is below 2, `num_tokens` below 1, or `seed` is no whole number of at least 0.
+    """
+    check_sizes(2, max_length=max_length)
+    check_sizes(num_tokens=num_tokens)
+    size = 1 + num_tokens
+    program = Program(size, max_length)
+    previous, answer = program.space(size), program.space(size)
+    program.heads[0, 1] = Attend(
+        {(program.position, program.position): SHARPNESS * before(max_length)},
+        {(program.tokens, previous): np.eye(size)},
+        "attends to the token before and notes it",
+        _ones_before,
+    )
+    later = np.arange(max_length)[None]  # among equals the latest, whatever the query's token
+    found = 2 * (max_length + 1)  # counts more than any position
+    equal = np.eye(size)
+    equal[0, 0] = 0
+    program.heads[1, 2] = Attend(
+        {
+            (program.tokens, previous): SHARPNESS * found * equal,
+            (program.tokens, program.position): SHARPNESS * later,
+            (program.tokens, program.tokens): SHARPNESS * found / 2 * np.eye(1, size),
+        },
+        {(program.tokens, answer): np.eye(size)},
+        f"attends to the token after the latest earlier one like its own, or to {BEGIN}, and copies it",
+        _ones_after,
+    )
+    vocabulary = numbers_after_begin(num_tokens)
+    task = CircuitTask("induction", vocabulary, 2, max_length, True, _answers, _draw_repeats(num_tokens))
+    return compile_circuit(program, answer, task, seed, (Edge((0, 1), (1, 2), "keys"),))
+
+
+def _ones_before(tokens: Tokens) -> Weights:
+    num, length = tokens.shape
+    return np.tile(before(length), (num, 1, 1))
+
+
+def _ones_after(tokens: Tokens) -> Weights:
+    weights: Weights = np.eye(tokens.shape[1])[_sources(tokens)]
+    return weights
+
+
+def _answers(tokens: Tokens) -> Tokens:
+    return np.take_along_axis(tokens, _sources(tokens), axis=1)
+
+
+def _sources(tokens: Tokens) -> Tokens:
+    """For each position the one after the latest earlier token like its own; 0 where there is none."""
+    sources = np.zeros_like(tokens)
+    for row, sequence in enumerate(tokens):
+        last: dict[int, int] = {}  # position of each token
+        for position, token in enumerate(sequence.tolist()):
+            sources[row, position] = last[token] + 1 if token in last else 0
+            last[token] = position
+    return sources
+
+
+def _draw_repeats(num_tokens: int) -> Draw:
+    """As `draw_after_begin`; in every second row the second half of the tokens repeats the first."""
+
+    def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
+        tokens = draw_after_begin(num_tokens)(rng, num, length)
+        half = (length - 1) // 2
+        tokens[::2, 1 + half : 1 + 2 * half] = tokens[::2, 1 : 1 + half]
+        return tokens
+
+    return draw
+
+
+def numbers_after_begin(num_numbers: int) -> tuple[str, ...]:
+    """The vocabulary `BOS`, 0, 1, …"""
+    return BEGIN, *map(str, range(num_numbers))
+
+
+def draw_after_begin(num_tokens: int) -> Draw:
+    """Token 0, `BOS`, and then the tokens 1 … `num_tokens`, equally often."""
+
+    def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
+        tokens = rng.integers(1, 1 + num_tokens, size=(num, length))
+        tokens[:, 0] = 0
+        return tokens
+
+    return draw

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 # Nats between the logits of a key that is selected and of one that is not. All keys that are not selected get less
 # than S · e^-20 = S · 2e-9 of the weight together, which is below float32's rounding for the lengths here.
 SHARPNESS = 20.0
+NUM_LAYERS, NUM_HEADS = 2, 3  # of every model
 LOGIT = 10.0  # of the right class; the others have 0
 
 Tokens = Int[np.ndarray, "B T"]
@@ -57,15 +58,16 @@ class Attend:
 
 
 @dataclasses.dataclass(frozen=True)
-class Units:
-    """Hidden units of a feed-forward: `relu(x · reads + bias) · writes + offset`."""
+class Table:
+    """A feed-forward that looks a number up: at `points[k]` it adds `rows[k]`.
 
-    reads: Mapping[Space, Matrix]  # [width, units]
-    bias: Vector  # [units]
-    target: Space  # written to
-    writes: Matrix  # [units, width]
-    offset: Vector | float = 0.0  # [width]
-    is_idle: bool = False
+    Between two points it is linear, and outside of them constant: one hidden unit for each point.
+    """
+
+    source: Space  # of width 1, with the number
+    points: Vector  # increasing
+    rows: Matrix  # [points, width]
+    target: Space  # where the row is added
 
 
 def before(length: int) -> Matrix:
@@ -87,44 +89,18 @@ class Program:
     Args:
         num_tokens: size of the vocabulary.
         max_length: number of positions.
-        num_layers: L.
-        num_heads: H.
     """
 
-    def __init__(self, num_tokens: int, max_length: int, num_layers: int, num_heads: int) -> None:
-        self.num_layers, self.num_heads = num_layers, num_heads
-        self.spaces: list[Space] = []
+    def __init__(self, num_tokens: int, max_length: int) -> None:
         self.heads: dict[Place, Attend] = {}
-        self.units: list[list[Units]] = [[] for _ in range(num_layers)]
+        self.tables: dict[int, Table] = {}  # by layer
+        self.width = 0  # coordinates of all subspaces together
         self.tokens = self.space(num_tokens)
         self.position = self.space(max_length)
         self.unused = self.space(3)  # idle heads and units write there
 
-    @property
-    def width(self) -> int:
-        """Coordinates of all subspaces together."""
-        return sum(space.width for space in self.spaces)
-
     def space(self, width: int) -> Space:
         """A new subspace."""
         space = Space(self.width, width)
-        self.spaces.append(space)
+        self.width += width
         return space
-
-    def table(self, layer: int, source: Space, points: Vector, rows: Matrix, target: Space) -> None:
-        """Let a feed-forward look a number up: at `points[k]` it adds `rows[k]`.
-
-        Between two points it is linear, and outside of them constant: one hidden unit for each point.
-
-        Args:
-            layer: whose feed-forward.
-            source: subspace of width 1 with the number.
-            points: increasing.
-            rows: `[points, width]`.
-            target: where the row is added.
-        """
-        slopes = np.diff(rows, axis=0) / np.diff(points)[:, None]
-        none = np.zeros((1, target.width))
-        changes = np.diff(np.concatenate([none, slopes, none]), axis=0)  # of the slope, at each point
-        ones = np.ones((1, len(points)))
-        self.units[layer].append(Units({source: ones}, -points, target, changes, rows[0]))

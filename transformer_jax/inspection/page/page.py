@@ -1,6 +1,7 @@
 """A page on a trained model and some examples: one HTML file that needs no network."""
 
 import base64
+import dataclasses
 import html
 import json
 from collections.abc import Sequence
@@ -21,23 +22,16 @@ from transformer_jax.training.inspected_example import Answer, InspectedExample
 
 FIRST = 4  # examples of the test set that are shown where none are given
 HEIGHT = 1000  # pixels of the page in a notebook
-DIGITS = 7  # significant ones of a probability
 Json = dict[str, Any]  # Any: JSON
 
 
+@dataclasses.dataclass(frozen=True)
 class Page:
-    """A page to explore, as one string of HTML; a notebook shows it.
+    """A page to explore, as one string of HTML; a notebook shows it."""
 
-    Args:
-        text: of the page, in HTML.
-        examples: that it shows.
-        answers: of the examples.
-    """
-
-    def __init__(self, text: str, examples: Sequence[InspectedExample], answers: Sequence[Answer]) -> None:
-        self.text = text
-        self.examples = list(examples)
-        self.answers = list(answers)
+    text: str  # in HTML
+    examples: Sequence[InspectedExample]  # that it shows
+    answers: Sequence[Answer]  # of the examples
 
     def save(self, path: str | Path) -> None:
         """Write the page to a file, which any browser opens.
@@ -161,8 +155,8 @@ def _kinds(
 
 
 def _answer(answer: Answer) -> Json:
-    parts = [[part.text, _rounded(part.probability)] for part in answer.parts]
-    return {"text": answer.text, "probability": _rounded(answer.probability), "parts": parts}
+    parts = [[part.text, part.probability] for part in answer.parts]
+    return {"text": answer.text, "probability": answer.probability, "parts": parts}
 
 
 def _lens_name(residual: str) -> str:
@@ -176,8 +170,8 @@ def _neighbour(near: Neighbour, images: tuple[int, int] | None) -> Json:
         "title": near.example.title,
         "expected": near.example.expected,
         "text": near.answer.text,
-        "probability": _rounded(near.answer.probability),
-        "cosine": _rounded(near.cosine),
+        "probability": near.answer.probability,
+        "cosine": near.cosine,
         "images": images,
     }
 
@@ -200,7 +194,3 @@ def _pixels(images: UInt8[np.ndarray, "N height width *rgb"]) -> Json:
     _, height, width, *channels = images.shape
     pixels = base64.b64encode(np.ascontiguousarray(images).tobytes()).decode("ascii")
     return {"height": height, "width": width, "channels": channels[0] if channels else 1, "pixels": pixels}
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.{DIGITS}g}")

@@ -77,13 +77,9 @@ class InspectedPasses:
     def final_mean(self, example: InspectedExample) -> tuple[np.ndarray, Float[np.ndarray, " D"]]:
         """Output, and mean of the final residual stream over the shown positions, scaled to length 1."""
         output, stream = jax.device_get(self._last(self.params, example.inputs))
-        mean = stream[0, : len(example.labels_of(self.last_stack, stream.shape[1]))].mean(0)
+        last_stack = re.sub(r"\.?layers\.0\.input$", "", self.stream[0])
+        mean = stream[0, : len(example.labels_of(last_stack, stream.shape[1]))].mean(0)
         return output[0], mean / max(float(np.linalg.norm(mean)), 1e-12)
-
-    @property
-    def last_stack(self) -> str:
-        """Stack of the final residual stream."""
-        return re.sub(r"\.?layers\.0\.input$", "", self.stream[0])
 
     def _of_model(self, params: Params, inputs: Inputs) -> tuple[Any, ...]:
         """Model, variables and arguments, for inputs that `prepare` gave."""

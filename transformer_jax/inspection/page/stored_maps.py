@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 MAX_EXACT = 250_000  # weights of a page that are stored as they are
-MAX_BYTES = 8_900_000  # of all maps of a page, as text
-STEPS = (1e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3)  # the finest with which the maps have room, or the last
+STEP = 5e-4  # of the weights of other pages
 GZIP = 31  # zlib's word for that format
 
 
@@ -25,13 +24,8 @@ class StoredMap(NamedTuple):
 
 def stored_maps(maps: Sequence[Float[np.ndarray, "_H _T _S"]]) -> list[StoredMap]:
     """All maps of a page, in one precision."""
-    if sum(map(np.size, maps)) <= MAX_EXACT or min(of_layer.min(initial=0) for of_layer in maps) < 0:
-        return [_stored(of_layer, 0.0) for of_layer in maps]
-    for step in STEPS:
-        stored = [_stored(of_layer, step) for of_layer in maps]
-        if sum(len(of_layer.text) for of_layer in stored) <= MAX_BYTES:
-            break
-    return stored
+    is_exact = sum(map(np.size, maps)) <= MAX_EXACT or min(of_layer.min(initial=0) for of_layer in maps) < 0
+    return [_stored(of_layer, 0.0 if is_exact else STEP) for of_layer in maps]
 
 
 def packed(content: bytes, strategy: int = zlib.Z_DEFAULT_STRATEGY) -> str:
