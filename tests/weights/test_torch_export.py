@@ -296,16 +296,6 @@ def test_a_translation_ends_with_the_end_token_or_at_max_length(tmp_path):
     np.testing.assert_array_equal(alone, free[first, : ended[first].argmax() + 1])
 
 
-@pytest.mark.parametrize("model", [predictor(), transformer()], ids=["predictor", "encoder-decoder"])
-def test_the_source_is_tidy(tmp_path, model):
-    inputs = (draw(B, S, FEATURES),) if isinstance(model, TransformerPredictor) else (tokens(B, S), tokens(B, T))
-    path = export_torch(model, drawn(model, *inputs)["params"], tmp_path)
-    for command in (["check", "--select", "E,F,I,W,UP", "--line-length", "120"], ["format", "--check", "--diff"]):
-        ruff = [sys.executable, "-m", "ruff", *command, "--no-cache", "--config", "line-length = 120", path]
-        result = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True)
-        assert result.returncode == 0, result.stdout + result.stderr
-
-
 def test_an_export_replaces_an_earlier_one_and_no_other_file(tmp_path):
     model, x = predictor(num_layers=1), draw(B, S, FEATURES)
     params = drawn(model, x)["params"]

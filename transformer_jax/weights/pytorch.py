@@ -89,8 +89,13 @@ def params_to_torch(model: Model, params: Params) -> dict[str, torch.Tensor]:
         InputError: the model has a part without a counterpart in PyTorch; or the parameters are not those of this
             model, or not finite.
     """
-    check_arrays(by_path(params), shapes_of(_params_like(model)), "params")
-    return {name: _tensor_of(array) for name, array in LAYOUT.to_theirs(params).items()}
+    return state_dict_of(LAYOUT, params, _params_like(model))
+
+
+def state_dict_of(layout: Layout, params: Params, like: Params) -> dict[str, torch.Tensor]:
+    """Copies of parameters as a state dict; `InputError` if they have not the paths and shapes of `like`."""
+    check_arrays(by_path(params), shapes_of(like), "params")
+    return {name: _tensor_of(array) for name, array in layout.to_theirs(params).items()}
 
 
 def _params_like(model: Model) -> Params:

@@ -1,29 +1,49 @@
-"""The models' parts in PyTorch: source that `export_torch` copies, class by class, into the file that it writes.
+"""Transformer in PyTorch, exported from transformer-jax; it needs PyTorch alone.
 
-Attributes are named as those of the modules in `nn`, so that one rule gives the names of the weights.
+    model = load_model()  # with the trained weights, from weights.pt beside this file
+
+A `TransformerPredictor` takes features, `model(x)`, a `Transformer` takes token ids, `model(source, target,
+source_mask)`. Attributes are named as those of the modules in JAX.
+
+B batch, T query or target length, S key or source length, D model width, H heads, d = D / H, F feed-forward width,
+L layers, C classes, V vocabulary.
 """
 # mypy: disable-error-code="no-any-return"
-# A module's call is untyped in PyTorch; casts at every layer would be what a reader of the exported file sees.
+# A module's call is untyped in PyTorch; casts at every layer would be what a reader of this file sees.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+WEIGHTS = Path(__file__).with_name("weights.pt")
+ACTIVATIONS = {
+    "relu": nn.ReLU(),
+    "gelu": nn.GELU(approximate="tanh"),
+    "exact_gelu": nn.GELU(),
+    "silu": nn.SiLU(),
+    "tanh": nn.Tanh(),
+    "elu": nn.ELU(),
+    "leaky_relu": nn.LeakyReLU(),
+}
+
 
 @dataclass(frozen=True)
-class BlockSettings:
-    """Sizes and settings that every block of a model has in common."""
+class Settings:
+    """Sizes and settings that both kinds of models have."""
 
     model_dim: int  # D
     num_heads: int  # H
     dim_feedforward: int  # F
     dropout_prob: float
     norm_first: bool  # pre-norm instead of the original paper's post-norm
-    activation: nn.Module  # of the feed-forward
+    activation: str  # of the feed-forward, a key of `ACTIVATIONS`
     layer_norm_epsilon: float
+    final_norm: bool  # a LayerNorm after the last block
+    max_len: int  # of the table of positions
 
 
 class PositionalEncoding(nn.Module):
@@ -80,10 +100,10 @@ class MultiheadAttention(nn.Module):
 class FeedForward(nn.Module):
     """Two layers, applied to each position by itself."""
 
-    def __init__(self, settings: BlockSettings) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.expand = nn.Linear(settings.model_dim, settings.dim_feedforward)
-        self.activation = settings.activation
+        self.activation = ACTIVATIONS[settings.activation]
         self.dropout = nn.Dropout(settings.dropout_prob)
         self.contract = nn.Linear(settings.dim_feedforward, settings.model_dim)
 
@@ -94,7 +114,7 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """Residual connection around a sub-layer, with its dropout and its LayerNorm."""
 
-    def __init__(self, settings: BlockSettings) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.norm_first = settings.norm_first
         self.norm = nn.LayerNorm(settings.model_dim, eps=settings.layer_norm_epsilon)
@@ -109,7 +129,7 @@ class Residual(nn.Module):
 class Block(nn.Module):
     """Self-attention, in a decoder attention to the encoder's output, then feed-forward."""
 
-    def __init__(self, settings: BlockSettings, is_decoder: bool) -> None:
+    def __init__(self, settings: Settings, is_decoder: bool) -> None:
         super().__init__()
         self.self_attn = MultiheadAttention(settings.model_dim, settings.num_heads)
         self.self_attn_residual = Residual(settings)
@@ -129,17 +149,14 @@ class Block(nn.Module):
 class Stack(nn.Module):
     """Blocks of an encoder or a decoder, and a LayerNorm after the last one where the model has it."""
 
-    def __init__(self, num_layers: int, settings: BlockSettings, final_norm: bool, is_decoder: bool = False) -> None:
+    def __init__(self, settings: Settings, num_layers: int, is_decoder: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Block(settings, is_decoder) for _ in range(num_layers))
-        self.norm = nn.LayerNorm(settings.model_dim, eps=settings.layer_norm_epsilon) if final_norm else nn.Identity()
+        norm = nn.LayerNorm(settings.model_dim, eps=settings.layer_norm_epsilon)
+        self.norm = norm if settings.final_norm else nn.Identity()
 
     def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
+        self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None, memory_mask: Tensor | None = None
     ) -> Tensor:
         for layer in self.layers:
             x = layer(x, mask, memory, memory_mask)

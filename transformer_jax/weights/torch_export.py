@@ -1,9 +1,10 @@
 """Export of a whole model to PyTorch: a file of source that needs PyTorch alone, and its weights beside it."""
 
 import functools
+import inspect
 import io
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -18,10 +19,10 @@ from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
-from transformer_jax.weights import torch_models
+from transformer_jax.weights import torch_blocks, torch_models
 from transformer_jax.weights.counterparts import check_exported
-from transformer_jax.weights.layouts import Layout, abstract_params, by_path, check_arrays, shapes_of
-from transformer_jax.weights.torch_source import FIRST_LINE, TorchModel, source_of
+from transformer_jax.weights.layouts import Layout, abstract_params, by_path
+from transformer_jax.weights.pytorch import state_dict_of
 
 SOURCE, WEIGHTS = "model.py", "weights.pt"  # in the directory of an export
 
@@ -30,23 +31,16 @@ LAYOUT = Layout(
     renames=((r"layers_(\d+)", r"layers/\1"), ("(kernel|scale|embedding)$", "weight"), ("/", ".")),
     transposed=True,
 )
-
-# Activations of the feed-forward, and their modules in PyTorch. Flax's gelu approximates unless told otherwise.
-ACTIVATIONS = {
-    nn.relu: "nn.ReLU()",
-    nn.gelu: 'nn.GELU(approximate="tanh")',
-    nn.silu: "nn.SiLU()",
-    nn.tanh: "nn.Tanh()",
-    nn.elu: "nn.ELU()",
-    nn.leaky_relu: "nn.LeakyReLU()",
-}
+# Of the feed-forward; their names are keys of `torch_blocks.ACTIVATIONS`.
+ACTIVATIONS = (nn.relu, nn.gelu, nn.silu, nn.tanh, nn.elu, nn.leaky_relu)
 
 
 def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Path:
     """Write a model as a PyTorch module that runs without this package, JAX and Flax.
 
-    The directory gets `model.py`, a file of plain PyTorch with a function `load_model`, and `weights.pt`, the weights
-    in float32. The module takes the model's positional arguments, as tensors, and gives the same logits.
+    The directory gets `model.py`, a file of plain PyTorch with a function `load_model`, and `weights.pt`, the settings
+    and the weights in float32. The module takes the model's positional arguments, as tensors, and gives the same
+    logits.
 
         run = load_run("dates")
         export_torch(run.model, run.params, "exported")
@@ -65,73 +59,69 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
             `model.py`.
     """
     check_path("directory", directory, "the path of a directory")
-    source, weights = source_of(_torch_model(model, params)), io.BytesIO()
-    torch.save(_state_dict(model, params), weights)
-    directory = Path(directory)
+    saved = io.BytesIO()
+    torch.save(_content(model, params), saved)
+    blocks, models = inspect.getsource(torch_blocks), inspect.getsource(torch_models)
+    first_line, directory = blocks[: blocks.index("\n")], Path(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _check_replaceable(directory / SOURCE)
-        (directory / WEIGHTS).write_bytes(weights.getvalue())
-        (directory / SOURCE).write_text(source, encoding="utf-8")
+        source = directory / SOURCE
+        if source.exists() and not source.read_bytes().startswith(first_line.encode()):
+            raise InputError(f"directory is {str(directory)!r}, which has a {SOURCE} of another origin; choose another")
+        (directory / WEIGHTS).write_bytes(saved.getvalue())
+        source.write_text(blocks + models[models.index("\n\n\nclass ") :], encoding="utf-8")
     except InputError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path, or a lone surrogate
         raise InputError(
             f"directory is {str(directory)!r}; it must be a directory that can be written ({error})"
         ) from error
-    return directory / SOURCE
+    return source
 
 
-def _torch_model(model: nn.Module, params: Params) -> TorchModel:
-    """The counterpart of a model.
-
-    Raises:
-        InputError: it has none.
-    """
+def _content(model: nn.Module, params: Params) -> dict[str, dict[str, Any]]:  # Any: numbers, texts, tensors
+    """What `weights.pt` holds: arguments of the exported classes, and the weights."""
     if type(model) is TransformerPredictor:  # a subclass may compute something else
-        return _predictor(model, _num_features(params))
-    if type(model) is Transformer:
-        return _encoder_decoder(model)
-    raise InputError(
-        f"model is a {type(model).__name__}; it must be a TransformerPredictor or a Transformer, and no subclass"
-    )
+        inputs, sizes, settings = _of_predictor(model, params)
+    elif type(model) is Transformer:
+        inputs, sizes, settings = _of_transformer(model)
+    else:
+        kind = type(model).__name__
+        raise InputError(f"model is a {kind}; it must be a TransformerPredictor or a Transformer, and no subclass")
+    check_exported(model.settings, model.num_heads)
+    settings |= _numbers(model, "model_dim", "num_heads", "max_len")
+    settings |= _numbers(model.settings, "norm_first", "dropout_prob", "layer_norm_epsilon")
+    settings["activation"] = _activation(model.settings)
+    weights = state_dict_of(LAYOUT, params, abstract_params(model, *inputs))
+    return {"settings": settings, "sizes": sizes, "state_dict": {n: array.float() for n, array in weights.items()}}
 
 
-def _predictor(model: TransformerPredictor, num_features: int) -> TorchModel:
+Described = tuple[list[jax.ShapeDtypeStruct], dict[str, Any], dict[str, Any]]  # inputs, sizes, settings of a model
+
+
+def _of_predictor(model: TransformerPredictor, params: Params) -> Described:
     _check_block("block", model.block, EncoderBlock)
-    return TorchModel(
-        torch_models.TransformerPredictor,
-        _block_settings(model.settings, model.model_dim, model.num_heads, 2 * model.model_dim),
-        _literals(
-            num_features=num_features,
-            final_norm=bool(model.settings.norm_first),
-            **_fields(model, "num_classes", "num_layers", "input_dropout_prob", "max_len"),
-        ),
-        call=f"model(x)  # features [B, T, {num_features}] -> [B, T, {model.num_classes}]",
-    )
+    kernel = by_path(params).get("input_layer/kernel")
+    if kernel is None or kernel.ndim != 2 or not kernel.size:
+        raise InputError("params has no matrix input_layer/kernel; it must be the parameters of the model")
+    sizes = {"num_features": len(kernel), **_numbers(model, "num_classes", "num_layers", "input_dropout_prob")}
+    inputs = [jax.ShapeDtypeStruct((1, 1, len(kernel)), jnp.float32)]
+    return inputs, sizes, {"dim_feedforward": 2 * model.model_dim, "final_norm": bool(model.settings.norm_first)}
 
 
-def _encoder_decoder(model: Transformer) -> TorchModel:
+def _of_transformer(model: Transformer) -> Described:
     _check_block("encoder_block", model.encoder_block, EncoderBlock)
     _check_block("decoder_block", model.decoder_block, DecoderBlock)
-    vocabularies = ("source_vocabulary_size", "target_vocabulary_size")
-    for name in vocabularies:
+    for name in ("source_vocabulary_size", "target_vocabulary_size"):
         if getattr(model, name) is None:
             raise InputError(
                 f"{name} is None; it must be a size, as only a model over tokens is exported whole (for one on "
                 "features, params_to_torch gives the weights of a torch.nn.Transformer)"
             )
-    return TorchModel(
-        torch_models.Transformer,
-        _block_settings(model.settings, model.model_dim, model.num_heads, model.dim_feedforward),
-        _literals(
-            final_norm=bool(model.settings.norm_first if model.final_norm is None else model.final_norm),
-            tie_embeddings=bool(model.tie_embeddings),
-            **_fields(model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "max_len"),
-        ),
-        call=f"model(source, target, source_mask)  # ids [B, S] and [B, T] -> [B, T, {model.target_vocabulary_size}]",
-        imports="import math\n",
-    )
+    sizes = ("source_vocabulary_size", "target_vocabulary_size", "num_encoder_layers", "num_decoder_layers")
+    final_norm = model.settings.norm_first if model.final_norm is None else model.final_norm
+    settings = {"dim_feedforward": int(model.dim_feedforward), "final_norm": bool(final_norm)}
+    return 2 * [jax.ShapeDtypeStruct((1, 1), jnp.int32)], _numbers(model, *sizes, "tie_embeddings"), settings
 
 
 def _check_block(name: str, block: type, exported: type) -> None:
@@ -139,71 +129,20 @@ def _check_block(name: str, block: type, exported: type) -> None:
         raise InputError(f"{name} is {block.__name__}; it must be {exported.__name__}, the only one that is exported")
 
 
-def _block_settings(settings: BlockSettings, model_dim: int, num_heads: int, dim_feedforward: int) -> dict[str, str]:
-    """Arguments of the exported `BlockSettings`, as source."""
-    check_exported(settings, num_heads)
-    literals = _literals(
-        model_dim=model_dim,
-        num_heads=num_heads,
-        dim_feedforward=dim_feedforward,
-        norm_first=bool(settings.norm_first),
-        **_fields(settings, "dropout_prob", "layer_norm_epsilon"),
-    )
-    return literals | {"activation": _activation(settings.activation)}
+def _numbers(of: object, *names: str) -> dict[str, Any]:
+    """Fields by name, as Python's numbers."""
+    return {name: np.asarray(getattr(of, name)).item() for name in names}
 
 
-def _activation(activation: Callable[[jax.Array], jax.Array]) -> str:
-    """The module of an activation, as source."""
-    match activation:
+def _activation(settings: BlockSettings) -> str:
+    """The name of an activation in the exported source. Flax's gelu approximates unless told otherwise."""
+    match settings.activation:
         case functools.partial(func=nn.gelu, args=(), keywords={"approximate": bool(approximate)}):
-            return ACTIVATIONS[nn.gelu] if approximate else "nn.GELU()"
-        case _ if activation in ACTIVATIONS:
-            return ACTIVATIONS[activation]
+            return "gelu" if approximate else "exact_gelu"
+        case activation if activation in ACTIVATIONS:
+            return activation.__name__
     names = ", ".join(function.__name__ for function in ACTIVATIONS)
     raise InputError(
-        f"settings.activation is {activation!r}; it must be one of flax.linen's {names}, or "
+        f"settings.activation is {settings.activation!r}; it must be one of flax.linen's {names}, or "
         "functools.partial(gelu, approximate=False)"
     )
-
-
-def _fields(settings: object, *names: str) -> dict[str, int | float]:
-    return {name: getattr(settings, name) for name in names}
-
-
-def _literals(**numbers: int | float) -> dict[str, str]:
-    """Numbers as source."""
-    return {name: repr(np.asarray(number).item()) for name, number in numbers.items()}
-
-
-def _state_dict(model: nn.Module, params: Params) -> dict[str, torch.Tensor]:
-    """Weights of the exported module.
-
-    Raises:
-        InputError: the parameters are not those of the model, or not finite.
-    """
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    if isinstance(model, Transformer):
-        like = abstract_params(model, tokens, tokens)
-    else:
-        like = abstract_params(model, jax.ShapeDtypeStruct((1, 1, _num_features(params)), jnp.float32))
-    check_arrays(by_path(params), shapes_of(like), "params")
-    return {
-        name: torch.from_numpy(np.array(array, np.float32, order="C"))
-        for name, array in LAYOUT.to_theirs(params).items()
-    }
-
-
-def _num_features(params: Params) -> int:
-    """Width of a predictor's input, from the kernel of its first layer."""
-    kernel = by_path(params).get("input_layer/kernel")
-    if kernel is None or kernel.ndim != 2 or not kernel.size:
-        raise InputError("params has no matrix input_layer/kernel; it must be the parameters of the model")
-    return int(kernel.shape[0])
-
-
-def _check_replaceable(path: Path) -> None:
-    """Raise an `InputError` if there is a file that is no earlier export."""
-    if path.exists() and not path.read_bytes().startswith(FIRST_LINE.encode()):
-        raise InputError(
-            f"directory is {str(path.parent)!r}, which has a {path.name} of another origin; it must be another one"
-        )

@@ -1,38 +1,26 @@
-"""The models in PyTorch: source that `export_torch` copies, class by class, into the file that it writes.
-
-Attributes are named as those of the modules in `nn`, so that one rule gives the names of the weights.
-"""
+"""The models in PyTorch, and a function that loads one: an exported file has them behind the source of `torch_blocks`."""
 # mypy: disable-error-code="no-any-return"
 # As in `torch_blocks`.
-
-import math
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_jax.weights.torch_blocks import BlockSettings, PositionalEncoding, Stack, expand_mask
+from transformer_jax.weights.torch_blocks import WEIGHTS, PositionalEncoding, Settings, Stack, expand_mask
 
 
 class TransformerPredictor(nn.Module):
     """Encoder between an input layer and an output network that predicts for every element of a sequence or set."""
 
     def __init__(
-        self,
-        num_features: int,
-        num_classes: int,  # C
-        num_layers: int,  # L
-        settings: BlockSettings,
-        final_norm: bool,
-        input_dropout_prob: float,
-        max_len: int,
+        self, settings: Settings, num_features: int, num_classes: int, num_layers: int, input_dropout_prob: float
     ) -> None:
         super().__init__()
         model_dim = settings.model_dim
         self.input_dropout = nn.Dropout(input_dropout_prob)
         self.input_layer = nn.Linear(num_features, model_dim)
-        self.positional_encoding = PositionalEncoding(model_dim, max_len)
-        self.encoder = Stack(num_layers, settings, final_norm)
+        self.positional_encoding = PositionalEncoding(model_dim, settings.max_len)
+        self.encoder = Stack(settings, num_layers)
         self.output_hidden = nn.Linear(model_dim, model_dim)
         self.output_norm = nn.LayerNorm(model_dim, eps=settings.layer_norm_epsilon)
         self.output_dropout = nn.Dropout(settings.dropout_prob)
@@ -63,14 +51,12 @@ class Transformer(nn.Module):
 
     def __init__(
         self,
+        settings: Settings,
         source_vocabulary_size: int,
         target_vocabulary_size: int,  # V
         num_encoder_layers: int,
         num_decoder_layers: int,
-        settings: BlockSettings,
-        final_norm: bool,
         tie_embeddings: bool,  # one matrix embeds source and target and projects to logits
-        max_len: int,
     ) -> None:
         super().__init__()
         self.tie_embeddings = tie_embeddings
@@ -78,10 +64,10 @@ class Transformer(nn.Module):
         if not tie_embeddings:
             self.target_embedding = nn.Embedding(target_vocabulary_size, settings.model_dim)
             self.output_layer = nn.Linear(settings.model_dim, target_vocabulary_size)
-        self.positional_encoding = PositionalEncoding(settings.model_dim, max_len)
+        self.positional_encoding = PositionalEncoding(settings.model_dim, settings.max_len)
         self.embedding_dropout = nn.Dropout(settings.dropout_prob)
-        self.encoder = Stack(num_encoder_layers, settings, final_norm)
-        self.decoder = Stack(num_decoder_layers, settings, final_norm, is_decoder=True)
+        self.encoder = Stack(settings, num_encoder_layers)
+        self.decoder = Stack(settings, num_decoder_layers, is_decoder=True)
 
     def forward(
         self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
@@ -116,26 +102,14 @@ class Transformer(nn.Module):
 
     def embed(self, tokens: Tensor, embedding: nn.Embedding) -> Tensor:
         """Embeddings `[B, T, D]`, scaled, with positions."""
-        x = embedding(tokens) * math.sqrt(embedding.embedding_dim)
+        x = embedding(tokens) * embedding.embedding_dim**0.5
         return self.embedding_dropout(self.positional_encoding(x))
 
     @torch.no_grad()
     def translate(
-        self,
-        source: Tensor,
-        start_token: int,
-        end_token: int,
-        max_length: int,
-        source_mask: Tensor | None = None,
+        self, source: Tensor, start_token: int, end_token: int, max_length: int, source_mask: Tensor | None = None
     ) -> Tensor:
         """The most likely token, one after the other (greedy decoding).
-
-        Args:
-            source: token ids `[B, S]`.
-            start_token: id before the first token.
-            end_token: id that ends a translation.
-            max_length: most tokens of a translation.
-            source_mask: as in `forward`.
 
         Returns:
             Token ids `[B, at most max_length]`; after the first `end_token` of a row, `end_token` again.
@@ -149,3 +123,12 @@ class Transformer(nn.Module):
             tokens = torch.cat([tokens, token], dim=1)
             ended = ended | (token == end_token)
         return tokens[:, 1:]
+
+
+def load_model() -> TransformerPredictor | Transformer:
+    """The trained model in evaluation mode, on the CPU; its `train()` turns dropout on, for fine-tuning."""
+    saved = torch.load(WEIGHTS, map_location="cpu", weights_only=True)
+    model_class = Transformer if "num_decoder_layers" in saved["sizes"] else TransformerPredictor
+    model = model_class(Settings(**saved["settings"]), **saved["sizes"])
+    model.load_state_dict(saved["state_dict"])
+    return model.eval()
