@@ -1,4 +1,4 @@
-"""The models in PyTorch, and a function that loads one: an exported file has them behind the source of `torch_blocks`."""
+"""The models in PyTorch, and a function that loads one; an export has them behind the source of `torch_blocks`."""
 # mypy: disable-error-code="no-any-return"
 # As in `torch_blocks`.
 
