@@ -47,6 +47,17 @@ def outside_file(path: str | Path, kind: str, max_bytes: int) -> Iterator[Path]:
         raise InputError(f"{path} is not {kind}, or damaged: {_in_one_line(error)}") from error
 
 
+@contextlib.contextmanager
+def writing_into(name: str, directory: str | Path) -> Iterator[None]:
+    """Turn an error of writing into an `InputError` that says which argument the directory is."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path, or a lone surrogate
+        raise InputError(f"{name} is {directory}; it must be a directory that can be written ({error})") from error
+
+
 def _check(path: Path, max_bytes: int) -> None:
     status = path.stat()  # before it is opened, since opening a pipe waits for its writer
     if not stat.S_ISREG(status.st_mode):

@@ -18,10 +18,10 @@ from repository import REPOSITORY
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
-from transformer_jax.runs.array_digest import digest_of_arrays
-from transformer_jax.runs.checkpoints import Checkpoints, without_typed_keys
+from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.record import RECORD, best_step
 from transformer_jax.runs.settings import FORMAT, OLDEST_FORMAT
+from transformer_jax.runs.state_arrays import digest_of_arrays, without_typed_keys
 
 ACCURACY = Criterion("accuracy", "max")
 LOSS = Criterion("loss", "min")

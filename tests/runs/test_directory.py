@@ -105,13 +105,13 @@ def test_a_divergence_is_marked_until_the_run_is_resumed_or_begun_anew(tmp_path)
 
 def test_it_is_held_until_it_is_closed_which_may_be_done_twice(tmp_path):
     run = RunDirectory(config(tmp_path), "Task")
-    with pytest.raises(InputError, match="Task is in use by process"):
+    with pytest.raises(InputError, match="Task is in use by another process"):
         RunDirectory(config(tmp_path), "Task")
     run.close()
     run.close()
     again = RunDirectory(config(tmp_path), "Task")
     run.close()  # the first one's lock is not the second one's
-    with pytest.raises(InputError, match="Task is in use by process"):
+    with pytest.raises(InputError, match="Task is in use by another process"):
         RunDirectory(config(tmp_path), "Task")
     again.close()
 

@@ -119,7 +119,7 @@ def test_a_damaged_run_is_shown_with_the_reason_and_hides_no_other(damage, reaso
 
 def test_a_damaged_checkpoint_beside_others_is_passed_over_and_orbaxs_files_are_no_run(three, tmp_path, capsys):
     shutil.copytree(three / "a", tmp_path / "sweep" / "a")
-    (tmp_path / "sweep" / "a" / "checkpoints" / "7" / "record" / "metadata").write_text("{}")
+    (tmp_path / "sweep" / "a" / "checkpoints" / "7" / "record" / "metadata").write_text("{")
     (tmp_path / "sweep" / "a" / "checkpoints" / "config.json").write_text("{}")
     (run,) = listed(capsys, tmp_path)
     assert run.keys() >= {"task", "name", "path", "num_steps", "seconds", "bytes", "time", "settings", "reason"}

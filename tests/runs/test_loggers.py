@@ -11,8 +11,8 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.metadata import parse_session_start_info_plugin_data
 
-from transformer_jax.runs.csv_log import FILE, CsvLogger
-from transformer_jax.runs.loggers import LogPosition
+from transformer_jax.runs.loggers import CURVES as FILE
+from transformer_jax.runs.loggers import CsvLogger, LogPosition
 from transformer_jax.runs.tensorboard import PATTERN, TensorBoardLogger
 
 

@@ -76,15 +76,7 @@ def test_a_name_is_downloaded_once_and_knows_its_heads(tmp_path, published):
         load_pretrained("reverse-jax", cache_dir=cache_dir, num_heads=11)
 
 
-@pytest.mark.parametrize(
-    ("pages", "reason"),
-    [
-        ({}, "404"),
-        ({"/a": (FLAX, 1000)}, r"IncompleteRead\(\d+ bytes read"),
-        ({"/a": FLAX[:-1] + b"!"}, r"is not the published file: its SHA-256 is \w{64}, not \w{64}"),
-    ],
-    ids=["not found", "cut off", "other content"],
-)
+@pytest.mark.parametrize(("pages", "reason"), [({}, "404"), ({"/a": (FLAX, 1000)}, r"IncompleteRead\(\d+ bytes read")])
 def test_a_failed_download_says_what_to_do_and_leaves_no_file(tmp_path, published, pages, reason):
     with serve(pages) as (url, _):
         published(f"{url}/a")
@@ -92,14 +84,6 @@ def test_a_failed_download_says_what_to_do_and_leaves_no_file(tmp_path, publishe
         with pytest.raises(InputError, match=message) as error:
             load_pretrained("reverse-jax", cache_dir=tmp_path)
     assert "\n" not in str(error.value)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_page_in_the_place_of_a_file_without_a_known_digest_is_not_kept(tmp_path, published):
-    with serve({"/a": b"<html>please log in</html>"}) as (url, _):
-        published(f"{url}/a", content=None)
-        with pytest.raises(InputError, match=rf"is not a Flax msgpack or a PyTorch file.*; {BY_HAND}"):
-            load_pretrained("reverse-jax", cache_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -112,8 +96,12 @@ def test_a_server_that_never_answers_is_given_up(tmp_path, published, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_in_the_cache_that_is_not_the_published_one_is_named(tmp_path, published):
+def test_a_file_that_is_not_the_published_one_is_named(tmp_path, published):
     path = tmp_path / "reverse-jax.ckpt"
+    with serve({"/a": FLAX[:-1] + b"!"}) as (url, _):
+        published(f"{url}/a")
+        with pytest.raises(InputError, match=rf"its SHA-256 is \w{{64}}, not \w{{64}}; remove {path} to download"):
+            load_pretrained("reverse-jax", cache_dir=tmp_path)
     path.write_bytes(FLAX[:-1] + b"!")
     published(UNREACHABLE)
     with pytest.raises(InputError, match=rf"{path} is not the published file.*; remove {path} to download it"):

@@ -56,21 +56,11 @@ def test_they_are_small_and_know_nothing_of_the_machine_they_were_made_on():
     np.testing.assert_array_equal(load_run("reverse").predict(inputs), inputs[:, ::-1])
 
 
-@pytest.mark.parametrize(
-    "opened",
-    [load_run, lambda what: find_trained(ReverseTrainer, ReverseConfig(pretrained=what))],
-    ids=["load", "flag"],
-)
-def test_a_name_that_is_a_directory_too_is_an_error_that_says_how_to_name_each(opened, tmp_path, monkeypatch):
+def test_a_name_is_the_model_and_a_path_the_directory_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(SHIPPED / "dates", tmp_path / "reverse")
     assert load_run("./reverse").name == load_run(Path("reverse")).name == "TranslationTask"
-    with pytest.raises(InputError) as caught:
-        opened("reverse")
-    assert str(caught.value) == (
-        "reverse is a model that ships, and a directory here; choose ./reverse for the directory, or "
-        f"{SHIPPED / 'reverse'} for the model"
-    )
+    assert load_run("reverse").name == "ReverseTask"
 
 
 @pytest.mark.slow
@@ -114,13 +104,15 @@ def test_no_corruption_answers_otherwise(shipped, kind, file):
     assert refused >= (11 if file == "params.msgpack" else 8)
 
 
-@pytest.mark.parametrize("file", ["params.msgpack", "SHA256SUMS"])
-def test_a_model_without_one_of_its_files_or_with_a_pipe_in_its_place_is_refused(shipped, file):
-    (shipped / file).unlink()
-    with pytest.raises(InputError, match=f"the model in {shipped} is incomplete: {file} is missing$"):
+def test_a_model_without_one_of_its_files_or_with_a_pipe_in_its_place_is_refused(shipped):
+    (shipped / "SHA256SUMS").unlink()
+    with pytest.raises(InputError, match="SHA256SUMS can't be read: No such file"):
         load_run(shipped)
-    os.mkfifo(shipped / file)
-    with pytest.raises(InputError, match=f"{file} is a pipe, a socket or a device; it must be"):
+    os.mkfifo(shipped / "SHA256SUMS")
+    with pytest.raises(InputError, match="SHA256SUMS is a pipe, a socket or a device; it must be"):
+        load_run(shipped)
+    (shipped / "params.msgpack").unlink()
+    with pytest.raises(InputError, match=f"{shipped} has no checkpoint"):
         load_run(shipped)
 
 

@@ -176,7 +176,7 @@ def test_without_accuracy_the_lowest_loss_is_the_best_and_every_metric_is_in_the
 def test_fit_lets_go_of_the_directory_and_a_with_block_keeps_it(trained):
     with Trainer(trained.config) as other:
         fit(other)
-        with pytest.raises(InputError, match="in use by process"):
+        with pytest.raises(InputError, match="in use by another process"):
             trained.test(loader(23), loader(11))
     assert trained.test(loader(23), loader(11))["steps"] == STEPS
     fit(Trainer(trained.config))

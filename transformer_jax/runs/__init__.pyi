@@ -1,4 +1,4 @@
-from .csv_log import CsvLogger as CsvLogger
+from .loggers import CsvLogger as CsvLogger
 from .loggers import Logger as Logger
 from .loggers import LogPosition as LogPosition
 from .tensorboard import TensorBoardLogger as TensorBoardLogger

@@ -33,7 +33,13 @@ def main(arguments: list[str]) -> None:
     Raises:
         InputError: there is no such directory.
     """
-    parser = _parser()
+    parser = Parser(prog="python -m transformer_jax.runs", description="List the runs below a directory.")
+    help_of_directory = "where runs are looked for, also further below (default: %(default)s)"
+    parser.add_argument("directory", nargs="?", type=Path, default=DEFAULT, metavar="DIR", help=help_of_directory)
+    parser.add_argument("--json", action="store_true", help="print a JSON list in the place of a table")
+    parser.add_argument("--sort", choices=SORTS, default="name", help="by what the runs are sorted (default: name)")
+    parser.add_argument("--task", help="list the runs of this task alone, as ReverseTask")
+    parser.add_argument("--state", choices=STATES, help="list the runs in this state alone")
     chosen = parser.parse_args(arguments)
     try:
         runs = [] if chosen.directory == DEFAULT and not DEFAULT.exists() else find_runs(chosen.directory)
@@ -87,19 +93,6 @@ def _row(run: Run, directory: Path) -> tuple[str, ...]:
 def _printable(text: str) -> str:
     """The text with escapes for what a terminal would act on."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m transformer_jax.runs", description="List the runs below a directory.")
-    parser.add_argument(
-        "directory", nargs="?", type=Path, default=DEFAULT, metavar="DIR",
-        help="where runs are looked for, also further below (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print a JSON list in the place of a table")
-    parser.add_argument("--sort", choices=SORTS, default="name", help="by what the runs are sorted (default: name)")
-    parser.add_argument("--task", help="list the runs of this task alone, as ReverseTask")
-    parser.add_argument("--state", choices=STATES, help="list the runs in this state alone")
-    return parser
 
 
 if __name__ == "__main__":

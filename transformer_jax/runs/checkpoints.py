@@ -1,8 +1,6 @@
 """Checkpoints of a run, written by Orbax: the whole training state at the newest steps and at the best one."""
 
 import contextlib
-import hashlib
-import math
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -10,22 +8,31 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
 from transformer_jax.config import Criterion
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
-from transformer_jax.runs.array_digest import digest_of_arrays
-from transformer_jax.runs.record import Record, best_step
-from transformer_jax.runs.settings import FormatError, Json
+from transformer_jax.runs.record import (
+    STATE,
+    Record,
+    Records,
+    best_step,
+    digests_of_files,
+    may_be_gone,
+)
+from transformer_jax.runs.settings import Json
+from transformer_jax.runs.state_arrays import (
+    digest_of_arrays,
+    read_arrays,
+    unshared,
+    with_typed_keys,
+    without_typed_keys,
+)
 
 NEWEST = 2  # checkpoints that are kept beside the best
-HALF_WRITTEN = "*.orbax-checkpoint-tmp*"
-DELETED = ".deleted"  # a checkpoint is moved there in one go, so that no reader or kill leaves half of it
-STATE = "state"  # Orbax's files inside the directory of a checkpoint, beside the record
+HALF_WRITTEN = ".orbax-checkpoint-tmp"  # in the names of what Orbax has not finished, and of what is being deleted
 
 T = TypeVar("T")
 
@@ -37,10 +44,6 @@ class Checkpoint(NamedTuple):
     state: PyTree  # of arrays
     progress: Json  # the loop needs it, beside the state, to resume the run
     origin: Json  # settings and data of the run
-
-
-class DamagedError(InputError):
-    """A checkpoint can't be read."""
 
 
 class Checkpoints:
@@ -70,7 +73,7 @@ class Checkpoints:
         self.directory = directory.absolute()  # Orbax accepts no relative path
         self.criterion = criterion
         self._origin: Json = {} if origin is None else dict(origin)
-        self._damaged: set[int] = set()
+        self._records = Records(self.directory, lambda line: warnings.warn(f"{line}; it is passed over", stacklevel=5))
         self._is_writer = create
         self._pending: tuple[int, Record] | None = None  # what is being written
         self._saver = ocp.AsyncCheckpointer(
@@ -103,14 +106,14 @@ class Checkpoints:
         with self._writing():
             if self._agreed(lambda: self._renew(step, record)):
                 return
-            arrays = jax.tree.map(_unshared, without_typed_keys(state))
+            arrays = jax.tree.map(unshared, without_typed_keys(state))
             self._pending = step, record
             self._saver.save(self.directory / str(step), args=ocp.args.Composite(state=ocp.args.StandardSave(arrays)))
 
     @property
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, ascending."""
-        return self._agreed(self._listed)
+        return self._agreed(self._records.steps)
 
     @property
     def best_step(self) -> int | None:
@@ -127,7 +130,7 @@ class Checkpoints:
         Raises:
             InputError: there is no such checkpoint, it is damaged, or of another format.
         """
-        return self._agreed(lambda: self._record(step).metrics)
+        return self._agreed(lambda: self._records.read(step).metrics)
 
     def origin(self) -> Json | None:
         """Settings and data of the run, as the newest readable checkpoint has them; None if there is none.
@@ -135,7 +138,7 @@ class Checkpoints:
         Raises:
             InputError: a checkpoint is of another format.
         """
-        origins = self._agreed(lambda: [record.origin for record in self._records().values()])
+        origins = self._agreed(lambda: [record.origin for record in self._records.all().values()])
         return origins[-1] if origins else None
 
     def newest(self, like: PyTree) -> Checkpoint | None:
@@ -181,7 +184,7 @@ class Checkpoints:
             InputError: there is no such checkpoint, it is damaged, or of another structure or format.
         """
         self.wait()
-        return self._restored(step, self._checked_record(step), like)
+        return self._restored(step, self._records.read(step, check_files=True), like)
 
     def wait(self) -> None:
         """Wait until everything is written, then delete the checkpoints that are neither new nor the best.
@@ -212,86 +215,35 @@ class Checkpoints:
         self.wait()
         return from_first(function) if self._is_writer else function()
 
-    def _listed(self) -> list[int]:
-        paths = self.directory.iterdir() if self.directory.exists() else ()
-        return sorted(int(path.name) for path in paths if path.name.isdecimal())
-
-    def _record(self, step: int) -> Record:
-        try:
-            return Record.read(self.directory / str(step))
-        except InputError as error:
-            if isinstance(error, FormatError) or _may_be_gone(error.__cause__):
-                raise
-            raise self._damage(step, error) from None
-
-    def _records(self) -> dict[int, Record]:
-        """The readable records by step."""
-        records = {}
-        for step in self._listed():
-            if step not in self._damaged:
-                try:
-                    records[step] = self._record(step)
-                except DamagedError as error:
-                    self._pass_over(step, error)
-        return records
-
     def _best(self) -> int | None:
-        metrics = {step: record.metrics or {} for step, record in self._records().items()}
-        name = self.criterion.metric
-        return best_step({step: found.get(name, math.nan) for step, found in metrics.items()}, self.criterion)
-
-    def _checked_record(self, step: int) -> Record:
-        """The record of a checkpoint whose files are as they were written."""
-        record = self._record(step)
-        try:
-            is_intact = record.files is None or record.files == _digests(self.directory / str(step) / STATE)
-        except FileNotFoundError:  # the process that trains is deleting it
-            is_intact = False
-        if not is_intact:
-            raise self._damage(step, "its files do not agree with their digests")
-        return record
+        metric = self.criterion.metric
+        return best_step({s: record.value(metric) for s, record in self._records.all().items()}, self.criterion)
 
     def _read_if_intact(self, step: int, like: PyTree | None) -> Checkpoint | None:
-        def check() -> Json | None:
-            try:
-                return self._checked_record(step)._asdict()
-            except DamagedError as error:
-                self._pass_over(step, error)
-                return None
+        def check(step: int) -> Json:
+            return self._records.read(step, check_files=True)._asdict()
 
-        content = self._agreed(check)
-        try:
-            return None if content is None else self._restored(step, Record(**content), like)
-        except DamagedError as error:
-            self._pass_over(step, error)
+        content = self._agreed(lambda: self._records.unless_damaged(step, check))
+        if content is None:
             return None
+        return self._records.unless_damaged(step, lambda step: self._restored(step, Record(**content), like))
 
     def _restored(self, step: int, record: Record, like: PyTree | None) -> Checkpoint:
         """The checkpoint with its arrays, of which each process reads those that it needs."""
         try:
-            state = _read_arrays(self.directory / str(step) / STATE, like)
+            state = read_arrays(self.directory / str(step) / STATE, like)
             if record.state is not None and jax.process_count() == 1 and record.state != digest_of_arrays(state):
                 raise ValueError("its arrays do not agree with their digest")
         except Exception as error:  # Orbax has many kinds, for another structure and for damage of format 4
-            if _may_be_gone(error):
+            if may_be_gone(error):
                 raise
-            raise self._damage(step, error) from None
+            raise self._records.damage(step, error) from None
         return Checkpoint(step, state if like is None else with_typed_keys(state, like), record.progress, record.origin)
-
-    def _damage(self, step: int, reason: object) -> DamagedError:
-        line = str(reason).split("\n")[0][:200]
-        return DamagedError(f"the checkpoint of step {step} in {self.directory} can't be read: {line}")
-
-    def _pass_over(self, step: int, error: DamagedError) -> None:
-        """Note that a checkpoint is damaged, unless the process that trains has deleted it."""
-        if (self.directory / str(step)).exists() and step not in self._damaged:
-            self._damaged.add(step)
-            warnings.warn(f"{error}; it is passed over", stacklevel=4)
 
     def _prepare(self) -> None:
         """Make the directory, and remove from it what was half written or half deleted."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        for half in [*self.directory.glob(HALF_WRITTEN), *self.directory.glob(DELETED)]:
+        for half in self.directory.glob(f"*{HALF_WRITTEN}*"):
             shutil.rmtree(half)
 
     def _renew(self, step: int, record: Record) -> bool:
@@ -299,9 +251,9 @@ class Checkpoints:
 
         Checkpoints of later steps were passed over when the run was resumed, and are deleted.
         """
-        records = self._records()
+        records = self._records.all()
         self._prepare()  # an earlier save may have failed
-        for saved in self._listed():
+        for saved in self._records.steps():
             if saved > step or (saved == step and step not in records):
                 self._delete(saved)
         if step not in records:
@@ -314,18 +266,18 @@ class Checkpoints:
         """Orbax calls it, in the first process, when all files are written and before they get their final name."""
         assert self._pending is not None
         step, record = self._pending
-        (directory,) = self.directory.glob(f"{step}{HALF_WRITTEN[1:]}")
-        record._replace(files=_digests(directory / STATE)).write(directory, step)
+        (directory,) = self.directory.glob(f"{step}{HALF_WRITTEN}*")
+        record._replace(files=digests_of_files(directory / STATE)).write(directory, step)
 
     def _delete_old(self) -> None:
-        steps = self._listed()
+        steps = self._records.steps()
         for step in set(steps) - {*steps[-NEWEST:], self._best()}:
             self._delete(step)
 
     def _delete(self, step: int) -> None:
-        (self.directory / str(step)).rename(self.directory / DELETED)
-        shutil.rmtree(self.directory / DELETED)
-        self._damaged.discard(step)
+        # Renamed first, so that no reader or kill finds half of it.
+        shutil.rmtree((self.directory / str(step)).rename(self.directory / f"deleted{HALF_WRITTEN}"))
+        self._records.forget(step)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -336,50 +288,3 @@ class Checkpoints:
         except Exception as error:  # a full disk is an OSError in Orbax, and a ValueError in the library below it
             reason = str(error).split("\n")[0]
             raise InputError(f"a checkpoint can't be written to {self.directory} ({reason})") from error
-
-
-def _digests(directory: Path) -> dict[str, str]:
-    """SHA-256 of each file below a directory, by its path."""
-    digests = {}
-    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            digests[path.relative_to(directory).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
-
-
-def _read_arrays(directory: Path, like: PyTree | None) -> PyTree:
-    handler = ocp.StandardCheckpointHandler()
-    if (
-        like is None
-    ):  # NumPy arrays of these shapes that take no memory, else Orbax would ask for the devices of the run
-        metadata = handler.metadata(directory).tree
-        target = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), metadata)
-    else:
-        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, without_typed_keys(like))
-    return handler.restore(directory, args=ocp.args.StandardRestore(target))
-
-
-def _unshared(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
-    """A copy, since the next training step reuses the state's memory while the checkpoint is still being written."""
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
-        return jnp.copy(leaf) if jax.default_backend() == "cpu" else leaf  # from GPUs and TPUs Orbax copies itself
-    return np.array(leaf)
-
-
-def _may_be_gone(error: BaseException | None) -> bool:
-    """Whether an error may be gone the next time, so that it is no damage, which is deleted in the end."""
-    return isinstance(error, OSError | MemoryError) and not isinstance(error, FileNotFoundError)
-
-
-def _is_typed_key(leaf: object) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def without_typed_keys(tree: PyTree) -> PyTree:
-    """The arrays of a state, with integers `[..., 2]` in the place of random keys, which have no NumPy type."""
-    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_typed_key(leaf) else leaf, tree)
-
-
-def with_typed_keys(tree: PyTree, like: PyTree) -> PyTree:
-    """The inverse of `without_typed_keys`; `like` says which arrays are random keys."""
-    return jax.tree.map(lambda a, b: jax.random.wrap_key_data(a) if _is_typed_key(b) else a, tree, like)

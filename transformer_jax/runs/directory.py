@@ -1,29 +1,28 @@
 """The directory of a run: TensorBoard events, checkpoints, settings, results, pictures."""
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
+from transformer_jax.outside_files import writing_into
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.csv_log import FILE as CURVES
+from transformer_jax.runs.loggers import CURVES
+from transformer_jax.runs.same_run import check_beginning, check_settings
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
     CONFIG,
     LOCK,
-    LOCK_HOLDER,
     RESULTS,
     STATUS,
     Json,
     as_json,
-    differing_settings,
     read_settings,
     settings_of,
     write_json,
@@ -32,9 +31,10 @@ from transformer_jax.runs.settings import (
 from transformer_jax.runs.tensorboard import PATTERN
 from transformer_jax.setting_groups import OF_EVALUATION
 
+if TYPE_CHECKING:
+    import matplotlib.figure
+
 LISTING_SECONDS = 0.1  # the list of runs looks at a lock for less time, in which the run is not held by another process
-FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}  # a task may choose the others by the number of epochs
-REMEDY = "choose another checkpoint_dir or name, or --no-resume --overwrite to replace that run"
 
 
 def run_path(config: TrainingConfig, task: str) -> Path:
@@ -43,15 +43,7 @@ def run_path(config: TrainingConfig, task: str) -> Path:
     return Path(config.checkpoint_dir) / (name if config.pretrained is None else f"{name}{OF_EVALUATION}")
 
 
-@runtime_checkable
-class Figure(Protocol):
-    """Matplotlib's `Figure`, without importing matplotlib."""
-
-    def savefig(self, fname: Path, *, dpi: float) -> None:
-        """Write the picture to a file."""
-
-
-class RunDirectory:
+class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     """`<checkpoint_dir>/<name>/`, or `<name>_pretrained/` for an evaluation, held by one process until it is closed.
 
     The name is `config.name`, or the task's if that is None.
@@ -96,20 +88,16 @@ class RunDirectory:
         self._data, self._initial_params, self._may_extend = data, initial_params, may_extend
         self._file_lock = FileLock(self.path / LOCK)  # the operating system releases it when the process ends
         origin = {"settings": self.settings, "data": data, "initial_params": initial_params}
-        try:
-            with contextlib.ExitStack() as held:  # an error below ends what was begun, in reverse order
-                from_first(lambda: self._hold(config, held))
-                self.checkpoints = Checkpoints(
-                    self.path / CHECKPOINTS, config.criterion, origin=origin, create=config.pretrained is None
-                )
-                held.callback(self.checkpoints.close)
-                saved = self.checkpoints.origin()
-                from_first(lambda: self._begin(config, saved))
-                self._held = held.pop_all()
-        except OSError as error:
-            raise InputError(
-                f"checkpoint_dir is {config.checkpoint_dir}; it must be a directory that can be written ({error})"
-            ) from error
+        # An error ends what was begun, in reverse order.
+        with writing_into("checkpoint_dir", config.checkpoint_dir), contextlib.ExitStack() as held:
+            from_first(lambda: self._hold(config, held))
+            self.checkpoints = Checkpoints(
+                self.path / CHECKPOINTS, config.criterion, origin=origin, create=config.pretrained is None
+            )
+            held.callback(self.checkpoints.close)
+            saved = self.checkpoints.origin()
+            from_first(lambda: self._begin(config, saved))
+            self._held = held.pop_all()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -162,14 +150,13 @@ class RunDirectory:
         status = {"state": "diverged", "step": step, "reason": reason}
         self._write(lambda: write_json(self.path / STATUS, status))
 
-    def save_figure(self, name: str, figure: Figure) -> None:
+    def save_figure(self, name: str, figure: "matplotlib.figure.Figure") -> None:
         """Write a picture, a file of this name.
 
         Raises:
             InputError: it can't be written.
         """
-        with self.held():
-            self._write(lambda: figure.savefig(self.path / name, dpi=150))
+        self._write(lambda: figure.savefig(self.path / name, dpi=150))
 
     def save_text(self, name: str, text: str) -> None:
         """Write a text, a file of this name.
@@ -177,8 +164,7 @@ class RunDirectory:
         Raises:
             InputError: it can't be written.
         """
-        with self.held():
-            self._write(lambda: (self.path / name).write_text(text, encoding="utf-8"))
+        self._write(lambda: (self.path / name).write_text(text, encoding="utf-8"))
 
     def close(self) -> None:
         """Finish writing the checkpoints, then let another process have the directory; a second call does nothing.
@@ -188,22 +174,19 @@ class RunDirectory:
         """
         self._held.close()
 
-    def __enter__(self) -> "RunDirectory":
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def _write(self, write: Callable[[], object]) -> None:
+        """Write a file in the first process."""
         if is_first():
-            with self.writing():
+            with self.held(), self.writing():
                 write()
 
     def _hold(self, config: TrainingConfig, held: contextlib.ExitStack) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock()
         held.callback(self._file_lock.release)
-        (self.path / LOCK_HOLDER).write_text(f"process {os.getpid()}")
         if config.pretrained is not None:
             if (self.path / CHECKPOINTS).exists():
                 raise InputError(
@@ -217,10 +200,8 @@ class RunDirectory:
         try:
             self._file_lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
         except Timeout:
-            holder = self.path / LOCK_HOLDER
-            process = holder.read_text() if holder.exists() else "another process"
             raise InputError(
-                f"{self.path} is in use by {process}; wait for it, or choose another checkpoint_dir or name"
+                f"{self.path} is in use by another process; wait for it, or choose another checkpoint_dir or name"
             ) from None
 
     def _begin(self, config: TrainingConfig, saved: Json | None) -> None:
@@ -230,47 +211,19 @@ class RunDirectory:
             config: of this run.
             saved: origin of the run in the directory, as its checkpoints have it.
         """
-        is_extended = False
-        if saved is not None:
-            is_extended = self._check_settings(saved["settings"], config.neutral_fields())
-            self._check_data(config, saved)
-        elif (self.path / RESULTS).exists():  # its checkpoints were deleted
+        stored, is_extended = None if saved is None else saved["settings"], False
+        if saved is None and (self.path / RESULTS).exists():  # its checkpoints were deleted
             task, settings = read_settings(self.path)
-            is_extended = self._check_settings({"task": task, **settings}, config.neutral_fields())
+            stored = {"task": task, **settings}
+        if stored is not None:
+            neutral = config.neutral_fields()
+            is_extended = check_settings(self.path, stored, self.settings, neutral, self._may_extend)
+        if saved is not None:
+            check_beginning(self.path, saved, self._data, self._initial_params, config.init_from)
         if is_extended:
             (self.path / RESULTS).unlink(missing_ok=True)  # the run is not finished any more
         write_settings(self.path, self.settings)
         (self.path / STATUS).unlink(missing_ok=True)
-
-    def _check_settings(self, stored: Json, neutral: frozenset[str]) -> bool:
-        """Raise an `InputError` if settings differ in more than a larger number of epochs; whether they do in that."""
-        differing, remedy = differing_settings(stored, self.settings, neutral), REMEDY
-        epochs = stored.get("max_epochs")
-        is_longer = isinstance(epochs, int) and epochs < self.settings["max_epochs"]
-        if "max_epochs" in differing and set(differing) <= FOLLOWING_EPOCHS and is_longer:
-            if differing == ["max_epochs"] and self._may_extend():
-                return True
-            remedy = (
-                "its schedule was made for that number, so a longer training is a new run: give it another name, and "
-                f"--init-from {self.path} to begin with these parameters"
-            )
-        if differing:
-            values = ", ".join(f"{name} was {stored.get(name)} and is {self.settings.get(name)}" for name in differing)
-            raise InputError(f"{self.path} holds a run of other settings: {values}; {remedy}")
-        return False
-
-    def _check_data(self, config: TrainingConfig, saved: Json) -> None:
-        if saved["data"] != self._data:
-            raise InputError(
-                f"{self.path} holds a run of other data: its training or validation set has changed; {REMEDY}"
-            )
-        digests = saved.get("initial_params"), self._initial_params
-        # A run that goes on does not need the model that it began with, which may be gone.
-        if digests[0] != digests[1] and (config.init_from is None or None not in digests):
-            source = "the arrays of fit" if config.init_from is None else config.init_from
-            raise InputError(
-                f"{self.path} holds a run that began with other parameters: {source} are not the same; {REMEDY}"
-            )
 
     def _clear(self, overwrite: bool) -> None:
         if (self.path / RESULTS).exists() and not overwrite:

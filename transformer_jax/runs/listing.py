@@ -3,21 +3,19 @@
 import contextlib
 import dataclasses
 import fcntl
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from stat import S_ISREG
 from typing import Literal, get_args
 
 from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.runs.record import Record, best_step
+from transformer_jax.runs.record import Records, best_step
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
     CONFIG,
     LOCK,
-    LOCK_HOLDER,
     PARAMETERS,
     RESULTS,
     STATUS,
@@ -71,15 +69,14 @@ def find_runs(directory: Path) -> list[Run]:
 
 def read_run(path: Path) -> Run:
     """Summary of a run from its files; for a damaged one the state `damaged`, and the reason."""
-    run = Run(None, path.name, str(path), "damaged")
+    found: Json = {"task": None, "name": path.name, "path": str(path)}
     try:
-        size, time = _size_and_time(path)
-        run = dataclasses.replace(run, bytes=size, time=time)
-        task, settings = read_settings(path)
-        run = dataclasses.replace(run, task=task, settings=settings)
-        return _with_progress(run, path)
+        found["bytes"], found["time"] = _size_and_time(path)
+        found["task"], found["settings"] = read_settings(path)
+        found |= _progress(path)
     except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:  # of any JSON
-        return dataclasses.replace(run, reason=" ".join(f"{type(error).__name__} {error}".split()))
+        found |= {"state": "damaged", "reason": " ".join(f"{type(error).__name__} {error}".split())}
+    return Run(**found)
 
 
 def differing_settings(of_runs: Sequence[Json]) -> list[str]:
@@ -109,71 +106,41 @@ def is_held(path: Path) -> bool:
 def _run_directories(directory: Path) -> Iterator[Path]:
     for path, below, files in os.walk(directory):
         below.sort()
-        if CONFIG in files or LOCK_HOLDER in files:
+        if CONFIG in files or LOCK in files:
             yield Path(path)
             below[:] = [name for name in below if name != CHECKPOINTS]
 
 
-def _with_progress(run: Run, path: Path) -> Run:
-    """The same run with its state and its progress."""
+def _progress(path: Path) -> Json:
+    """State and progress of a run, fields of `Run`."""
     results, status = (read_json(path / name) if (path / name).exists() else None for name in (RESULTS, STATUS))
-    records, damage = _records(path / CHECKPOINTS)
-    run = dataclasses.replace(run, state="interrupted", steps=0)
+    damage: list[str] = []
+    records = Records(path / CHECKPOINTS, damage.append).all()
+    found: Json = {"state": "interrupted", "steps": 0}
     if records:
-        run = _with_records(run, records)
+        newest = records[max(records)].progress
+        criterion, seconds = _criterion(newest), newest["seconds"]
+        values = {step: record.value(criterion.metric) for step, record in records.items()}
+        best = values.get(best_step(values, criterion))  # type: ignore[arg-type]  # None is no step
+        found |= {"steps": max(records), "num_steps": newest.get("num_steps"), **_summary(criterion, best, seconds)}
     if results is not None:
-        run = _with_results(run, results)
+        criterion, seconds = _criterion(results), {name: results[f"{name}_seconds"] for name in TIMED}
+        best = float(results["val"][criterion.metric])
+        found |= {"state": "finished", "steps": int(results["steps"]), **_summary(criterion, best, seconds)}
     elif (path / PARAMETERS).exists():  # it ships
-        run = dataclasses.replace(run, state="finished", steps=None)
+        found |= {"state": "finished", "steps": None}
     if status is not None:
-        run = dataclasses.replace(run, state="diverged", reason=str(status.get("reason")))
+        found |= {"state": "diverged", "reason": str(status.get("reason"))}
     if is_held(path):
-        return dataclasses.replace(run, state="running")
-    if damage and not records:
-        raise InputError(damage)
-    return run
+        found |= {"state": "running", "reason": None}
+    elif damage and not records:
+        raise InputError(damage[-1])
+    return found
 
 
-def _with_records(run: Run, records: Mapping[int, Record]) -> Run:
-    newest = records[max(records)].progress
-    criterion = _criterion(newest)
-    values = {step: (record.metrics or {}).get(criterion.metric, math.nan) for step, record in records.items()}
-    best = best_step(values, criterion)
-    return dataclasses.replace(
-        run,
-        steps=max(records),
-        num_steps=newest.get("num_steps"),
-        best_metric=f"val/{criterion.metric}",
-        best_value=None if best is None else values[best],
-        seconds=sum(float(newest["seconds"][name]) for name in TIMED),
-        mode=criterion.mode,
-    )
-
-
-def _with_results(run: Run, results: Json) -> Run:
-    criterion = _criterion(results)
-    return dataclasses.replace(
-        run,
-        state="finished",
-        steps=int(results["steps"]),
-        best_metric=f"val/{criterion.metric}",
-        best_value=float(results["val"][criterion.metric]),
-        seconds=sum(float(results[f"{name}_seconds"]) for name in TIMED),
-        mode=criterion.mode,
-    )
-
-
-def _records(directory: Path) -> tuple[dict[int, Record], str]:
-    """The intact records of a run's checkpoints by step, and why the last damaged one can't be read."""
-    records, damage = {}, ""
-    for path in directory.iterdir() if directory.is_dir() else ():
-        if path.name.isdecimal():
-            try:
-                records[int(path.name)] = Record.read(path)
-            except InputError as error:
-                if path.exists():  # else the process that trains has deleted it meanwhile
-                    damage = f"the checkpoint of step {path.name} can't be read: {error}"
-    return records, damage
+def _summary(criterion: Criterion, best: float | None, seconds: Json) -> Json:
+    total = sum(float(seconds[name]) for name in TIMED)
+    return {"best_metric": f"val/{criterion.metric}", "best_value": best, "seconds": total, "mode": criterion.mode}
 
 
 def _criterion(written: Json) -> Criterion:

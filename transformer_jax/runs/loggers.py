@@ -1,5 +1,6 @@
-"""Loggers: where a run's curves, pictures and settings go. `TensorBoardLogger` and `CsvLogger` are two."""
+"""Loggers: where a run's curves, pictures and settings go. `CsvLogger` is one, `TensorBoardLogger` another."""
 
+import csv
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
+
+CURVES = "metrics.csv"
 
 
 class LogPosition(NamedTuple):
@@ -65,3 +68,39 @@ def cut_back(files: Iterable[Path], sizes: Mapping[str, int] | None, position: L
     lost = [name for name in kept if name not in found or found[name].stat().st_size < kept[name]]
     if lost:
         warnings.warn(f"a part of the curves is lost: {', '.join(sorted(lost))}", stacklevel=4)
+
+
+class CsvLogger(Logger):
+    """Writes `metrics.csv`, after cutting it back to the checkpoint's position: the columns step, name and value.
+
+    `pandas.read_csv(file).pivot(index="step", columns="name", values="value")` makes a column of each curve.
+
+    Args:
+        directory: of the run.
+        position: at which the run goes on.
+    """
+
+    def __init__(self, directory: Path, position: LogPosition = LogPosition()) -> None:  # noqa: B008  # it is immutable
+        self._file = directory / CURVES
+        size = position.states.get(type(self).__name__)
+        cut_back(directory.glob(CURVES), None if size is None else {CURVES: size}, position)
+        self._stream = self._file.open("a", newline="", encoding="utf-8")
+        self._writer = csv.writer(self._stream, lineterminator="\n")
+        if not self.state():
+            self._writer.writerow(("step", "name", "value"))
+
+    def log(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Add a line for each scalar."""
+        self._writer.writerows((step, name, value) for name, value in scalars.items())
+
+    def state(self) -> int:
+        """Bytes of the file."""
+        return self._file.stat().st_size
+
+    def flush(self) -> None:
+        """Wait until everything is on disk."""
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()

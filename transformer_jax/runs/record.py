@@ -3,15 +3,22 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
-from transformer_jax.runs.settings import FORMAT, Json, check_format, read_json, write_json
+from transformer_jax.runs.settings import FORMAT, FormatError, Json, check_format, read_json, write_json
 
 RECORD = Path("record", "metadata")  # inside the directory of a checkpoint
+STATE = "state"  # Orbax's files, beside the record
+
+T = TypeVar("T")
+
+
+class DamagedError(InputError):
+    """A checkpoint can't be read."""
 
 
 class Record(NamedTuple):
@@ -22,6 +29,10 @@ class Record(NamedTuple):
     origin: Json  # settings and data of the run
     files: dict[str, str] | None = None  # SHA-256 of each of Orbax's files, by path
     state: str | None = None  # in format 4, in place of `files`: `digest_of_arrays`
+
+    def value(self, metric: str) -> float:
+        """A metric of the evaluation, NaN if there was none."""
+        return (self.metrics or {}).get(metric, math.nan)
 
     def write(self, checkpoint: Path, step: int) -> None:
         """Write it into the directory of a checkpoint, with the digest of all of it and of the step."""
@@ -43,6 +54,89 @@ class Record(NamedTuple):
             raise InputError("its record does not agree with its digest")
         found: Json = {field: content.get(field) for field in cls._fields}
         return cls(**found)
+
+
+class Records:
+    """The records of a run's checkpoints, without the damaged ones.
+
+    Args:
+        directory: of the checkpoints.
+        warn: gets a line about each damaged checkpoint, once.
+    """
+
+    def __init__(self, directory: Path, warn: Callable[[str], object]) -> None:
+        self.directory, self._warn = directory, warn
+        self._damaged: set[int] = set()
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, damaged or not, ascending."""
+        paths = self.directory.iterdir() if self.directory.is_dir() else ()
+        return sorted(int(path.name) for path in paths if path.name.isdecimal())
+
+    def read(self, step: int, *, check_files: bool = False) -> Record:
+        """The record of a step, after a comparison of all files with their digests if `check_files`.
+
+        Raises:
+            DamagedError: it is missing or damaged.
+            InputError: it is of another format, or can't be read now.
+        """
+        try:
+            record = Record.read(self.directory / str(step))
+        except InputError as error:
+            if isinstance(error, FormatError) or may_be_gone(error.__cause__):
+                raise
+            raise self.damage(step, error) from None
+        if check_files and record.files is not None:
+            try:
+                found = digests_of_files(self.directory / str(step) / STATE)
+            except FileNotFoundError:  # the process that trains is deleting it
+                found = {}
+            if record.files != found:
+                raise self.damage(step, "its files do not agree with their digests")
+        return record
+
+    def all(self) -> dict[int, Record]:
+        """The intact records by step.
+
+        Raises:
+            InputError: one is of another format, or can't be read now.
+        """
+        found = {step: self.unless_damaged(step, self.read) for step in self.steps() if step not in self._damaged}
+        return {step: record for step, record in found.items() if record is not None}
+
+    def unless_damaged(self, step: int, read: Callable[[int], T]) -> T | None:
+        """What `read` returns for a step; None if the checkpoint is damaged, from then on."""
+        try:
+            return read(step)
+        except DamagedError as error:
+            # Else the process that trains has deleted it meanwhile.
+            if (self.directory / str(step)).exists() and step not in self._damaged:
+                self._damaged.add(step)
+                self._warn(str(error))
+            return None
+
+    def forget(self, step: int) -> None:
+        """Another checkpoint may be written for this step."""
+        self._damaged.discard(step)
+
+    def damage(self, step: int, reason: object) -> DamagedError:
+        """The error for a checkpoint that can't be read."""
+        line = str(reason).split("\n")[0][:200]
+        return DamagedError(f"the checkpoint of step {step} in {self.directory} can't be read: {line}")
+
+
+def may_be_gone(error: BaseException | None) -> bool:
+    """Whether an error may be gone the next time, so that it is no damage, which is deleted in the end."""
+    return isinstance(error, OSError | MemoryError) and not isinstance(error, FileNotFoundError)
+
+
+def digests_of_files(directory: Path) -> dict[str, str]:
+    """SHA-256 of each file below a directory, by its path."""
+    digests = {}
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digests[path.relative_to(directory).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
 def best_step(values: Mapping[int, float], criterion: Criterion) -> int | None:

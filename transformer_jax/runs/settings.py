@@ -16,7 +16,7 @@ from transformer_jax.outside_files import outside_file
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
 STATUS = "status.json"  # of a training that diverged
 PARAMETERS = "params.msgpack"  # of a model that ships, instead of checkpoints
-LOCK, LOCK_HOLDER = ".lock", ".lock_holder"
+LOCK = ".lock"
 MAX_CONFIG_BYTES, MAX_JSON_BYTES = 2**20, 2**26
 
 # Of config.json and of the checkpoints. Raise it by one with every change after which older files would be misread.

@@ -46,8 +46,8 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
 
     Raises:
         InputError: there is no run, its format, task or settings are unknown or not those of its training, none of its
-            intact checkpoints was evaluated, its parameters are not finite; or a model that ships is incomplete, does
-            not agree with its digests, or has the name of a directory here.
+            intact checkpoints was evaluated, its parameters are not finite; or a model that ships does not agree with
+            its digests.
     """
     return open_run(directory, lambda task: trainer_class or trainer_class_of(task))
 

@@ -74,26 +74,16 @@ def _load_published(name: str, num_heads: int | None, cache_dir: Path) -> tuple[
     if num_heads not in (None, published.num_heads):
         raise InputError(f"num_heads is {num_heads}; that of {name} is {published.num_heads}")
     path = cache_dir / f"{name}.ckpt"
-    if path.is_file():
+    if not path.is_file():
         try:
-            return _load_checked(path, published)
-        except (OSError, InputError) as error:
-            raise InputError(f"{error}; remove {path} to download it again") from error
+            download(published.url, path, timeout=TIMEOUT)
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a NUL in the path
+            raise InputError(
+                f"{name} could not be downloaded from {published.url} ({in_one_line(error)}); put it at {path} by hand"
+            ) from error
     try:
-        download(published.url, path, timeout=TIMEOUT)
-        return _load_checked(path, published)
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an InputError, or a NUL in the path
-        if path.is_file():
-            path.unlink()
-        raise InputError(
-            f"{name} could not be downloaded from {published.url} ({in_one_line(error)}); put it at {path} by hand"
-        ) from error
-
-
-def _load_checked(path: Path, published: Published) -> tuple[TransformerPredictor, Params]:
-    if published.sha256 is not None:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != published.sha256:
+        if published.sha256 not in (None, found := hashlib.sha256(path.read_bytes()).hexdigest()):
             raise InputError(f"{path} is not the published file: its SHA-256 is {found}, not {published.sha256}")
-    return load_tutorial_weights(path, num_heads=published.num_heads)
+        return load_tutorial_weights(path, num_heads=published.num_heads)
+    except (OSError, InputError) as error:
+        raise InputError(f"{error}; remove {path} to download it again") from error

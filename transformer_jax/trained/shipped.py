@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import outside_file
+from transformer_jax.outside_files import outside_file, writing_into
 from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, PARAMETERS, settings_of, write_settings
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
@@ -30,24 +30,13 @@ def shipped_models() -> list[str]:
 
 
 def named_directory(what: str | Path) -> Path:
-    """The directory of the model that ships if `what` is its name, else `what` as a path.
-
-    Raises:
-        InputError: the name of a model that ships is that of a directory here too.
-    """
-    if not isinstance(what, str) or what not in shipped_models():
-        return Path(what)
-    if os.path.isdir(what):
-        raise InputError(
-            f"{what} is a model that ships, and a directory here; choose ./{what} for the directory, or "
-            f"{SHIPPED / what} for the model"
-        )
-    return SHIPPED / what
+    """The directory of the model that ships if `what` is its name, else `what` as a path: `./reverse` is always one."""
+    return SHIPPED / what if isinstance(what, str) and what in shipped_models() else Path(what)
 
 
 def is_shipped(directory: Path) -> bool:
-    """Whether a directory is that of a model that ships, complete or not, and not that of a run."""
-    return any(os.path.lexists(directory / name) for name in (PARAMETERS, DIGESTS))
+    """Whether a directory is that of a model that ships, and not that of a run."""
+    return os.path.lexists(directory / PARAMETERS)
 
 
 def ship(trainer: TrainerModule, destination: str | Path) -> None:
@@ -61,14 +50,10 @@ def ship(trainer: TrainerModule, destination: str | Path) -> None:
         InputError: the destination can't be written.
     """
     destination = Path(destination)
-    try:
+    with writing_into("destination", destination):
         destination.mkdir(parents=True, exist_ok=True)
         write_settings(destination, settings_of(trainer.name, trainer.config.without_neutral()))
         write_params(destination, trainer.params)
-    except OSError as error:
-        raise InputError(
-            f"destination is {destination}; it must be a directory that can be written ({error})"
-        ) from error
 
 
 def write_params(directory: Path, params: Params) -> None:
@@ -90,8 +75,6 @@ def read_params(directory: Path) -> Params:
     Raises:
         InputError: a file is missing, can't be read, or does not agree with its digest.
     """
-    if missing := [name for name in (*FILES, DIGESTS) if not os.path.lexists(directory / name)]:
-        raise InputError(f"the model in {directory} is incomplete: {missing[0]} is missing")
     with outside_file(directory / DIGESTS, "a list of digests", MAX_CONFIG_BYTES) as file:
         digests = set(file.read_text(encoding="ascii", errors="replace").splitlines())
     for name in FILES:

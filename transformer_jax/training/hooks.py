@@ -14,8 +14,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch
 from transformer_jax.devices.specs import default_spec
 from transformer_jax.errors import InputError
-from transformer_jax.runs.csv_log import CsvLogger
-from transformer_jax.runs.loggers import Logger, LogPosition
+from transformer_jax.runs.loggers import CsvLogger, Logger, LogPosition
 from transformer_jax.runs.tensorboard import TensorBoardLogger
 from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.metrics import Elements, Sums

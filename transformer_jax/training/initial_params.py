@@ -13,7 +13,7 @@ from transformer_jax.array_checks import check_numbers
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
-from transformer_jax.runs.array_digest import digest_of_arrays
+from transformer_jax.runs.state_arrays import digest_of_arrays
 from transformer_jax.training.parameter_paths import matching
 from transformer_jax.training.step import TrainState, initial_state
 from transformer_jax.trees import Params

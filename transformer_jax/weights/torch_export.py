@@ -17,12 +17,13 @@ from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.decoder import DecoderBlock
 from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.outside_files import writing_into
 from transformer_jax.trees import Params
 from transformer_jax.weights import torch_blocks, torch_models
-from transformer_jax.weights.counterparts import check_exported
 from transformer_jax.weights.layouts import Layout, abstract_params, by_path
-from transformer_jax.weights.pytorch import state_dict_of
+from transformer_jax.weights.pytorch import check_blocks, check_part, state_dict_of
 
 SOURCE, WEIGHTS = "model.py", "weights.pt"  # in the directory of an export
 
@@ -63,19 +64,13 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
     torch.save(_content(model, params), saved)
     blocks, models = inspect.getsource(torch_blocks), inspect.getsource(torch_models)
     first_line, directory = blocks[: blocks.index("\n")], Path(directory)
-    try:
+    with writing_into("directory", directory):
         directory.mkdir(parents=True, exist_ok=True)
         source = directory / SOURCE
         if source.exists() and not source.read_bytes().startswith(first_line.encode()):
             raise InputError(f"directory is {str(directory)!r}, which has a {SOURCE} of another origin; choose another")
         (directory / WEIGHTS).write_bytes(saved.getvalue())
         source.write_text(blocks + models[models.index("\n\n\nclass ") :], encoding="utf-8")
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path, or a lone surrogate
-        raise InputError(
-            f"directory is {str(directory)!r}; it must be a directory that can be written ({error})"
-        ) from error
     return source
 
 
@@ -88,7 +83,9 @@ def _content(model: nn.Module, params: Params) -> dict[str, dict[str, Any]]:  # 
     else:
         kind = type(model).__name__
         raise InputError(f"model is a {kind}; it must be a TransformerPredictor or a Transformer, and no subclass")
-    check_exported(model.settings, model.num_heads)
+    check_blocks(model.settings, model.num_heads)
+    positions = model.settings.positions
+    check_part("settings.positions", positions, type(positions) is SinusoidalPositions, "SinusoidalPositions()")
     settings |= _numbers(model, "model_dim", "num_heads", "max_len")
     settings |= _numbers(model.settings, "norm_first", "dropout_prob", "layer_norm_epsilon")
     settings["activation"] = _activation(model.settings)

@@ -1,0 +1,56 @@
+"""The arrays of a training state, as Orbax takes and gives them."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jaxtyping import PyTree
+
+
+def read_arrays(directory: Path, like: PyTree | None) -> PyTree:
+    """The arrays that Orbax wrote, like those of a tree; None gives nested dictionaries of NumPy arrays."""
+    handler = ocp.StandardCheckpointHandler()
+    if like is None:
+        # NumPy arrays of these shapes that take no memory, else Orbax would ask for the devices of the run.
+        metadata = handler.metadata(directory).tree
+        target = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), metadata)
+    else:
+        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, without_typed_keys(like))
+    return handler.restore(directory, args=ocp.args.StandardRestore(target))
+
+
+def unshared(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    """A copy, since the next training step reuses the state's memory while the checkpoint is still being written."""
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
+        return jnp.copy(leaf) if jax.default_backend() == "cpu" else leaf  # from GPUs and TPUs Orbax copies itself
+    return np.array(leaf)
+
+
+def _is_typed_key(leaf: object) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def without_typed_keys(tree: PyTree) -> PyTree:
+    """The arrays of a state, with integers `[..., 2]` in the place of random keys, which have no NumPy type."""
+    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_typed_key(leaf) else leaf, tree)
+
+
+def with_typed_keys(tree: PyTree, like: PyTree) -> PyTree:
+    """The inverse of `without_typed_keys`; `like` says which arrays are random keys."""
+    return jax.tree.map(lambda a, b: jax.random.wrap_key_data(a) if _is_typed_key(b) else a, tree, like)
+
+
+def digest_of_arrays(tree: PyTree) -> str:
+    """SHA-256 over names, types, shapes and elements of a pytree's arrays."""
+    digest = hashlib.sha256()
+    paths = jax.tree_util.tree_leaves_with_path(tree)
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
+    for name, leaf in sorted(named.items()):  # the order of a class's fields is not that of a dictionary's keys
+        array = np.asarray(leaf)
+        digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return digest.hexdigest()
