@@ -1,7 +1,6 @@
 """Checkpoints of a run, written by Orbax: the whole training state at the newest steps and at the best one."""
 
 import contextlib
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,25 +13,11 @@ from jaxtyping import PyTree
 from transformer_jax.config import Criterion
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
-from transformer_jax.runs.record import (
-    STATE,
-    Record,
-    Records,
-    best_step,
-    digests_of_files,
-    may_be_gone,
-)
+from transformer_jax.runs.record import HALF_WRITTEN, STATE, Record, Records, best_step, digests_of_files, may_be_gone
 from transformer_jax.runs.settings import Json
-from transformer_jax.runs.state_arrays import (
-    digest_of_arrays,
-    read_arrays,
-    unshared,
-    with_typed_keys,
-    without_typed_keys,
-)
+from transformer_jax.runs.state_arrays import arrays_like, digest_of_arrays, read_arrays, unshared_arrays
 
 NEWEST = 2  # checkpoints that are kept beside the best
-HALF_WRITTEN = ".orbax-checkpoint-tmp"  # in the names of what Orbax has not finished, and of what is being deleted
 
 T = TypeVar("T")
 
@@ -84,7 +69,7 @@ class Checkpoints:
             raise InputError(f"{directory} is no directory")
         if create:
             with self._writing():
-                from_first(self._prepare)
+                from_first(self._records.prepare)
 
     def save(
         self, step: int, state: PyTree, progress: Mapping[str, object], metrics: Mapping[str, float] | None = None
@@ -104,11 +89,11 @@ class Checkpoints:
         """
         record = Record(None if metrics is None else dict(metrics), dict(progress), self._origin)
         with self._writing():
-            if self._agreed(lambda: self._renew(step, record)):
+            if self._agreed(lambda: self._records.renew(step, record)):
                 return
-            arrays = jax.tree.map(unshared, without_typed_keys(state))
             self._pending = step, record
-            self._saver.save(self.directory / str(step), args=ocp.args.Composite(state=ocp.args.StandardSave(arrays)))
+            arrays = ocp.args.StandardSave(unshared_arrays(state))
+            self._saver.save(self.directory / str(step), args=ocp.args.Composite(state=arrays))
 
     @property
     def steps(self) -> list[int]:
@@ -238,29 +223,7 @@ class Checkpoints:
             if may_be_gone(error):
                 raise
             raise self._records.damage(step, error) from None
-        return Checkpoint(step, state if like is None else with_typed_keys(state, like), record.progress, record.origin)
-
-    def _prepare(self) -> None:
-        """Make the directory, and remove from it what was half written or half deleted."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        for half in self.directory.glob(f"*{HALF_WRITTEN}*"):
-            shutil.rmtree(half)
-
-    def _renew(self, step: int, record: Record) -> bool:
-        """Give the checkpoint of this step a new record; false if there is none that is intact.
-
-        Checkpoints of later steps were passed over when the run was resumed, and are deleted.
-        """
-        records = self._records.all()
-        self._prepare()  # an earlier save may have failed
-        for saved in self._records.steps():
-            if saved > step or (saved == step and step not in records):
-                self._delete(saved)
-        if step not in records:
-            return False
-        old = records[step]
-        record._replace(files=old.files, state=old.state).write(self.directory / str(step), step)
-        return True
+        return Checkpoint(step, arrays_like(state, like), record.progress, record.origin)
 
     def _add_record(self) -> None:
         """Orbax calls it, in the first process, when all files are written and before they get their final name."""
@@ -272,12 +235,7 @@ class Checkpoints:
     def _delete_old(self) -> None:
         steps = self._records.steps()
         for step in set(steps) - {*steps[-NEWEST:], self._best()}:
-            self._delete(step)
-
-    def _delete(self, step: int) -> None:
-        # Renamed first, so that no reader or kill finds half of it.
-        shutil.rmtree((self.directory / str(step)).rename(self.directory / f"deleted{HALF_WRITTEN}"))
-        self._records.forget(step)
+            self._records.delete(step)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

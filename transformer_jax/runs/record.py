@@ -1,8 +1,9 @@
-"""The record of a checkpoint: all that is saved beside the arrays, as JSON, under a digest of its own."""
+"""The records of checkpoints: all that is saved beside the arrays, as JSON, under a digest of its own."""
 
 import hashlib
 import json
 import math
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -13,6 +14,7 @@ from transformer_jax.runs.settings import FORMAT, FormatError, Json, check_forma
 
 RECORD = Path("record", "metadata")  # inside the directory of a checkpoint
 STATE = "state"  # Orbax's files, beside the record
+HALF_WRITTEN = ".orbax-checkpoint-tmp"  # in the names of what Orbax has not finished, and of what is being deleted
 
 T = TypeVar("T")
 
@@ -115,8 +117,32 @@ class Records:
                 self._warn(str(error))
             return None
 
-    def forget(self, step: int) -> None:
-        """Another checkpoint may be written for this step."""
+    def prepare(self) -> None:
+        """Make the directory, and remove from it what was half written or half deleted."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for half in self.directory.glob(f"*{HALF_WRITTEN}*"):
+            shutil.rmtree(half)
+
+    def renew(self, step: int, record: Record) -> bool:
+        """Give the checkpoint of this step a new record; false if there is none that is intact.
+
+        Checkpoints of later steps were passed over when the run was resumed, and are deleted.
+        """
+        records = self.all()
+        self.prepare()  # an earlier save may have failed
+        for saved in self.steps():
+            if saved > step or (saved == step and step not in records):
+                self.delete(saved)
+        if step not in records:
+            return False
+        old = records[step]
+        record._replace(files=old.files, state=old.state).write(self.directory / str(step), step)
+        return True
+
+    def delete(self, step: int) -> None:
+        """Delete the checkpoint of a step."""
+        # Renamed first, so that no reader or kill finds half of it.
+        shutil.rmtree((self.directory / str(step)).rename(self.directory / f"deleted{HALF_WRITTEN}"))
         self._damaged.discard(step)
 
     def damage(self, step: int, reason: object) -> DamagedError:

@@ -23,11 +23,15 @@ def read_arrays(directory: Path, like: PyTree | None) -> PyTree:
     return handler.restore(directory, args=ocp.args.StandardRestore(target))
 
 
-def unshared(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
-    """A copy, since the next training step reuses the state's memory while the checkpoint is still being written."""
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
-        return jnp.copy(leaf) if jax.default_backend() == "cpu" else leaf  # from GPUs and TPUs Orbax copies itself
-    return np.array(leaf)
+def unshared_arrays(tree: PyTree) -> PyTree:
+    """Copies, since the next training step reuses the state's memory while the checkpoint is still being written."""
+
+    def copy(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
+            return jnp.copy(leaf) if jax.default_backend() == "cpu" else leaf  # from GPUs and TPUs Orbax copies itself
+        return np.array(leaf)
+
+    return jax.tree.map(copy, without_typed_keys(tree))
 
 
 def _is_typed_key(leaf: object) -> bool:
@@ -39,8 +43,10 @@ def without_typed_keys(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_typed_key(leaf) else leaf, tree)
 
 
-def with_typed_keys(tree: PyTree, like: PyTree) -> PyTree:
-    """The inverse of `without_typed_keys`; `like` says which arrays are random keys."""
+def arrays_like(tree: PyTree, like: PyTree | None) -> PyTree:
+    """The inverse of `without_typed_keys`; `like` says which arrays are random keys, None that none is."""
+    if like is None:
+        return tree
     return jax.tree.map(lambda a, b: jax.random.wrap_key_data(a) if _is_typed_key(b) else a, tree, like)
 
 
