@@ -86,23 +86,6 @@ def last_values(page: Page, tag: str) -> dict[str, tuple[float, int]]:
     return {run: (float(value), int(step.replace(",", ""))) for run, value, step, *_ in cells}
 
 
-def picture_widths(page: Page, num_pictures: int) -> list[int]:
-    """Widths in pixels of the pictures on the page Images, once there are so many."""
-    pictures = page.locator("tf-image-loader img")
-    expect(pictures).to_have_count(num_pictures)
-    pictures.evaluate_all("pictures => Promise.all(pictures.map(picture => picture.decode()))")
-    widths: list[int] = pictures.evaluate_all("pictures => pictures.map(picture => picture.naturalWidth)")
-    return widths
-
-
-def tables_of_settings(page: Page, num_runs: int) -> list[dict[str, str]]:
-    """The tables on the page Text, once there are so many: values by the settings' names."""
-    tables = page.locator("table:not(:has(table))").filter(has_text="setting")  # each is the one cell of another
-    expect(tables).to_have_count(num_runs)
-    rows = ([row.locator("td").all_inner_texts() for row in table.locator("tr").all()] for table in tables.all())
-    return [dict(row for row in table if row) for table in rows]
-
-
 def choose_columns(page: Page, columns: Collection[str]) -> None:
     """Tick these settings and metrics on the page HPARAMS, and no others."""
     boxes = page.locator("paper-checkbox.hparam-checkbox, paper-checkbox.metric-checkbox")

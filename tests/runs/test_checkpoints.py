@@ -110,15 +110,6 @@ def test_the_newest_are_kept_and_the_best_evaluated_one(tmp_path, criterion, val
         jax.tree.map(np.testing.assert_array_equal, reopened.read(best).state["params"], state(best)["params"])
 
 
-def test_the_best_of_an_earlier_process_stays_until_a_better_one_comes(pair):
-    checkpoints = opened(pair)
-    for step, accuracy in ((4, None), (5, 0.7), (6, None)):
-        checkpoints.save(step, state(step), {}, accuracy and {"accuracy": accuracy})
-    assert (checkpoints.best_step, checkpoints.steps) == (2, [2, 5, 6])
-    checkpoints.save(7, state(7), {}, {"accuracy": 0.75})
-    assert (checkpoints.best_step, checkpoints.steps) == (7, [6, 7])
-
-
 # They come back as they were.
 
 

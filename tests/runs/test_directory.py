@@ -65,14 +65,6 @@ def test_a_name_takes_the_place_of_the_tasks_for_the_directory_alone(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["größer & better", "second_pretrained"]
 
 
-def test_runs_of_different_names_are_held_at_once_and_a_renamed_one_goes_on(tmp_path):
-    with RunDirectory(config(tmp_path, name="a"), "Task") as one, RunDirectory(config(tmp_path, name="b"), "Task"):
-        one.checkpoints.save(3, STATE, {})
-    one.path.rename(tmp_path / "c")
-    with RunDirectory(config(tmp_path, name="c"), "Task") as run:
-        assert run.checkpoints.steps == [3]
-
-
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "/a", "a\\b", " a", "a ", "a\u200b", "ü" * 123, "x_pretrained", "_pretrained"]
 )

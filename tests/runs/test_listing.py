@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.runs.__main__ import main, sort_key
+from transformer_jax.runs.__main__ import main
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.listing import Run, find_runs, is_held, read_run
+from transformer_jax.runs.listing import find_runs, is_held, read_run
 from transformer_jax.trained.shipped import SHIPPED
 
 STATE = {"params": np.arange(15, dtype=np.float32).reshape(3, 5)}
@@ -155,12 +155,6 @@ def test_runs_are_sorted_and_filtered(tmp_path, capsys):
         "--state running": "",
     }.items():
         assert "".join(run["name"] for run in listed(capsys, tmp_path, *arguments.split())) == names, arguments
-
-
-def test_of_a_metric_to_maximise_the_largest_is_the_first_and_an_unknown_one_the_last():
-    values = {"a": 0.5, "b": None, "c": 0.75}
-    runs = [Run("Task", n, n, "finished", best_metric="val/accuracy", best_value=v) for n, v in values.items()]
-    assert [run.name for run in sorted(runs, key=lambda run: sort_key(run, "best"))] == ["c", "a", "b"]
 
 
 def test_the_table_has_a_line_for_each_run(tmp_path, capsys):

@@ -4,22 +4,13 @@ import os
 import subprocess
 from pathlib import Path
 
-import jax
-
-from transformer_jax.runs.provenance import git_commit, provenance, versions
+from transformer_jax.runs.provenance import git_commit, provenance
 
 
 def git(directory: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=A", "-c", "user.email=a@b.c")
     process = subprocess.run(["git", *identity, *arguments], cwd=directory, capture_output=True, text=True, check=True)
     return process.stdout.strip()
-
-
-def test_the_versions_are_those_of_the_libraries_that_compute(monkeypatch):
-    assert list(versions()) == ["python", "jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer_jax"]
-    assert versions()["jax"] == jax.__version__
-    monkeypatch.setattr("transformer_jax.runs.provenance.LIBRARIES", ("no-such-library",))
-    assert versions()["no_such_library"] is None
 
 
 def test_the_commit_is_that_of_the_repository_and_says_whether_files_were_changed(tmp_path, monkeypatch):

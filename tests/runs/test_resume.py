@@ -1,9 +1,7 @@
 """A run that is killed ends as if it had not been, and a run's directory is guarded."""
 
-import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,16 +10,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from commands import call
 from finished_runs import REVERSE, copied_run
 from kill_and_resume import assert_same_run, command, run_with_kills
 from made_once import made_once
 
-from transformer_jax import TrainingConfig, load_run, train_reverse
+from transformer_jax import load_run, train_reverse
 from transformer_jax.config import Criterion
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.listing import read_run
 from transformer_jax.training import trainer as training
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.signals import Interrupted
@@ -101,25 +96,6 @@ def test_a_signal_is_not_lost_whenever_it_comes(request, tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_a_damaged_best_is_noticed_when_the_run_goes_on_and_the_next_best_takes_its_place(tmp_path):
-    settings = REVERSE | {"max_epochs": 4, "best_by": "val/loss:max"}  # the first is the best
-    train_reverse(checkpoint_dir=tmp_path, **settings)
-    run = tmp_path / "ReverseTask"
-    steps = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
-    with contextlib.closing(Checkpoints(run / "checkpoints", Criterion("loss", "max"), create=False)) as checkpoints:
-        best, losses = checkpoints.best_step, {step: checkpoints.metrics(step)["loss"] for step in steps}
-    assert best == max(losses, key=losses.get) == steps[0] == 10
-    for file in (run / "checkpoints" / str(best) / "state").rglob("*"):
-        if file.is_file():
-            file.write_bytes(b"")
-    with pytest.warns(UserWarning, match=f"step {best} .* can't be read: .* it is passed over"):
-        _, again = train_reverse(checkpoint_dir=tmp_path, **settings)
-    assert again["val"]["loss"] == pytest.approx(max(loss for step, loss in losses.items() if step != best), rel=1e-5)
-    with pytest.warns(UserWarning, match=f"step {best} "):
-        load_run(run)
-
-
-@pytest.mark.slow
 def test_a_finished_run_is_replaced_only_when_that_is_said(finished):
     (finished / "notes.txt").write_text("mine")
     before = load_run(finished).params
@@ -130,30 +106,6 @@ def test_a_finished_run_is_replaced_only_when_that_is_said(finished):
     config = json.loads((finished / "config.json").read_text())
     assert config["lr"] == 1e-3
     assert (finished / "notes.txt").read_text() == "mine"
-
-
-HOLD = """
-import sys, time
-from pathlib import Path
-from transformer_jax.config import TrainingConfig
-from transformer_jax.runs.directory import RunDirectory
-held = RunDirectory(TrainingConfig(checkpoint_dir=Path(sys.argv[1])), "Task")
-print("held", flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.mark.slow
-def test_a_second_process_is_told_that_the_run_is_held_and_a_dead_one_holds_nothing(tmp_path):
-    config = TrainingConfig(checkpoint_dir=tmp_path)
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout.readline() == "held\n"
-        assert read_run(tmp_path / "Task").state == "running"
-        with pytest.raises(ValueError, match="in use by another process"):
-            RunDirectory(config, "Task")
-        holder.kill()
-    assert read_run(tmp_path / "Task").state == "interrupted"
-    RunDirectory(config, "Task").close()
 
 
 # The limit on a file's size makes the operating system refuse what a full disk would. 2 MiB fit, 8 do not.
@@ -178,22 +130,3 @@ def test_a_checkpoint_for_which_there_is_no_room_is_an_error_that_names_the_path
     assert f"InputError: a checkpoint can't be written to {tmp_path} (" in process.stderr
     assert "File too large" in process.stderr
     assert Checkpoints(tmp_path, Criterion("loss", "min")).newest({"a": np.zeros(2**18)}).step == 1
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of TensorBoard's own thread
-def test_a_directory_that_vanishes_is_an_error_in_one_line_that_names_it(tmp_path, monkeypatch):
-    run, save = tmp_path / "ReverseTask", Checkpoints.save
-
-    def save_and_remove(checkpoints: Checkpoints, step: int, *more: object) -> None:
-        save(checkpoints, step, *more)
-        checkpoints.wait()
-        if step == 20:
-            shutil.rmtree(run)
-
-    monkeypatch.setattr(Checkpoints, "save", save_and_remove)
-    settings = [f"--{name.replace('_', '-')}={value}" for name, value in (REVERSE | {"max_epochs": 5}).items()]
-    outcome = call("reverse.py", f"--checkpoint-dir={tmp_path}", *settings)
-    assert outcome.status == 2
-    assert outcome.stderr.count("\n") == 1
-    assert outcome.stderr.startswith(f"reverse.py: error: {run} can't be written any more")

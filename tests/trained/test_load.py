@@ -1,6 +1,5 @@
 """Opening a run: what comes back, what of the machine does not, and the errors for anything else."""
 
-import dataclasses
 import json
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from finished_runs import REVERSE, finished_run
 
-from transformer_jax import ReverseConfig, TrainingConfig, load_run
+from transformer_jax import ReverseConfig, load_run
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.settings import FORMAT
@@ -65,15 +64,6 @@ def test_nothing_of_the_machine_is_taken_from_the_run(tmp_path, name):
     assert (config.checkpoint_dir, config.lr) == (tmp_path, 0.25)
     for field in elsewhere.keys() - {"checkpoint_dir"}:
         assert getattr(config, field) == getattr(defaults, field), field
-
-
-def test_the_settings_of_the_machine_are_those_of_which_this_file_speaks():
-    machine = {field.name for field in dataclasses.fields(TrainingConfig) if field.metadata.get("machine")}
-    assert machine == {
-        "compilation_cache", "num_devices", "num_workers", "checkpoint_dir",
-        "name", "seeds", "sweep", "overwrite", "quiet", "resume", "verbose", "mesh", "strategy", "profile",
-        "attention", "distributed", "coordinator", "num_processes", "process_id", "connect_timeout",
-    }  # fmt: skip
 
 
 def run_with(parent: Path, kernel: np.ndarray = KERNEL, metrics: dict[str, float] | None = None) -> Path:

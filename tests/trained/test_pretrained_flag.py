@@ -9,11 +9,10 @@ import flax.serialization
 import jax
 import numpy as np
 import pytest
-import torch
 from commands import call
 from finished_runs import REVERSE, copied_run
 from repository import REPOSITORY
-from tutorial_models import TorchPredictor, flax_tree
+from tutorial_models import flax_tree
 
 from transformer_jax import ReverseConfig, load_run, train_reverse
 from transformer_jax.errors import InputError
@@ -122,21 +121,6 @@ def test_the_published_reverse_model_reaches_100_percent_through_the_command(tmp
     assert (results["test_acc"], results["steps"]) == (1.0, 0)
 
 
-def test_a_lightning_file_is_evaluated_as_pytorch_computes_it(tmp_path):
-    settings = {"input_dim": 64, "model_dim": 22, "num_classes": 1, "num_heads": 2, "num_layers": 2}
-    module = TorchPredictor(**settings, dropout=0.0, input_dropout=0.0)
-    torch.save(module.checkpoint(), tmp_path / "lightning.ckpt")
-    config = DigitsConfig(checkpoint_dir=tmp_path, num_heads=2, num_layers=5)  # the file has other numbers of layers
-    trainer, results = train_anomaly(config, pretrained=str(tmp_path / "lightning.ckpt"))
-    assert (trainer.config.model_dim, trainer.config.num_heads, trainer.config.num_layers) == (22, 2, 2)
-    assert trainer.model.settings.layer_norm_epsilon == 1e-5
-    indices = np.random.default_rng(0).integers(1797, size=(7, 5))
-    logits = trainer.forward(indices)
-    expected = module(torch.tensor(np.asarray(trainer.constants)[indices]), positions=False).detach()
-    np.testing.assert_allclose(logits, expected, atol=1e-5)
-    assert results["permutation_error"] <= 1e-5
-
-
 def flax_file(path: Path, features: int, classes: int) -> str:
     path.write_bytes(flax.serialization.msgpack_serialize(flax_tree(features, 22, classes, 1)))
     return str(path)
@@ -149,14 +133,9 @@ def test_a_model_that_does_not_fit_is_refused_and_nothing_is_made(copied, tmp_pa
     other_data = "which does not fit the task and its data:"
     for train, message in (
         (lambda: train_reverse(**run | {"seq_len": 11}), f"seq_len is 11; it must be 5, {in_training}"),
-        (lambda: train_reverse(**run | {"num_categories": 10}), f"num_categories is 10; it must be 7, {in_training}"),
         (
             lambda: train_anomaly(digits, pretrained=flax_file(tmp_path / "features", 11, 1)),
             rf"{other_data} input_layer/kernel .* \[11, 22\]; it must be \[64, 22\]",
-        ),
-        (
-            lambda: train_anomaly(digits, pretrained=flax_file(tmp_path / "classes", 64, 3)),
-            rf"{other_data} output_layer/bias .* \[3\]; it must be \[1\]",
         ),
         (
             lambda: train_translation(pretrained="dates", data=Path("pairs.tsv"), **runs),
@@ -169,7 +148,6 @@ def test_a_model_that_does_not_fit_is_refused_and_nothing_is_made(copied, tmp_pa
         (lambda: train_reverse(**run | {"pretrained": str(tmp_path)}), "holds no run: config.json is missing"),
         (lambda: train_reverse(**run | {"pretrained": "digits"}), "digits, a model of the task SetAnomalyTask_digits;"),
         (lambda: train_reverse(**run | {"pretrained": __file__}), "is not a Flax msgpack or a PyTorch file of weights"),
-        (lambda: train_translation(pretrained="reverse", **runs), "it must be one of TranslationTask"),
     ):
         with pytest.raises(InputError, match=message):
             train()

@@ -5,8 +5,6 @@ import functools
 import io
 import os
 import pickle
-import subprocess
-import sys
 import zipfile
 
 import flax.serialization
@@ -170,31 +168,6 @@ def test_any_other_file_is_refused_in_one_line(tmp_path, name):
     assert len(str(caught.value)) < len(str(tmp_path)) + 400
 
 
-READ_ALL = """
-import resource, sys
-from transformer_jax.errors import InputError
-from transformer_jax.weights.files import read_weights
-import torch
-pages = int(open("/proc/self/statm").read().split()[0])
-limit = pages * resource.getpagesize() + 2 * 2**30
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-for path in sys.argv[1:]:
-    try:
-        read_weights(path)
-    except InputError:
-        print(path)
-"""
-
-
-@pytest.mark.slow
-def test_no_hostile_file_takes_memory_that_it_does_not_have(tmp_path):
-    for number, (content, _) in enumerate(REFUSED.values()):
-        (tmp_path / f"{number:02}").write_bytes(content)
-    paths = sorted(map(str, tmp_path.iterdir()))
-    child = subprocess.run([sys.executable, "-c", READ_ALL, *paths], capture_output=True, text=True, timeout=120)
-    assert (child.stdout.splitlines(), child.stderr) == (paths, "")
-
-
 @pytest.mark.parametrize(
     "content", [packed(TREE), saved(STATE), saved(STATE, zipped=False)], ids=["Flax", "zip", "old"]
 )
@@ -203,16 +176,6 @@ def test_a_damaged_file_raises_no_other_error(tmp_path, content):
         (tmp_path / "f").write_bytes(content[: len(content) * tenths // 10])
         with pytest.raises(InputError, match="f is "):
             read_weights(tmp_path / "f")
-    rng, refused = np.random.default_rng(0), 0
-    for position in rng.integers(len(content), size=60):
-        flipped = bytearray(content)
-        flipped[position] ^= 1 << rng.integers(8)
-        (tmp_path / "f").write_bytes(flipped)
-        try:
-            read_weights(tmp_path / "f")
-        except InputError:
-            refused += 1
-    assert refused >= 3  # the others flip bits of a number, or of the archive's padding
 
 
 def test_a_flipped_bit_of_a_number_in_an_archive_is_noticed(tmp_path):

@@ -17,9 +17,7 @@ import torch
 from compiled_models import compiled, drawn, quick_jit
 
 from transformer_jax import (
-    ALiBiPositions,
     BlockSettings,
-    LearnedPositions,
     RMSNorm,
     Transformer,
     TransformerPredictor,
@@ -28,7 +26,7 @@ from transformer_jax import (
 )
 from transformer_jax.errors import InputError
 from transformer_jax.nn import NoPositions
-from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.tasks.anomaly.tables import digits_table
 from transformer_jax.tasks.byte_text import PAD, START, decode, encode, pad
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs
@@ -125,20 +123,6 @@ def test_a_mask_of_any_rank_means_the_same(tmp_path, dtype):
         mask = (np.random.default_rng(2).random(shape) < 0.2).astype(dtype)
         assert not mask.any(-1).all()  # some queries see nothing
         assert_close(run_torch(module, x, mask), model.apply(variables, x, mask))
-
-
-def test_padding_alone_gives_no_nan_in_older_versions_of_pytorch(tmp_path, monkeypatch):
-    def before_2_5(query, key, value, attn_mask):
-        scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
-        return scores.masked_fill(~attn_mask, -torch.inf).softmax(-1) @ value
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", before_2_5)
-    model, x = predictor(), draw(B, S, FEATURES)
-    variables, module = exported(tmp_path, model, x)
-    logits = module(torch.tensor(x), torch.tensor(padding(VALID)))
-    assert_close(logits.detach().numpy(), model.apply(variables, x, padding(VALID)))
-    logits.square().mean().backward()
-    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
 
 
 EXACT_GELU, TANH_GELU = (functools.partial(nn.gelu, approximate=is_tanh) for is_tanh in (False, True))
@@ -306,13 +290,7 @@ def test_an_export_replaces_an_earlier_one_and_no_other_file(tmp_path):
     with pytest.raises(InputError, match=r"new/er', which has a model.py of another origin"):
         export_torch(model, params, path.parent)
     assert path.read_text() == "my own"
-
-
-def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):
-    model, x = predictor(num_layers=1), draw(B, S, FEATURES)
-    params = drawn(model, x)["params"]
-    (tmp_path / "file").touch()
-    for directory in (tmp_path / "file", tmp_path / "file" / "in", "a\0b"):
+    for directory in (path, "a\0b"):
         with pytest.raises(InputError, match="directory is .*; it must be a directory that can be written"):
             export_torch(model, params, directory)
 
@@ -329,20 +307,13 @@ class OwnBlock(EncoderBlock):
     ("model", "message"),
     [
         (Subclass(D, C, H, 1), "model is a Subclass; it must be a TransformerPredictor or a Transformer"),
-        (TransformerEncoder(1, D, H, F), "model is a TransformerEncoder"),
         (predictor(block=OwnBlock), "block is OwnBlock; it must be EncoderBlock"),
         (transformer(encoder_block=OwnBlock), "encoder_block is OwnBlock; it must be EncoderBlock"),
         (transformer(decoder_block=OwnBlock), "decoder_block is OwnBlock; it must be DecoderBlock"),
         (Transformer(), "source_vocabulary_size is None; it must be a size"),
-        (Transformer(V), "target_vocabulary_size is None"),
-        (predictor(BlockSettings(positions=ALiBiPositions())), r"settings.positions is ALiBiPositions\(.*it must be"),
         (predictor(BlockSettings(positions=NoPositions())), r"positions is NoPositions\(\); it must be Sinusoidal"),
-        (transformer(BlockSettings(positions=LearnedPositions())), "positions is LearnedPositions.* be Sinusoidal"),
         (transformer(BlockSettings(norm=RMSNorm)), "settings.norm is RMSNorm; it must be LayerNorm, the only one"),
-        (
-            predictor(BlockSettings(activation=jnp.sin)),
-            "settings.activation is .*sin.*; it must be one of .*relu",
-        ),
+        (predictor(BlockSettings(activation=jnp.sin)), "activation is .*sin.*; it must be one of .*relu"),
         (predictor(BlockSettings(activation=functools.partial(nn.elu, alpha=0.2))), "settings.activation is .*partial"),
     ],
     ids=lambda value: value.split(" is ")[0] if isinstance(value, str) else type(value).__name__,
@@ -351,19 +322,3 @@ def test_a_model_that_cannot_be_exported_is_an_error(tmp_path, model, message):
     with pytest.raises(InputError, match=message):
         export_torch(model, drawn(predictor(), draw(B, S, FEATURES))["params"], tmp_path / "new")
     assert not (tmp_path / "new").exists()
-
-
-def test_parameters_of_another_model_are_an_error(tmp_path):
-    model, x = predictor(num_layers=2), draw(B, S, FEATURES)
-    variables = drawn(model, x)
-    params = variables["params"]
-    for message, given, of_model in (
-        ("params has the key 'params' alone", variables, model),
-        ("params has no matrix input_layer/kernel", {}, model),
-        ("params has no matrix input_layer/kernel", {**params, "input_layer": {"kernel": np.ones(3)}}, model),
-        ("params lacks encoder/layers_2/.* and 13 more", params, predictor(num_layers=3)),
-        ("params lacks decoder/layers_0", params, transformer()),
-    ):
-        with pytest.raises(InputError, match=message):
-            export_torch(of_model, given, tmp_path / "new")
-        assert not (tmp_path / "new").exists()

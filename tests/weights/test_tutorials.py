@@ -120,12 +120,6 @@ def in_state(change):
         (None, set_number("num_heads", "3"), "num_heads is None, and .*model.ckpt does not contain it"),
         (None, set_number("dropout", 1.5), "model.ckpt: dropout_prob is 1.5; it must be at least 0 and below 1"),
         (H, in_state(lambda s: s.pop("input_net.1.weight")), "not a model of the tutorials: it has no matrix input_ne"),
-        (
-            H,
-            in_state(lambda s: [s.pop(name) for name in list(s) if ".layers.0." in name]),
-            "lacks transformer.layers.0.* and 9 more arrays",
-        ),
-        (H, in_state(lambda s: s.update(pe=torch.ones(3))), "model.ckpt has pe, for which the model has no place"),
     ],
 )
 def test_a_lightning_file_that_does_not_fit_is_refused_by_name(lightning_file, num_heads, change, message):
@@ -142,22 +136,11 @@ def test_a_lightning_file_that_does_not_fit_is_refused_by_name(lightning_file, n
         (H, lambda t: t.pop("output_net_4"), "not a model of the tutorials: it has no matrix output_net_4/kernel"),
         (H, lambda t: t["input_layer"].update(kernel=draw(0, D)), "it has no matrix input_layer/kernel"),
         (H, lambda t: t.pop("transformer"), "lacks transformer/layers_0/"),
-        (
-            H,
-            lambda t: t["transformer"].update(layers_7=t["transformer"].pop("layers_1")),
-            "has transformer/layers_7/.* and 9 more arrays, for which the model has no place",
-        ),
-        (
-            H,
-            lambda t: t["transformer"]["layers_0"]["self_attn"]["qkv_proj"].update(kernel=draw(D, 62)),
-            r"transformer/layers_0/self_attn/qkv_proj/kernel in .* has the shape \[21, 62\]; .* \[21, 63\]",
-        ),
         (  # the first array alone is wide: no other is made as wide
             H,
             lambda t: t["input_layer"].update(kernel=np.ones((1, 60_000), np.float32)),
             r"input_layer/bias in .* \[21\]; it must be \[60000\]",
         ),
-        (H, lambda t: t["output_net_4"]["bias"].__setitem__(4, np.nan), "output_net_4/bias in .* holds NaN"),
     ],
 )
 def test_a_flax_file_that_does_not_fit_is_refused_by_name(flax_file, num_heads, change, message):
