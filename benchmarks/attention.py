@@ -29,8 +29,8 @@ from transformer_jax.attention.attention import Implementation, dot_product_atte
 from transformer_jax.attention.masks.positions import Window
 from transformer_jax.attention.masks.symbolic import AttentionMask, Causal
 from transformer_jax.cli import parse, run
-from transformer_jax.config import check_at_least
 from transformer_jax.errors import InputError
+from transformer_jax.fields import check_fields, setting
 
 TURN_SECONDS = 0.5  # on the clock, or one call where that takes longer
 QUICK_LENGTH = 2048
@@ -42,18 +42,17 @@ class AttentionConfig:
     """Measure attention."""
 
     lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192, 16384)  # T, of queries and keys
-    batch_size: int = 1  # B
-    num_heads: int = 4  # H
-    head_width: int = 64  # d
-    max_plain: int = 4096  # longest T at which plain attention is measured
-    repeats: int = 5  # times that each contestant is measured; the median counts
-    seed: int = 0  # of the operands
+    batch_size: int = setting(1, least=1)  # B
+    num_heads: int = setting(4, least=1)  # H
+    head_width: int = setting(64, least=1)  # d
+    max_plain: int = setting(4096, least=1)  # longest T at which plain attention is measured
+    repeats: int = setting(5, least=1)  # times that each contestant is measured; the median counts
+    seed: int = setting(0, least=0)  # of the operands
     quick: bool = False  # only lengths of at most 2 048
     json: Path | None = None  # file for the results
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "batch_size", "num_heads", "head_width", "max_plain", "repeats")
-        check_at_least(self, 0, "seed")
+        check_fields(self)
         if not self.lengths or min(self.lengths) < 1:
             raise InputError(f"lengths is {self.lengths}; it must be numbers of at least 1")
 

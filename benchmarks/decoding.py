@@ -29,8 +29,8 @@ from tqdm import tqdm
 
 from decoding_contestants import CONTESTANTS
 from transformer_jax.cli import parse, run
-from transformer_jax.config import check_at_least
 from transformer_jax.errors import InputError
+from transformer_jax.fields import check_fields, setting
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.encoder_decoder import Transformer
 
@@ -43,21 +43,20 @@ class DecodingConfig:
     """Measure greedy decoding."""
 
     lengths: tuple[int, ...] = (32, 128, 512)  # T, tokens to decode
-    batch_size: int = 16  # B
-    source_length: int = 32  # S
-    vocabulary_size: int = 259  # V, of source and target
+    batch_size: int = setting(16, least=1)  # B
+    source_length: int = setting(32, least=1)  # S
+    vocabulary_size: int = setting(259, least=1)  # V, of source and target
     model_dim: int = 128  # D
     num_heads: int = 4  # H
-    num_layers: int = 2  # blocks in each stack
+    num_layers: int = setting(2, least=1)  # blocks in each stack
     dim_feedforward: int = 256  # F
-    repeats: int = 3  # times that each contestant is measured; the median counts
-    seed: int = 0  # of the weights and the batch
+    repeats: int = setting(3, least=1)  # times that each contestant is measured; the median counts
+    seed: int = setting(0, least=0)  # of the weights and the batch
     quick: bool = False  # only lengths of at most 128
     json: Path | None = None  # file for the results
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "batch_size", "source_length", "vocabulary_size", "num_layers", "repeats")
-        check_at_least(self, 0, "seed")
+        check_fields(self)
         if not self.lengths or min(self.lengths) < 1:
             raise InputError(f"lengths is {self.lengths}; it must be numbers of at least 1")
 

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 import transformer_jax as tj
 from transformer_jax.cli import parse, run
-from transformer_jax.config import check_at_least
+from transformer_jax.fields import check_fields, setting
 from transformer_jax.tasks.byte_text import PAD, START, encode, pad
 from transformer_jax.tasks.translation.dates import FIRST_DAY, LAST_DAY, LOCALES, write_date
 from transformer_jax.training.evaluator import Evaluator
@@ -33,11 +33,10 @@ CROSS = "decoder.layers.?.cross_attention.weights"
 class InsideConfig:
     """Look inside the models that ship."""
 
-    num_pairs: int = 200  # of dates that differ in one part, for each locale
+    num_pairs: int = setting(200, least=1)  # of dates that differ in one part, for each locale
     images: Path | None = None  # directory for the pictures
 
-    def __post_init__(self) -> None:
-        check_at_least(self, 1, "num_pairs")
+    __post_init__ = check_fields
 
 
 class Pairs(NamedTuple):

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 
 import transformer_jax as tj
 from transformer_jax.cli import parse, run
-from transformer_jax.config import check_at_least
+from transformer_jax.fields import check_fields, setting
 
 CIRCUITS: Mapping[str, Callable[..., tj.inspection.Circuit]] = {
     "reverse": tj.inspection.reverse_circuit,
@@ -35,12 +35,10 @@ WEIGHTS = "*.attention.weights"
 class MethodsConfig:
     """Score methods on known circuits."""
 
-    num_sequences: int = 64  # B, of each circuit
-    num_seeds: int = 3  # models of each circuit
+    num_sequences: int = setting(64, least=2)  # B, of each circuit
+    num_seeds: int = setting(3, least=1)  # models of each circuit
 
-    def __post_init__(self) -> None:
-        check_at_least(self, 2, "num_sequences")
-        check_at_least(self, 1, "num_seeds")
+    __post_init__ = check_fields
 
 
 class Example(NamedTuple):

@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from training_contestants import CONTESTANTS, Window, serve
 from transformer_jax.cli import parse, run
-from transformer_jax.config import check_at_least
+from transformer_jax.fields import check_fields, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +51,12 @@ class BenchmarkConfig:
     """Measure training."""
 
     task: Literal["reverse", "anomaly", "both"] = "both"  # what is trained
-    turns: int = 9  # of each contestant, beside the first that does not count
+    turns: int = setting(9, least=1)  # of each contestant, beside the first that does not count
     seed: int = 42  # of parameters, dropout and order
     quick: bool = False  # three turns, and no comparison of losses
     json: Path | None = None  # file for the results
 
-    def __post_init__(self) -> None:
-        check_at_least(self, 1, "turns")
+    __post_init__ = check_fields
 
 
 class Process:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from transformer_jax.cli import config_file, parse, parse_known, run
+from transformer_jax.cli import parse, parse_known, run, take_file
 from transformer_jax.fields import type_hints
 from transformer_jax.runs.config_file import ConfigFile
 from transformer_jax.tasks.anomaly.data import default_config
@@ -46,7 +46,7 @@ class DatasetChoice:
 
 def read_config(arguments: list[str]) -> AnomalyConfig:
     """The chosen data set's config; the other's flags are unknown to it."""
-    choice, others = parse_known(DatasetChoice, arguments, default=_choice_in(config_file(arguments)))
+    choice, others = parse_known(_choice_in(take_file(arguments)[0]), arguments)
     if choice.dataset == "auto":
         default = default_config(choice.data_dir)
     else:

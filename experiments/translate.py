@@ -40,7 +40,7 @@ class Interactive:
 
 def read_command(arguments: list[str]) -> TranslationConfig | Interactive:
     """The settings of a training, or of a translation."""
-    mode, others = parse_known(Mode, arguments)
+    mode, others = parse_known(Mode(), arguments)
     config = parse(TranslationConfig, others, choices=Mode, task=TranslationTrainer.name)
     return Interactive(config) if mode.interactive else config
 

@@ -1,13 +1,10 @@
 """Command lines made from config dataclasses, with errors in one line."""
 
-import contextlib
 import dataclasses
 import gc
-import io
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -35,17 +32,14 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
     more, as after `| head`, it ends in silence with 141, the status that a shell shows for other programs then.
     """
     signals = CommandSignals()
-    failed_threads: list[threading.ExceptHookArgs] = []
-    threading.excepthook = failed_threads.append  # the main thread joins libraries' threads and raises their errors
     gc.freeze()  # modules stay until the end; garbage collection need not look through them again and again
     try:
         config = read_config(sys.argv[1:])
-        _prepare(config)
+        prepare_jax(config if isinstance(config, TrainingConfig) else None)  # before anything is computed
         train(config)
-        _flush_output()
+        print(end="", flush=True)
         signals.raise_if_signalled()
     except (InputError, FloatingPointError, OSError, MemoryError, Interrupted, Stopped) as error:
-        failed_threads.clear()
         _exit(error)
     except JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" in str(error):
@@ -56,8 +50,6 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
         os._exit(1)  # without waiting for the process that has died
     finally:
         end_at_signals()
-        for failed in failed_threads:
-            threading.__excepthook__(failed)
         gc.freeze()  # the process ends: a last garbage collection takes a second
 
 
@@ -93,18 +85,13 @@ def parse(
         InputError: an unknown flag or setting, or a value that cannot be read or cannot work.
     """
     more = [] if choices is None else [choices]
-    settings = {} if default is None else {name: getattr(default, name) for name in type_hints(config_class)}
+    settings = {} if default is None else dict(vars(default))
     file = None
     if issubclass(config_class, TrainingConfig):
-        file, arguments = _take_file(arguments)
+        file, arguments = take_file(arguments)
         more.append(FileChoice)
         settings |= {} if file is None else _settings_of(file, config_class, task, choices)
-    parser = flag_parser(config_class, more, settings, description)
-    if {"-h", "--help"} & set(arguments):
-        print(parser.format_help(), end="")
-        _flush_output()
-        raise SystemExit(0)
-    given, unknown = read_flags(config_class, arguments, parser)
+    given, unknown = read_flags(config_class, arguments, flag_parser(config_class, more, settings, description))
     check_known(unknown, [config_class, *more])
     try:
         return config_class(**(settings | given))
@@ -114,31 +101,24 @@ def parse(
         raise InputError(f"{error} (with the settings of {file.path})") from None
 
 
-def parse_known(
-    config_class: type[Config], arguments: list[str], *, default: Config | None = None
-) -> tuple[Config, list[str]]:
-    """A config from those command-line arguments that are its flags, and the other arguments.
+def parse_known(default: Config, arguments: list[str]) -> tuple[Config, list[str]]:
+    """A config with those command-line arguments that are its flags, and the other arguments.
 
     Raises:
         InputError: a value that cannot be read or cannot work.
     """
-    values = {} if default is None else {name: getattr(default, name) for name in type_hints(config_class)}
+    config_class = type(default)
     given, others = read_flags(config_class, arguments, flag_parser(config_class, add_help=False))
-    return config_class(**(values | given)), others
+    return config_class(**(vars(default) | given)), others
 
 
-def config_file(arguments: list[str]) -> ConfigFile | None:
-    """The file that `--config` names among these arguments, None without it.
+def take_file(arguments: list[str]) -> tuple[ConfigFile | None, list[str]]:
+    """The file that `--config` names, None without it, and the other arguments.
 
     Raises:
         InputError: the file can't be read.
     """
-    return _take_file(arguments)[0]
-
-
-def _take_file(arguments: list[str]) -> tuple[ConfigFile | None, list[str]]:
-    """The file that `--config` names, and the other arguments."""
-    choice, others = parse_known(FileChoice, arguments)
+    choice, others = parse_known(FileChoice(), arguments)
     return None if choice.config is None else read_config_file(choice.config), others
 
 
@@ -151,38 +131,24 @@ def _settings_of(
     settled = set() if choices is None else set(type_hints(choices))
     values = file.values(config_class, settled)
     if file.is_run:
-        settled |= config_class.machine_fields()
+        settled |= config_class.fields_with("machine")
     return {name: value for name, value in values.items() if name not in settled}
-
-
-def _prepare(config: object) -> None:
-    """Set JAX up, before anything is computed."""
-    if not isinstance(config, TrainingConfig):
-        return prepare_jax()
-    if config.compilation_cache is not None:
-        config.compilation_cache.mkdir(parents=True, exist_ok=True)
-    return prepare_jax(config)
 
 
 def _exit(error: BaseException) -> NoReturn:
     """End the process with an error's line and status."""
     end_at_signals()
     sys.unraisablehook = lambda failed: None  # of what libraries leave behind
-    line, status = f"{_program()}: error: {error}", 2
-    if isinstance(error, FloatingPointError):
-        status = 1
-    elif isinstance(error, (Interrupted, Stopped)):
+    line, status = f"{_program()}: error: {error}", 1 if isinstance(error, FloatingPointError) else 2
+    if isinstance(error, (Interrupted, Stopped)):
         line, status = str(error), error.exit_status
     elif isinstance(error, BrokenPipeError):
         line, status = "", 128 + signal.SIGPIPE
     for stream, text in ((sys.stdout, ""), (sys.stderr, line and line.replace("\n", " ") + "\n")):
         try:
-            if stream is not None:
-                stream.write(text)
-                stream.flush()
+            print(text, end="", file=stream, flush=True)
         except OSError:  # Python would try again at its end, and complain
-            with contextlib.suppress(io.UnsupportedOperation):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(status)
 
 
@@ -190,8 +156,3 @@ def _program() -> str:
     """The command's name: of a script its file, of a module what Python was given."""
     name, spec = Path(sys.argv[0]).name, getattr(sys.modules["__main__"], "__spec__", None)
     return f"python -m {spec.parent}" if name == "__main__.py" and spec is not None else name
-
-
-def _flush_output() -> None:
-    if sys.stdout is not None:  # None where the process was started without it
-        sys.stdout.flush()

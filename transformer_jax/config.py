@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from transformer_jax.errors import InputError, check_heads, shortened
-from transformer_jax.fields import check_limits, checked, marks, type_hints
+from transformer_jax.errors import InputError, check_heads
+from transformer_jax.fields import check_fields, marks, stored_values
 from transformer_jax.setting_groups import MachineSettings, ModelSettings, OptimizationSettings, RunSettings
 
 EMA = "ema_"  # begins the names of the metrics of the parameters' moving average
@@ -28,12 +28,10 @@ class Criterion(NamedTuple):
         Raises:
             InputError: the text has another form.
         """
-        if not isinstance(text, str):
-            raise InputError(f"best_by is {text!r}; it must be a text, as val/loss:min")
-        metric, colon, mode = text.partition(":")
-        if not (metric.startswith("val/") and len(metric) > len("val/") and colon and mode in ("max", "min")):
+        match = re.fullmatch("val/(.+):(max|min)", text)
+        if match is None:
             raise InputError(f"best_by is {text!r}; it must be val/METRIC:max or val/METRIC:min, as val/loss:min")
-        return cls(metric.removeprefix("val/"), "max" if mode == "max" else "min")
+        return cls(match[1], "max" if match[2] == "max" else "min")
 
     def __str__(self) -> str:
         return f"val/{self.metric}:{self.mode}"
@@ -54,11 +52,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
     """
 
     def __post_init__(self) -> None:
-        limits = marks(type(self))
-        for name, hint in type_hints(type(self)).items():
-            value = checked(name, getattr(self, name), hint)
-            check_limits(name, value, limits[name])
-            object.__setattr__(self, name, value)  # the dataclass is frozen
+        check_fields(self)
         if self.batch_size % self.accumulate:
             raise InputError(f"accumulate is {self.accumulate}; it must be a divisor of batch_size, {self.batch_size}")
         rows, of_rows = self.batch_size // self.accumulate, "" if self.accumulate == 1 else " / accumulate"
@@ -72,35 +66,13 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
             )
         self._check_processes()
         check_heads(self.model_dim, self.num_heads)
-        self._check_attention()
-
-    def _check_attention(self) -> None:
-        groups, head_width = self.num_kv_heads, self.model_dim // self.num_heads
-        if groups is not None and (groups < 1 or self.num_heads % groups):
-            raise InputError(f"num_kv_heads is {groups}; it must be a divisor of num_heads, {self.num_heads}")
-        if self.positions == "rotary" and head_width % 2:
-            raise InputError(
-                f"positions is rotary, which needs heads of an even width; model_dim / num_heads is {self.model_dim} / "
-                f"{self.num_heads} = {head_width}"
-            )
 
     def _check_processes(self) -> None:
         if self.distributed and (self.seeds is not None or self.sweep):
             raise InputError("distributed is True, but seeds and sweep train one run after another in a single process")
-        given = self.coordinator, self.num_processes, self.process_id
-        if given == (None, None, None):
-            return
-        if None in given or not self.distributed:
-            raise InputError(
-                f"distributed is {self.distributed}, coordinator {given[0]}, num_processes {given[1]}, process_id "
-                f"{given[2]}; with distributed, give all three or, where JAX finds them by itself, none"
-            )
-        if not re.fullmatch(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", given[0] or ""):
-            raise InputError(f"coordinator is {given[0]!r}; it must be HOST:PORT, as node1:12345")
-        if (given[2] or 0) >= (given[1] or 0):
-            raise InputError(
-                f"process_id is {given[2]}; it must be from 0 to {(given[1] or 0) - 1}, below num_processes"
-            )
+        for name in ("coordinator", "num_processes", "process_id"):
+            if getattr(self, name) is not None and not self.distributed:
+                raise InputError(f"{name} is {getattr(self, name)}; it needs distributed, which is False")
 
     def resolved(self: Config, steps_per_epoch: int) -> Config:
         """The same settings, with numbers for those that follow from the number of steps in an epoch of the data.
@@ -130,23 +102,13 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         return Criterion("accuracy", "max")
 
     @classmethod
-    def neutral_fields(cls) -> frozenset[str]:
-        """Names of the settings that may differ when a run is resumed."""
-        return cls._fields_with("neutral")
-
-    @classmethod
-    def machine_fields(cls) -> frozenset[str]:
-        """Names of the settings that belong to the machine."""
-        return cls._fields_with("machine")
-
-    @classmethod
-    def model_fields(cls) -> frozenset[str]:
-        """Names of the settings that the model is made from."""
-        return cls._fields_with("of_model")
+    def fields_with(cls, mark: Literal["neutral", "machine", "of_model"]) -> frozenset[str]:
+        """Names of the settings that may differ when a run is resumed, belong to the machine, or make the model."""
+        return frozenset(name for name, of_field in marks(cls).items() if mark in of_field)
 
     def without_neutral(self: Config) -> Config:
         """The same settings, with the defaults for those that do not change the trained parameters."""
-        neutral = self.neutral_fields()
+        neutral = self.fields_with("neutral")
         defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in neutral}
         return dataclasses.replace(self, **defaults)
 
@@ -157,24 +119,5 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         Raises:
             InputError: a setting is unknown, is of another type than its field, or cannot work.
         """
-        hints = type_hints(cls)
-        if unknown := sorted(settings.keys() - hints.keys()):
-            names = [name if name.isidentifier() and len(name) < 60 else shortened(name) for name in unknown[:5]]
-            raise InputError(f"unknown settings: {', '.join(names)}{' and more' if len(unknown) > 5 else ''}")
-        machine = cls.machine_fields()
-        # The constructor checks them too, but its own annotations are already those of the checked values.
-        return cls(**{n: checked(n, value, hints[n]) for n, value in settings.items() if n not in machine})
-
-    def check_trained_on(self: Config, trained: Config, what: str) -> None:
-        """Raise an `InputError` if `what`, a run with the settings `trained`, learned from data of another form."""
-
-    @classmethod
-    def _fields_with(cls, mark: str) -> frozenset[str]:
-        return frozenset(name for name, of_field in marks(cls).items() if mark in of_field)
-
-
-def check_at_least(config: object, minimum: int, *names: str) -> None:
-    """Raise an `InputError` for the first of these fields whose value is below `minimum`, or NaN; None may be."""
-    for name in names:
-        if getattr(config, name) is not None and not getattr(config, name) >= minimum:
-            raise InputError(f"{name} is {getattr(config, name)}; it must be at least {minimum}")
+        machine = cls.fields_with("machine")
+        return cls(**{name: value for name, value in stored_values(cls, settings).items() if name not in machine})

@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import difflib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -52,10 +53,9 @@ def setting(
         least, most: bounds of its value; an integer is at most `MAX_COUNT` unless `most` says otherwise.
         check: called with the field's name and its value, if that is not None; raises an `InputError`.
     """
-    marks = {"neutral": neutral or machine, "machine": machine, "of_model": of_model}
-    limits = {"least": least, "most": most, "check": check}
-    metadata: Marks = {name: True for name, is_so in marks.items() if is_so}
-    metadata |= {name: limit for name, limit in limits.items() if limit is not None}
+    of_field: Marks = {"neutral": neutral or machine, "machine": machine, "of_model": of_model}
+    of_field |= {"least": least, "most": most, "check": check}
+    metadata = {name: mark for name, mark in of_field.items() if mark is not None and mark is not False}
     field: T = dataclasses.field(default=default, metadata=metadata)
     return field
 
@@ -97,6 +97,26 @@ def checked(name: str, value: object, hint: TypeHint) -> Any:
     return result
 
 
+def stored_values(dataclass: type, stored: Mapping[str, object], others: Collection[str] = ()) -> dict[str, Any]:
+    """The values of a dataclass's fields that a file holds, each of its field's type.
+
+    Args:
+        dataclass: with the fields.
+        stored: names and values, as TOML or JSON has them.
+        others: names of what is no field and is passed over.
+
+    Raises:
+        InputError: a name is unknown, or as `checked`.
+    """
+    hints = type_hints(dataclass)
+    for name in sorted(stored.keys() - hints.keys() - set(others)):
+        nearest = difflib.get_close_matches(name, hints, n=1, cutoff=0.7)
+        meant = f"; did you mean {nearest[0]}?" if nearest else ""
+        shown = name if name.isidentifier() and len(name) < 60 else shortened(name)
+        raise InputError(f"{shown} is not a setting of this task{meant}")
+    return {name: checked(name, value, hints[name]) for name, value in stored.items() if name in hints}
+
+
 def from_text(name: str, text: str, hint: TypeHint) -> Any:
     """The value that a word of a command line means, for a field of this type.
 
@@ -116,17 +136,25 @@ def from_text(name: str, text: str, hint: TypeHint) -> Any:
     raise errors[0]
 
 
-def check_limits(name: str, value: object, limits: Marks) -> None:
-    """Raise an `InputError` if a value is not within the limits that its field's `setting` gives; None always is."""
-    least, most, check = (limits.get(limit) for limit in ("least", "most", "check"))
-    if isinstance(value, int | float):
-        most = MAX_COUNT if most is None and isinstance(value, int) else most
-        if isinstance(least, int | float) and value < least:
-            raise InputError(f"{name} is {value}; it must be at least {least}")
-        if isinstance(most, int | float) and value > most:
-            raise InputError(f"{name} is {value}; it may be at most {most}")
-    if value is not None and callable(check):
-        check(name, value)
+def check_fields(settings: object) -> None:
+    """Give each field of a frozen dataclass its value as its type says it.
+
+    Raises:
+        InputError: as `checked`, or a value is not within the limits that its field's `setting` gives; None always is.
+    """
+    limits = marks(type(settings))
+    for name, hint in type_hints(type(settings)).items():
+        value = checked(name, getattr(settings, name), hint)
+        object.__setattr__(settings, name, value)
+        least, most, check = (limits[name].get(limit) for limit in ("least", "most", "check"))
+        if isinstance(value, int | float):
+            most = MAX_COUNT if most is None and isinstance(value, int) else most
+            if isinstance(least, int | float) and value < least:
+                raise InputError(f"{name} is {value}; it must be at least {least}")
+            if isinstance(most, int | float) and value > most:
+                raise InputError(f"{name} is {value}; it may be at most {most}")
+        if value is not None and callable(check):
+            check(name, value)
 
 
 def _converted(value: object, hint: TypeHint) -> Any:

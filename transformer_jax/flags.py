@@ -18,6 +18,8 @@ from transformer_jax.fields import TypeHint, from_text, type_hints
 from transformer_jax.setting_groups import GROUPS, RunSettings
 
 METAVARS: Mapping[TypeHint, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", NoneType: "none"}
+# A field, with the comment above it or behind it.
+FIELD = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:  # (.*))?$", re.MULTILINE)
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,6 +28,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise an `InputError`."""
         raise InputError(message)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the process once the help is written, or raise the operating system's error."""
+        print(end="", flush=True)
+        super().exit(status, message)
 
 
 def flag_parser(
@@ -45,31 +52,27 @@ def flag_parser(
         description: its first paragraph is at the top of the help; None for the class's docstring.
         add_help: whether there is `--help`, too.
     """
-    text = inspect.getdoc(dataclass) if description is None else description
     is_training = issubclass(dataclass, TrainingConfig)
     parser = Parser(
         usage="%(prog)s [OPTIONS]",
-        description=(text or "").split("\n\n")[0],
+        description=((inspect.getdoc(dataclass) if description is None else description) or "").split("\n\n")[0],
         epilog=(inspect.getdoc(RunSettings) or "").partition("\n\n")[2] if is_training else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,  # flags that are not given have no value
-        add_help=False,
+        add_help=add_help,
         allow_abbrev=False,
     )
-    group_of = {name: title for title, group in GROUPS.items() for name in type_hints(group)} if is_training else {}
-    groups = {title: parser.add_argument_group(title) for title in ("task", *GROUPS, "options")}
+    titles = {name: title for title, group in GROUPS.items() for name in type_hints(group)} if is_training else {}
+    groups = {title: parser.add_argument_group(title) for title in ("task", *GROUPS)}
     for source in (dataclass, *more):
         hints, explanations = type_hints(source), comments(source)
-        own = "task" if is_training and source is dataclass else "options"
         for field in dataclasses.fields(source):
             if source is not dataclass and field.name in type_hints(dataclass):
                 continue  # a choice that is a setting, too
+            group = groups[titles.get(field.name, "task")] if source is dataclass else parser
             default = (defaults or {}).get(field.name, field.default)
             explanation = f"{explanations.get(field.name, '')}{_shown(default)}".strip().replace("%", "%%")
-            group = groups[group_of.get(field.name, own)]
             group.add_argument(_flag(field.name), dest=field.name, help=explanation, **_form(hints[field.name]))
-    if add_help:
-        groups["options"].add_argument("-h", "--help", action="help", help="show this help message and exit")
     return parser
 
 
@@ -100,14 +103,8 @@ def comments(dataclass: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for source in reversed(dataclass.__mro__[:-1]):
         with contextlib.suppress(OSError, TypeError):  # a class that was typed in has no source
-            above: list[str] = []
-            for line in textwrap.dedent(inspect.getsource(source)).splitlines():
-                if comment := re.fullmatch(r"    # (.*)", line):
-                    above.append(comment[1])
-                    continue
-                if field := re.match(r"    (\w+): .*?(?:  # (.*))?$", line):
-                    found[field[1]] = field[2] or " ".join(above) or found.get(field[1], "")
-                above = []
+            for above, name, behind in FIELD.findall(textwrap.dedent(inspect.getsource(source))):
+                found[name] = behind or " ".join(re.findall("# (.*)", above)) or found.get(name, "")
     return found
 
 

@@ -1,6 +1,7 @@
 """The settings that every task has, in groups. `TrainingConfig` is all of them."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -21,10 +22,10 @@ FeedForward = Literal["relu", "gelu", "swiglu", "geglu"]
 OF_EVALUATION = "_pretrained"  # ends the name of an evaluation's directory
 
 
-def check_decay(name: str, value: float) -> None:
-    """Raise an `InputError` if the decay of an average is not between 0 and 1."""
-    check_positive(name, value)
-    check_probability(name, value)
+def check_address(name: str, value: str) -> None:
+    """Raise an `InputError` unless a field is HOST:PORT."""
+    if not re.fullmatch(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", value):
+        raise InputError(f"{name} is {value!r}; it must be HOST:PORT, as node1:12345")
 
 
 def check_directory_name(name: str, value: str) -> None:
@@ -79,7 +80,7 @@ class OptimizationSettings:
     # largest global norm of the gradient; none does not clip
     gradient_clip: float | None = setting(1.0, check=check_positive)
     # decay of a moving average of the parameters, evaluated beside them, as 0.999
-    ema: float | None = setting(None, check=check_decay)
+    ema: float | None = setting(None, check=check_probability)
     init_from: str | None = None  # begin with these parameters (run, shipped, published or a tutorials' file)
     init_only: str | None = None  # take only these arrays of init_from, written as for freeze
     freeze: str | None = None  # do not train these modules or arrays: paths with commas between, as encoder,*/bias
@@ -151,7 +152,8 @@ class MachineSettings:
     # train together with other processes, each started with this command: on SLURM, MPI, Kubernetes or TPU pods as it
     # is, elsewhere with the next three settings
     distributed: bool = setting(False, machine=True)
-    coordinator: str | None = setting(None, machine=True)  # HOST:PORT of process 0, at which the others find it
+    # HOST:PORT of process 0, at which the others find it
+    coordinator: str | None = setting(None, machine=True, check=check_address)
     num_processes: int | None = setting(None, machine=True, least=1)  # processes that train together
     process_id: int | None = setting(None, machine=True, least=0)  # number of this process, from 0
     # seconds in which all processes must have met

@@ -1,5 +1,6 @@
 """A run's directory: who holds it, which settings it accepts, what happens when it vanishes."""
 
+import dataclasses
 import fcntl
 import json
 import threading
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
+from transformer_jax.fields import setting
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.settings import FORMAT, OLDEST_FORMAT, read_settings
@@ -170,10 +172,9 @@ def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_pat
     open_and_close(tmp_path, log_every=7, num_workers=3)
     assert read_settings(tmp_path / "Task")[1]["log_every"] == 7
 
+    @dataclasses.dataclass(frozen=True, kw_only=True)
     class EveryRateIsTheSame(TrainingConfig):
-        @classmethod
-        def neutral_fields(cls) -> frozenset[str]:
-            return super().neutral_fields() | {"lr"}
+        lr: float = setting(5e-4, neutral=True)
 
     with pytest.raises(InputError, match="lr was 0.0005 and is 0.5" + REMEDY):
         open_and_close(tmp_path, lr=0.5)

@@ -34,8 +34,8 @@ CONFIGS = {config_class.__name__: config_class for config_class in configs_below
 )
 def test_the_marks_of_a_tasks_own_fields(name, of_model, neutral):
     config_class = CONFIGS[name]
-    assert config_class.model_fields() == TrainingConfig.model_fields() | of_model
-    assert config_class.neutral_fields() == TrainingConfig.neutral_fields() | neutral
+    assert config_class.fields_with("of_model") == TrainingConfig.fields_with("of_model") | of_model
+    assert config_class.fields_with("neutral") == TrainingConfig.fields_with("neutral") | neutral
 
 
 OWN_CONFIGS = [name for name in CONFIGS if name != "AnomalyConfig"]  # which only holds what two others share

@@ -187,10 +187,12 @@ def prepare_jax(config: TrainingConfig | None = None) -> None:
 
     Raises:
         InputError: as `join_processes`.
+        OSError: the directory of the cache can't be made.
     """
     provide_cpu_devices()
     if config is not None:
         join_processes(config)
     if config is not None and config.compilation_cache is not None:
+        config.compilation_cache.mkdir(parents=True, exist_ok=True)  # JAX only warns where it can't
         jax.config.update("jax_compilation_cache_dir", str(config.compilation_cache.absolute()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # the default leaves out small programs

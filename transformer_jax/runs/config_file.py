@@ -1,13 +1,12 @@
 """Settings from a file: TOML that a user wrote, or the `config.json` of a run."""
 
-import difflib
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.fields import checked, type_hints
+from transformer_jax.fields import stored_values
 from transformer_jax.outside_files import outside_file
 from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, Json, read_settings
 
@@ -30,14 +29,8 @@ class ConfigFile(NamedTuple):
         Raises:
             InputError: a key is unknown, or its value is of another type than the field.
         """
-        hints = type_hints(config_class)
-        for key in sorted(self.settings.keys() - hints.keys() - set(known_elsewhere)):
-            nearest = difflib.get_close_matches(key, hints, n=1, cutoff=0.7)
-            hint = f"; did you mean {nearest[0]}?" if nearest else ""
-            shown = key if key.isidentifier() and len(key) < 60 else shortened(key)
-            raise InputError(f"{self.path}: {shown} is not a setting of this task{hint}")
         try:
-            return {key: checked(key, value, hints[key]) for key, value in self.settings.items() if key in hints}
+            return stored_values(config_class, self.settings, known_elsewhere)
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from None
 

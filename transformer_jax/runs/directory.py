@@ -216,7 +216,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             task, settings = read_settings(self.path)
             stored = {"task": task, **settings}
         if stored is not None:
-            neutral = config.neutral_fields()
+            neutral = config.fields_with("neutral")
             is_extended = check_settings(self.path, stored, self.settings, neutral, self._may_extend)
         if saved is not None:
             check_beginning(self.path, saved, self._data, self._initial_params, config.init_from)

@@ -61,7 +61,7 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
         config.check_trained_on(cast(Config, trained.config), what)  # of one class, since the tasks have one name
     # A predictor lacks the settings of how its blocks are computed, which are the user's; so are those of the machine.
     origin = trained.config or trained.model
-    names = config.model_fields() - config.machine_fields()
+    names = config.fields_with("of_model") - config.fields_with("machine")
     of_model = {name: getattr(origin, name) for name in names if hasattr(origin, name)}
     trained = trained._replace(model=with_attention(trained.model, config.attention))
     return dataclasses.replace(config, **of_model), trained
