@@ -7,7 +7,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 from unittest import mock
@@ -27,11 +26,11 @@ class Outcome(NamedTuple):
 def own_handlers() -> Iterator[None]:
     """This process's handlers of signals and errors come back after a command, which leaves its own in place."""
     previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    hooks = threading.excepthook, sys.unraisablehook
+    hook = sys.unraisablehook
     try:
         yield
     finally:
-        threading.excepthook, sys.unraisablehook = hooks
+        sys.unraisablehook = hook
         for number, handler in previous.items():
             signal.signal(number, handler)
 

@@ -2,16 +2,13 @@
 
 import contextlib
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from playwright.sync_api import Page, expect, sync_playwright
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SECONDS = 120  # that anything may take, on a machine that does other things too
+from playwright.sync_api import Page, expect
+from tensorboard_pages import browser
 
 
 class Opened(NamedTuple):
@@ -26,14 +23,7 @@ class Opened(NamedTuple):
 @contextlib.contextmanager
 def opened(file: Path, *, dark: bool = False, width: int = 1280, height: int = 900) -> Iterator[Opened]:
     """A file of a page, opened with the network off."""
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM)
-        context = chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", offline=True
-        )
-        page = context.new_page()
-        page.set_default_timeout(1000 * SECONDS)
-        expect.set_options(timeout=1000 * SECONDS)
+    with browser(width=width, height=height, color_scheme="dark" if dark else "light", offline=True) as page:
         problems: list[str] = []
         requests: list[str] = []
         page.on("console", lambda message: problems.append(message.text))
@@ -43,7 +33,6 @@ def opened(file: Path, *, dark: bool = False, width: int = 1280, height: int = 9
         page.goto(file.resolve().as_uri())
         expect(page.locator("main")).to_have_attribute("aria-busy", "false")
         yield Opened(page, problems, requests, time.perf_counter() - begin)
-        chromium.close()
 
 
 def choose_kind(page: Page, kind: str) -> None:

@@ -39,13 +39,8 @@ def program(name: str) -> dict[str, Any]:
         for line in text.splitlines():
             if found := COLLECTIVE.search(line):
                 name = re.search(r'op_name="([^"]*)"', line)
-                phase = (
-                    "backward"
-                    if name and "transpose" in name[1]
-                    else "forward"
-                    if name and "jvp" in name[1]
-                    else "update"
-                )
+                of_name = name[1] if name else ""
+                phase = "backward" if "transpose" in of_name else "forward" if "jvp" in of_name else "update"
                 size = "arrays" if re.search(r"\[\d", found["result"]) else "scalars"
                 collectives[f"{found['name']} {phase} {size}"] += 1
     stacks = {shape: text.count(f"f32[{shape}]") for shape in ("5,32,32", "5,32,64", "5,64,32", "5,4,32")}

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Page, expect, sync_playwright
 
@@ -50,11 +51,11 @@ def _wait_until_loaded(address: str, num_runs: int) -> None:
 
 
 @contextlib.contextmanager
-def browser(*, width: int = 1280, height: int = 720) -> Iterator[Page]:
-    """An empty page of a headless Chromium, in pixels."""
+def browser(*, width: int = 1280, height: int = 720, **options: Any) -> Iterator[Page]:
+    """An empty page of a headless Chromium, in pixels; `options` are Playwright's of a context."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM)
-        page = chromium.new_page(viewport={"width": width, "height": height})
+        page = chromium.new_page(viewport={"width": width, "height": height}, **options)
         page.set_default_timeout(1000 * SECONDS)
         expect.set_options(timeout=1000 * SECONDS)
         yield page

@@ -15,7 +15,6 @@ from commands import call, own_handlers, start
 from kill_and_resume import command
 
 from transformer_jax.cli import run
-from transformer_jax.trained.shipped import SHIPPED
 
 SETTINGS = ("--max-epochs=2", "--train-size=2000", "--val-size=257", "--test-size=257", "--warmup=3", "--eval-every=1")
 LONG = ("--max-epochs=100000", *SETTINGS[1:])
@@ -41,15 +40,6 @@ def wait_until(holds, process: subprocess.Popen) -> None:
         time.sleep(0.01)
 
 
-def has_checkpoint(parent: Path) -> bool:
-    return any(path.name.isdigit() for path in (parent / "ReverseTask" / "checkpoints").glob("*"))
-
-
-def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
-    children = psutil.Process(process.pid).children(recursive=True)
-    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
-
-
 @pytest.fixture
 def handlers_come_back() -> Iterator[None]:
     with own_handlers():
@@ -57,8 +47,7 @@ def handlers_come_back() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["reverse.py", "anomaly.py", "translate.py", "language_model.py"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("script", "number"), [("reverse.py", signal.SIGINT), ("translate.py", signal.SIGTERM)])
 def test_a_signal_during_imports_ends_a_command_in_silence(script, number, tmp_path):
     with started(command(script, tmp_path)) as process:
         wait_until(lambda: "jaxlib" in Path(f"/proc/{process.pid}/maps").read_text(), process)
@@ -70,16 +59,18 @@ def test_a_signal_during_imports_ends_a_command_in_silence(script, number, tmp_p
 @pytest.mark.slow
 def test_workers_end_after_a_killed_main_process(tmp_path):
     with started(command("reverse.py", tmp_path, *LONG, "--num-workers=2")) as process:
-        wait_until(lambda: has_checkpoint(tmp_path), process)
-        workers = workers_of(process)
+        workers: list[psutil.Process] = []
+        while len(workers) < 2:
+            children = psutil.Process(process.pid).children(recursive=True)
+            workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+            time.sleep(0.01)
         process.kill()
-    assert len(workers) == 2
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert alive == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [100, 1000, 8000, 20_000])  # bytes: a config, events, arrays, pictures
+@pytest.mark.parametrize("size", [1000, 20_000])  # bytes: events, pictures
 def test_a_full_disk_is_one_line_of_ours(size, tmp_path):
     # The operating system takes no more in one file, as a full disk does.
     limited = (
@@ -95,23 +86,6 @@ def test_a_full_disk_is_one_line_of_ours(size, tmp_path):
     # Threads of other libraries may print errors of their own beside it.
     (ours,) = [line for line in process.stderr.splitlines() if line.startswith("reverse.py: error: ")]
     assert "written" in ours
-
-
-@pytest.mark.slow
-def test_a_closed_pipe_ends_a_command_in_silence(tmp_path):
-    trained = tmp_path / "TranslationTask"
-    trained.symlink_to(SHIPPED / "dates")
-    with started(
-        command("translate.py", tmp_path, "--interactive"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        process.stdin.write("March 3, 2004\n" * 3)
-        process.stdin.flush()
-        assert process.stdout.readline() == "2004-03-03\n"
-        process.stdout.close()
-        process.stdin.write("March 3, 2004\n" * 3)
-        process.stdin.close()
-        assert process.stderr.read() == ""
-        assert process.wait(timeout=PATIENCE) == 128 + signal.SIGPIPE
 
 
 @pytest.mark.slow

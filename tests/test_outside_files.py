@@ -22,18 +22,12 @@ def archive(path, compression: int, num_bytes: int = 1009) -> None:
         file.writestr("a.npy", bytes(num_bytes))
 
 
-def test_a_regular_file_is_read(tmp_path):
-    (tmp_path / "f").write_text('{"a": 3}')
-    assert read_json(tmp_path / "f") == read_json(str(tmp_path / "f")) == {"a": 3}
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda path: None, "f can't be read: No such file or directory"),
         (os.mkdir, "f is a directory; it must be a regular file"),
         (os.mkfifo, "f is a pipe, a socket or a device; it must"),
-        (lambda path: path.symlink_to("/dev/zero"), "f is a pipe, a socket or a device; it must"),
         (lambda path: path.symlink_to("/proc/self/maps"), "f is empty"),
         (lambda path: path.write_bytes(b""), "f is empty"),
         (lambda path: path.write_bytes(bytes(MAX_BYTES + 1)), "f has 4100 bytes; it may have at most 4099"),
@@ -42,7 +36,6 @@ def test_a_regular_file_is_read(tmp_path):
         (lambda path: path.write_text("[" * MAX_BYTES), "f is not JSON, or damaged: RecursionError"),
         (lambda path: path.write_bytes(b"PK\x03\x04" + bytes(97)), "f is not JSON, or damaged: BadZipFile"),
         (lambda path: archive(path, zipfile.ZIP_BZIP2), "f has an entry that is neither stored nor deflated"),
-        (lambda path: archive(path, zipfile.ZIP_LZMA), "f has an entry that is neither stored nor deflated"),
         (lambda path: archive(path, zipfile.ZIP_DEFLATED, 10**6), "f holds 1000000 bytes when unpacked; it may hold"),
     ],
 )
@@ -53,10 +46,10 @@ def test_any_other_file_is_one_line(tmp_path, make, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["a\0b", "\udcff", "x" * 5000])
-def test_a_path_that_no_file_can_have_is_one_line(name):
-    with pytest.raises(InputError):
-        read_json(name)
+def test_a_path_that_no_file_can_have_is_one_line():
+    for name in ("a\0b", "\udcff", "x" * 5000):
+        with pytest.raises(InputError):
+            read_json(name)
 
 
 def test_a_deflated_entry_of_more_than_it_claims_is_one_line(tmp_path):
@@ -70,7 +63,8 @@ def test_a_deflated_entry_of_more_than_it_claims_is_one_line(tmp_path):
         file.read("a.npy")
 
 
-def test_an_error_of_the_caller_itself_passes(tmp_path):
+def test_a_regular_file_is_read_and_an_error_of_the_caller_itself_passes(tmp_path):
     (tmp_path / "f").write_text("3")
+    assert read_json(tmp_path / "f") == read_json(str(tmp_path / "f")) == 3
     with pytest.raises(InputError, match="^three$"), outside_file(tmp_path / "f", "JSON", MAX_BYTES):
         raise InputError("three")

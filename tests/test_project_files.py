@@ -14,13 +14,3 @@ VERSION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
 )
 def test_the_newest_version_is_that_of_the_package(file, pattern):
     assert re.findall(pattern, (REPOSITORY / file).read_text(encoding="utf-8"), re.MULTILINE)[0] == VERSION
-
-
-def test_what_contributing_names_is_there():
-    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!http)(.+?)\)", text)
-    paths = re.findall(r"`((?:transformer_jax|experiments|tests)/[\w./]*)`", text)
-    assert {"docs/architecture.md", "docs/new_task.md"} <= set(links)
-    assert "transformer_jax/__init__.pyi" in paths
-    for path in links + paths:
-        assert (REPOSITORY / path).exists(), path

@@ -121,3 +121,6 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         """
         machine = cls.fields_with("machine")
         return cls(**{name: value for name, value in stored_values(cls, settings).items() if name not in machine})
+
+    def check_trained_on(self: Config, trained: Config, what: str) -> None:
+        """Raise an `InputError` if `what`, a run with the settings `trained`, learned from data of another form."""

@@ -18,10 +18,8 @@ from collectives import Program, groups_in
         ("replica_groups=[2,3]<=[6], x", [[0, 1, 2], [3, 4, 5]]),
         ("replica_groups=[3,2]<=[2,3]T(1,0), x", [[0, 3], [1, 4], [2, 5]]),
         ("replica_groups=mesh['a'=2,'b'=3] {'b'}, x", [[0, 1, 2], [3, 4, 5]]),
-        ("replica_groups=mesh['a'=2,'b'=3] {'a'}, x", [[0, 3], [1, 4], [2, 5]]),
         # Devices in the order 0 3 1 4 2 5, as a mesh of 3 × 2.
         ("replica_groups=mesh['a'=3,'b'=2], device_ids=([2,3]T(1,0)) {'a'}, x", [[0, 1, 2], [3, 4, 5]]),
-        ("replica_groups=mesh['a'=2,'b'=3] {'a','b'}, x", [[0, 1, 2, 3, 4, 5]]),
     ],
 )
 def test_groups_of_devices_are_read_in_each_form(attributes, groups):

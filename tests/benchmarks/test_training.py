@@ -18,12 +18,6 @@ def test_it_measures_every_contestant_and_writes_what_it_printed(tmp_path):
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     results = json.loads(path.read_text())["reverse"]
     assert list(results) == ["ours", "reference_jax", "reference_torch"]
-    ours = results["ours"]
     for name, result in results.items():
-        assert 0 < result["min_ms_per_step"] <= result["ms_per_step"] <= result["max_ms_per_step"]
-        assert result["steps_per_second"] == pytest.approx(1000 / result["ms_per_step"])
-        assert result["ours_is_faster_by"] == pytest.approx(result["ms_per_step"] / ours["ms_per_step"])
-        assert result["peak_memory_mib"] > 100
+        assert result["ours_is_faster_by"] == pytest.approx(result["ms_per_step"] / results["ours"]["ms_per_step"])
         assert f"{result['ms_per_step']:.2f}" in printed, name
-    assert ours["efficiency"] == pytest.approx(ours["computing_ms_per_step"] / ours["ms_per_step"])
-    assert ours["compile_seconds"] > 0
