@@ -29,10 +29,9 @@ class Parser(argparse.ArgumentParser):
         """Raise an `InputError`."""
         raise InputError(message)
 
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """End the process once the help is written, or raise the operating system's error."""
-        print(end="", flush=True)
-        super().exit(status, message)
+    def print_help(self, file: Any = None) -> None:
+        """Print the help, or raise the operating system's error, which argparse swallows."""
+        print(self.format_help(), end="", file=file, flush=True)
 
 
 def flag_parser(
