@@ -49,8 +49,8 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     The name is `config.name`, or the task's if that is None.
 
     `transformer_jax.setting_groups.RunSettings` has the rules for a directory that is not empty, and
-    `TrainingConfig.neutral_fields` the settings that may differ when a run is resumed. The directory of an evaluation
-    never has checkpoints, and one that has is left alone.
+    `TrainingConfig.fields_with("neutral")` the settings that may differ when a run is resumed. The directory of an
+    evaluation never has checkpoints, and one that has is left alone.
 
     A run that saved nothing does not bind the next one: its directory may be used with other settings.
 
