@@ -13,6 +13,9 @@ def test_sums_count_valid_rows_with_the_weights_of_their_elements():
     assert (float(total), float(weight)) == (3, 2)
     total, weight = weighted_sums({"loss": (values, 1.0)}, np.array([True, True]))["loss"]
     assert (float(total), float(weight)) == (21, 6)
+    of_rows = np.array([[1.0], [2.0]])
+    total, weight = weighted_sums({"loss": (values, of_rows)}, np.array([True, True]))["loss"]
+    assert (float(total), float(weight)) == (36, 9)
 
 
 def test_what_weighs_nothing_may_be_infinite_or_no_number():

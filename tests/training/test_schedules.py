@@ -22,10 +22,11 @@ def test_warmup_then_cosine(step, expected):
     assert float(warmup_then_cosine_schedule(5e-4, 50, 2000)(step)) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("warmup", [1, 4000])
 @pytest.mark.parametrize("step", [0, 1, 3999, 4000, 4001, 100_000])
-def test_the_papers(step):
-    expected = 512**-0.5 * min(step**-0.5 if step else np.inf, step * 4000**-1.5)
-    assert float(noam_schedule(512)(step)) == pytest.approx(expected, rel=1e-6)
+def test_the_papers(step, warmup):
+    expected = 512**-0.5 * min(step**-0.5 if step else np.inf, step * warmup**-1.5)
+    assert float(noam_schedule(512, warmup)(step)) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(
