@@ -1,12 +1,14 @@
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_models import SETTINGS, Case, encoder_decoder, in_float64, language_model, predictor
 
-from transformer_jax import attribute_logits, capture
+from transformer_jax import BlockSettings, InputError, TransformerEncoder, attribute_logits, capture
+from transformer_jax.nn.blocks import Block
 
 CASES = {
     **{f"predictor_{name}": (predictor, settings) for name, settings in SETTINGS.items()},
@@ -60,6 +62,50 @@ def test_a_head_of_a_pre_norm_translator_is_what_the_formula_says():
     expected = normed * params["decoder"]["norm"]["scale"] @ params["source_embedding"]["embedding"].T
     # A float32 sum of 12 numbers of about 1.
     np.testing.assert_allclose(parts[name][1], expected, atol=1e-5)
+
+
+class Identity(nn.Module):
+    """A norm of a user's own, whose output is an activation too."""
+
+    epsilon: float
+
+    def __call__(self, x):
+        return x
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_with_a_norm_of_ones_own_each_component_is_what_the_formula_says(norm_first):
+    # logits = x Eᵀ of a stream x without norms: the embeddings, and what each sub-layer adds.
+    case = language_model(BlockSettings(norm=Identity, norm_first=norm_first))
+    _, parts = logits_and_parts(case)
+    ends = ["decoder.layers.0.input", "*.head_outputs", "*.feed_forward.output"]
+    _, seen = capture(case.model, case.variables, *case.inputs, names=ends)
+    params = case.variables["params"]
+    blocks = params["decoder"]
+    unembed = params["embedding"]["embedding"].T
+    biases = sum(blocks[f"layers_{layer}"]["self_attn"]["output_proj"]["bias"] for layer in range(2))
+    expected = {"biases": np.broadcast_to(biases @ unembed, parts["biases"].shape)}
+    for name, value in seen.items():
+        if name.endswith(".head_outputs"):
+            kernel = blocks[f"layers_{name.split('.')[2]}"]["self_attn"]["output_proj"]["kernel"].reshape(3, 4, 12)
+            value = np.einsum("bhtd,hdm->hbtm", value, kernel)
+        expected[name] = value @ unembed
+    assert set(parts) == set(expected)
+    for name, part in parts.items():  # sums in float32 of numbers of about 1
+        np.testing.assert_allclose(part, expected[name], atol=2e-5, err_msg=name)
+
+
+class Doubled(Block):
+    """A block of a user's own without residual connections."""
+
+    def __call__(self, x, mask=None, *, train=False, return_attention=False):
+        return 2 * x
+
+
+def test_what_cannot_be_split_is_an_error():
+    x = np.ones((2, 7, 12), np.float32)
+    with pytest.raises(InputError, match=r"layers\.0 has no residual connection named after each sub-layer"):
+        attribute_logits(TransformerEncoder(2, 12, 3, 5, block=Doubled), {"params": {}}, x)
 
 
 def test_a_difference_of_logits_is_split_as_well():

@@ -1,6 +1,6 @@
 """Direct logit attribution: a logit as the sum of what each component writes into the residual stream."""
 
-import re
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 from jaxtyping import Bool, Float
 
+from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import OUTPUTS, activations, inspected, model_call
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.trees import Params, Variables
@@ -35,7 +35,7 @@ def attribute_logits(
     over all components is the logit. Of an encoder-decoder the components are the decoder's.
 
     It is exact for models whose norms are Flax's `LayerNorm` or `RMSNorm`, or linear, and whose blocks add up the
-    outputs of their sub-layers.
+    outputs of their sub-layers by the residual connections of this package.
 
     Args:
         model: one with blocks, as in `transformer_jax.capture`.
@@ -51,25 +51,23 @@ def attribute_logits(
         of the norms and the layers on the way, and of the output projections. Each has the shape of `of(logits)`.
 
     Raises:
-        InputError: the model has no blocks.
+        InputError: the model has no blocks, or a block has no residual connections with the names of its sub-layers.
     """
     call = model_call(model, variables, inputs, kwargs)
-    found = {each.name: each for each in activations(call)}
-    components = _components(list(found))
-    scales = [name for name in found if name.endswith(".scale")]
+    names = [each.name for each in activations(call)]
+    components = _components(names)
+    scales = [name for name in names if name.endswith(".scale")]
     _, values = inspected(call, [*components, *scales])
     written = {name: values[name] for name in components}
-    fixed = {name: values[name] for name in scales}
 
     def logits(written: dict[str, Array], params: Params) -> Array:
         call = model_call(model, {**variables, "params": params}, inputs, kwargs)
-        return of(inspected(call, patches=written | fixed)[0])
+        return of(inspected(call, patches={**values, **written})[0])
 
     params = variables["params"]
-    biases = _biases(params)
+    biases = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf * (path[-1].key == "bias"), params)
     _, contribution = jax.linearize(logits, written, params)
-    axes = {name: found[name].axis("H") if name.endswith(OUTPUTS) else None for name in components}
-    numbers = {name: 1 if axis is None else written[name].shape[axis] for name, axis in axes.items()} | {BIASES: 1}
+    numbers = {name: value.shape[1] if name.endswith(OUTPUTS) else 1 for name, value in written.items()} | {BIASES: 1}
     *starts, total = np.cumsum(list(numbers.values())).tolist()
 
     def by_component(rows: Array) -> dict[str, Array]:
@@ -78,34 +76,33 @@ def attribute_logits(
     def alone(one: Bool[Array, " components"]) -> Array:
         """What one component gives, with zeros in the place of all others."""
         is_there = by_component(one)
-        kept = {name: _kept(written[name], axes[name], is_there[name]) for name in components}
+        kept = {
+            name: value * (is_there[name][:, None, None] if name.endswith(OUTPUTS) else is_there[name])
+            for name, value in written.items()
+        }
         part: Array = contribution(kept, jax.tree.map(lambda bias: bias * is_there[BIASES], biases))
         return part
 
     parts = by_component(jax.vmap(alone)(jnp.eye(total, dtype=bool)))
-    return {name: part if axes.get(name) is not None else part[0] for name, part in parts.items()}
+    return OrderedDict((name, part if name.endswith(OUTPUTS) else part[0]) for name, part in parts.items())
 
 
 def _components(names: Sequence[str]) -> list[str]:
-    """What writes into the last stack's residual stream: its input, and the outputs of its sub-layers."""
-    first, *_ = residual_stream(names)
-    stack = re.escape(first.removesuffix("layers.0.input"))
-    outputs = [name for name in names if re.fullmatch(rf"{stack}layers\.\d+\.[^.]+\.output", name)]
-    heads = [f"{name.removesuffix('output')}{OUTPUTS}" for name in outputs]
-    writers = [head if head in names else output for head, output in zip(heads, outputs, strict=True)]
-    return [first, *writers]
+    """What writes into the last stack's residual stream: its input, and the outputs of its sub-layers.
 
+    Sub-layers are those that have a residual connection, `after_attention` that of `attention`: what else shows an
+    output in a block, such as a norm of a user's own, is on the way.
 
-def _kept(value: Array, axis: int | None, is_there: Bool[Array, " heads"]) -> Array:
-    """An activation with zeros for the heads that are not there; without an axis of heads, of one."""
-    return value * is_there.reshape([-1 if number == axis else 1 for number in range(value.ndim)])
-
-
-def _biases(params: Params) -> Params:
-    """Parameters of which only the biases are left, and the others are zero."""
-
-    def bias(path: tuple[jax.tree_util.DictKey, ...], leaf: ArrayLike) -> Array:
-        return jnp.asarray(leaf) if path[-1].key == "bias" else jnp.zeros_like(leaf)
-
-    biases: Params = jax.tree_util.tree_map_with_path(bias, params)
-    return biases
+    Raises:
+        InputError: the model has no blocks, or a block shows no residual connection of a sub-layer.
+    """
+    first, *blocks = residual_stream(names)
+    written = [first]
+    for block in (name.removesuffix("output") for name in blocks):
+        after = f"{block}after_"
+        sublayers = [block + name.removeprefix(after) for name in names if name.startswith(after)]
+        writers = [f"{each}.{OUTPUTS}" if f"{each}.{OUTPUTS}" in names else f"{each}.output" for each in sublayers]
+        if not writers or not set(writers) <= set(names):
+            raise InputError(f"{block[:-1]} has no residual connection named after each sub-layer, as mixer_residual")
+        written += writers
+    return written

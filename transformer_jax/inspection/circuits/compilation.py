@@ -11,22 +11,12 @@ from jaxtyping import Float
 
 from transformer_jax.errors import check_whole
 from transformer_jax.inspection.circuits.circuit import Circuit, CircuitHead, CircuitTask, Edge
-from transformer_jax.inspection.circuits.program import (
-    LOGIT,
-    NUM_HEADS,
-    NUM_LAYERS,
-    SHARPNESS,
-    Attend,
-    Matrix,
-    Program,
-    Role,
-    Space,
-    Table,
-)
+from transformer_jax.inspection.circuits.program import NUM_HEADS, NUM_LAYERS, SHARPNESS, Attend, Program, Space, Table
 from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.predictor import TransformerPredictor
 
+LOGIT = 10.0  # of the right class; the others have 0
 Flat = dict[str, np.ndarray]  # parameters in float64, by path
 READERS = ("query_proj", "key_proj", "value_proj", "expand", "output_hidden")  # of the residual stream
 WRITERS = ("input_layer", "output_proj", "contract")
@@ -102,12 +92,13 @@ def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
             else:
                 where, pattern = list(patterns.items())[(layer + number) % 2]
                 scores = {(program.position, program.position): SHARPNESS * pattern}
-            role: Role = "writes nothing" if number % 2 == 1 else "writes where nothing reads"
             moves = {
                 (space, program.unused): rng.normal(size=(space.width, program.unused.width))
                 for space in (program.tokens, program.position)
             }
-            program.heads[layer, head] = Attend(scores, moves, f"attends {where}, and {role}", role=role)
+            program.heads[layer, head] = Attend(
+                scores, moves, f"attends {where}", role="writes nothing" if number % 2 else "writes where nothing reads"
+            )
 
 
 def _empty(model: TransformerPredictor, num_tokens: int) -> Flat:
@@ -158,7 +149,7 @@ def _write_units(params: Flat, path: str, program: Program, table: Table | None,
         offset[table.target.part] = table.rows[0]
 
 
-def _rotate(params: Flat, rotation: Matrix) -> None:
+def _rotate(params: Flat, rotation: np.ndarray) -> None:
     """Turn the residual stream: x becomes `x · rotation`, and everything that reads or writes it follows."""
     for path, leaf in params.items():
         *_, module, name = path.split("/")

@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float, Int
 # than S · e^-20 = S · 2e-9 of the weight together, which is below float32's rounding for the lengths here.
 SHARPNESS = 20.0
 NUM_LAYERS, NUM_HEADS = 2, 3  # of every model
-LOGIT = 10.0  # of the right class; the others have 0
 
 Tokens = Int[np.ndarray, "B T"]
 Weights = Float[np.ndarray, "B T T"]
