@@ -103,16 +103,20 @@ class Doubled(Block):
 
 
 def test_what_cannot_be_split_is_an_error():
-    x = np.ones((2, 7, 12), np.float32)
+    case, x = predictor(), np.ones((2, 7, 12), np.float32)
+    of_predictor = case.model, case.variables, *case.inputs
+    for of in (jax.nn.log_softmax, lambda logits: logits**2, lambda logits: logits.max(-1)):
+        with pytest.raises(InputError, match="of is not linear in the logits; it must be"):
+            jax.eval_shape(lambda of=of: attribute_logits(*of_predictor, of=of))
     with pytest.raises(InputError, match=r"layers\.0 has no residual connection named after each sub-layer"):
         attribute_logits(TransformerEncoder(2, 12, 3, 5, block=Doubled), {"params": {}}, x)
 
 
 def test_a_difference_of_logits_is_split_as_well():
     case = predictor()
-    of = lambda logits: logits[:, 3, 1] - logits[:, 3, 4]  # noqa: E731
+    of = lambda logits: logits[:, 3, 1] - logits[:, 3, 4] + 0.7  # noqa: E731
     _, whole = logits_and_parts(case)
     parts = jax.jit(lambda variables: attribute_logits(case.model, variables, *case.inputs, of=of))(case.variables)
     assert parts["biases"].shape == (2,)
-    np.testing.assert_allclose(parts["biases"], of(whole["biases"]), atol=1e-5)
+    np.testing.assert_allclose(parts["biases"], of(whole["biases"]), atol=1e-5)  # a constant is a bias
     np.testing.assert_allclose(total(parts), of(total(whole)), atol=1e-5)

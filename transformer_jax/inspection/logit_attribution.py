@@ -42,7 +42,7 @@ def attribute_logits(
         variables: likewise.
         *inputs: likewise.
         of: linear function of the logits `[B, T, V]`, which is split: one logit, or the difference of two. All of them,
-            the default, are V numbers for each component and position.
+            the default, are V numbers for each component and position. A constant that it adds counts to `biases`.
         **kwargs: as in `capture`.
 
     Returns:
@@ -51,13 +51,15 @@ def attribute_logits(
         of the norms and the layers on the way, and of the output projections. Each has the shape of `of(logits)`.
 
     Raises:
-        InputError: the model has no blocks, or a block has no residual connections with the names of its sub-layers.
+        InputError: the model has no blocks, a block has no residual connections with the names of its sub-layers, or
+            `of` is not linear: split the logits, not their log-softmax.
     """
     call = model_call(model, variables, inputs, kwargs)
     names = [each.name for each in activations(call)]
     components = _components(names)
     scales = [name for name in names if name.endswith(".scale")]
-    _, values = inspected(call, [*components, *scales])
+    output, values = inspected(call, [*components, *scales])
+    _check_linear(of, output)
     written = {name: values[name] for name in components}
 
     def logits(written: dict[str, Array], params: Params) -> Array:
@@ -84,6 +86,7 @@ def attribute_logits(
         return part
 
     parts = by_component(jax.vmap(alone)(jnp.eye(total, dtype=bool)))
+    parts[BIASES] += of(jax.tree.map(jnp.zeros_like, output))
     return OrderedDict((name, part if name.endswith(OUTPUTS) else part[0]) for name, part in parts.items())
 
 
@@ -106,3 +109,12 @@ def _components(names: Sequence[str]) -> list[str]:
             raise InputError(f"{block[:-1]} has no residual connection named after each sub-layer, as mixer_residual")
         written += writers
     return written
+
+
+def _check_linear(of: Callable[[Array], Array], logits: Array) -> None:
+    """Raise an `InputError` if a function of the logits is not linear: JAX transposes no other."""
+    result = jax.eval_shape(of, logits)  # here its own errors come up
+    try:
+        jax.eval_shape(lambda: jax.linear_transpose(of, logits)(jax.tree.map(jnp.zeros_like, result)))
+    except Exception as error:
+        raise InputError("of is not linear in the logits; it must be, such as one logit or a difference") from error
