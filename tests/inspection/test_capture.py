@@ -24,14 +24,22 @@ from transformer_jax import (
     RotaryPositions,
     Transformer,
     TransformerDecoder,
+    TransformerEncoder,
     TransformerLM,
     TransformerPredictor,
     activation_names,
+    attribute_logits,
     capture,
     padding_mask,
     patch,
 )
-from transformer_jax.inspection import zero
+from transformer_jax.inspection import (
+    attention_rollout,
+    gradient_attention,
+    mean_head_outputs,
+    patch_activations,
+    zero,
+)
 from transformer_jax.nn.layers import Tapped
 
 B, T, S, D, H, F, L, C, V = 2, 5, 7, 24, 4, 13, 2, 3, 11
@@ -134,6 +142,22 @@ def test_patterns_choose_and_the_order_is_that_of_the_pass():
     found = capture(model, variables, X, names=names)[1]
     assert list(found) == [weights[0], "encoder.layers.1.input", weights[1], "logits"]
     assert capture(model, variables, X, names=[])[1] == {}
+
+
+def test_layers_come_in_their_order_out_of_jit_too_and_a_question_mark_is_any_of_them():
+    model, x = TransformerEncoder(12, 4, 1, 3), jnp.asarray(X[..., :4])
+    variables, names = drawn(model, x), [f"layers.{layer}.attention.weights" for layer in range(12)]
+    found = quick_jit(lambda x: capture(model, variables, x, names=["layers.?.attention.weights"])[1])(x)
+    assert list(found) == names
+    maps = model.apply(variables, x, method="get_attention_maps")
+    np.testing.assert_allclose(attention_rollout(list(found.values())), attention_rollout(maps), atol=1e-5)
+    outputs = [name.replace("weights", "head_outputs") for name in names]
+    pair = {"clean": [x], "corrupted": [x + 1], "names": ["layers.?.attention.weights"], "by": [], "metric": jnp.sum}
+    assert list(jax.eval_shape(lambda: gradient_attention(model, variables, x, metric=jnp.sum))) == names
+    assert list(jax.eval_shape(lambda: mean_head_outputs(model, variables, x))) == outputs
+    assert list(jax.eval_shape(lambda: patch_activations(model, variables, **pair))) == names
+    parts = jax.eval_shape(lambda: attribute_logits(model, variables, x))
+    assert [name for name in parts if name.endswith("head_outputs")] == outputs
 
 
 def lowered(model: nn.Module, *inputs: np.ndarray) -> str:

@@ -1,5 +1,6 @@
 """What a model loses without each of its heads (Michel et al. 2019)."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -78,7 +79,7 @@ def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, *
         InputError: the model has no attention.
     """
     _, outputs = inspected(model_call(model, variables, inputs, kwargs), [f"*{OUTPUTS}"])
-    return {name: output.mean((0, 2), keepdims=True)[0] for name, output in outputs.items()}
+    return OrderedDict((name, output.mean((0, 2), keepdims=True)[0]) for name, output in outputs.items())
 
 
 def ablation_table(

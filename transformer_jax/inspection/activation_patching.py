@@ -1,5 +1,6 @@
 """Activation patching: which activations of one input bring its answer into the pass of another (Meng et al. 2022)."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,4 +73,4 @@ def patch_activations(
     low = metric(inspected(corrupted_call, patches=corruption)[0])
     high = metric(clean_output)
     patched = one_by_one(found, by, clean_at, run)
-    return {name: (values - low) / (high - low) for name, values in patched.items()}
+    return OrderedDict((name, (values - low) / (high - low)) for name, values in patched.items())

@@ -35,12 +35,13 @@ def capture(
         model: any Flax module; those of this package have the names that `activation_names` lists.
         variables: as for the model's `apply`: `{"params": params}`.
         *inputs: of the model.
-        names: names, or patterns of `fnmatch` such as `encoder.layers.*.attention.weights`.
+        names: names, or patterns of `fnmatch` such as `encoder.layers.*.attention.weights`, in which `*` stands for
+            dots too, and `?` for one character or a layer's number: `encoder.layers.?.output`.
         **kwargs: of the model's call (`mask=…`), or of `apply`: `method="decode_step"` runs another method, `rngs=…`
             has random keys.
 
     Returns:
-        The output, and the activations by name, in the order of the pass.
+        The output, and the activations by name, in the order of the pass, under `jax.jit` too.
 
     Raises:
         InputError: a name is unknown, or a pattern matches nothing.

@@ -1,5 +1,6 @@
 """Gradient × attention: which weights a number depends on (Barkan et al. 2021, Chefer et al. 2021)."""
 
+from collections import OrderedDict
 from typing import Any
 
 import flax.linen as nn
@@ -43,4 +44,4 @@ def gradient_attention(
         return metric(inspected(call, patches=moved)[0])
 
     gradients = jax.grad(number)(jax.tree.map(jnp.zeros_like, weights))
-    return {name: weights[name] * gradients[name] for name in names}
+    return OrderedDict((name, weights[name] * gradients[name]) for name in names)

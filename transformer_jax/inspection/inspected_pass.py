@@ -1,7 +1,7 @@
 """One pass of a model whose activations are captured and changed: an interceptor of Flax's methods."""
 
 import functools
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +36,7 @@ class InspectedPass:
 
     def __init__(self, names: Sequence[str], patches: Mapping[str, Change], *, keeps_values: bool = True) -> None:
         self._keeps_values = keeps_values
-        self.captured: dict[str, Array] = {}
+        self.captured: dict[str, Array] = OrderedDict()  # of which `jax.jit` leaves the order, unlike a dict's
         self.activations: list[Activation] = []  # all of the pass
         self._names = names
         self._patches = {pattern: parts_of(change) for pattern, change in patches.items()}

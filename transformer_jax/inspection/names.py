@@ -72,8 +72,12 @@ def residual_stream(names: Iterable[str]) -> list[str]:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a name is this one, or fits this pattern of `fnmatch`, in which `*` stands for dots too."""
-    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+    """Whether a name is this one, or fits this pattern of `fnmatch`, in which `*` stands for dots too.
+
+    A layer's number of several digits may stand as one character: `encoder.layers.?.output` fits layer 10.
+    """
+    as_one = re.sub(r"(?<=\.)\d\d+(?=\.)", "#", name)
+    return name == pattern or fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(as_one, pattern)
 
 
 def check_found(pattern: str, names: Collection[str]) -> None:
