@@ -12,8 +12,9 @@ from transformer_jax.nn.blocks import Block
 
 CASES = {
     **{f"predictor_{name}": (predictor, settings) for name, settings in SETTINGS.items()},
-    **{f"language_model_{name}": (language_model, settings) for name, settings in SETTINGS.items()},
-    **{f"translator_{name}": (encoder_decoder, settings) for name, settings in SETTINGS.items()},
+    "language_model_scanned_alibi": (language_model, SETTINGS["scanned_alibi"]),
+    "translator_post_rms": (encoder_decoder, SETTINGS["post_rms"]),
+    "translator_pre_rms_grouped": (encoder_decoder, SETTINGS["pre_rms_grouped"]),
     "translator_untied": (functools.partial(encoder_decoder, tied=False), SETTINGS["pre_norm"]),
     "language_model_untied": (functools.partial(language_model, tied=False), SETTINGS["pre_norm"]),
 }
