@@ -49,7 +49,8 @@ class Ours:
         runner = self.loop.runner
         if not hasattr(self, "_batches"):
             samples = next(self._train_loader.epoch(0, batches_at_once=lambda: runner.steps_per_call))
-            self._batches, self._count = runner.stack_on_devices(samples)
+            batches, self._count = runner.stack(samples)
+            self._batches = runner.devices.place_rows(batches, rows_axis=1)
             self._state = jax.tree.map(lambda leaf: leaf.copy(), self.loop.state)
             self._state, _ = runner.run(self._state, self._batches, self._count)
         calls = max(1, round(num_steps / int(self._count)))

@@ -19,7 +19,6 @@ from transformer_jax.training.programs import create_programs
 COLLECTIVE = re.compile(
     r" = (?P<result>.*?) (?P<name>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\("
 )
-MAX_COMPILED = 8  # devices; a program for more is lowered alone
 
 
 def program(name: str) -> dict[str, Any]:
@@ -33,16 +32,14 @@ def program(name: str) -> dict[str, Any]:
     traced = runner.trace(data.train_loader.example())
     lowered = [name for name in ("cuda", "tpu") if "sharding" in traced.lower(lowering_platforms=(name,)).as_text()]
     collectives: Counter[str] = Counter()
-    text = ""
-    if trainer.devices.mesh.size <= MAX_COMPILED:
-        text = traced.lower().compile().as_text()
-        for line in text.splitlines():
-            if found := COLLECTIVE.search(line):
-                name = re.search(r'op_name="([^"]*)"', line)
-                of_name = name[1] if name else ""
-                phase = "backward" if "transpose" in of_name else "forward" if "jvp" in of_name else "update"
-                size = "arrays" if re.search(r"\[\d", found["result"]) else "scalars"
-                collectives[f"{found['name']} {phase} {size}"] += 1
+    text = traced.lower().compile().as_text()
+    for line in text.splitlines():
+        if found := COLLECTIVE.search(line):
+            name = re.search(r'op_name="([^"]*)"', line)
+            of_name = name[1] if name else ""
+            phase = "backward" if "transpose" in of_name else "forward" if "jvp" in of_name else "update"
+            size = "arrays" if re.search(r"\[\d", found["result"]) else "scalars"
+            collectives[f"{found['name']} {phase} {size}"] += 1
     stacks = {shape: text.count(f"f32[{shape}]") for shape in ("5,32,32", "5,32,64", "5,64,32", "5,4,32")}
     return {"collectives": collectives, "lowered": lowered, "stacks": stacks}
 

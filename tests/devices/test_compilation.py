@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.devices.compilation import CompiledStep, begin_to_run_once
-from transformer_jax.devices.mesh import own_device
+from transformer_jax.devices.compilation import CompiledStep
 from transformer_jax.devices.stopwatch import Stopwatch
 
 
@@ -27,7 +26,7 @@ def step(watch) -> CompiledStep:
         compiled.traces.append(batch.shape)
         return state * jnp.sum(batch)
 
-    compiled = CompiledStep(scale, own_device(), stopwatch=watch)
+    compiled = CompiledStep(scale, stopwatch=watch)
     compiled.traces = []
     return compiled
 
@@ -48,25 +47,18 @@ def test_what_was_begun_is_what_is_called(step):
     assert (step.count, step.traces) == (1, [(3,)])
 
 
-def test_a_step_that_does_not_fit_its_batch_is_an_error_at_once(step):
-    with pytest.raises(AttributeError):
-        step.begin_to_compile(jnp.float32(2), [np.zeros(3)])
-    assert step.count == 0
-
-
 @pytest.mark.slow
 def test_devices_that_share_batches_take_any_number_of_calls_ahead():
     """Where they are too many for XLA, it ends the process, here after 20 s of waiting."""
     program = """
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 2)
-from transformer_jax.devices.compilation import CompiledStep
-from transformer_jax.devices.mesh import own_device
 from transformer_jax import TrainingConfig
+from transformer_jax.devices.compilation import CompiledStep
 from transformer_jax.devices.mesh import choose_devices
 from transformer_jax.mesh_axis import sum_over_devices
 devices = choose_devices(TrainingConfig(batch_size=256, num_devices=2))
-step = CompiledStep(lambda state, batch: sum_over_devices((batch @ state @ state).sum()), devices)
+step = CompiledStep(devices.share(lambda state, batch: sum_over_devices((batch @ state @ state).sum())))
 state, batch = devices.place(np.eye(128)), devices.place_rows(np.ones((256, 128)))
 sums = [step(state, batch) for _ in range(10_000)]
 print({float(sum) for sum in sums})
@@ -77,15 +69,7 @@ print({float(sum) for sum in sums})
     assert process.stdout == "{32768.0}\n", process.stderr
 
 
-def test_what_runs_once_has_its_shapes_at_once_and_its_result_from_the_background():
-    shapes, finish = begin_to_run_once(lambda seed: (jax.random.key(seed), jnp.arange(6.0).reshape(2, 3)), 5)
-    assert [(leaf.shape, leaf.dtype) for leaf in shapes] == [((), jax.random.key(0).dtype), ((2, 3), jnp.float32)]
-    key, array = finish()
-    assert key == jax.random.key(5)
-    np.testing.assert_array_equal(array, [[0, 1, 2], [3, 4, 5]])
-
-
-def test_the_callers_settings_hold_for_what_runs_once():
+def test_the_callers_settings_hold_for_what_is_compiled_in_the_background():
+    step = CompiledStep(lambda state, batch: state + batch)
     with jax.enable_x64(True):
-        _, finish = begin_to_run_once(lambda array: array + 1, np.full(3, 1e-12))
-        np.testing.assert_array_equal(finish(), np.full(3, 1 + 1e-12))
+        np.testing.assert_array_equal(step(np.float64(1), np.full(3, 1e-12)), np.full(3, 1 + 1e-12))

@@ -1,6 +1,5 @@
 """Many runs as one command: `--seeds` and `--sweep`, each run as if it were alone, and their summary."""
 
-import dataclasses
 import json
 import math
 import re
@@ -233,13 +232,3 @@ def test_fit_trains_one_run():
     data = reverse_data(trainer.config)
     with pytest.raises(InputError, match="fit trains one run; train_and_test reads seeds and sweep"):
         trainer.fit(data.train_loader, data.val_loader)
-
-
-def test_a_trainer_repeats_a_training_of_another_seed_alone():
-    config = ReverseConfig(**REVERSE)
-    trainer = ReverseTrainer(config, np.arange(3.0))
-    other = {"seed": 3, "name": "seed3", "checkpoint_dir": Path("elsewhere")}
-    assert trainer.can_repeat(dataclasses.replace(config, **other), np.arange(3.0))
-    assert not trainer.can_repeat(dataclasses.replace(config, lr=1.0), np.arange(3.0))
-    for constants in (np.arange(4.0), np.arange(1.0, 4.0), None, [np.arange(3.0)]):
-        assert not trainer.can_repeat(config, constants)

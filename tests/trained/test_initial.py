@@ -115,7 +115,7 @@ def test_what_cannot_be_the_beginning_is_an_error(trained, tmp_path):
         find_initial(trainer_of(trained.parent, init_from=str(trained)))
     with pytest.raises(InputError, match="^pretrained is a, so nothing is trained, but init_from is b"):
         config(tmp_path, pretrained="a", init_from="b")
-    with pytest.raises(InputError, match="input_layer/kernel has the shape .7, 12. and not .5, 12."):
+    with pytest.raises(InputError, match="input_layer/kernel is .7, 12. and not .5, 12."):
         train_reverse(config(tmp_path, init_from=str(trained), num_categories=5))
     assert not (tmp_path / "ReverseTask").exists()
 

@@ -168,12 +168,6 @@ def test_the_average_of_frozen_parameters_is_they_themselves():
     jax.tree.map(np.testing.assert_array_equal, state.average["a"], PARAMS["a"])
 
 
-def test_the_average_needs_the_step():
-    optimizer = with_average(optax.sgd(0.1), 0.9)
-    with pytest.raises(TypeError, match="needs params and the training's step"):
-        optimizer.update(PARAMS, optimizer.init(PARAMS), PARAMS)
-
-
 @pytest.mark.slow
 def test_frozen_modules_stay_in_a_training_and_the_norm_is_that_of_the_others(tmp_path):
     settings = {

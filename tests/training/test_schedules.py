@@ -51,7 +51,7 @@ def test_after_its_end_the_rate_stays_at_zero(schedule):
 @pytest.mark.parametrize("schedule", [cosine_warmup_schedule, warmup_then_cosine_schedule])
 @pytest.mark.parametrize("warmup", [-1, 31, 32])
 def test_a_warmup_that_is_negative_or_never_ends_is_an_error(schedule, warmup):
-    with pytest.raises(ValueError, match=f"warmup is {warmup}; .* 31"):
+    with pytest.raises(ValueError, match=f"warmup is {warmup}; it must be (at least 0|below max_iters, which is 31)"):
         schedule(1.0, warmup, 31)
 
 

@@ -11,12 +11,11 @@ from tiny_reverse import CONFIG, fit, trainer_for
 from transformer_jax import InputError, make_loader
 from transformer_jax.attention.request import Explanation
 from transformer_jax.devices.compilation import CompiledStep, Memory
-from transformer_jax.devices.mesh import own_device
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.callbacks import Step
 from transformer_jax.training.profiling import Profile, profiled_steps
 from transformer_jax.training.programs import create_programs
-from transformer_jax.training.throughput import LogThroughput, ShowAttention, peak_flops
+from transformer_jax.training.throughput import LogThroughput, ShowProgram, peak_flops
 
 
 def test_an_entry_holds_examples_flops_and_the_seconds_of_waiting_since_the_last_one():
@@ -43,7 +42,7 @@ def test_the_peak_is_known_by_the_beginning_of_a_devices_name():
 
 
 def test_the_flops_of_a_program_are_those_of_its_products_and_its_memory_is_that_of_its_arrays():
-    compiled = CompiledStep(lambda state, batch: (batch @ state, state.sum()), own_device())
+    compiled = CompiledStep(lambda state, batch: (batch @ state, state.sum()))
     compiled.begin_to_compile(np.ones((31, 17), np.float32), np.ones((64, 31), np.float32)).result()
     assert compiled.flops == pytest.approx(2 * 64 * 31 * 17, rel=0.05)  # and the sum's additions
     assert compiled.memory.held == 4 * (31 * 17 + 64 * 31)
@@ -52,24 +51,20 @@ def test_the_flops_of_a_program_are_those_of_its_products_and_its_memory_is_that
 @pytest.mark.parametrize(
     ("limit", "end"),
     [
-        (None, "3 MiB for state and batches, 512 B inside a step"),
-        (2**30, "inside a step, which fits into its 1 GiB"),
-        (2**20, "inside a step, which does NOT fit into its 1 MiB"),
+        (None, "3.0 MiB for state and batches, 0.5 MiB inside a step"),
+        (2**30, "inside a step, which fits into its 1,024.0 MiB"),
+        (2**20, "inside a step, which does NOT fit into its 1.0 MiB"),
     ],
 )
 def test_the_line_on_memory_says_whether_it_fits(limit, end):
-    assert Memory(3 * 2**20, 512).line(limit).endswith(end)
-
-
-def calls(*implementations: str) -> list[Explanation]:
-    return [Explanation(name, "why", {}, (2, 3)) for name in implementations]
+    assert Memory(3 * 2**20, 2**19).line(limit).endswith(end)
 
 
 def test_the_line_on_attention_comes_once_and_again_for_shapes_that_run_another():
     lines, seen = [], []
-    show = ShowAttention(lines.append, lambda: seen)
+    show = ShowProgram(lines.append, seen, lambda: None)
     for number, new in enumerate([(), ("plain", "plain"), (), ("plain",), ("blockwise", "plain"), ("plain",)]):
-        seen.extend(calls(*new))
+        seen.extend(Explanation(name, "why", {}, (2, 3)) for name in new)
         show.on_step(Step(number, {}, 1.0))
     plain, blockwise = (f"{name} for 2 × 3 logits: why" for name in ("plain", "blockwise"))
     assert lines == [f"Attention: {plain}", f"Attention: {blockwise} | {plain}"]
@@ -87,28 +82,22 @@ def test_a_profile_behind_the_last_step_is_an_error():
         profiled_steps("9:20", 9)
 
 
-def test_a_profile_of_steps_that_do_not_come_says_so(tmp_path):
-    lines = []
-    profile = Profile(tmp_path, "100:200", lines.append)
-    for number in (1, 2):
-        profile.on_step(Step(number, {}, 1.0))
-    profile.on_end(2)
-    assert lines == ["No trace: none of the steps 100 … 200 was done"]
-
-
 @pytest.mark.parametrize(
-    ("steps", "begins", "ends"), [("2:7", 4, 8), ("1:2", 4, 8), ("4:8", 4, 8), ("5:6", 8, 12), ("3:100", 4, 12)]
+    ("steps", "expected"),
+    [("2:7", [4, 8]), ("1:2", [4, 8]), ("4:8", [4, 8]), ("5:6", [8, 12]), ("3:100", [4, 12]), ("100:200", [])],
 )
-def test_a_trace_holds_whole_calls_and_at_least_one(tmp_path, monkeypatch, steps, begins, ends):
+def test_a_trace_holds_whole_calls_and_at_least_one(tmp_path, monkeypatch, steps, expected):
     """Of three calls of four steps."""
-    traced, done = [], 0
+    traced, lines, done = [], [], 0
     monkeypatch.setattr(jax.profiler, "start_trace", lambda directory: traced.append(done))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: traced.append(done))
-    profile = Profile(tmp_path, steps, lambda line: None)
+    profile = Profile(tmp_path, steps, lines.append)
     for done in range(1, 13):
         profile.on_step(Step(done, {}, 1.0, ends_call=done % 4 == 0))
     profile.on_end(12)
-    assert traced == [begins, ends]
+    assert traced == expected
+    said = f"Trace: {tmp_path}/plugins/profile" if traced else "No trace: none of the steps 100 … 200 was done"
+    assert lines == [said]
 
 
 @pytest.mark.slow

@@ -17,11 +17,6 @@ class RowRange(NamedTuple):
     stop: int
     batch_size: int
 
-    def scaled(self, rows: int) -> "RowRange":
-        """The same part of larger or smaller batches, of which the process has `rows` rows."""
-        factor = rows / (self.stop - self.start)
-        return RowRange(*(round(factor * number) for number in self))
-
     def rows_of(self, count: int, loader_batch_size: int) -> list[int]:
         """Numbers of this process's rows among `count` rows that are consecutive batches, the last perhaps short.
 

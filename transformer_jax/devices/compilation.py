@@ -1,7 +1,7 @@
-"""Compilation in the background: a step once for each shape of batch, and programs that run only once."""
+"""Programs that are compiled in the background, ahead of their first call, and once for each shape of a batch."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -10,7 +10,6 @@ import jax
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.mesh import provide_cpu_devices
 from transformer_jax.devices.processes import join_processes
-from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.stopwatch import Stopwatch
 
 # Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next one wait in a thread that a CPU device
@@ -44,28 +43,19 @@ class Memory(NamedTuple):
 
     def line(self, limit: int | None) -> str:
         """The memory of a call, and whether it fits into `limit` bytes; None for a device that does not tell."""
-        held, temporary = _size(self.held), _size(self.temporary)
+        held, temporary, space = (f"{size / 2**20:,.1f} MiB" for size in (*self, limit or 0))
         needed = f"Memory of each device: {held} for state and batches, {temporary} inside a step"
-        if limit is None:
-            return needed
-        fits = "which fits" if self.held + self.temporary <= limit else "which does NOT fit"
-        return f"{needed}, {fits} into its {_size(limit)}"
-
-
-def _size(num_bytes: int) -> str:
-    exponent = min(4, max(0, num_bytes.bit_length() - 1) // 10)
-    size = num_bytes / 1024**exponent
-    digits = f"{size:.0f}" if size >= 100 else f"{size:.3g}"
-    return f"{digits} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[exponent]}"
+        fits = "which fits" if sum(self) <= (limit or 0) else "which does NOT fit"
+        return needed if limit is None else f"{needed}, {fits} into its {space}"
 
 
 class CompiledStep(Generic[Result]):
-    """A `step(state, batch, *more)` that devices share, compiled once for each shape of batch.
+    """A `step(state, batch, *more)`, compiled once for each shape of batch.
 
     Args:
-        step: the function.
-        devices: that share the step; None for a step that each does whole.
-        rows_axis: of the batch's arrays, along which the rows lie.
+        step: the function; `Devices.share` gives one that devices share.
+        options: of the compiler, by backend.
+        shardings: where the arrays of the result lie; None for where the compiler puts them.
         donate_state: whether the state's memory may be used for the result.
         stopwatch: times `compile`, which is the waiting for the compiler, apart from the runs.
     """
@@ -73,19 +63,20 @@ class CompiledStep(Generic[Result]):
     def __init__(
         self,
         step: Callable[..., Result],
-        devices: Devices | None,
         *,
-        rows_axis: int = 0,
+        options: Mapping[str, dict[str, Any]] = STEP_OPTIONS,
+        shardings: object = None,
         donate_state: bool = False,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        options = STEP_OPTIONS.get(jax.default_backend())
-        if devices is not None:
-            step = devices.share(step, rows_axis=rows_axis)
-        self._jitted = jax.jit(step, donate_argnums=(0,) if donate_state else (), compiler_options=options)
-        self._devices, self._rows_axis = devices, rows_axis
-        self._executables: dict[Any, Future[jax.stages.Compiled]] = {}  # by shapes and types of the batch
+        self._jitted = jax.jit(
+            step,
+            donate_argnums=(0,) if donate_state else (),
+            out_shardings=shardings,
+            compiler_options=options.get(jax.default_backend()),
+        )
         self._first: jax.stages.Lowered | None = None
+        self._executables: dict[Any, Future[jax.stages.Compiled]] = {}  # by shapes and types of the batch
         self._calls_ahead = 0
         self._stopwatch = Stopwatch("compile") if stopwatch is None else stopwatch
 
@@ -96,11 +87,10 @@ class CompiledStep(Generic[Result]):
 
     def __call__(self, state: object, batch: object, *more: object) -> Result:
         """Run the step, compiled for the shapes of this batch; the other arguments keep theirs."""
-        batch = self._placed(batch)
         compiling = self.begin_to_compile(state, batch, *more)
         with self._stopwatch.during("compile"):
             executable = compiling.result()
-        result: Result = executable(state, batch, *more)
+        result: Result = executable(state, batch, *more)  # by the caller, whose settings of JAX hold
         self._calls_ahead += 1
         if self._calls_ahead == MAX_CALLS_AHEAD:
             jax.block_until_ready(result)
@@ -110,12 +100,12 @@ class CompiledStep(Generic[Result]):
     def result_shapes(self, state: object, batch: object, *more: object) -> Result:
         """Shapes and types of the step's result; `begin_to_compile` uses the same trace."""
         with self._stopwatch.during("compile"):
-            shapes: Result = self._jitted.eval_shape(state, self._placed(batch), *more)
+            shapes: Result = self._jitted.eval_shape(state, batch, *more)
         return shapes
 
     def trace(self, state: object, batch: object, *more: object) -> jax.stages.Traced:
         """The step as it is written, for arguments of these shapes; it can be lowered for other platforms too."""
-        traced: jax.stages.Traced = self._jitted.trace(state, self._placed(batch), *more)
+        traced: jax.stages.Traced = self._jitted.trace(state, batch, *more)
         return traced
 
     @functools.cached_property
@@ -132,15 +122,8 @@ class CompiledStep(Generic[Result]):
         """Memory of a call on each device, for the first shape; None where the backend does not tell."""
         return Memory.of(next(iter(self._executables.values())).result()) if self._executables else None
 
-    def _placed(self, batch: object) -> object:
-        """Batches are placed by the call itself, but where each of several processes has rows of its own."""
-        if self._devices is None or jax.process_count() == 1 or _is_placed(batch):
-            return batch
-        return self._devices.place_rows(batch, self._rows_axis)
-
     def begin_to_compile(self, state: object, batch: object, *more: object) -> Future[jax.stages.Compiled]:
         """Compile in the background for a batch of these shapes, if that has not begun yet."""
-        batch = self._placed(batch)
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self._executables:
             with self._stopwatch.during("compile"):
@@ -148,35 +131,6 @@ class CompiledStep(Generic[Result]):
             self._first = self._first or lowered
             self._executables[shapes] = _compiler.submit(lowered.compile)
         return self._executables[shapes]
-
-
-def _is_placed(batch: object) -> bool:
-    return all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(batch))
-
-
-def begin_to_run_once(
-    function: Callable[..., Result], *arguments: object, shardings: object = None
-) -> tuple[Result, Callable[..., Result]]:
-    """Compile in the background a program that runs only once, and quickly.
-
-    Args:
-        function: the program.
-        *arguments: for it.
-        shardings: where the arrays of the result lie; None for the first device.
-
-    Returns:
-        The shapes of the result, and a function that waits for the compiler and gives the result: for these arguments,
-        or for others of the same shapes that it is called with.
-    """
-    options = RUN_ONCE_OPTIONS.get(jax.default_backend())
-    lowered = jax.jit(function, compiler_options=options, out_shardings=shardings).lower(*arguments)
-    compiling = _compiler.submit(lowered.compile)
-
-    def finish(*others: object) -> Result:
-        result: Result = compiling.result()(*(others or arguments))  # run by the caller, whose settings of JAX hold
-        return result
-
-    return lowered.out_info, finish
 
 
 def prepare_jax(config: TrainingConfig | None = None) -> None:

@@ -1,6 +1,7 @@
 """The choice of the devices that share a training, from its settings."""
 
 import contextlib
+import math
 import os
 
 import jax
@@ -19,20 +20,20 @@ def choose_devices(config: TrainingConfig, spec_of: SpecOf = default_spec) -> De
     """The devices for these settings.
 
     The compiler divides the step where the mesh has an axis beside `data`, where it is asked for, and where `spec_of`
-    is not the default.
+    is not the default. Several processes share a training with all their devices.
 
     Raises:
         InputError: the mesh can't be read, there are not so many devices, or it does not divide the batch or the heads.
     """
-    rows = config.batch_size // config.accumulate
     sizes = mesh_sizes(config)
     splits_params = any(sizes.get(axis, 1) > 1 for axis in (FSDP, TENSOR))
     if config.strategy == "replicated" and splits_params:
         raise InputError(f"strategy is replicated, but mesh is {config.mesh}; it may have the axis data alone")
-    if config.strategy == "sharded" or splits_params or spec_of is not default_spec:
-        sizes = sizes or {DATA: num_data_devices(rows, config.num_devices)}
-        return Devices(_mesh(sizes), is_divided=True, spec_of=spec_of)
-    return Devices(_mesh({DATA: num_data_devices(rows, sizes.get(DATA, config.num_devices))}))
+    sizes = sizes or {DATA: num_data_devices(config.batch_size // config.accumulate, config.num_devices)}
+    shape = [sizes.get(axis, 1) for axis in AXES]
+    mesh = Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), AXES)
+    is_divided = config.strategy == "sharded" or splits_params or spec_of is not default_spec
+    return Devices(mesh, is_divided, spec_of)
 
 
 def own_device() -> Devices:
@@ -41,15 +42,15 @@ def own_device() -> Devices:
 
 
 def num_data_devices(rows: int, num_devices: int = 0) -> int:
-    """Devices that share batches, a divisor of their number of rows.
+    """Devices of a single process that share batches, a divisor of their number of rows.
 
     Args:
         rows: of a batch.
         num_devices: that are asked for; 0 for one GPU or TPU, or for as many CPU devices as divide the batch into parts
-            of at least `MIN_ROWS`. Several processes share it with all their devices.
+            of at least `MIN_ROWS`.
 
     Raises:
-        InputError: there are not so many devices; of several processes, more, or they don't divide the batch.
+        InputError: there are not so many devices.
     """
     devices = jax.devices()
     if num_devices > len(devices):
@@ -57,8 +58,6 @@ def num_data_devices(rows: int, num_devices: int = 0) -> int:
             f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind} here; on a "
             "CPU, prepare_jax gives it one for each core, if it is called before anything is computed"
         )
-    if jax.process_count() > 1:
-        return _devices_of_processes(rows, num_devices)
     if num_devices > 0:
         return num_devices
     most = min(len(devices), rows // MIN_ROWS) if devices[0].platform == "cpu" else 1
@@ -66,22 +65,24 @@ def num_data_devices(rows: int, num_devices: int = 0) -> int:
 
 
 def mesh_sizes(config: TrainingConfig) -> dict[str, int]:
-    """The sizes of the mesh's axes, from `config.mesh`: `data=4,fsdp=2`; none where it is None.
+    """The sizes of the mesh's axes, from `config.mesh`: `data=4,fsdp=2`.
+
+    Where it is None, those of all devices of several processes, and none for a single process.
 
     Raises:
         InputError: as `choose_devices`.
     """
-    if config.mesh is None:
+    mesh = config.mesh
+    if mesh is None and jax.process_count() == 1:
         return {}
+    mesh = f"{DATA}={jax.device_count()}" if mesh is None else mesh
     sizes: dict[str, int] = {}
-    for part in config.mesh.split(","):
+    for part in mesh.split(","):
         axis, equals, size = (text.strip() for text in part.partition("="))
         if not equals or axis not in AXES or axis in sizes or not size.isdecimal() or not 0 < int(size) < 2**31:
-            raise InputError(
-                f"mesh is {config.mesh!r}; it must be sizes of the axes {', '.join(AXES)}, as data=4,fsdp=2"
-            )
+            raise InputError(f"mesh is {mesh!r}; it must be sizes of the axes {', '.join(AXES)}, as data=4,fsdp=2")
         sizes[axis] = int(size)
-    _check_mesh(config, sizes)
+    _check_mesh(config, mesh, *(sizes.get(axis, 1) for axis in AXES))
     return sizes
 
 
@@ -99,53 +100,23 @@ def provide_cpu_devices() -> None:
             jax.config.update("jax_num_cpu_devices", cores)
 
 
-def _mesh(sizes: dict[str, int]) -> Mesh:
-    shape = [sizes.get(axis, 1) for axis in AXES]
-    return Mesh(np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape), AXES)
-
-
-def _check_mesh(config: TrainingConfig, sizes: dict[str, int]) -> None:
-    data, fsdp, tensor = (sizes.get(axis, 1) for axis in AXES)
-    there = len(jax.devices())
-    if data * fsdp * tensor > there:
+def _check_mesh(config: TrainingConfig, mesh: str, data: int, fsdp: int, tensor: int) -> None:
+    size, there = data * fsdp * tensor, len(jax.devices())
+    if size > there or (jax.process_count() > 1 and size < there):
         raise InputError(
-            f"mesh is {config.mesh}, which takes {data * fsdp * tensor} devices; JAX has {there} of kind "
-            f"{jax.devices()[0].device_kind} here, so mesh may be data={there}"
+            f"mesh is {mesh}, which takes {size} devices; JAX has {there} of kind {jax.devices()[0].device_kind} here, "
+            f"of which several processes take all, so mesh may be data={there}"
         )
-    if jax.process_count() > 1 and data * fsdp * tensor < there:
-        raise InputError(f"mesh is {config.mesh}; {jax.process_count()} processes use all their {there} devices")
-    if config.num_devices not in (0, data * fsdp * tensor):
+    if config.num_devices not in (0, size):
         raise InputError(
-            f"num_devices is {config.num_devices}, and mesh is {config.mesh}, which takes {data * fsdp * tensor}; "
-            "leave num_devices out"
+            f"num_devices is {config.num_devices}, and mesh is {mesh}, which takes {size}; leave num_devices out"
         )
-    rows = config.batch_size // config.accumulate
-    if rows % (data * fsdp):
-        parts = data * fsdp * config.accumulate
-        below, above = config.batch_size // parts * parts, -(-config.batch_size // parts) * parts
+    parts = data * fsdp * config.accumulate
+    if config.batch_size % parts:
+        below = config.batch_size // parts * parts
         raise InputError(
-            f"mesh is {config.mesh}; data · fsdp · accumulate, {parts}, must divide batch_size, {config.batch_size}: "
-            f"the nearest that work are {' and '.join(str(size) for size in (below, above) if size)}"
+            f"mesh is {mesh}; data · fsdp · accumulate, {parts}, must divide batch_size, {config.batch_size}: "
+            f"the nearest that work are {f'{below} and ' if below else ''}{below + parts}"
         )
     if config.num_heads % tensor:
-        fitting = [n for n in range(1, config.num_heads + 1) if config.num_heads % n == 0]
-        raise InputError(
-            f"mesh is {config.mesh}; tensor must divide num_heads, {config.num_heads}: it may be "
-            f"{', '.join(map(str, fitting))}"
-        )
-
-
-def _devices_of_processes(batch_size: int, num_devices: int) -> int:
-    """All devices of several processes, as none of these may be left without work."""
-    there = jax.device_count()
-    if num_devices not in (0, there):
-        raise InputError(
-            f"num_devices is {num_devices}; {jax.process_count()} processes use all their devices, {there}"
-        )
-    if batch_size % there:
-        below, above = batch_size // there * there, -(-batch_size // there) * there
-        raise InputError(
-            f"batch_size / accumulate is {batch_size}; the processes have {there} devices, which must divide it: "
-            f"it may be {' or '.join(str(size) for size in (below, above) if size)}"
-        )
-    return there
+        raise InputError(f"mesh is {mesh}; tensor must divide num_heads, {config.num_heads}")

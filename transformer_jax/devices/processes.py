@@ -84,14 +84,14 @@ def from_first(function: Callable[[], Value]) -> Value:
     """
     if jax.process_count() == 1:
         return function()
-    content = ""
+    answer: dict[str, Any] = {}  # Any: JSON
     error: Exception | None = None
     if is_first():
         try:
-            content = json.dumps({"value": function()})
+            answer = {"value": function()}
         except Exception as raised:  # whatever it is, the others wait for an answer
-            error, content = raised, json.dumps({"error": str(raised)})
-    answer: dict[str, Any] = json.loads(_bytes_from_first(content.encode()))  # Any: JSON
+            error, answer = raised, {"error": str(raised)}
+    answer = _from_all(answer)[0]
     if error is not None:
         raise error
     if "error" in answer:
@@ -119,27 +119,19 @@ def check_same(values: Mapping[str, object]) -> None:
     """
     if jax.process_count() == 1:
         return
-    texts = {name: str(value) for name, value in values.items()}
-    expected = from_first(lambda: texts)
-    differing = [name for name in expected if expected[name] != texts.get(name)]
-    mine = ", ".join(
-        f"{name} is {texts.get(name)} in process {jax.process_index()} and {expected[name]} in process 0"
-        for name in differing
-    )
-    found = [text for text in _gathered(mine) if text]
-    if found:
-        raise InputError(f"{found[0]}; all processes must be started with the same")
+    first, *others = _from_all({name: str(value) for name, value in values.items()})
+    for number, texts in enumerate(others, 1):
+        for name, text in texts.items():
+            if text != first[name]:
+                raise InputError(
+                    f"{name} is {text} in process {number} and {first[name]} in process 0; all processes must be "
+                    "started with the same"
+                )
 
 
-def _gathered(text: str, size: int = 1000) -> list[str]:
-    """The text of each process, cut to a number of bytes."""
-    content = np.frombuffer(text.encode()[:size].ljust(size, b"\0"), np.uint8)
-    return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in multihost_utils.process_allgather(content)]
-
-
-def _bytes_from_first(content: bytes) -> bytes:
-    """The first process's bytes, up to 16 MB, which float32 counts exactly."""
-    size = int(largest(len(content) if is_first() else 0))
-    padded = content.ljust(1 << max(10, size.bit_length()), b"\0")  # of few lengths, each of which is compiled once
-    sent = np.frombuffer(padded, np.uint32)
-    return np.asarray(multihost_utils.broadcast_one_to_all(sent)).tobytes()[:size]
+def _from_all(content: object) -> list[Any]:  # Any: JSON
+    """The JSON of each process, of up to 16 MB, which float32 counts exactly."""
+    text = json.dumps(content).encode()
+    size = 1 << max(10, int(largest(len(text))).bit_length())  # one of few, each of which is compiled once
+    rows = multihost_utils.process_allgather(np.frombuffer(text.ljust(size), np.uint8))
+    return [json.loads(bytes(row)) for row in rows]

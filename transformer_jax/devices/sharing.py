@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.data.local_rows import RowRange
-from transformer_jax.devices.placing import place, place_rows, rows_of_process
 from transformer_jax.devices.specs import DATA, FSDP, default_spec, path_name
+from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import divided_by_compiler
 
 Tree = TypeVar("Tree")
@@ -32,11 +34,6 @@ class Devices:
     is_divided: bool = False  # whether the compiler divides the step over the mesh
     spec_of: SpecOf = default_spec  # how an array of the state is split where the step is divided
 
-    @property
-    def whole(self) -> NamedSharding:
-        """Of an array that every device has whole."""
-        return NamedSharding(self.mesh, PartitionSpec())
-
     def rows(self, rows_axis: int = 0) -> NamedSharding:
         """Of arrays whose axis `rows_axis` has the rows of a batch."""
         return NamedSharding(self.mesh, PartitionSpec(*[None] * rows_axis, (DATA, FSDP)))
@@ -52,8 +49,19 @@ class Devices:
         return shardings
 
     def place(self, state: Tree) -> Tree:
-        """A training state, or a part of one, on the devices."""
-        return place(state, self.shardings(state))
+        """A training state, or a part of one, which every process has whole, on the devices."""
+        return _placed(state, self.shardings(state))
+
+    def place_whole(self, tree: Tree) -> Tree:
+        """Arrays that every process has whole, whole on each device."""
+        shardings: Tree = jax.tree.map(lambda _: NamedSharding(self.mesh, PartitionSpec()), tree)
+        return _placed(tree, shardings)
+
+    def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
+        """The arrays of a batch, on each device its rows; of several processes each gives its own rows."""
+        rows = self.rows(rows_axis)
+        placed: Tree = jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(rows, np.asarray(leaf)), tree)
+        return placed
 
     def shapes(self, state: Tree) -> Tree:
         """Shapes, types and shardings of a training state on the devices."""
@@ -62,13 +70,17 @@ class Devices:
         )
         return shapes
 
-    def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
-        """The arrays of a batch, on each device its rows; of several processes each gives its own rows."""
-        return place_rows(tree, self.rows(rows_axis), rows_axis)
-
     def rows_of_process(self, batch_size: int) -> RowRange:
-        """The rows of a batch that this process loads; a batch of so many rows the devices can share."""
-        return rows_of_process(batch_size, self.rows())
+        """The rows of a batch that this process loads; a batch of so many rows the devices can share.
+
+        Raises:
+            InputError: they are not consecutive, since the mesh mixes the devices of processes.
+        """
+        slices = self.rows().addressable_devices_indices_map((batch_size,)).values()
+        rows = sorted({row for index in slices if index is not None for row in range(batch_size)[index[0]]})
+        if len(rows) != rows[-1] + 1 - rows[0]:
+            raise InputError(f"mesh is {dict(self.mesh.shape)}; the rows of a process's devices must be consecutive")
+        return RowRange(rows[0], rows[-1] + 1, batch_size)
 
     def rows_that_divide(self, rows: int) -> int:
         """The least number of rows, at least `rows`, that the devices can share."""
@@ -115,3 +127,22 @@ class Devices:
             return f"{self.mesh.size} × {self.kind}"
         sizes = ", ".join(f"{axis}={size}" for axis, size in self.mesh.shape.items())
         return f"{self.mesh.size} × {self.kind}, sharded: {sizes}"
+
+
+def _placed(tree: Tree, shardings: Tree) -> Tree:
+    # Of several processes each has some of the devices, and `device_put` would compare their arrays one by one.
+    placed: Tree
+    placed = jax.device_put(tree, shardings) if jax.process_count() == 1 else jax.tree.map(_place, tree, shardings)
+    return placed
+
+
+def _place(leaf: Any, sharding: NamedSharding) -> jax.Array:  # Any: an array, or a typed key
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:  # it is on all processes' devices
+        placed: jax.Array = jax.device_put(leaf, sharding)
+        return placed
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        bits = _place(jax.random.key_data(leaf), sharding)
+        key: jax.Array = jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaf))
+        return key
+    array = np.asarray(leaf)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

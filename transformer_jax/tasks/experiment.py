@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
+
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.downloads import in_one_line
 from transformer_jax.data.loader import Loader
@@ -84,19 +86,14 @@ def _train_one(
     config: Config,
     load_data: Callable[[Config], Data],
     report: Callable[[Trainer, Data], Results] | None,
-    previous: Trainer | None = None,
     began: float = 0.0,
 ) -> tuple[Trainer, Results]:
-    """One run, by the trainer of the previous one where only the seed is another; `began` as `TrainerModule.began`."""
+    """One run; `began` as `TrainerModule.began`."""
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
     config = config.resolved(len(data.train_loader))
     _check_num_steps(config, len(data.train_loader))
-    if previous is not None and previous.can_repeat(config, data.constants):
-        trainer = previous
-        trainer.repeat(config)
-    else:
-        trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
+    trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
     trainer.began = began
     with quietly(config), trainer:  # the run's directory is held until the end
         if trained is None:
@@ -130,6 +127,8 @@ def _train_all(
     members(config, config.checkpoint_dir)  # before a model is made
     directory = run_path(config, trainer_class(dataclasses.replace(config, seeds=None, sweep=())).name)
     runs = members(config, directory)
+    if not jax.config.values["jax_compilation_cache_dir"]:  # runs that differ in the seed have the same programs
+        prepare_jax(dataclasses.replace(config, compilation_cache=directory / "compiled"))
     outcomes: list[Results | FloatingPointError] = []
     trainer: Trainer | None = None
     for number, run in enumerate(runs, 1):
@@ -137,7 +136,7 @@ def _train_all(
             print(f"Run {number} of {len(runs)}: {run.config.name}")
         began = process_age() if outcomes else 0.0  # the first run counts the start of the process, as a single one
         try:
-            trainer, results = _train_one(trainer_class, run.config, load_data, report, trainer, began)
+            trainer, results = _train_one(trainer_class, run.config, load_data, report, began)
             outcomes.append(results)
         except FloatingPointError as error:
             print(f"Run {run.config.name} diverged: {error}", file=sys.stderr)

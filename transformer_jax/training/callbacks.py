@@ -64,32 +64,32 @@ class Callback:
         """Go on from a state that `state` gave."""
 
 
-class CheckFinite(Callback):
-    """Stops the training with an error at the first step whose loss or gradient is not finite."""
+def check_finite(step: Step) -> None:
+    """Stop the training at the first step whose loss or gradient is not finite.
 
-    def on_step(self, step: Step) -> None:
-        """Check one step.
-
-        Raises:
-            FloatingPointError: the loss or the gradient is not finite.
-        """
-        for name in ("loss", "gradient_norm"):
-            total, weight = step.sums[name]
-            if not np.isfinite(value := np.divide(total, weight)):
-                raise FloatingPointError(f"{name} is {value} at step {step.number}; training stops there")
+    Raises:
+        FloatingPointError: it is this one.
+    """
+    for name in ("loss", "gradient_norm"):
+        total, weight = step.sums[name]
+        if not np.isfinite(value := np.divide(total, weight)):
+            raise FloatingPointError(f"{name} is {value} at step {step.number}; training stops there")
 
 
 class LogMetrics(Callback):
-    """Logs `train/…` every few steps, means since the last entry, and `val/…` after each evaluation.
+    """Logs `train/…` every few steps, means since the last entry.
+
+    After each evaluation `val/…`, and the norm of each layer's parameters, `parameter_norm/encoder/layers_0` for
+    example.
 
     Args:
-        logs: that get every entry.
+        log: gets every entry.
         every: steps between entries.
         steps_per_epoch: an epoch always ends in an entry.
     """
 
-    def __init__(self, logs: Sequence[Log], every: int, steps_per_epoch: int) -> None:
-        self._logs, self._every, self._steps_per_epoch = logs, every, steps_per_epoch
+    def __init__(self, log: Log, every: int, steps_per_epoch: int) -> None:
+        self._log, self._every, self._steps_per_epoch = log, every, steps_per_epoch
         self._window: list[Sums] = []  # of the steps since the last entry
 
     def on_step(self, step: Step) -> None:
@@ -106,7 +106,12 @@ class LogMetrics(Callback):
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Log an evaluation."""
-        self._log(evaluation.step, {f"val/{name}": value for name, value in evaluation.metrics.items()})
+        norms = layer_norms(evaluation.params)
+        self._log(
+            evaluation.step,
+            {f"val/{name}": value for name, value in evaluation.metrics.items()}
+            | {f"parameter_norm/{layer}": float(norm) for layer, norm in norms.items()},
+        )
 
     def state(self) -> list[dict[str, tuple[float, float]]]:
         """The sums of the steps since the last entry."""
@@ -115,26 +120,6 @@ class LogMetrics(Callback):
     def restore(self, state: list[dict[str, Sequence[float]]]) -> None:
         """Go on with these sums."""
         self._window = [{name: (total, weight) for name, (total, weight) in sums.items()} for sums in state]
-
-    def _log(self, step: int, scalars: Mapping[str, float]) -> None:
-        for log in self._logs:
-            log(step, scalars)
-
-
-class LogParameterNorms(Callback):
-    """Logs the norm of each layer's parameters at each evaluation, `parameter_norm/encoder/layers_0` for example.
-
-    Args:
-        log: gets the entries.
-    """
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def on_evaluation(self, evaluation: Evaluation) -> None:
-        """Log the norms of the parameters that were evaluated."""
-        norms = layer_norms(evaluation.params)
-        self._log(evaluation.step, {f"parameter_norm/{layer}": float(norm) for layer, norm in norms.items()})
 
 
 class EarlyStopping(Callback):

@@ -25,8 +25,8 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
         has_model: a model was given, so that `create_model` is not needed.
 
     Raises:
-        InputError: a required method is missing, a method is named nearly as a hook and so overrides nothing, a hook
-            takes other arguments, or `schedule` or `logger` names nothing.
+        InputError: a required method is missing, a method is named nearly as a hook and so overrides nothing, or
+            `schedule` or `logger` names nothing.
     """
     required = [name for name in REQUIRED if not (has_model and name == "create_model")]
     if missing := [name for name in required if getattr(kind, name) is getattr(Task, name)]:
@@ -35,8 +35,9 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
     hooks = [name for parent in base.__mro__ for name in vars(parent) if not name.startswith("_")]
     for owner in kind.__mro__[: kind.__mro__.index(base)]:
         for name, value in vars(owner).items():
-            if callable(value) and not isinstance(value, type) and not name.startswith("_"):
-                _check_method(owner, name, base, hooks)
+            is_method = callable(value) and not isinstance(value, type) and not name.startswith("_")
+            if is_method and name not in hooks and (similar := difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)):
+                raise InputError(f"{owner.__name__}.{name} overrides nothing; is {similar[0]} meant?")
     _check_name("schedule", config.schedule, kind.schedules)
     for name in config.logger_names:
         _check_name("logger", name, kind.loggers)
@@ -78,27 +79,6 @@ def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingCo
     if config.best_by is None and type(config).default_criterion is TrainingConfig.default_criterion:
         return dataclasses.replace(config, best_by=str(Criterion("loss", "min")))
     raise InputError(f"{given}; it must give {criterion.metric}, since the best model is chosen by {criterion}")
-
-
-def _check_method(owner: type, name: str, base: type[Task], hooks: Collection[str]) -> None:
-    if name not in hooks:
-        for similar in difflib.get_close_matches(name, hooks, n=1, cutoff=0.8):
-            raise InputError(f"{owner.__name__}.{name} overrides nothing; is {similar} meant?")
-        return
-    expected, given = getattr(base, name), getattr(owner, name)
-    if not callable(expected):
-        return
-    parameters = inspect.signature(expected).parameters.values()
-    positional = [of.name for of in parameters if of.kind is of.POSITIONAL_OR_KEYWORD]
-    if isinstance(inspect.getattr_static(owner, name), staticmethod) and positional[:1] == ["self"]:
-        del positional[0]
-    keywords = {of.name: None for of in parameters if of.kind is of.KEYWORD_ONLY}
-    try:
-        inspect.signature(given).bind(*positional, **keywords)
-    except TypeError as error:
-        raise InputError(
-            f"{owner.__name__}.{name} takes {_arguments(given)}; it is called with {_arguments(expected)}"
-        ) from error
 
 
 def _arguments(method: object) -> str:

@@ -9,13 +9,12 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from transformer_jax.config import TrainingConfig
+from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.data.loader import Loader
 from transformer_jax.data.local_rows import LocalSamples, RowRange
 from transformer_jax.devices.compilation import CompiledStep
 from transformer_jax.devices.mesh import choose_devices, own_device
-from transformer_jax.devices.placing import place
 from transformer_jax.devices.processes import whole
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
@@ -24,6 +23,7 @@ from transformer_jax.nn.layer_stacks import stack_layers
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.inspected_example import InspectedExample, examples_in_batch, numbers_in
 from transformer_jax.training.metrics import Sums, means, weighted_sums
+from transformer_jax.training.step import TrainState, average_of
 from transformer_jax.trees import Arrays, Inputs, Params
 
 
@@ -39,14 +39,14 @@ class Evaluator(Task):
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         super().__init__(config, model)
         self.devices = choose_devices(config, type(self).partition_spec)
-        self.shared_constants = place(constants, self.devices.whole)
+        self.shared_constants = self.devices.place_whole(constants)
         # For work that each of several processes does whole.
         self.own_devices = self.devices if jax.process_count() == 1 else own_device()
         self.stopwatch = Stopwatch("train", "eval", "compile", "save")
         self._params: Params | None = None
         self._stacked_shapes: Params | None = None  # of the parameters as they are trained, layers stacked
         self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()
-        self._eval_step = CompiledStep(self.eval_step, self.devices, stopwatch=self.stopwatch)
+        self._eval_step = CompiledStep(self.devices.share(self.eval_step), stopwatch=self.stopwatch)
         self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
 
     @staticmethod
@@ -110,11 +110,20 @@ class Evaluator(Task):
         if self._stacked_shapes is not None:
             params = stack_layers(params, self._stacked_shapes)
         params = self.devices.place({"params": params})["params"]
-        batches = self._local(loader)
+        # One that is not ours loads whole batches.
+        batches = self._local_loader(loader) if isinstance(loader, Loader) else map(self._local_samples, loader)
         steps = [self._eval_step(params, self._pad(samples), self.shared_constants) for samples in batches]
         if not steps:
             raise InputError("the loader gives no batch; evaluation needs at least one")
         return means(whole(steps) if jax.process_count() > 1 else jax.device_get(steps))
+
+    def evaluate_state(self, loader: Loader, state: TrainState) -> dict[str, float]:
+        """Metrics of the parameters, and of their moving average if there is one."""
+        metrics = self.evaluate(loader, state.params)
+        if self.config.ema is not None:
+            averaged = self.evaluate(loader, average_of(state))
+            metrics |= {f"{EMA}{name}": value for name, value in averaged.items()}
+        return metrics
 
     def forward(self, inputs: Inputs, *, return_attention: bool = False, params: Params | None = None) -> Any:
         """The model's output for a batch of inputs, without dropout: NumPy arrays.
@@ -178,11 +187,6 @@ class Evaluator(Task):
         """
         return self._own_data("and so no examples of its own; give inputs")
 
-    def _local(self, loader: Iterable[Samples]) -> Iterable[Samples | LocalSamples]:
-        """The batches of a loader; where several processes share them, this one's rows."""
-        # One that is not ours loads whole batches.
-        return self._local_loader(loader) if isinstance(loader, Loader) else map(self._local_samples, loader)
-
     def _local_loader(self, loader: Loader) -> Loader:
         """A loader; where several processes share its batches, of this one's rows."""
         if jax.process_count() == 1:
@@ -203,7 +207,7 @@ class Evaluator(Task):
     def _pad(self, samples: Samples | LocalSamples) -> Batch:
         """To the size of a batch; a larger one to what the devices can share."""
         if isinstance(samples, LocalSamples):
-            return samples.padded()
+            return self.devices.place_rows(samples.padded())
         return pad_batch(samples, max(self.config.batch_size, self.devices.rows_that_divide(num_rows(samples))))
 
     def _own_data(self, remedy: str) -> Any:  # Any: the task's `TaskData`
@@ -215,7 +219,7 @@ class Evaluator(Task):
         if type(self).load_data is Evaluator.load_data:
             raise InputError(f"{type(self).__name__} has no load_data, {remedy}")
         data = type(self).load_data(self.config)
-        self.shared_constants = place(data.constants, self.devices.whole)
+        self.shared_constants = self.devices.place_whole(data.constants)
         return data
 
 

@@ -65,17 +65,21 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
     what = "initial_params" if config.init_from is None else config.init_from
     chosen = wanted.keys() if only is None else matching(only, wanted.keys(), "init_only")
     unwanted = sorted(arrays.keys() - chosen)
-    wrong = _disagreements(arrays, {path: wanted[path] for path in wanted if path in chosen})
-    if only is None:
-        wrong += [f"{path} {_shape(arrays[path])} has no place in the model" for path in unwanted]
+    shapes, wanted_shapes = ({path: _shape(leaf) for path, leaf in tree.items()} for tree in (arrays, wanted))
+    compared = [*wanted, *unwanted] if only is None else [path for path in wanted if path in chosen]
+    wrong = [
+        f"{path} is {shapes.get(path, 'missing')} and not {wanted_shapes.get(path, 'in the model')}"
+        for path in compared
+        if shapes.get(path) != wanted_shapes.get(path)
+    ]
     if wrong:
         more = f", and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
         remedy = "init_only would take a part of them" if only is None else f"init_only is {only}"
         raise InputError(f"{what} does not fit the model: {', '.join(wrong[:MAX_NAMED])}{more}; {remedy}")
     taken = {path: arrays[path] for path in wanted if path in chosen}
     check_numbers(taken, what)
-    not_taken = [f"  not taken: {path} {_shape(arrays[path])}" for path in unwanted]
-    not_taken += [f"  fresh: {path} {_shape(wanted[path])}" for path in wanted if path not in {*chosen, *arrays}]
+    not_taken = [f"  not taken: {path} {shapes[path]}" for path in unwanted]
+    not_taken += [f"  fresh: {path} {wanted_shapes[path]}" for path in wanted if path not in {*chosen, *arrays}]
     copies = {path: np.array(array, wanted[path].dtype) for path, array in taken.items()}
     return InitialParams(copies, tuple(not_taken))
 
@@ -97,17 +101,6 @@ def check_initial(config: TrainingConfig, begin: InitialParams | None, *, is_res
                 f"{name} is {value}, but no parameters are given: train_and_test reads those of init_from, and fit "
                 "takes initial_params"
             )
-
-
-def _disagreements(arrays: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """The arrays that are wanted, and are missing or of another shape."""
-    found = []
-    for path, like in wanted.items():
-        if path not in arrays:
-            found.append(f"{path} {_shape(like)} is missing")
-        elif arrays[path].shape != like.shape:
-            found.append(f"{path} has the shape {_shape(arrays[path])} and not {_shape(like)}")
-    return found
 
 
 def _shape(array: Any) -> str:  # Any: an array, or its shape and type

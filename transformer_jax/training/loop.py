@@ -2,9 +2,8 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 
@@ -16,37 +15,25 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition
-from transformer_jax.training.callbacks import (
-    Callback,
-    CheckFinite,
-    EarlyStopping,
-    Evaluation,
-    LogMetrics,
-    LogParameterNorms,
-    SaveTimes,
-    Step,
-)
+from transformer_jax.training.callbacks import Callback, Evaluation, SaveTimes, Step, check_finite
 from transformer_jax.training.profiling import Profile
 from transformer_jax.training.progress import format_metric, show_progress
+from transformer_jax.training.results import CreateLoggers, open_loggers
 from transformer_jax.training.runner import Call, StepRunner
 from transformer_jax.training.signals import StopRequest
+from transformer_jax.training.standard_callbacks import by_class, standard_callbacks
 from transformer_jax.training.step import TrainState, average_of
-from transformer_jax.training.throughput import LogThroughput, ShowAttention, ShowMemory
 from transformer_jax.trees import Params
 
-T = TypeVar("T")
 Evaluate = Callable[[TrainState], dict[str, float]]  # mean metrics of a state's parameters on the validation set
-CreateLoggers = Callable[[Path, LogPosition], Sequence[Logger]]
-CreateCallbacks = Callable[[Sequence[Logger]], Sequence[Callback]]
 
 
 class TrainingLoop:
     """One training, from its first step or from its newest checkpoint to its last step.
 
     The devices work on one call while the host makes the next one's batches. A resumed run divides its steps into other
-    calls and still ends with the same parameters, bit for bit.
-
-    As a context manager it closes the loggers, TensorBoard's event file among them, and the progress bar.
+    calls and still ends with the same parameters, bit for bit. As a context manager it closes the loggers,
+    TensorBoard's event file among them, and the progress bar.
 
     Args:
         runner: runs the steps.
@@ -61,8 +48,8 @@ class TrainingLoop:
         create_callbacks: the task's own, for these loggers.
 
     Raises:
-        InputError: at construction, if the run has checkpoints and none can be read (see `Checkpoints.newest`), or two
-            callbacks or two loggers are of one class, so that their states would be mixed up.
+        InputError: at construction: none of the run's checkpoints can be read, or two callbacks or two loggers are of
+            one class, so that their states would be mixed up.
     """
 
     def __init__(
@@ -77,66 +64,45 @@ class TrainingLoop:
         stopwatch: Stopwatch,
         *,
         create_loggers: CreateLoggers,
-        create_callbacks: CreateCallbacks,
+        create_callbacks: Callable[[Sequence[Logger]], Sequence[Callback]],
     ) -> None:
         self.runner, self._loader, self._evaluate = runner, loader, evaluate
         self._run, self._config, self._request, self._stopwatch = run, config, request, stopwatch
         self.steps_per_epoch = len(loader)
         self.num_steps = self.steps_per_epoch * config.max_epochs
+        self.step = self.evaluated_step = 0  # done and logged; the state may be one call ahead
+        progress: Mapping[str, Any] = {}  # Any: JSON
         checkpoint = run.checkpoints.newest(unstack_layers(initial))
         if checkpoint is not None:
             if run.checkpoints.best_step != checkpoint.step:
                 # A damaged one is noticed now, and the next best one kept from now on.
                 run.checkpoints.best(unstack_layers(initial))
-            self._check_step(checkpoint.step)
-        self.step = 0 if checkpoint is None else checkpoint.step  # done and logged; the state may be one call ahead
-        self.evaluated_step = 0 if checkpoint is None else checkpoint.progress["evaluated_step"]
-        self.state = runner.place(initial if checkpoint is None else stack_layers(checkpoint.state, initial))
-        progress = {} if checkpoint is None else checkpoint.progress
+            self.step, progress = checkpoint.step, checkpoint.progress
+            self.evaluated_step = progress["evaluated_step"]
+            initial = stack_layers(checkpoint.state, initial)
+        if self.step > self.num_steps:
+            raise InputError(f"{run.path} is at step {self.step}; these settings and data end at step {self.num_steps}")
+        self.state = runner.devices.place(initial)
         self._was_stopped = bool(progress.get("stopped", False))  # early, by a callback
         with contextlib.ExitStack() as opened:  # an error below closes them
             run.check()
-            with run.writing():
-                position = LogPosition(self.step, progress.get("loggers", {}))
-                self._loggers = _by_class("loggers", create_loggers(run.path, position) if is_first() else [])
-                for logger in self._loggers.values():
-                    opened.callback(logger.close)
-                for logger in self._loggers.values():
-                    logger.log_settings(run.settings)
-            self._bar = show_progress(self.step, self.num_steps, quiet=config.quiet or not is_first())
-            opened.callback(self._bar.close)
-            self._callbacks = _by_class("callbacks", self._all_callbacks(opened, create_callbacks))
+            position = LogPosition(self.step, progress.get("loggers", {}))
+            loggers = opened.enter_context(open_loggers(run, create_loggers, position))
+            self._loggers = by_class("loggers", loggers)
+            bar = show_progress(self.step, self.num_steps, quiet=config.quiet or not is_first())
+            self._bar = opened.enter_context(contextlib.closing(bar))
+            callbacks: list[Callback] = []
+            if is_first():  # it logs and decides for all
+                callbacks = standard_callbacks(config, runner, self._log, self._bar.write, self.steps_per_epoch)
+                callbacks += [self._bar, *create_callbacks(loggers)]
+            if config.profile is not None and is_first():
+                profile = Profile(run.path, config.profile, self._bar.write)
+                callbacks.append(opened.enter_context(contextlib.closing(profile)))
+            self._callbacks = by_class("callbacks", callbacks)
             self._save_times = SaveTimes(config.checkpoint_every, config.checkpoint_minutes)
             if checkpoint is not None:
                 self._restore(progress)
             self._opened = opened.pop_all()
-
-    def _all_callbacks(self, opened: contextlib.ExitStack, create_callbacks: CreateCallbacks) -> list[Callback]:
-        if not is_first():  # the first process logs and decides for all
-            return [CheckFinite()]
-        own = create_callbacks(list(self._loggers.values()))
-        if self._config.profile is not None:
-            profile = Profile(self._run.path, self._config.profile, self._bar.write)
-            opened.callback(profile.close)
-            own = [profile, *own]
-        return [*self._built_in_callbacks(), self._bar, *own]
-
-    def _built_in_callbacks(self) -> list[Callback]:
-        config = self._config
-        return [
-            CheckFinite(),
-            LogMetrics([self._log], config.log_every, self.steps_per_epoch),
-            LogParameterNorms(self._log),
-            ShowAttention(self._bar.write, lambda: self.runner.attention),
-            ShowMemory(self._bar.write, lambda: self.runner.memory, jax.local_devices()[0]),
-            LogThroughput(self._log, config.log_every, config.batch_size, self._flops_per_step, self.runner.devices),
-            EarlyStopping(config.criterion, config.patience),
-        ]
-
-    def _flops_per_step(self) -> float | None:
-        """None where the step has a loop of its own, whose rounds are not counted."""
-        has_loop = self._config.accumulate > 1 or self._config.scan_layers
-        return None if has_loop else self.runner.flops_per_step
 
     def _restore(self, progress: Mapping[str, Any]) -> None:  # Any: JSON
         self._stopwatch.restore(progress["seconds"])
@@ -174,7 +140,8 @@ class TrainingLoop:
         """Go on until this step is done, and those that came in one call with it; all are logged then."""
         while True:
             epoch, first_batch = divmod(self.step, self.steps_per_epoch)
-            if first_batch == 0 and self.evaluated_step < self.step and self._ends_with_evaluation(epoch):
+            is_due = epoch % self._config.eval_every == 0 or epoch == self._config.max_epochs
+            if first_batch == 0 and self.evaluated_step < self.step and is_due:
                 self._evaluate_epoch(epoch)
             if self.step >= step or any_of(self._wants_to_stop):
                 return
@@ -184,7 +151,7 @@ class TrainingLoop:
         """The parameters of the best checkpoint, or their moving average where that is what makes it the best.
 
         Raises:
-            FloatingPointError: no evaluation gave a finite number, or there was none.
+            FloatingPointError: no evaluation gave a finite number.
             InputError: the run's directory has vanished.
         """
         best = self._run.checkpoints.best(unstack_layers(self.state))
@@ -197,16 +164,6 @@ class TrainingLoop:
     @property
     def _wants_to_stop(self) -> bool:
         return any(callback.wants_to_stop for callback in self._callbacks.values())
-
-    def _check_step(self, step: int) -> None:
-        if step > self.num_steps:
-            raise InputError(
-                f"{self._run.path} is at step {step}; these settings and data end at step {self.num_steps}, "
-                "so it is another run's"
-            )
-
-    def _ends_with_evaluation(self, epoch: int) -> bool:
-        return epoch % self._config.eval_every == 0 or epoch == self._config.max_epochs
 
     def _train_epoch(self, epoch: int, first_batch: int, last_step: int) -> None:
         started: Call | None = None
@@ -232,7 +189,7 @@ class TrainingLoop:
         """Wait for a call and account for its steps; `since` and the result are seconds of training."""
         if call is None:
             return since
-        all_sums = self.runner.wait(call)
+        all_sums = call.sums.of_each(call.num_steps)
         now = self._stopwatch.seconds["train"]
         self.runner.keep_pace(call.num_steps, now - since)
         last = self.step + call.num_steps
@@ -240,6 +197,7 @@ class TrainingLoop:
             self.step += 1
             per_second, waited = call.num_steps / (now - since), call.waited / call.num_steps
             step = Step(self.step, sums, per_second, waited, ends_call=self.step == last)
+            check_finite(step)
             for callback in self._callbacks.values():
                 callback.on_step(step)
         return now
@@ -254,16 +212,12 @@ class TrainingLoop:
         self.evaluated_step = self.step
         self._save(metrics)
         name = self._config.criterion.metric
-        line = f"Epoch {epoch}, step {self.step} of {self.num_steps}: validation {name} "
-        line += format_metric(name, metrics[name])
+        value = format_metric(name, metrics[name])
+        line = f"Epoch {epoch}, step {self.step} of {self.num_steps}: validation {name} {value}"
         self._bar.write("; ".join(filter(None, (line, self._bar.status()))))
 
     def _agree(self) -> bool:
-        """Agree with the other processes, before a call, on signals, the time to save, and the next call's steps.
-
-        Returns:
-            Whether to save after the call.
-        """
+        """Whether to save after the next call: the processes agree on that, on signals, and on the steps of a call."""
         self._request.synchronize()
         self.runner.agree_on_pace()
         return self._request.signal_number is not None or any_of(self._save_times.is_overdue)
@@ -294,11 +248,3 @@ class TrainingLoop:
         with self._run.writing():
             for logger in self._loggers.values():
                 logger.log(step, scalars)
-
-
-def _by_class(what: str, things: Sequence[T]) -> dict[str, T]:
-    """The things by the names of their classes, under which a checkpoint keeps their states."""
-    names = [type(thing).__name__ for thing in things]
-    if doubles := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"there are two {what} of class {doubles[0]}; a checkpoint keeps their states by it")
-    return dict(zip(names, things, strict=True))

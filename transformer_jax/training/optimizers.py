@@ -41,7 +41,8 @@ def adam(
 def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
     """Multiply updates by the negative learning rate.
 
-    Unlike optax's transformation of this name it counts no steps: `update` is told the training's `step`.
+    Unlike optax's transformation of this name it counts no steps: `update` is told the training's `step`. A wrapper
+    must pass that on.
     """
 
     def update(
@@ -49,14 +50,9 @@ def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransforma
         state: optax.EmptyState,
         params: Arrays | None = None,
         *,
-        step: ArrayLike | None = None,
+        step: ArrayLike,
         **_: Any,
     ) -> tuple[Arrays, optax.EmptyState]:
-        if step is None:
-            raise TypeError(
-                "the default optimizer is told the training's step, and its wrapper does not pass that on; "
-                "wrap an optimizer of optax's own, with create_schedule as its learning rate"
-            )
         rate = -jnp.asarray(schedule(step))
         return jax.tree.map(lambda one: rate.astype(one.dtype) * one, updates), state
 
@@ -143,11 +139,9 @@ def with_average(optimizer: optax.GradientTransformation, decay: float) -> optax
         state: AveragedState,
         params: Arrays | None = None,
         *,
-        step: ArrayLike | None = None,
+        step: ArrayLike,
         **more: Any,
     ) -> tuple[Arrays, AveragedState]:
-        if step is None or params is None:
-            raise TypeError("the average of the parameters needs params and the training's step in the update")
         updates, inner_state = inner.update(updates, state.inner, params, step=step, **more)
         # 1 - βᵗ by expm1: for a β near 1 the subtraction would lose digits.
         rate = math.expm1(math.log(decay)) / jnp.expm1((jnp.asarray(step) + 1) * math.log(decay))

@@ -1,8 +1,6 @@
-"""Compiled programs of a training, which another one uses again where only the seed differs."""
+"""Compiled programs of a training."""
 
-import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -10,25 +8,30 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
-from transformer_jax.devices.compilation import begin_to_run_once
+from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, CompiledStep
 from transformer_jax.devices.divided import with_gathered_params
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.hooks import Task
+from transformer_jax.training.initial_params import InitialParams
 from transformer_jax.training.runner import Pace, StepRunner
 from transformer_jax.training.step import TrainState, UpdateRule, initial_state, train_step
 from transformer_jax.trees import Arrays, Inputs
 
 
 class Programs(NamedTuple):
-    """Compiled programs of a training; they depend on neither the seed nor the run's directory."""
+    """Compiled programs of a training."""
 
     rule: UpdateRule
     shapes: TrainState  # and types
-    initial_state: Callable[..., TrainState]  # of seed, inputs and constants
+    fresh_state: Callable[[], TrainState]
     runner: StepRunner
+
+    def initial_state(self, given: InitialParams | None) -> TrainState:
+        """The state before the first step, with given parameters in the place of fresh ones."""
+        state = self.fresh_state()
+        return state if given is None else given.state_like(state, self.rule.optimizer)
 
 
 def create_programs(task: Evaluator, train_loader: Loader, num_steps: int) -> Programs:
@@ -52,23 +55,18 @@ def create_programs(task: Evaluator, train_loader: Loader, num_steps: int) -> Pr
 
 def begin_initial_state(
     task: Evaluator, example: Samples, optimizer: optax.GradientTransformation
-) -> tuple[TrainState, Callable[..., TrainState]]:
-    """The state before the first step, compiled in the background.
+) -> tuple[TrainState, Callable[[], TrainState]]:
+    """The state before the first step, compiled in the background: its shapes, and a function that waits for it."""
 
-    Returns:
-        Its shapes, and a function of seed, inputs and constants, which without them takes the task's and the example's.
-    """
-
+    @jax.jit  # traced once, for the shapes and for the program
     def init(seed: ArrayLike, inputs: Inputs, constants: Arrays) -> TrainState:
         params_key, step_key = jax.random.split(jax.random.key(seed))
         return initial_state(task.initial_params(params_key, inputs, constants), optimizer, step_key)
 
     arguments = np.uint32(task.config.seed), example[0], task.constants
+    shapes = init.eval_shape(*arguments)
     # Made in its place where it is split, so that no device ever holds it whole.
-    shardings = task.devices.shardings(jax.eval_shape(init, *arguments)) if task.devices.is_divided else None
-    return begin_to_run_once(init, *arguments, shardings=shardings)
-
-
-def without_seed(config: TrainingConfig) -> TrainingConfig:
-    """The settings without those by which runs of the same programs may differ: seed, directory, criterion."""
-    return dataclasses.replace(config, seed=0, name=None, checkpoint_dir=Path(), best_by=None)
+    shardings = task.devices.shardings(shapes) if task.devices.is_divided else None
+    compiled = CompiledStep(init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=task.stopwatch)
+    compiled.begin_to_compile(*arguments)
+    return shapes, lambda: compiled(*arguments)

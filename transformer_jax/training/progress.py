@@ -71,28 +71,21 @@ class ProgressLines(Callback):
     def __init__(self, num_steps: int, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._num_steps, self._quiet, self._clock = num_steps, quiet, clock
         self._line_at = clock()
-        self._first: tuple[int, float] | None = None  # step that was done first, and when: compiling comes before it
         self._last: Step | None = None
 
     def on_step(self, step: Step) -> None:
         """Print a line if ten seconds went by since the last one."""
-        now = self._clock()
-        if self._first is None:
-            self._first = step.number, now
         self._last = step
-        if not self._quiet and now - self._line_at >= SECONDS_BETWEEN_LINES:
-            self._line_at = now
+        if self._clock() - self._line_at >= SECONDS_BETWEEN_LINES:
+            self._line_at = self._clock()
             self.write(f"Step {step.number} of {self._num_steps}: {self.status()}")
 
     def status(self) -> str:
-        """Loss and metrics of the latest step, steps per second, and the time left."""
-        if self._first is None or self._last is None:
+        """Loss and metrics of the latest step, its steps per second, and the time left at this rate."""
+        if self._last is None:
             return ""
-        first_step, since = self._first
-        step, now = self._last, self._clock()
-        per_second = (step.number - first_step) / (now - since) if now > since else step.per_second
-        left = (self._num_steps - step.number) / per_second if per_second else 0.0
-        return f"{_values(step)}, {per_second:.3g} steps/s, {_duration(left)} left"
+        left = _duration((self._num_steps - self._last.number) / self._last.per_second)
+        return f"{_values(self._last)}, {self._last.per_second:.3g} steps/s, {left} left"
 
     def write(self, line: str) -> None:
         """Print a line, at once also into a pipe."""

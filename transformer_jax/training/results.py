@@ -6,13 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import psutil
 
 from transformer_jax.devices.processes import is_first
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition
-from transformer_jax.training.progress import format_metric
+from transformer_jax.runs.provenance import provenance
+from transformer_jax.runs.settings import settings_of
+from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.progress import format_metric, parameter_table
+from transformer_jax.trees import Params
 
+CreateLoggers = Callable[[Path, LogPosition], Sequence[Logger]]
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
 
 
@@ -30,19 +36,47 @@ def summary(metrics: Metrics, last: str) -> Iterator[str]:
             yield f"{split.capitalize()} {name}:".ljust(width) + f" {format_metric(name, of_split[name])}"
 
 
-def results_of(metrics: Metrics, seconds: Mapping[str, float]) -> dict[str, Any]:  # Any: JSON
-    """Metrics by split, accuracies under names of their own (`val_acc`), and the seconds of each activity."""
+def announce(task: Evaluator, params: Params, num_steps: int, directory: Path) -> None:
+    """Print what is about to be trained, where, and into which directory."""
+    if task.config.verbose:
+        print(parameter_table(params))
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    print(f"{task.name}: {count:,} parameters, {num_steps:,} steps on {task.devices}, into {directory}")
+
+
+def results_of(task: Evaluator, metrics: Metrics) -> dict[str, Any]:  # Any: JSON
+    """Metrics by split, accuracies under names of their own (`val_acc`), seconds by activity, settings, versions."""
     accuracies = {f"{split}_acc": of_split["accuracy"] for split, of_split in metrics.items() if "accuracy" in of_split}
-    timed = {f"{activity}_seconds": seconds[activity] for activity in ("train", "compile", "eval")}
-    return {**accuracies, **metrics, **timed}
+    seconds = task.stopwatch.seconds
+    return {
+        **accuracies,
+        **metrics,
+        **{f"{activity}_seconds": seconds[activity] for activity in ("train", "compile", "eval")},
+        "device": task.devices.kind,
+        "num_devices": task.devices.mesh.size,
+        "seed": task.config.seed,
+        "criterion": str(task.config.criterion),
+        **provenance(settings_of(task.name, task.config)),
+    }
 
 
-def write_end(
-    run: RunDirectory,
-    create_loggers: Callable[[Path, LogPosition], Sequence[Logger]],
-    metrics: Metrics,
-    results: Mapping[str, Any],
-) -> None:
+@contextlib.contextmanager
+def open_loggers(run: RunDirectory, create_loggers: CreateLoggers, position: LogPosition) -> Iterator[Sequence[Logger]]:
+    """The loggers of a run, in the first process, with its settings logged; they are closed at the end of the block.
+
+    Raises:
+        InputError: the directory can't be written.
+    """
+    with run.writing(), contextlib.ExitStack() as opened:
+        loggers = create_loggers(run.path, position) if is_first() else []
+        for logger in loggers:
+            opened.callback(logger.close)
+        for logger in loggers:
+            logger.log_settings(run.settings)
+        yield loggers
+
+
+def write_end(run: RunDirectory, create_loggers: CreateLoggers, metrics: Metrics, results: Mapping[str, Any]) -> None:
     """Log the metrics of the test set at the last step, and write `results.json`.
 
     Args:
@@ -55,12 +89,8 @@ def write_end(
         InputError: the directory can't be written, or another process holds it.
     """
     steps = results["steps"]
-    with run.held(), run.writing(), contextlib.ExitStack() as closed:
-        loggers = create_loggers(run.path, LogPosition(steps)) if is_first() else []
+    with run.held(), open_loggers(run, create_loggers, LogPosition(steps)) as loggers:
         for logger in loggers:
-            closed.callback(logger.close)
-        for logger in loggers:
-            logger.log_settings(run.settings)
             logger.log(steps, {f"test/{name}": value for name, value in metrics["test"].items()})
             logger.log_results(
                 {f"{split}/{name}": value for split, of in metrics.items() for name, value in of.items()}

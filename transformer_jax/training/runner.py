@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from transformer_jax.attention.request import Explanation, recording_attention
 from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.data.local_rows import LocalSamples
-from transformer_jax.devices.compilation import CompiledStep, Memory
+from transformer_jax.devices.compilation import CompiledStep
 from transformer_jax.devices.divided import keep_split
 from transformer_jax.devices.processes import largest
 from transformer_jax.devices.sharing import Devices
@@ -32,7 +32,7 @@ class Pace(NamedTuple):
 
     max_steps: int  # K, the steps that a call has room for
     is_fixed: bool  # every call has K steps; else as many as take `CALL_SECONDS`
-    shapes_vary: bool  # batches have different shapes, and cannot be stacked
+    shapes_vary: bool = False  # batches have different shapes, and cannot be stacked
 
     @classmethod
     def choose(
@@ -50,9 +50,8 @@ class Pace(NamedTuple):
         if shapes_vary:
             return cls(1, is_fixed=True, shapes_vary=True)
         row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(example))
-        fitting = MAX_STACK_BYTES // (row_bytes * batch_size)
-        most = steps_per_call or min(MAX_STEPS_PER_CALL, fitting)
-        return cls(max(1, min(most, steps_per_epoch)), is_fixed=steps_per_call > 0, shapes_vary=False)
+        most = steps_per_call or min(MAX_STEPS_PER_CALL, MAX_STACK_BYTES // (row_bytes * batch_size))
+        return cls(max(1, min(most, steps_per_epoch)), is_fixed=steps_per_call > 0)
 
 
 class Call(NamedTuple):
@@ -94,18 +93,19 @@ class StepRunner:
         stopwatch: Stopwatch,
     ) -> None:
         self._step, self._loss_function, self._rule = step, loss_function, rule
-        self._devices, self._constants, self._state_shapes = devices, constants, devices.shapes(state)
+        self.devices, self._constants, self._state_shapes = devices, constants, devices.shapes(state)
         self._batch_size, self._pace = batch_size, pace
         self._seconds_per_step = 0.0  # of the latest call
         self.attention: list[Explanation] = []  # of the steps, for each shape of batch once it is traced
-        self._steps_per_call = pace.max_steps if pace.is_fixed else 1  # then as their duration allows
+        self.steps_per_call = pace.max_steps if pace.is_fixed else 1  # of the next call; then as their duration allows
         self._update: CompiledStep[tuple[TrainState, SumsOfSteps]] | None = None
         self.compiled: CompiledStep[Any]  # Any: the state and sums after the steps, or gradients and sums
         if pace.shapes_vary and step is train_step:
-            self.compiled = CompiledStep(self.gradients_of_first, devices, rows_axis=1, stopwatch=stopwatch)
-            self._update = CompiledStep(self.update_once, None, donate_state=True, stopwatch=stopwatch)
+            self.compiled = CompiledStep(devices.share(self.gradients_of_first, rows_axis=1), stopwatch=stopwatch)
+            self._update = CompiledStep(self.update_once, donate_state=True, stopwatch=stopwatch)
         else:
-            self.compiled = CompiledStep(self.run_stacked, devices, rows_axis=1, donate_state=True, stopwatch=stopwatch)
+            step_of_rows = devices.share(self.run_stacked, rows_axis=1)
+            self.compiled = CompiledStep(step_of_rows, donate_state=True, stopwatch=stopwatch)
 
     @property
     def flops_per_step(self) -> float | None:
@@ -114,46 +114,27 @@ class StepRunner:
         A loop inside the step (over parts of a batch, or over layers) is counted as one round of it.
         """
         flops = self.compiled.flops
-        copies = 1 if self._devices.is_divided else self._devices.mesh.size  # of the step, each with its rows
+        copies = 1 if self.devices.is_divided else self.devices.mesh.size  # of the step, each with its rows
         return None if flops is None else flops * copies
-
-    @property
-    def memory(self) -> Memory | None:
-        """Memory of a call on each device; None where the backend does not tell."""
-        return self.compiled.memory
-
-    @property
-    def devices(self) -> list[jax.Device]:
-        """That share the steps."""
-        return list(self._devices.mesh.devices.flat)
-
-    @property
-    def steps_per_call(self) -> int:
-        """Steps that the next call should have."""
-        return self._steps_per_call
-
-    def place(self, state: TrainState) -> TrainState:
-        """A training state on the devices, for `start`; its memory may be used by the next step."""
-        return self._devices.place(state)
 
     def begin_to_compile(self, example: Samples | LocalSamples) -> None:
         """Compile in the background for batches of this example's shapes."""
-        batches, count = self._stack(example)
+        batches, count = self.stack(example)
         self.compiled.begin_to_compile(self._state_shapes, batches, count, self._constants)
 
     def trace(self, example: Samples | LocalSamples) -> jax.stages.Traced:
         """The steps as they are written, for batches of this example's shapes."""
-        batches, count = self._stack(example)
+        batches, count = self.stack(example)
         return self.compiled.trace(self._state_shapes, batches, count, self._constants)
 
     def start(self, state: TrainState, samples: Samples | LocalSamples) -> tuple[TrainState, Call]:
         """Give the devices the steps of some batches, and do not wait for them.
 
         Args:
-            state: from `place`; its memory is used again.
+            state: on the devices; its memory is used again.
             samples: at most K batches, one behind the other, the last perhaps short.
         """
-        batches, count = self._stack(samples)
+        batches, count = self.stack(samples)
         state, sums = self.run(state, batches, count)
         return state, Call(int(count), sums)
 
@@ -163,10 +144,6 @@ class StepRunner:
             after: tuple[TrainState, SumsOfSteps] = self.compiled(state, batches, count, self._constants)
             return after
         return self._update(state, self.compiled(state, batches, count, self._constants))
-
-    def wait(self, call: Call) -> list[Sums]:
-        """The sums of each step of a call, when the devices have done them."""
-        return call.sums.of_each(call.num_steps)
 
     def keep_pace(self, count: int, seconds: float) -> None:
         """Choose the steps of the next call by the duration of one."""
@@ -180,12 +157,7 @@ class StepRunner:
             return
         seconds = largest(self._seconds_per_step)
         if seconds > 0:  # else nothing was measured yet
-            self._steps_per_call = max(1, min(self._pace.max_steps, int(CALL_SECONDS / seconds)))
-
-    def stack_on_devices(self, samples: Samples) -> tuple[Batch, np.int32]:
-        """The batches that `compiled` takes, on the devices already; for measurements."""
-        batches, count = self._stack(samples)
-        return self._devices.place_rows(batches, rows_axis=1), count
+            self.steps_per_call = max(1, min(self._pace.max_steps, int(CALL_SECONDS / seconds)))
 
     def run_stacked(
         self, state: TrainState, batches: Batch, count: ArrayLike, constants: Arrays
@@ -201,7 +173,7 @@ class StepRunner:
             state, sums = carry
             batch = jax.tree.map(lambda stacked: lax.dynamic_index_in_dim(stacked, i, keepdims=False), batches)
             state, new = step_of_batch(state, batch, constants)
-            return keep_split(state, self._devices), sums.with_step(i, new)
+            return keep_split(state, self.devices), sums.with_step(i, new)
 
         first = jax.tree.map(lambda stacked: stacked[0], batches)
         with recording_attention() as calls:
@@ -209,7 +181,7 @@ class StepRunner:
         self.attention.extend(calls)
         sums = SumsOfSteps.zeros(self._pace.max_steps, one_step)
         state, sums = lax.fori_loop(0, count, step, (state, sums))
-        return keep_split(state, self._devices), sums
+        return keep_split(state, self.devices), sums
 
     def gradients_of_first(
         self, state: TrainState, batches: Batch, count: ArrayLike, constants: Arrays
@@ -224,9 +196,11 @@ class StepRunner:
     def update_once(self, state: TrainState, found: tuple[Arrays, Sums]) -> tuple[TrainState, SumsOfSteps]:
         """Compiled once, whatever the shapes of batches: the update, whose programs are half of a small model's."""
         state, sums = update(state, *found, self._rule)
-        return keep_split(state, self._devices), SumsOfSteps.zeros(1, sums).with_step(jnp.int32(0), sums)
+        return keep_split(state, self.devices), SumsOfSteps.zeros(1, sums).with_step(jnp.int32(0), sums)
 
-    def _stack(self, samples: Samples | LocalSamples) -> tuple[Batch, np.int32]:
+    def stack(self, samples: Samples | LocalSamples) -> tuple[Batch, np.int32]:
+        """The batches that `compiled` takes, and their number; those of several processes on the devices already."""
         if isinstance(samples, LocalSamples):
-            return samples.stacked(self._pace.max_steps)
+            batches, count = samples.stacked(self._pace.max_steps)
+            return self.devices.place_rows(batches, rows_axis=1), count
         return stack_batches(samples, self._batch_size, self._pace.max_steps)

@@ -1,6 +1,5 @@
 """Learning-rate schedules: functions of the step, plain or traced."""
 
-import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -11,7 +10,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.errors import InputError, check_number, check_sizes
+from transformer_jax.errors import InputError, check_number, check_positive, check_sizes
 
 
 def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax.Schedule:
@@ -22,8 +21,7 @@ def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax
     Raises:
         InputError: `base_lr` is not a finite number above 0, or `warmup` is negative, or not below `max_iters`.
     """
-    _check_rate(base_lr)
-    _check_warmup(warmup, max_iters)
+    _check(base_lr, warmup, max_iters)
 
     def schedule(step: ArrayLike) -> Array:
         step = jnp.minimum(step, max_iters)
@@ -41,8 +39,7 @@ def warmup_then_cosine_schedule(base_lr: float, warmup: int, max_iters: int) -> 
     Raises:
         InputError: `base_lr` is not a finite number above 0, or `warmup` is negative, or not below `max_iters`.
     """
-    _check_rate(base_lr)
-    _check_warmup(warmup, max_iters)
+    _check(base_lr, warmup, max_iters)
     return optax.warmup_cosine_decay_schedule(0.0 if warmup else base_lr, base_lr, warmup, max_iters)
 
 
@@ -73,18 +70,13 @@ def ignores_num_steps(create_schedule: Callable[[int], optax.Schedule], num_step
     return all(float(short(step)) == float(long(step)) for step in steps)
 
 
-def _check_rate(base_lr: float) -> None:
+def _check(base_lr: float, warmup: int, max_iters: int) -> None:
     check_number("base_lr", base_lr)
-    if not 0 < base_lr < math.inf:
-        raise InputError(f"base_lr is {base_lr}; it must be a finite number above 0")
-
-
-def _check_warmup(warmup: int, max_iters: int) -> None:
-    check_number("warmup", warmup)
+    check_positive("base_lr", base_lr)
     check_sizes(max_iters=max_iters)
-    if not 0 <= warmup < max_iters:
-        raise InputError(f"warmup is {warmup}; it must be at least 0 and below max_iters, which is {max_iters}")
     check_sizes(0, warmup=warmup)
+    if warmup >= max_iters:
+        raise InputError(f"warmup is {warmup}; it must be below max_iters, which is {max_iters}")
 
 
 def _cosine(config: TrainingConfig, num_steps: int) -> optax.Schedule:

@@ -30,51 +30,35 @@ def peak_flops(device_kind: str) -> float | None:
     return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
-class ShowMemory(Callback):
-    """Prints, after the first step, what a step takes of a device's memory, and whether it fits.
+class ShowProgram(Callback):
+    """Prints, after the first step, which attention a step runs and why, and what it takes of a device's memory.
+
+    Where batches have several shapes, another line comes with the first one that runs another attention.
 
     Args:
         write: prints a line.
+        calls: of attention in the steps that were compiled; it grows.
         memory: of the compiled step; None where it is not known.
-        device: one of those that share the steps.
     """
 
-    def __init__(self, write: Callable[[str], None], memory: Callable[[], Memory | None], device: jax.Device) -> None:
-        self._write, self._memory, self._device = write, memory, device
-        self._has_shown = False
-
-    def on_step(self, step: Step) -> None:
-        """Print the line, once."""
-        if not self._has_shown and (memory := self._memory()) is not None:
-            self._write(memory.line((self._device.memory_stats() or {}).get("bytes_limit")))
-        self._has_shown = True
-
-
-class ShowAttention(Callback):
-    """Prints, after the first step, which implementation of attention a step runs, and why; without attention nothing.
-
-    Where batches have several shapes, another line comes with the first one that runs another implementation.
-
-    Args:
-        write: prints a line.
-        calls: of attention in the steps that were compiled.
-    """
-
-    def __init__(self, write: Callable[[str], None], calls: Callable[[], Sequence[Explanation]]) -> None:
-        self._write, self._calls = write, calls
+    def __init__(
+        self, write: Callable[[str], None], calls: Sequence[Explanation], memory: Callable[[], Memory | None]
+    ) -> None:
+        self._write, self._calls, self._memory = write, calls, memory
         self._num_seen, self._shown = 0, set[str]()  # calls, and implementations
+        self._is_first = True
 
     def on_step(self, step: Step) -> None:
-        """Print the line, if it is due."""
-        calls = self._calls()
-        if len(calls) == self._num_seen:
-            return
-        new = calls[self._num_seen :]
-        self._num_seen = len(calls)
+        """Print the lines that are due."""
+        new = self._calls[self._num_seen :]
+        self._num_seen += len(new)
         implementations = {call.implementation for call in new}
         if not implementations <= self._shown:
             self._shown |= implementations
             self._write(attention_line(new))
+        if self._is_first and (memory := self._memory()) is not None:
+            self._write(memory.line((jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")))
+        self._is_first = False
 
 
 class LogThroughput(Callback):

@@ -7,9 +7,8 @@ from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
-import numpy as np
 
-from transformer_jax.config import EMA, TrainingConfig
+from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader, import_pytorch
@@ -17,8 +16,6 @@ from transformer_jax.devices.processes import check_same, largest
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger
-from transformer_jax.runs.provenance import provenance
-from transformer_jax.runs.settings import settings_of
 from transformer_jax.training.attention_pictures import LogAttention
 from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
@@ -27,12 +24,12 @@ from transformer_jax.training.hooks import Task
 from transformer_jax.training.initial_params import InitialParams, check_initial, choose_initial
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.profiling import profiled_steps
-from transformer_jax.training.programs import Programs, begin_initial_state, create_programs, without_seed
-from transformer_jax.training.progress import parameter_table, quietly
-from transformer_jax.training.results import process_age, results_of, summary, write_end
+from transformer_jax.training.programs import Programs, begin_initial_state, create_programs
+from transformer_jax.training.progress import quietly
+from transformer_jax.training.results import announce, process_age, results_of, summary, write_end
 from transformer_jax.training.schedules import ignores_num_steps
 from transformer_jax.training.signals import StopRequest
-from transformer_jax.training.step import TrainState, average_of
+from transformer_jax.training.step import TrainState
 from transformer_jax.trees import Arrays, Params
 
 Trainer = TypeVar("Trainer", bound="TrainerModule")
@@ -57,7 +54,6 @@ class TrainerModule(Evaluator):
         self.began = 0.0  # age of the process, in seconds, when it began to work on this run
         self._is_entered = False  # as a context manager, which keeps the run's directory until its end
         self._run: RunDirectory | None = None
-        self._last_programs: list[tuple[Any, Programs]] = []  # at most one, and what it fits; Any: settings, shapes
 
     def __enter__(self: Trainer) -> Trainer:
         self._is_entered = True
@@ -97,14 +93,13 @@ class TrainerModule(Evaluator):
         The run's directory is held until the end; in a `with trainer:` block until the end of the block.
 
         Args:
-            train_loader: from `make_loader`.
-            val_loader: from `make_loader`.
+            train_loader, val_loader: from `make_loader`.
             initial_params: begin with these in the place of fresh ones; with `config.init_only` with a part of them.
 
         Raises:
-            InputError: a loader is not from `make_loader`, the warm-up is not shorter than the training, the initial
-                parameters don't fit the model, the run's directory can't be used (see `RunDirectory`), or the config
-                has `pretrained`, or `init_from` without initial parameters (`train_and_test` reads both).
+            InputError: a loader is not from `make_loader`, the warm-up is too long, the initial parameters don't fit,
+                the run's directory can't be used (see `RunDirectory`), or the config has `pretrained`, or `init_from`
+                without initial parameters (`train_and_test` reads both).
             FloatingPointError: the loss, the gradient or every evaluation is not finite.
             Interrupted: at SIGTERM or SIGINT; everything is saved.
         """
@@ -135,22 +130,22 @@ class TrainerModule(Evaluator):
         programs, initial, run = self._prepare(train_loader, val_loader, initial_params)
         self._run = run
         try:
-            config, example = self.config, train_loader.example()
+            config = self.config
             num_steps = len(train_loader) * config.max_epochs
             check_initial(config, initial, is_resumed=bool(run.checkpoints.steps))
-            self._announce(programs.shapes.params, num_steps)
+            announce(self, programs.shapes.params, num_steps, run.path)
             with StopRequest(largest if jax.process_count() > 1 else None) as request:
                 is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
                 if not (is_trained or train_loader.has_groups):
-                    programs.runner.begin_to_compile(self._local_samples(example))
+                    programs.runner.begin_to_compile(self._local_samples(train_loader.example()))
                 import_pytorch()  # while the compiler works
 
                 with TrainingLoop(
                     programs.runner,
                     # In no variable of this function, so that its memory is freed when the training goes on.
-                    self._first_state(programs, example, initial),
+                    programs.initial_state(initial),
                     self._local_loader(train_loader),
-                    lambda state: self._evaluate_state(val_loader, state),
+                    lambda state: self.evaluate_state(val_loader, state),
                     run,
                     config,
                     request,
@@ -191,13 +186,9 @@ class TrainerModule(Evaluator):
         )
         return programs, initial, run
 
-    def _first_state(self, programs: Programs, example: Samples, initial: InitialParams | None) -> TrainState:
-        state = programs.initial_state(np.uint32(self.config.seed), example[0], self.constants)
-        return state if initial is None else initial.state_like(state, programs.rule.optimizer)
-
     def _begin_to_compile(self, train_loader: Loader, num_steps: int) -> Programs:
         """Begin to compile all but the steps, and settle the criterion, whose metrics are known then."""
-        programs = self._programs_for(train_loader, num_steps)
+        programs = create_programs(self, train_loader, num_steps)
         evaluated = (
             self.devices.shapes({"params": programs.shapes.params})["params"],
             self._pad(self._local_samples(train_loader.example())),
@@ -207,38 +198,6 @@ class TrainerModule(Evaluator):
         if not train_loader.has_groups:  # else the example has the shapes of one group
             self._eval_step.begin_to_compile(*evaluated)
         return programs
-
-    def _programs_for(self, train_loader: Loader, num_steps: int) -> Programs:
-        """The programs of a training; those of the one before where this one differs from it in the seed alone."""
-        shapes_of_data = jax.tree.map(np.shape, train_loader.example())
-        fits = without_seed(self.config), num_steps, len(train_loader), train_loader.has_groups, shapes_of_data
-        if [found for found, _ in self._last_programs] != [fits]:
-            self._last_programs[:] = [(fits, create_programs(self, train_loader, num_steps))]
-        return self._last_programs[0][1]
-
-    def can_repeat(self, config: TrainingConfig, constants: Arrays = None) -> bool:
-        """Whether these settings and constants differ from the trainer's in the seed and the run's directory alone."""
-        same = without_seed(config) == without_seed(self.config)
-        try:
-            return same and bool(jax.tree.all(jax.tree.map(np.array_equal, self.constants, constants)))
-        except ValueError:  # of another structure
-            return False
-
-    def repeat(self, config: TrainingConfig) -> None:
-        """Get ready to train again with another seed; what is compiled is used again, so no hook may read the seed.
-
-        Args:
-            config: for which `can_repeat` is true.
-        """
-        self.config, self._params, self._run, self.steps = config, None, None, 0
-
-    def _announce(self, params: Params, num_steps: int) -> None:
-        """Print what is about to be trained, where, and into which directory."""
-        if self.config.verbose:
-            print(parameter_table(params))
-        count = sum(leaf.size for leaf in jax.tree.leaves(params))
-        where = f"on {self.devices}, into {self.run.path}"
-        print(f"{self.name}: {count:,} parameters, {num_steps:,} steps {where}")
 
     def _callbacks(self, loggers: Sequence[Logger], val_loader: Loader) -> list[Callback]:
         """The task's own, and the pictures of the first validation batch's attention."""
@@ -257,14 +216,6 @@ class TrainerModule(Evaluator):
         self.params = jax.device_put(params)
         self._run = RunDirectory(self.config, self.name)
 
-    def _evaluate_state(self, loader: Loader, state: TrainState) -> dict[str, float]:
-        """Metrics of the parameters, and of their moving average if there is one."""
-        metrics = self.evaluate(loader, state.params)
-        if self.config.ema is not None:
-            averaged = self.evaluate(loader, average_of(state))
-            metrics |= {f"{EMA}{name}": value for name, value in averaged.items()}
-        return metrics
-
     def test(
         self, val_loader: Loader | None = None, test_loader: Loader | None = None, **more: Any
     ) -> dict[str, Any]:  # Any: JSON
@@ -273,8 +224,7 @@ class TrainerModule(Evaluator):
         After `load_run` nothing is written.
 
         Args:
-            val_loader: from `make_loader`; the task's own data if None.
-            test_loader: from `make_loader`; the task's own data if None.
+            val_loader, test_loader: from `make_loader`; the task's own data if None.
             **more: further results of the task's own.
 
         Returns:
@@ -290,17 +240,8 @@ class TrainerModule(Evaluator):
             metrics = {name: self.evaluate(loader) for name, loader in (("val", val_loader), ("test", test_loader))}
         with quietly(self.config):
             print(*summary(metrics, self.config.criterion.metric), sep="\n")
-        results = {
-            **results_of(metrics, self.stopwatch.seconds),
-            "steps": self.steps,
-            "total_seconds": process_age() - self.began,
-            "device": self.devices.kind,
-            "num_devices": self.devices.mesh.size,
-            "seed": self.config.seed,
-            "criterion": str(self.config.criterion),
-            **provenance(settings_of(self.name, self.config)),
-            **more,
-        }
+        results = results_of(self, metrics)
+        results |= {"steps": self.steps, "total_seconds": process_age() - self.began, **more}
         if self._run is not None:
             write_end(self._run, self.create_loggers, metrics, results)
             self._close_run()

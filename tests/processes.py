@@ -1,0 +1,60 @@
+"""Runs in several processes, or on many devices, each a process of `mesh_runs.py`."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from repository import REPOSITORY
+
+CLOSE = {"rtol": 0, "atol": 1e-12}  # sums in another order; in float32 rounding would turn a ReLU, and runs would part
+
+
+class Way(NamedTuple):
+    """A way to train."""
+
+    processes: int
+    devices: int  # of each
+    settings: dict[str, Any] = {}  # noqa: RUF012 (never changed)
+
+
+def free_address() -> str:
+    """Of a port that nobody listens to."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def environment(devices: int, precision: int = 32) -> dict[str, str]:
+    """For a process of so many CPU devices, with numbers of 32 or 64 bits."""
+    flags = re.sub(r"\S*host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", ""))
+    return os.environ | {
+        "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_ENABLE_X64": str(int(precision == 64)),
+        "PYTHONPATH": str(REPOSITORY),
+    }
+
+
+def train(
+    way: Way, task: str, directory: Path, *runs: dict[str, Any], precision: int = 64
+) -> list[list[dict[str, Any]]]:
+    """What `mesh_runs.py` prints for these settings, one run after another, in each process."""
+    chosen = way.settings | ({} if way.processes > 1 or "mesh" in way.settings else {"num_devices": way.devices})
+    if way.processes > 1:
+        chosen |= {"distributed": True, "coordinator": free_address(), "num_processes": way.processes}
+    command = [sys.executable, str(REPOSITORY / "tests" / "mesh_runs.py"), task, str(directory)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = []
+    for number in range(way.processes):
+        own = {"process_id": number} if way.processes > 1 else {}
+        settings = [json.dumps(chosen | own | run) for run in runs or ({},)]
+        started.append(subprocess.Popen([*command, *settings], env=environment(way.devices, precision), **pipes))
+    outputs = [process.communicate(timeout=600) for process in started]
+    for process, (_, errors) in zip(started, outputs, strict=True):
+        assert process.returncode == 0, errors[-3000:]
+    return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
