@@ -11,8 +11,7 @@ from pathlib import Path
 
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import import_pytorch
-from transformer_jax.tasks.anomaly.config import FilesConfig
-from transformer_jax.tasks.anomaly.data import anomaly_data
+from transformer_jax.tasks.anomaly.config import FilesConfig, anomaly_data
 
 
 def features(directory: Path) -> None:

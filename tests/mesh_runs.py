@@ -17,11 +17,11 @@ import numpy as np
 from transformer_jax import DigitsConfig, LanguageModelConfig, ReverseConfig, TranslationConfig
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.devices.processes import whole
-from transformer_jax.tasks.anomaly.data import anomaly_data
+from transformer_jax.tasks.anomaly.config import anomaly_data
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer
 from transformer_jax.tasks.language_model.task import LanguageModelTrainer, language_model_data
 from transformer_jax.tasks.reverse import ReverseTrainer, reverse_data
-from transformer_jax.tasks.translation.data import translation_data
+from transformer_jax.tasks.translation.config import translation_data
 from transformer_jax.tasks.translation.task import TranslationTrainer
 from transformer_jax.training.callbacks import Callback, Step
 from transformer_jax.trees import Params

@@ -23,7 +23,6 @@ from transformer_jax.plots import (
     plot_positional_encoding,
     plot_set_prediction,
 )
-from transformer_jax.tasks.translation.dates import date_pairs
 from transformer_jax.training import cosine_warmup_schedule, noam_schedule, warmup_then_cosine_schedule
 from transformer_jax.training.metrics import means, weighted_sums
 
@@ -255,7 +254,6 @@ TABLE_OF_CALLS = [
         set_size=(0, 1, -1, 50, 2.5, NAN, *TEXT),
     ),
     Call.of(tj.tasks.stratified_split, {"labels": LABELS, "fraction": 0.5}, "labels fraction"),
-    Call.of(date_pairs, {"split": "train", "size": 3}, split=("training",), size=(0, -1), seed=(-1,)),
     Call.of(tj.TrainingConfig, {}, "model_dim num_heads max_epochs batch_size lr dropout_prob adam_b1"),
     Call.of(tj.ReverseConfig, {}, "seq_len num_categories input_dropout_prob"),
     Call.of(tj.TranslationConfig, {}, "max_bytes beam_width dim_feedforward length_penalty"),

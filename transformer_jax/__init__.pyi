@@ -29,8 +29,8 @@ from .attention.position_biases import ALiBi as ALiBi
 from .attention.position_biases import RelativeBias as RelativeBias
 from .cli import run as run
 from .config import TrainingConfig as TrainingConfig
+from .data.batch import numpy_collate as numpy_collate
 from .data.loader import make_loader as make_loader
-from .data.stacked_samples import numpy_collate as numpy_collate
 from .decoding.beam_search import beam_search as beam_search
 from .decoding.token_by_token import greedy_decode as greedy_decode
 from .decoding.token_by_token import sample as sample

@@ -5,7 +5,6 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from transformer_jax import InputError
 from transformer_jax.data.epoch_sampler import EpochBatchSampler
 
 GROUPS = np.random.default_rng(5).integers(3, size=101)
@@ -83,9 +82,3 @@ def test_without_shuffling_the_order_within_a_group_is_kept():
     order = list(chain(*grouped(shuffle=False).epoch(0)))
     assert order == sorted(range(101), key=lambda index: GROUPS[index])
     assert order == list(chain(*grouped(shuffle=False).epoch(1)))
-
-
-def test_an_epoch_cannot_begin_elsewhere():
-    for first_batch in (-1, 9):
-        with pytest.raises(InputError, match=f"first_batch is {first_batch}; it must be between 0 and 8"):
-            next(sampler().epoch(0, first_batch))

@@ -9,9 +9,9 @@ import pytest
 from torch.utils.data import default_collate
 
 from transformer_jax import InputError, make_loader, numpy_collate
+from transformer_jax.data.batch import StackedSamples
 from transformer_jax.data.epoch_sampler import EpochBatchSampler
 from transformer_jax.data.loader import Loader
-from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.tasks import ReverseDataset
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, pad
+from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad, visible
 
 
 def test_ids_are_the_bytes_of_utf8():
@@ -37,12 +37,6 @@ def test_bytes_that_are_no_utf8_are_replaced():
     assert decode([0xFF]) == "\ufffd"
 
 
-@pytest.mark.parametrize("wrong", [-1, 259])
-def test_an_id_outside_the_vocabulary_is_an_error(wrong):
-    with pytest.raises(ValueError, match=f"ids hold {wrong}; they may be 0 … 258"):
-        decode([65, wrong])
-
-
 def test_half_a_surrogate_pair_is_an_error():
     with pytest.raises(InputError, match=r"holds U\+D83D at position 2"):
         encode("ab\ud83d")
@@ -54,6 +48,11 @@ def test_sequences_are_padded_on_the_right():
     assert padded.tolist() == [[97, 98, 256], [256, 256, 256], [99, 100, 101]]
 
 
-def test_a_sequence_is_not_cut_off():
-    with pytest.raises(ValueError, match="a sequence has 3 ids; it may have at most length, 2"):
-        pad([encode("cde")], 2)
+def test_labels_of_ids_that_are_no_text_are_their_names():
+    assert labels([0xC3, 0xA9, 65]) == ["é", "·", "A"]
+    assert labels([0xC3, 65]) == ["C3", "A"]
+    assert labels([65, PAD, START, END]) == ["A", "pad", "start", "end"]
+
+
+def test_what_could_move_a_cursor_is_not_printed():
+    assert visible("a\x1b[2J\ré\n\x00", keep="\n") == "a\\x1b[2J\\ré\n\\x00"

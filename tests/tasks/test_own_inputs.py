@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from transformer_jax import Cifar100Config, InputError, LanguageModelConfig, TranslationConfig, load_run
 from transformer_jax.tasks import AnomalyTrainer, LanguageModelTrainer
 from transformer_jax.tasks.attention_maps import LabelledMaps
-from transformer_jax.tasks.byte_text import END, PAD, START, encode, labels
+from transformer_jax.tasks.byte_text import encode, labels
 from transformer_jax.tasks.translation.dates import write_date
 
 NAN = float("nan")
@@ -115,12 +115,6 @@ def test_the_maps_of_a_translation_are_labelled_with_its_characters(translator):
     (again,) = translator.attention([words])
     assert isinstance(again, LabelledMaps)
     np.testing.assert_allclose(again.maps["cross"][1], maps.maps["cross"][1], atol=1e-5)
-
-
-def test_labels_of_ids_that_are_no_text_are_their_names():
-    assert labels([0xC3, 0xA9, 65]) == ["é", "·", "A"]
-    assert labels([0xC3, 65]) == ["C3", "A"]
-    assert labels([65, PAD, START, END]) == ["A", "pad", "start", "end"]
 
 
 def test_pairs_of_a_file_lose_the_white_space_around_them_alone():

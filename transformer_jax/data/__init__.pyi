@@ -1,4 +1,4 @@
 from .batch import Batch as Batch
+from .batch import StackedSamples as StackedSamples
+from .batch import numpy_collate as numpy_collate
 from .loader import make_loader as make_loader
-from .stacked_samples import StackedSamples as StackedSamples
-from .stacked_samples import numpy_collate as numpy_collate

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.errors import InputError
-
 
 class EpochIndices(list[int]):
     """Indices of samples, with the epoch they belong to, for data sets that draw new samples in each epoch.
@@ -54,12 +52,7 @@ class EpochBatchSampler:
             epoch: its number; with the seed it determines the order.
             first_batch: the batch to begin with, as a resumed run does.
             batches_at_once: called before each item; the item holds the indices of that many consecutive batches.
-
-        Raises:
-            InputError: `first_batch` is not one of the epoch's batches, nor their number.
         """
-        if not 0 <= first_batch <= len(self):
-            raise InputError(f"first_batch is {first_batch}; it must be between 0 and {len(self)}, the batches in all")
         order, batches = self._shuffled(epoch)
         while first_batch < len(batches):
             num_batches = batches_at_once()

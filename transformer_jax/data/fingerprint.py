@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence, Sized
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,28 +10,13 @@ from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 
-@runtime_checkable
-class Fingerprinted(Protocol):
-    """A data set that knows the digest of all that its samples are drawn from; those of files and tables do."""
-
-    def fingerprint(self) -> str:
-        """SHA-256 as hexadecimal digits."""
-
-
-@runtime_checkable
-class WithHostTable(Protocol):
-    """A data set that may read rows of a table, which counts as a constant does: it may lie here or on the devices."""
-
-    @property
-    def host_table(self) -> np.ndarray | None: ...
-
-
 # Any: PyTorch's `Dataset` has no length.
 def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike]) -> str:
     """A digest of data sets and constants: SHA-256 as hexadecimal digits.
 
-    For a data set that is not `Fingerprinted` its length, first and last sample are digested: enough for one that draws
-    its samples from its seed.
+    A data set whose samples are drawn from files or tables has a method `fingerprint` for their digest. Of others the
+    length, first and last sample are digested: enough for one that draws its samples from its seed. A `host_table`, of
+    which a data set reads rows, counts as a constant does: it may lie here or on the devices.
 
     Args:
         datasets: in an order that matters.
@@ -45,7 +30,7 @@ def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike]) -> str:
         digest.update(array.view(np.uint8).data)
 
     for dataset in datasets:
-        if isinstance(dataset, Fingerprinted):
+        if hasattr(dataset, "fingerprint"):
             digest.update(repr(dataset.fingerprint()).encode())
             continue
         size = len(dataset) if isinstance(dataset, Sized) else 0
@@ -53,7 +38,7 @@ def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike]) -> str:
         for sample in (dataset[0], dataset[size - 1]) if size else ():
             for leaf in jax.tree.leaves(sample):
                 add(leaf)
-    tables = {id(dataset.host_table): dataset.host_table for dataset in datasets if isinstance(dataset, WithHostTable)}
-    for leaf in jax.tree.leaves([constants, *tables.values()]):
+    tables = [getattr(dataset, "host_table", None) for dataset in datasets]
+    for leaf in jax.tree.leaves([constants, *{id(table): table for table in tables}.values()]):
         add(leaf)
     return digest.hexdigest()

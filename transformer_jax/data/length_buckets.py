@@ -56,23 +56,14 @@ def choose_shapes(
 def smallest_shape(
     source_lengths: Int[np.ndarray, " N"], target_lengths: Int[np.ndarray, " N"], shapes: Sequence[Shape]
 ) -> Int[np.ndarray, " N"]:
-    """For each pair, the index of the first shape that holds it.
+    """For each pair, the index of the first shape that holds it; one does.
 
     Args:
         source_lengths: length of each pair's source.
         target_lengths: length of each pair's target.
         shapes: from the smallest to the largest.
-
-    Raises:
-        InputError: a pair fits into no shape.
     """
     sources, targets = np.array(shapes).T
     fits = (source_lengths[:, None] <= sources) & (target_lengths[:, None] <= targets)  # [N shape]
-    if not fits.any(1).all():
-        index = int(np.argmin(fits.any(1)))
-        raise InputError(
-            f"a pair has lengths {int(source_lengths[index])} and {int(target_lengths[index])}; "
-            f"the largest shape is {tuple(shapes[-1])}"
-        )
     first: Int[np.ndarray, " N"] = fits.argmax(1)
     return first

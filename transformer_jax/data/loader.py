@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 import numpy as np
 from jaxtyping import Int, PyTree
 
-from transformer_jax.data.batch import Samples, as_pair
+from transformer_jax.data.batch import Samples, as_pair, numpy_collate
 from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices
 from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange, only_item
-from transformer_jax.data.stacked_samples import numpy_collate
 from transformer_jax.errors import InputError, check_sizes
 
 if TYPE_CHECKING:
@@ -119,8 +118,7 @@ class Loader:
                 batches. Workers load two items each in advance, so that a change takes effect as much later.
 
         Raises:
-            InputError: `first_batch` is not one of the epoch's batches, nor their number; a sample is not
-                `(inputs, targets)`.
+            InputError: a sample is not `(inputs, targets)`.
             RuntimeError: with workers, at the next item of an epoch after another one was begun; or PyTorch's, if a
                 worker was killed.
         """

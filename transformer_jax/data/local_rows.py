@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer_jax.data.batch import Batch, Samples, as_pair, num_rows
+from transformer_jax.data.batch import Batch, Samples, as_pair, num_rows, numpy_collate
 from transformer_jax.data.epoch_sampler import EpochIndices
-from transformer_jax.data.stacked_samples import numpy_collate
 
 
 class RowRange(NamedTuple):

@@ -1,6 +1,7 @@
 """Text as UTF-8 bytes: no vocabulary file, any language, nothing out of vocabulary."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from jax import Array
@@ -13,6 +14,8 @@ PAD = 256
 START = 257
 END = 258
 VOCABULARY_SIZE = 259
+
+Text = TypeVar("Text")
 
 
 def encode(text: str, *, delimited: bool = False) -> Int[np.ndarray, " S"]:
@@ -32,47 +35,58 @@ def encode(text: str, *, delimited: bool = False) -> Int[np.ndarray, " S"]:
 
 
 def decode(ids: Sequence[int] | Integer[np.ndarray | Array, " T"]) -> str:
-    """Text before the first END. PAD and START are skipped; bytes that are not valid UTF-8 become U+FFFD.
-
-    Raises:
-        ValueError: an id is outside 0 … 258.
-    """
+    """Text before the first END. PAD and START are skipped; bytes that are not valid UTF-8 become U+FFFD."""
     array = np.asarray(ids, np.int64)
-    outside = array[(array < 0) | (array >= VOCABULARY_SIZE)]
-    if outside.size:
-        raise ValueError(f"ids hold {outside[0]}; they may be 0 … {VOCABULARY_SIZE - 1}")
     ends = np.flatnonzero(array == END)
     if ends.size:
         array = array[: ends[0]]
     return array[array < PAD].astype(np.uint8).tobytes().decode(errors="replace")
 
 
-def characters(text: str) -> list[str]:
-    """A label for each byte of a text: the character at its first byte, a dot at its other bytes."""
-    return [label for character in text for label in (character, *"·" * (len(character.encode()) - 1))]
-
-
 def labels(ids: Sequence[int] | Integer[np.ndarray, " T"]) -> list[str]:
-    """A label for each id: its character if the bytes are a text, else ASCII characters and hexadecimal numbers."""
+    """A label for each id: its character if the bytes are a text, else ASCII characters and hexadecimal numbers.
+
+    The label of a character of several bytes stands at the first of them, a dot at the others.
+    """
     array = np.asarray(ids, np.int64)
     names = {PAD: "pad", START: "start", END: "end"}
     is_byte = array < PAD
     try:
-        text = iter(characters(array[is_byte].astype(np.uint8).tobytes().decode()))
-        return [next(text) if number < PAD else names[number] for number in array.tolist()]
+        text = array[is_byte].astype(np.uint8).tobytes().decode()
+        characters = iter("".join(character + "·" * (len(character.encode()) - 1) for character in text))
+        return [next(characters) if number < PAD else names[number] for number in array.tolist()]
     except UnicodeDecodeError:
         return [names.get(number) or (chr(number) if number < 128 else f"{number:02X}") for number in array.tolist()]
 
 
 def pad(sequences: Sequence[Int[np.ndarray, " _"]], length: int) -> Int[np.ndarray, "B {length}"]:
-    """Sequences of ids as the rows of one array, padded with PAD.
-
-    Raises:
-        ValueError: a sequence is longer than `length`.
-    """
+    """Sequences of ids, none longer than `length`, as the rows of one array, padded with PAD."""
     padded = np.full((len(sequences), length), PAD, np.int32)
     for row, ids in zip(padded, sequences, strict=True):
-        if len(ids) > length:
-            raise ValueError(f"a sequence has {len(ids)} ids; it may have at most length, {length}")
         row[: len(ids)] = ids
     return padded
+
+
+def visible(text: str, keep: str = "") -> str:
+    """A text that moves no terminal's cursor: what is not printable is written as in Python, a line feed as `\\n`.
+
+    Characters of `keep` stay.
+    """
+    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+
+
+def texts_in(inputs: object, *kinds: type[Text]) -> list[Text]:
+    """A text, or the texts of a list, as a list.
+
+    Args:
+        inputs: a user's.
+        kinds: of texts: `str`, or `bytes` too.
+
+    Raises:
+        InputError: `inputs` is neither.
+    """
+    given = [inputs] if isinstance(inputs, kinds) else list(inputs) if isinstance(inputs, Iterable) else []
+    texts = [text for text in given if isinstance(text, kinds)]
+    if not texts or len(texts) < len(given):
+        raise InputError(f"inputs is {inputs!r:.60}; it must be a text or a list of texts")
+    return texts

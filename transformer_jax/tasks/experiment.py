@@ -15,7 +15,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.fields import MAX_COUNT
 from transformer_jax.runs.directory import run_path
 from transformer_jax.tasks.registry import trainer_class_of
-from transformer_jax.tasks.sweep import SUMMARY, is_sweep, lines, members, write_summary
+from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
 from transformer_jax.trained.named import check_fits, find_initial, find_trained
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.results import process_age
@@ -37,9 +37,8 @@ class TaskData:
     train_loader: Loader
     val_loader: Loader
     test_loader: Loader
-    constants: Arrays = dataclasses.field(
-        default=None, kw_only=True
-    )  # arrays that every step reads, see `TrainerModule`
+    # arrays that every step reads, see `TrainerModule`
+    constants: Arrays = dataclasses.field(default=None, kw_only=True)
 
 
 def train_and_test(
@@ -73,7 +72,7 @@ def train_and_test(
             raises; or the report or the test failed, and the error says how to score the model again.
     """
     prepare_jax(config)
-    if is_sweep(config):
+    if config.seeds is not None or config.sweep:
         return _train_all(trainer_class, config, load_data, report)
     trainer, results = _train_one(trainer_class, config, load_data, report)
     with quietly(config):

@@ -1,6 +1,7 @@
 """Task: reverse a sequence of categories. The smallest problem that needs attention to positions."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -13,9 +14,8 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.array_checks import as_array, check_token_ids
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.batch import Batch
+from transformer_jax.data.batch import Batch, StackedSamples
 from transformer_jax.data.loader import make_loader
-from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.errors import InputError, check_probability, check_sizes
 from transformer_jax.fields import setting
 from transformer_jax.nn.predictor import TransformerPredictor
@@ -87,6 +87,23 @@ class ReverseDataset:
         return StackedSamples((inputs, inputs[:, ::-1].copy()))
 
 
+def reverse_data(config: ReverseConfig) -> TaskData:
+    """Training, validation and test set, of the seeds 42, 43 and 44; the run's seed orders the training set."""
+
+    dataset = functools.partial(ReverseDataset, config.num_categories, config.seq_len)
+    train_loader = make_loader(
+        dataset(config.train_size, 42),
+        config.batch_size,
+        shuffle=True,
+        drop_last=True,
+        seed=config.seed,
+        num_workers=config.num_workers,
+    )
+    val_loader = make_loader(dataset(config.val_size, 43), config.batch_size)
+    test_loader = make_loader(dataset(config.test_size, 44), config.batch_size)
+    return TaskData(train_loader, val_loader, test_loader)
+
+
 class ReverseTrainer(TrainerModule):
     """Trains a `TransformerPredictor` with positions to predict, at each position, the number at the mirrored one."""
 
@@ -94,9 +111,7 @@ class ReverseTrainer(TrainerModule):
     config_class = ReverseConfig
     config: ReverseConfig
 
-    @staticmethod
-    def load_data(config: ReverseConfig) -> TaskData:
-        return reverse_data(config)
+    load_data = staticmethod(reverse_data)
 
     def create_model(self) -> TransformerPredictor:
         config = self.config
@@ -172,25 +187,6 @@ class ReverseTrainer(TrainerModule):
             raise InputError(f"inputs has shape {array.shape}; it must hold at least one number, [T] or [B, T]")
         check_token_ids("inputs", array, self.config.num_categories, "[T]" if array.ndim == 1 else "[B, T]")
         return np.atleast_2d(array).astype(np.int32), array.ndim == 1
-
-
-def reverse_data(config: ReverseConfig) -> TaskData:
-    """Training, validation and test set, of the seeds 42, 43 and 44; the run's seed orders the training set."""
-
-    def dataset(size: int, seed: int) -> ReverseDataset:
-        return ReverseDataset(config.num_categories, config.seq_len, size, seed)
-
-    train_loader = make_loader(
-        dataset(config.train_size, seed=42),
-        config.batch_size,
-        shuffle=True,
-        drop_last=True,
-        seed=config.seed,
-        num_workers=config.num_workers,
-    )
-    val_loader = make_loader(dataset(config.val_size, seed=43), config.batch_size)
-    test_loader = make_loader(dataset(config.test_size, seed=44), config.batch_size)
-    return TaskData(train_loader, val_loader, test_loader)
 
 
 def save_attention_maps(trainer: ReverseTrainer, data: TaskData) -> Results:

@@ -11,9 +11,10 @@ from commands import call
 from made_once import made_once
 
 from transformer_jax.data.batch import Batch
-from transformer_jax.tasks.anomaly.data import anomaly_data, default_config
+from transformer_jax.tasks.anomaly.cifar100 import cifar100_table
+from transformer_jax.tasks.anomaly.config import anomaly_data, default_config
 from transformer_jax.tasks.anomaly.report import Predictions, permutation_error, predict_sets, print_mistakes
-from transformer_jax.tasks.anomaly.tables import cifar100_table, digits_table
+from transformer_jax.tasks.anomaly.tables import digits_table
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer, Cifar100Config, DigitsConfig, train_anomaly
 
 MODEL = {"model_dim": 12, "num_heads": 3, "num_layers": 2}

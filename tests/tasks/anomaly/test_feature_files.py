@@ -9,8 +9,8 @@ import pytest
 
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.anomaly.feature_files import as_table, difference, map_array, read_features
-from transformer_jax.tasks.anomaly.tables import files_table
+from transformer_jax.tasks.anomaly.sets import as_table
+from transformer_jax.tasks.anomaly.tables import difference, files_table, map_array, read_features
 
 FEATURES = np.random.default_rng(5).normal(size=(13, 512)).astype(np.float32)
 RECORD = {"data": "a1", "model": "net", "weights": "b2", "resolution": 37}

@@ -12,8 +12,7 @@ from commands import call
 from transformer_jax import load_run
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.tasks.anomaly import config as anomaly_config
-from transformer_jax.tasks.anomaly.config import FilesConfig
-from transformer_jax.tasks.anomaly.data import anomaly_data
+from transformer_jax.tasks.anomaly.config import FilesConfig, anomaly_data
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer
 
 MODEL = {"model_dim": 12, "num_heads": 3, "num_layers": 2}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from transformer_jax import InputError
-from transformer_jax.tasks.language_model import text_parts
+from transformer_jax.tasks.language_model import windows as text_windows
 from transformer_jax.tasks.language_model.docstrings import SEPARATOR, library_docstrings
-from transformer_jax.tasks.language_model.text_parts import load_text, split_text, windows
+from transformer_jax.tasks.language_model.windows import load_text, split_text, windows
 
 BYTES = bytes(range(256)) * 4 + b"end"  # 1027
 TEXT = np.frombuffer(BYTES, np.uint8)
@@ -27,7 +27,7 @@ def test_the_end_of_a_text_is_held_out_and_no_byte_is_lost(ends, sizes):
 
 
 def test_not_more_than_a_bound_is_held_out(monkeypatch):
-    monkeypatch.setattr(text_parts, "MAX_HELD_OUT", 7)
+    monkeypatch.setattr(text_windows, "MAX_HELD_OUT", 7)
     assert split_text(TEXT, 1).sizes() == {"train": 1013, "val": 7, "test": 7}
 
 
@@ -55,9 +55,3 @@ def test_a_file_that_cannot_be_read_or_is_too_short_is_an_error(tmp_path):
     message = "has 1027 bytes, of which 51 are for val; each part must have at least seq_len, 61"
     with pytest.raises(InputError, match=f"^{path} {message}$"):
         load_text(path, 61)
-
-
-def test_the_message_names_the_part_that_is_too_short():
-    ends = np.array([500, 930, 1000, 1027])
-    with pytest.raises(InputError, match="the text has 1027 bytes, of which 27 are for test; .* seq_len, 28$"):
-        split_text(TEXT, 28, ends)

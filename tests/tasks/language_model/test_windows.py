@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pytest
 
-from transformer_jax import InputError
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.tasks.language_model.windows import UNSCORED, RandomWindows, ScoredWindows
 
@@ -74,20 +73,3 @@ def test_the_fingerprint_is_of_the_text_and_of_how_windows_are_made():
     changed[100] ^= 1
     for different in (prints(bytes(changed)), prints(BYTES, 8), prints(BYTES, 7, 2)):
         assert all(a != b for a, b in zip(different, prints(BYTES), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: RandomWindows(TEXT, 211, 5, 0), "seq_len is 211; the text has 211 bytes and must have more"),
-        (lambda: RandomWindows(TEXT, 0, 5, 0), "seq_len is 0; it must be at least 1"),
-        (lambda: RandomWindows(TEXT, 7, 0, 0), "size is 0"),
-        (lambda: RandomWindows(TEXT, 7, 5, -1), "seed is -1"),
-        (lambda: ScoredWindows(TEXT, 212, 5), "seq_len is 212; the text has 211 bytes and must have as many"),
-        (lambda: ScoredWindows(TEXT, 7, 8), "stride is 8; it may be at most seq_len, 7"),
-        (lambda: ScoredWindows(TEXT, 7, 0), "stride is 0"),
-    ],
-)
-def test_what_cannot_work_is_an_error(call, message):
-    with pytest.raises(InputError, match=message):
-        call()

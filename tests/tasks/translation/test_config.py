@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from transformer_jax import InputError, ReverseConfig, TranslationConfig, train_translation
-from transformer_jax.tasks.translation.data import translation_data
+from transformer_jax.tasks.translation.config import translation_data
 
 PAIRS = Path("pairs.tsv")
 SMALL = {"model_dim": 8, "num_heads": 1, "num_layers": 1, "dim_feedforward": 8, "max_bytes": 17}

@@ -55,16 +55,10 @@ def test_only_a_newline_ends_a_line(file):
         (b"a\tb\n\td\n", ":2: the source text is empty"),
         (b"a\tb\nc\t\n", ":2: the target text is empty"),
         (b"a\tb\nc\t \te\n", ":2: the target text is empty"),
-        (b"a\tb\nc\0\td\n", ":2: byte 2 of the line is NUL, which no text holds"),
-        (bytes(1000), ":1: byte 1 of the line is NUL, which no text holds"),
         (bytes(range(128, 256)) * 99, ":1: byte 1 of the line, 0x80, is not valid UTF-8"),
         (b"", " is empty"),
         (b"\xef\xbb\xbf\r\n", ": no pairs left; the file is empty"),
         (b"abcdefgh\ta\nb\tabcdefgh\n", ": no pairs left; all 2 are longer than max_bytes, 7"),
-        (
-            b"a\tb\na\tc\nd\te\n",
-            ": 2 different source texts; there must be at least 3, one for training, validation and test each",
-        ),
     ],
 )
 def test_bad_input_is_named_with_file_line_and_reason(file, content, message):
@@ -115,19 +109,15 @@ def test_where_one_file_is_given_the_other_set_is_drawn(file, given, drawn):
 @pytest.mark.parametrize(
     ("content", "given", "message"),
     [
-        (b"a\tb\n", ["val"], "1 different source texts that are in no other file; there must be at least 2, one for "
-         "training and test each"),
-        (b"a\tb\n", ["test"], "1 different source texts that are in no other file; there must be at least 2, one for "
-         "training and validation each"),
-        (b"x\tb\n", ["val", "test"], "0 different source texts that are in no other file; there must be at least 1, "
-         "one for training"),
+        (b"a\tb\na\tc\nd\te\n", [], "2 different sources; one each is needed for training, validation, test"),
+        (b"a\tb\n", ["val"], "1 different sources that are in no other file; one each is needed for training, test"),
+        (b"x\tb\n", ["val", "test"], "0 different sources that are in no other file; one each is needed for training"),
     ],
-)  # fmt: skip
-def test_too_few_pairs_beside_the_other_files_are_an_error(file, content, given, message):
+)
+def test_too_few_pairs_are_an_error(file, content, given, message):
     path, other = file(content), file(b"x\tX\n", "other")
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=f"^data has {message}$"):
         load_pairs(path, **{f"{name}_path": other for name in given})
-    assert str(error.value) == f"{path}: {message}"
 
 
 def test_a_bad_line_of_another_file_is_named_with_that_file(file):

@@ -15,8 +15,9 @@ from tqdm import tqdm
 
 from transformer_jax.data.downloads import in_one_line
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.anomaly.feature_files import Record, difference, read_features
 from transformer_jax.tasks.anomaly.resnet34 import ACTIVATION, ResNet34Features, fetch_weights, weights_digest
+from transformer_jax.tasks.anomaly.sets import stratified_split
+from transformer_jax.tasks.anomaly.tables import FeatureTable, Record, difference, read_features
 
 FOLDER = "cifar-100-python"
 ARCHIVE = "cifar-100-python.tar.gz"
@@ -155,3 +156,29 @@ def _compute(path: Path, images: UInt8[np.ndarray, "N 32 32 3"], record: Record,
     temporary.replace(path)
     for directory in path.parent.glob(f"{path.stem}.*parts"):  # those of other records too
         shutil.rmtree(directory)
+
+
+def cifar100_table(
+    data_dir: Path, features_dir: Path | None = None, resolution: int = 224, pretrained: str | None = "imagenet"
+) -> FeatureTable:
+    """CIFAR-100 with the features of a ResNet-34; validation is the first tenth of each training class.
+
+    Args:
+        data_dir: directory of the images, the weights and the cache of features.
+        features_dir: directory of ready features, `train_set_features.npz` and `test_set_features.npz`, which replace
+            the computation; None if there are none.
+        resolution: pixels to which the height and the width of images are resized.
+        pretrained: as for `cached_features`.
+
+    Raises:
+        InputError: a file is missing and cannot be downloaded, is damaged, or is not of these images.
+    """
+    splits = load_cifar100(data_dir)
+    if features_dir is None:
+        parts = cached_features(data_dir, splits, resolution, pretrained)
+    else:
+        parts = ready_features(features_dir, splits, resolution)
+    labels, images = (np.concatenate([getattr(split, name) for split in splits]) for name in ("labels", "images"))
+    num_train = len(splits[0].labels)
+    train, val = stratified_split(labels[:num_train], 0.1)
+    return FeatureTable(np.concatenate(parts), labels, images, train, val, np.arange(num_train, len(labels)))

@@ -1,23 +1,22 @@
-"""Settings of the anomaly task, for each of its data sets."""
+"""Settings of the anomaly task, for each of its data sets, and the loaders of its sets of images."""
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float, Num
+from jaxtyping import Float, Int, Num
 
 from transformer_jax.config import TrainingConfig
+from transformer_jax.data.loader import Loader, make_loader
 from transformer_jax.errors import InputError, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.setting_groups import Positions
-from transformer_jax.tasks.anomaly.tables import (
-    FeatureTable,
-    cifar100_table,
-    digits_features,
-    digits_table,
-    files_table,
-)
+from transformer_jax.tasks.anomaly.cifar100 import cifar100_table, has_cifar100
+from transformer_jax.tasks.anomaly.sets import AnomalySets
+from transformer_jax.tasks.anomaly.tables import FeatureTable, digits_features, digits_table, files_table
+from transformer_jax.tasks.experiment import TaskData
 
 MAX_RESOLUTION = 4096  # pixels; the ResNet's first activation of 64 images is 64 GiB then
 MAX_TABLE_BYTES = 2**30  # of a table of features on the devices, where the settings leave the choice
@@ -52,11 +51,6 @@ class AnomalyConfig(TrainingConfig):
     def table(self) -> FeatureTable:
         """Features, label and split of every image."""
         raise NotImplementedError
-
-    def keeps_on_host(self, table: FeatureTable) -> bool:
-        """Whether the table of features stays on the host, which sends the rows of each batch."""
-        is_large = table.features.nbytes > MAX_TABLE_BYTES
-        return {"device": False, "host": True, "auto": is_large}[self.features_on]
 
     def features_of(self, images: Num[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """The features of images.
@@ -125,3 +119,52 @@ class FilesConfig(AnomalyConfig):
             name = "features" if self.features is None else "labels"
             raise InputError(f"{name} is None; it must be an .npy file (--{name})")
         return files_table(self.features, self.labels)
+
+
+def default_config(data_dir: Path = Path("data")) -> AnomalyConfig:
+    """`Cifar100Config` if CIFAR-100 or its features lie under `data_dir`; else `DigitsConfig`, and a printed hint."""
+    digits = DigitsConfig(data_dir=data_dir)  # checks the directory's name
+    if has_cifar100(data_dir):
+        return Cifar100Config(data_dir=data_dir)
+    print(
+        f"No CIFAR-100 under {data_dir}: using scikit-learn's handwritten digits. "
+        "--dataset cifar100 downloads CIFAR-100 and the ResNet's weights."
+    )
+    return digits
+
+
+@dataclasses.dataclass(frozen=True)
+class AnomalyData(TaskData):
+    """Sets of images: those of training are drawn anew in each epoch, the others are always the same."""
+
+    train_eval_loader: Loader  # sets of the training images, always the same
+    table: FeatureTable
+
+
+def anomaly_data(config: AnomalyConfig) -> AnomalyData:
+    """Sets of the images of `config.table()`, whose features are the constants, or come with each batch."""
+    table = config.table()
+    is_large = table.features.nbytes > MAX_TABLE_BYTES
+    on_host = config.features_on == "host" or (config.features_on == "auto" and is_large)
+    host_table = table.features if on_host else None
+    sets = functools.partial(AnomalySets, table.labels, config.set_size, host_table=host_table)
+
+    def fixed(subset: Int[np.ndarray, " M"], seed: int) -> Loader:
+        return make_loader(sets(seed=seed, subset=subset), config.batch_size)
+
+    train_loader = make_loader(
+        sets(seed=config.seed, subset=table.train, redraw=True),
+        config.batch_size,
+        shuffle=True,
+        drop_last=True,
+        seed=config.seed,
+        num_workers=config.num_workers,
+    )
+    return AnomalyData(
+        train_loader,
+        val_loader=fixed(table.val, seed=42),
+        test_loader=fixed(table.test, seed=43),
+        train_eval_loader=fixed(table.train, seed=41),
+        table=table,
+        constants=None if on_host else np.asarray(table.features),
+    )

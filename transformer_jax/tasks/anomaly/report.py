@@ -5,9 +5,8 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Float, Int, Num
 
-from transformer_jax.data.batch import pad_rows
+from transformer_jax.data.batch import numpy_collate, pad_rows
 from transformer_jax.data.loader import Loader
-from transformer_jax.data.stacked_samples import numpy_collate
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.training.inspected_example import softmax

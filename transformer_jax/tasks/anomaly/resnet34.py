@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, PRNGKeyArray, UInt8
+from jaxtyping import Float, UInt8
 
 from transformer_jax.data.batch import pad_rows
 from transformer_jax.data.downloads import download, in_one_line
@@ -44,15 +44,11 @@ class ResNet34Features:
         self.batch_size = batch_size
         model = ResNet34(output="activations", pretrained=pretrained, normalize=True, ckpt_dir=str(data_dir))
 
-        @jax.jit
-        def init(key: PRNGKeyArray) -> Variables:
-            # The weights do not depend on the resolution; a small one initializes them quickly.
-            variables: Variables = model.init(key, jnp.zeros((1, 32, 32, 3)), train=False)
-            return variables
-
+        init = jax.jit(model.init, static_argnames="train")
         file = weights_file(data_dir)
         with outside_file(file, "flaxmodels' file of weights", MAX_BYTES) if pretrained else contextlib.nullcontext():
-            self._variables = init(jax.random.key(0))
+            # The weights do not depend on the resolution; a small one initializes them quickly.
+            self._variables: Variables = init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)), train=False)
 
         @jax.jit
         def features(variables: Variables, images: UInt8[Array, "B 32 32 3"]) -> Float[Array, "B 512"]:

@@ -3,14 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
-from transformer_jax.data.batch import Samples
+from transformer_jax.data.batch import Samples, StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
-from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.errors import InputError, check_number, check_sizes
-from transformer_jax.tasks.anomaly.feature_files import as_table
 
 
 class AnomalySets:
@@ -161,6 +159,23 @@ class SetAnomalyDataset:
     def fingerprint(self) -> str:
         """SHA-256 of the features, and of all that the sets are drawn from."""
         return fingerprint([self.sets], self.features)
+
+
+def as_table(name: str, values: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "N F"]:
+    """A table of features as float32; one that is of that type, in C order, is not copied, and stays mapped if it is.
+
+    Raises:
+        InputError: the values are no finite numbers `[N, F]`.
+    """
+    if values.ndim != 2 or values.dtype.kind not in "fiu":
+        raise InputError(
+            f"{name} has shape {values.shape} and type {values.dtype}; it must hold numbers, [images, features]"
+        )
+    with np.errstate(over="ignore"):  # too large for float32: infinity, which is refused below
+        table = np.require(values, np.float32, "C")
+    if not np.isfinite([table.min(initial=0), table.max(initial=0)]).all():  # needs no memory, unlike isfinite(table)
+        raise InputError(f"{name} holds NaN, infinity or a number beyond float32; all must be finite")
+    return table
 
 
 def stratified_split(

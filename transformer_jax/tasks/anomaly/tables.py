@@ -1,17 +1,24 @@
-"""Feature tables for the anomaly task: features, label, pixels and split of every image."""
+"""Feature tables for the anomaly task: features, label, pixels and split of every image, and NumPy's files of them."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Int, Num, Shaped
 
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.anomaly.cifar100 import cached_features, load_cifar100, ready_features
-from transformer_jax.tasks.anomaly.feature_files import as_table, map_array
-from transformer_jax.tasks.anomaly.sets import stratified_split
+from transformer_jax.outside_files import outside_file
+from transformer_jax.tasks.anomaly.sets import as_table, stratified_split
 
 MAX_PIXEL = 16  # of scikit-learn's digits
+FEATURE_DIM = 512  # of the ResNet-34's last block
+MAX_BYTES = 2**28  # of an .npz; the features of CIFAR-100 take 205 MB in float64
+MAX_MAPPED_BYTES = 2**44  # of an .npy
+MAX_RECORD = 500  # characters
+
+Record: TypeAlias = Mapping[str, str | int | None]  # what features were computed with; None for what is not known
 
 
 class FeatureTable(NamedTuple):
@@ -53,32 +60,6 @@ def digits_features(images: Num[np.ndarray, "*B 8 8"]) -> Float[np.ndarray, "*B 
     return features.astype(np.float32)
 
 
-def cifar100_table(
-    data_dir: Path, features_dir: Path | None = None, resolution: int = 224, pretrained: str | None = "imagenet"
-) -> FeatureTable:
-    """CIFAR-100 with the features of a ResNet-34; validation is the first tenth of each training class.
-
-    Args:
-        data_dir: directory of the images, the weights and the cache of features.
-        features_dir: directory of ready features, `train_set_features.npz` and `test_set_features.npz`, which replace
-            the computation; None if there are none.
-        resolution: pixels to which the height and the width of images are resized.
-        pretrained: as for `cached_features`.
-
-    Raises:
-        InputError: a file is missing and cannot be downloaded, is damaged, or is not of these images.
-    """
-    splits = load_cifar100(data_dir)
-    if features_dir is None:
-        parts = cached_features(data_dir, splits, resolution, pretrained)
-    else:
-        parts = ready_features(features_dir, splits, resolution)
-    labels, images = (np.concatenate([getattr(split, name) for split in splits]) for name in ("labels", "images"))
-    num_train = len(splits[0].labels)
-    train, val = stratified_split(labels[:num_train], 0.1)
-    return FeatureTable(np.concatenate(parts), labels, images, train, val, np.arange(num_train, len(labels)))
-
-
 def files_table(features: Path, labels: Path) -> FeatureTable:
     """Features and labels of images in `.npy` files. Features in float32 are mapped: they may be larger than memory.
 
@@ -103,3 +84,36 @@ def _split(labels: Int[np.ndarray, " N"]) -> tuple[Int[np.ndarray, " N_part"], .
     rest, test = stratified_split(labels, 0.2)
     train, val = stratified_split(labels[rest], 0.1)
     return rest[train], rest[val], test
+
+
+def read_features(path: Path) -> tuple[Float[np.ndarray, "N 512"], Record]:
+    """Features from an `.npz` under the key `feats`, as float32, and their record; an empty one if the file has none.
+
+    Raises:
+        InputError: the file cannot be read, lacks the key, is damaged, or holds anything but finite `[N, 512]`.
+    """
+    kind = "an .npz of plain arrays with the key feats"
+    with outside_file(path, kind, MAX_BYTES) as file, np.load(file, allow_pickle=False) as arrays:
+        features = as_table(f"feats in {path}", arrays["feats"])
+        record = dict(json.loads(str(arrays["provenance"])[:MAX_RECORD])) if "provenance" in arrays else {}
+    if features.shape[1] != FEATURE_DIM:
+        raise InputError(f"feats in {path} has shape {features.shape}; it must be [images, {FEATURE_DIM}]")
+    return features, record
+
+
+def difference(found: Record, wanted: Record) -> str | None:
+    """The first entry that is known in both records and differs, in words; None if none does."""
+    for name, expected in wanted.items():
+        if None not in (found.get(name), expected) and found[name] != expected:
+            return f"{name} was {found[name]!r} and is now {expected!r}"
+    return None
+
+
+def map_array(path: Path) -> Shaped[np.ndarray, "..."]:
+    """The array in an `.npy` file, which is mapped: elements are read when they are asked for.
+
+    Raises:
+        InputError: the file cannot be read, or is no plain array's.
+    """
+    with outside_file(path, "an .npy of a plain array", MAX_MAPPED_BYTES) as file:
+        return np.lib.format.open_memmap(file, mode="r")

@@ -26,10 +26,10 @@ from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.tasks.anomaly.cifar100 import has_features
 from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
+from transformer_jax.tasks.anomaly.config import AnomalyData, anomaly_data, default_config
 from transformer_jax.tasks.anomaly.config import Cifar100Config as Cifar100Config
 from transformer_jax.tasks.anomaly.config import DigitsConfig as DigitsConfig
 from transformer_jax.tasks.anomaly.config import FilesConfig as FilesConfig
-from transformer_jax.tasks.anomaly.data import AnomalyData, anomaly_data, default_config
 from transformer_jax.tasks.anomaly.examples import features_of_images, read_images, set_example
 from transformer_jax.tasks.anomaly.report import permutation_error, predict_sets, print_mistakes, save_pictures
 from transformer_jax.tasks.anomaly.sets import AnomalySets
@@ -64,9 +64,7 @@ class AnomalyTrainer(TrainerModule):
     def name(self) -> str:  # type: ignore[override]  # depends on the data set
         return f"SetAnomalyTask_{self.config.dataset}"
 
-    @staticmethod
-    def load_data(config: AnomalyConfig) -> AnomalyData:
-        return anomaly_data(config)
+    load_data = staticmethod(anomaly_data)
 
     def create_model(self) -> TransformerPredictor:
         config = self.config

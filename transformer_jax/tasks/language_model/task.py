@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -19,15 +19,20 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.byte_text import encode, labels
+from transformer_jax.tasks.byte_text import encode, labels, texts_in
 from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
 from transformer_jax.tasks.language_model.config import NUM_BYTES
 from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
 from transformer_jax.tasks.language_model.continuation import Continuation, Draws
-from transformer_jax.tasks.language_model.examples import text_examples
 from transformer_jax.tasks.language_model.report import other_bits, prompts, save_samples, table
-from transformer_jax.tasks.language_model.text_parts import TextSplits, load_text
-from transformer_jax.tasks.language_model.windows import UNSCORED, RandomWindows, ScoredWindows
+from transformer_jax.tasks.language_model.windows import (
+    UNSCORED,
+    RandomWindows,
+    ScoredWindows,
+    TextSplits,
+    load_text,
+)
+from transformer_jax.tasks.text_examples import text_examples
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
@@ -35,6 +40,30 @@ from transformer_jax.trees import Arrays, Params
 
 PICTURED = 64  # positions of a window in the pictures of the training, and in the examples of the test set
 REPORTED = 32  # bytes of the test text in the picture at the end
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelData(TaskData):
+    """Windows of a text."""
+
+    text: TextSplits
+
+
+def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
+    """Windows of the docstrings or of a file: at random places for training, and such that each byte is scored once."""
+    text = load_text(config.data, min_held_out=config.seq_len)
+    train_loader = make_loader(
+        RandomWindows(text.train, config.seq_len, config.train_size, config.seed),
+        config.batch_size,
+        drop_last=True,
+        seed=config.seed,
+        num_workers=config.num_workers,
+    )
+    val_loader, test_loader = (
+        make_loader(ScoredWindows(part, config.seq_len, config.scored), config.batch_size)
+        for part in (text.val, text.test)
+    )
+    return LanguageModelData(train_loader, val_loader, test_loader, text)
 
 
 class LanguageModelTrainer(TrainerModule):
@@ -48,9 +77,7 @@ class LanguageModelTrainer(TrainerModule):
         super().__init__(config, constants, model)
         self._continuation = Continuation(self.model, config.seq_len)
 
-    @staticmethod
-    def load_data(config: LanguageModelConfig) -> "LanguageModelData":
-        return language_model_data(config)
+    load_data = staticmethod(language_model_data)
 
     def create_model(self) -> TransformerLM:
         config = self.config
@@ -80,15 +107,6 @@ class LanguageModelTrainer(TrainerModule):
         _, layers = self.forward(np.asarray(inputs)[:1, :PICTURED], return_attention=True, params=params)
         return {"decoder": layers}
 
-    @overload
-    def predict(self, inputs: str, *, max_new: int | None = None, seed: int | None = None, **draws: Any) -> str: ...
-    @overload
-    def predict(self, inputs: bytes, *, max_new: int | None = None, seed: int | None = None, **draws: Any) -> bytes: ...
-    @overload
-    def predict(
-        self, inputs: Sequence[str | bytes], *, max_new: int | None = None, seed: int | None = None, **draws: Any
-    ) -> list[Any]: ...
-
     def predict(
         self,
         inputs: str | bytes | Sequence[str | bytes],
@@ -96,7 +114,7 @@ class LanguageModelTrainer(TrainerModule):
         max_new: int | None = None,
         seed: int | None = None,
         **draws: Any,
-    ) -> str | bytes | list[Any]:
+    ) -> Any:  # str after str, bytes after bytes, a list of them after a list
         """What follows a text, drawn byte by byte; of each text of a list what follows it.
 
         Args:
@@ -109,15 +127,15 @@ class LanguageModelTrainer(TrainerModule):
             The continuation without the text: a text, or bytes after bytes. Bytes that are not valid UTF-8 are U+FFFD.
 
         Raises:
-            InputError: `inputs` is no text and no list of texts, or a text is empty; a setting of the draws is unknown
-                or impossible; or the model gives logits of NaN.
+            InputError: `inputs` is no text and no list of texts, or a text is empty; a setting of the draws is
+                impossible; or the model gives logits of NaN.
         """
         texts = _texts(inputs)
         max_new = self.config.max_new if max_new is None else max_new
         check_sizes(max_new=max_new)
         seed = self.config.seed if seed is None else seed
         check_sizes(0, seed=seed)
-        chosen = self._draws(draws)
+        chosen = Draws(**{name: getattr(self.config, name) for name in ("temperature", "top_k", "top_p")} | draws)
         params = jax.device_put(self.params, self.first_device)
         key = jax.random.key(seed)
         found: list[str | bytes] = []
@@ -127,12 +145,7 @@ class LanguageModelTrainer(TrainerModule):
             found.append(new if isinstance(text, bytes) else new.decode(errors="replace"))
         return found[0] if isinstance(inputs, str | bytes) else found
 
-    @overload
-    def attention(self, inputs: str | bytes) -> LabelledMaps: ...
-    @overload
-    def attention(self, inputs: list[Any] | tuple[Any, ...]) -> list[LabelledMaps]: ...
-
-    def attention(self, inputs: str | bytes | Sequence[str | bytes]) -> LabelledMaps | list[LabelledMaps]:
+    def attention(self, inputs: str | bytes | Sequence[str | bytes]) -> Any:  # maps of a text, a list of them of a list
         """The attention maps of a text, or of each text of a list. Labels are characters, one for each byte.
 
         Raises:
@@ -182,47 +195,13 @@ class LanguageModelTrainer(TrainerModule):
             found.append(ids)
         return found
 
-    def _draws(self, given: Mapping[str, Any]) -> Draws:
-        names = [field.name for field in dataclasses.fields(Draws)]
-        if unknown := sorted(given.keys() - set(names)):
-            raise InputError(f"{unknown[0]} is {given[unknown[0]]!r}; settings of the draws are {', '.join(names)}")
-        return Draws(**{name: given.get(name, getattr(self.config, name)) for name in names})
-
 
 def _texts(inputs: object) -> list[str | bytes]:
-    """A text, or the texts of a list, as a list."""
-    is_one = isinstance(inputs, str | bytes)
-    given = [inputs] if is_one else list(inputs) if isinstance(inputs, Iterable) else []
-    texts = [text for text in given if isinstance(text, str | bytes)]
-    if not texts or len(texts) < len(given):
-        raise InputError(f"inputs is {inputs!r:.60}; it must be a text or a list of texts")
+    """A text, or the texts of a list, as a list; none is empty."""
+    texts: list[str | bytes] = texts_in(inputs, str, bytes)
     if not all(texts):
         raise InputError(f"inputs is {inputs!r:.60}; a text must have at least one byte")
     return texts
-
-
-@dataclasses.dataclass(frozen=True)
-class LanguageModelData(TaskData):
-    """Windows of a text."""
-
-    text: TextSplits
-
-
-def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
-    """Windows of the docstrings or of a file: at random places for training, and such that each byte is scored once."""
-    text = load_text(config.data, min_held_out=config.seq_len)
-    train_loader = make_loader(
-        RandomWindows(text.train, config.seq_len, config.train_size, config.seed),
-        config.batch_size,
-        drop_last=True,
-        seed=config.seed,
-        num_workers=config.num_workers,
-    )
-    val_loader, test_loader = (
-        make_loader(ScoredWindows(part, config.seq_len, config.scored), config.batch_size)
-        for part in (text.val, text.test)
-    )
-    return LanguageModelData(train_loader, val_loader, test_loader, text)
 
 
 def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:

@@ -1,20 +1,97 @@
-"""Windows of a text: at random places for training, and such that each byte is scored once for evaluation."""
+"""Parts of a text, and their windows: at random places for training, such that each byte is scored once to evaluate."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt8
 
+from transformer_jax.data.batch import StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
-from transformer_jax.data.stacked_samples import StackedSamples
-from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.tasks.language_model.text_parts import Text, windows
+from transformer_jax.errors import InputError
+from transformer_jax.outside_files import outside_file
+from transformer_jax.tasks.language_model.docstrings import SEPARATOR, library_docstrings
 
+HELD_OUT = 0.05  # of the text for validation, and as much for the test
+MAX_HELD_OUT = 2**20  # bytes of each of the two
+MAX_FILE_BYTES = 2**36
 FIRST = b"\n"  # stands before the first byte of a text that is scored
 UNSCORED = -1  # target of a position that is only context
 
+Text = UInt8[np.ndarray, " _"]
 Sample = tuple[Int[np.ndarray, " T"], Int[np.ndarray, " T"]]
+
+
+class TextSplits(NamedTuple):
+    """Parts of one text, in this order."""
+
+    train: Text
+    val: Text
+    test: Text
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each part."""
+        return {name: len(part) for name, part in self._asdict().items()}
+
+
+def load_text(path: Path | None, min_held_out: int) -> TextSplits:
+    """The parts of a file, or without one of the standard library's docstrings.
+
+    The first 90 % are for training, then come validation and test with 5 % each, at most `MAX_HELD_OUT`. No docstring
+    is in two parts; a file is cut between any two bytes.
+
+    Args:
+        path: of a file of anything; None for the docstrings.
+        min_held_out: bytes that validation and test must have at least.
+
+    Raises:
+        InputError: the file cannot be read, is no regular file, or too short.
+    """
+    if path is not None:
+        with outside_file(path, "a text", MAX_FILE_BYTES) as file:
+            text = np.fromfile(file, np.uint8)
+        return split_text(text, min_held_out, name=str(path))
+    documents = [(text + SEPARATOR).encode(errors="replace") for text in library_docstrings()]
+    ends = np.cumsum([len(document) for document in documents])
+    return split_text(np.frombuffer(b"".join(documents), np.uint8), min_held_out, ends)
+
+
+def split_text(
+    text: Text, min_held_out: int, ends: Int[np.ndarray, " N_ends"] | None = None, name: str = "the text"
+) -> TextSplits:
+    """A text's parts; `load_text` describes them.
+
+    Args:
+        text: the whole text.
+        min_held_out: bytes that validation and test must have at least.
+        ends: of the documents, at which it may be cut; None for anywhere.
+        name: of the text, for messages.
+
+    Raises:
+        InputError: a part is too short.
+    """
+    size = len(text)
+    held_out = min(int(HELD_OUT * size), MAX_HELD_OUT)
+    cuts: Sequence[int] = [size - 2 * held_out, size - held_out]
+    if ends is not None:
+        cuts = [int(ends[np.searchsorted(ends, cut)]) for cut in cuts]
+    parts = TextSplits(*np.split(text, cuts))
+    sizes = parts.sizes()
+    shortest = min(sizes, key=sizes.__getitem__)
+    if sizes[shortest] < min_held_out:
+        raise InputError(
+            f"{name} has {size} bytes, of which {sizes[shortest]} are for {shortest}; each part must have at "
+            f"least seq_len, {min_held_out}"
+        )
+    return parts
+
+
+def windows(text: Text, starts: Int[np.ndarray, " B"], length: int) -> UInt8[np.ndarray, "B {length}"]:
+    """A copy of the bytes of a text from each start on."""
+    taken: UInt8[np.ndarray, "B {length}"] = np.lib.stride_tricks.sliding_window_view(text, length)[starts]
+    return taken
 
 
 class RandomWindows:
@@ -23,21 +100,13 @@ class RandomWindows:
     The place of a window is a function of (seed, epoch, index); all are equally probable.
 
     Args:
-        text: the part that they are from.
+        text: the part that they are from, longer than a window.
         seq_len: T.
         size: windows in an epoch.
         seed: of the draws.
-
-    Raises:
-        InputError: `seed` is negative, or `seq_len` or `size` below 1; or the text is shorter than a window and its
-            last target.
     """
 
     def __init__(self, text: Text, seq_len: int, size: int, seed: int) -> None:
-        check_sizes(seq_len=seq_len, size=size)
-        check_sizes(0, seed=seed)
-        if len(text) <= seq_len:
-            raise InputError(f"seq_len is {seq_len}; the text has {len(text)} bytes and must have more")
         self.text, self.seq_len, self.size, self.seed = text, seq_len, size, seed
         self._drawn: tuple[int, Int[np.ndarray, " N"]] | None = None  # the latest epoch and its places
 
@@ -76,17 +145,9 @@ class ScoredWindows:
         text: at least T bytes.
         seq_len: T.
         stride: 1 … T.
-
-    Raises:
-        InputError: the text is shorter than a window, or a number is outside its range.
     """
 
     def __init__(self, text: Text, seq_len: int, stride: int) -> None:
-        check_sizes(seq_len=seq_len, stride=stride)
-        if stride > seq_len:
-            raise InputError(f"stride is {stride}; it may be at most seq_len, {seq_len}")
-        if len(text) < seq_len:
-            raise InputError(f"seq_len is {seq_len}; the text has {len(text)} bytes and must have as many")
         self.text, self.seq_len, self.stride = text, seq_len, stride
 
     def __len__(self) -> int:

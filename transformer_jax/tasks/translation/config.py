@@ -1,4 +1,4 @@
-"""Settings of the translation task."""
+"""Settings of the translation task, and the loaders of its pairs of texts."""
 # mypy: disable-error-code="assignment"
 # Three fields are None until `resolved` has made them the integers that the training expects.
 
@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.config import Criterion, TrainingConfig
+from transformer_jax.data.loader import make_loader
 from transformer_jax.errors import InputError
 from transformer_jax.fields import setting
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.setting_groups import MAX_WIDTH
+from transformer_jax.tasks.experiment import TaskData
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
 from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair
-from transformer_jax.tasks.translation.pair_files import load_pairs
+from transformer_jax.tasks.translation.pair_files import load_pairs, summary
+from transformer_jax.training.progress import quietly
 
 MAX_DATES = 10**8  # each takes 400 bytes of memory, as a Python object
 MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
@@ -106,3 +109,36 @@ class TranslationConfig(TrainingConfig):
     def test_pairs(self) -> Sequence[TextPair]:
         """Test pairs alone: dates take no time for the others."""
         return date_pairs("test", self.test_size) if self.data is None else self.splits().test.pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationData(TaskData):
+    """Pairs of texts, in batches of at most four shapes."""
+
+    splits: PairSplits
+
+
+def translation_data(config: TranslationConfig) -> TranslationData:
+    """Dates, or pairs from a file."""
+    splits = config.splits()
+    if config.data is not None:
+        with quietly(config):
+            print(summary(splits))
+    if config.batch_size > len(splits.train):
+        raise InputError(
+            f"batch_size is {config.batch_size}; it may be at most {len(splits.train)}, the number of pairs for "
+            f"training: --batch-size {len(splits.train)}"
+        )
+    train_loader = make_loader(
+        splits.train,
+        config.batch_size,
+        shuffle=True,
+        drop_last=True,
+        seed=config.seed,
+        num_workers=config.num_workers,
+        groups=splits.train.buckets,
+    )
+    val_loader, test_loader = (
+        make_loader(split, config.batch_size, groups=split.buckets) for split in (splits.val, splits.test)
+    )
+    return TranslationData(train_loader, val_loader, test_loader, splits)

@@ -8,11 +8,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Int, Shaped
 
-from transformer_jax.data.batch import Samples
+from transformer_jax.data.batch import Samples, StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
-from transformer_jax.data.stacked_samples import StackedSamples
 from transformer_jax.tasks.byte_text import encode, pad
 
 
@@ -40,9 +39,6 @@ class PairDataset:
     Args:
         pairs: a source and a target text each.
         shapes: from the smallest to the largest, with START and END counted; chosen for these pairs if None.
-
-    Raises:
-        ValueError: a pair is longer than the largest shape.
     """
 
     def __init__(self, pairs: Sequence[TextPair], shapes: Sequence[Shape] | None = None) -> None:

@@ -38,14 +38,10 @@ def load_pairs(
     paths = {"all": path, "val": val_path, "test": test_path}
     read = {name: read_pairs(file) for name, file in paths.items() if file is not None}
     short = {name: _short_pairs(paths[name], pairs, max_bytes) for name, pairs in read.items()}
-    try:
-        parts = split_pairs(short["all"], seed, val=short.get("val"), test=short.get("test"))
-        splits = padded_splits(*parts)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    parts = split_pairs(short["all"], seed, val=short.get("val"), test=short.get("test"))
     num_short = sum(map(len, short.values()))
     return dataclasses.replace(
-        splits,
+        padded_splits(*parts),
         too_long=sum(map(len, read.values())) - num_short,
         held_elsewhere=num_short - sum(map(len, parts)),
     )
@@ -57,8 +53,8 @@ def read_pairs(path: Path) -> list[TextPair]:
     A byte order mark, Windows' line ends and blank lines at the end are ignored.
 
     Raises:
-        InputError: the file cannot be read, is no regular file or too large; a line is not UTF-8, has no tab, a NUL or
-            an empty side.
+        InputError: the file cannot be read, is no regular file or too large; a line is not UTF-8, has no tab, or an
+            empty side.
     """
     with outside_file(path, "a file of pairs", MAX_FILE_BYTES) as file:
         content = file.read_bytes().removeprefix(codecs.BOM_UTF8).rstrip(b" \r\n")
@@ -74,8 +70,6 @@ def _pair(line: bytes, place: str) -> TextPair:
         raise InputError(
             f"{place}: byte {error.start + 1} of the line, 0x{line[error.start]:02x}, is not valid UTF-8"
         ) from None
-    if b"\0" in line:
-        raise InputError(f"{place}: byte {line.index(0) + 1} of the line is NUL, which no text holds")
     if len(columns) < 2:
         raise InputError(f"{place}: no tab in the line; one must separate the source text from the target text")
     pair = TextPair(*map(str.strip, columns))
@@ -118,11 +112,8 @@ def split_pairs(
     drawn = [name for name, part in (("test", test), ("validation", val)) if part is None]  # in the order of the draw
     if len(sources) < 1 + len(drawn):
         where = " that are in no other file" if given else ""
-        needed = " and ".join(", ".join(["training", *reversed(drawn)]).rsplit(", ", 1))
-        raise InputError(
-            f"{len(sources)} different source texts{where}; there must be at least {1 + len(drawn)}, one for {needed}"
-            f"{' each' if drawn else ''}"
-        )
+        needed = ", ".join(["training", *reversed(drawn)])
+        raise InputError(f"data has {len(sources)} different sources{where}; one each is needed for {needed}")
     size = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
     order = np.random.default_rng(seed).permutation(len(sources)).tolist()
     split_of = dict.fromkeys(sources, "training")

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -23,12 +23,12 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad
+from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad, texts_in
 from transformer_jax.tasks.experiment import Results, train_and_test
+from transformer_jax.tasks.text_examples import translation_examples
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
-from transformer_jax.tasks.translation.data import TranslationData, translation_data
-from transformer_jax.tasks.translation.examples import is_right, translation_examples
-from transformer_jax.tasks.translation.padded_pairs import PairDataset, PairInputs, TextPair
+from transformer_jax.tasks.translation.config import TranslationData, translation_data
+from transformer_jax.tasks.translation.padded_pairs import PairInputs, TextPair
 from transformer_jax.tasks.translation.report import score
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
@@ -51,9 +51,7 @@ class TranslationTrainer(TrainerModule):
         super().__init__(config, constants, model)
         self._translate = jax.jit(self.own_devices.share(self._decode, returns_rows=True))
 
-    @staticmethod
-    def load_data(config: TranslationConfig) -> TranslationData:
-        return translation_data(config)
+    load_data = staticmethod(translation_data)
 
     def create_model(self) -> Transformer:
         config = self.config
@@ -85,13 +83,7 @@ class TranslationTrainer(TrainerModule):
         source, target = (np.asarray(ids)[0] for ids in inputs)
         return self._attention_of(source[source != PAD], target[target != PAD], params)
 
-    @overload
-    def predict(self, inputs: str) -> str: ...
-
-    @overload
-    def predict(self, inputs: list[str] | tuple[str, ...]) -> list[str]: ...
-
-    def predict(self, inputs: str | Sequence[str]) -> str | list[str]:
+    def predict(self, inputs: str | Sequence[str]) -> Any:  # str of str, a list of a list
         """The translation of a text, or those of a list of texts.
 
         Texts are cleaned as those of the training were: no-break spaces and marks of direction in dates.
@@ -103,13 +95,7 @@ class TranslationTrainer(TrainerModule):
         translations = [decode(ids) for ids in self._translations(self._sources(inputs))]
         return translations[0] if isinstance(inputs, str) else translations
 
-    @overload
-    def attention(self, inputs: str) -> LabelledMaps: ...
-
-    @overload
-    def attention(self, inputs: list[str] | tuple[str, ...]) -> list[LabelledMaps]: ...
-
-    def attention(self, inputs: str | Sequence[str]) -> LabelledMaps | list[LabelledMaps]:
+    def attention(self, inputs: str | Sequence[str]) -> Any:  # maps of a text, a list of them of a list
         """The attention maps of encoder, decoder and cross-attention, of a text or of each text of a list.
 
         Those of the decoder are of the translation that `predict` gives. Labels are characters, one for each byte.
@@ -146,32 +132,17 @@ class TranslationTrainer(TrainerModule):
         """
         pairs = self.test_samples(numbers)
         sources, expected = ([getattr(pair, side) for pair in pairs] for side in ("source", "target"))
-        translations = self._known_translations(PairDataset(pairs))
-        return translation_examples([*map(encode, sources)], translations, _padded_length, expected)
+        ids = [*map(encode, sources)]
+        return translation_examples(ids, self._translations(ids), _padded_length, expected)
 
     @functools.cached_property
     def test_set(self) -> Sequence[TextPair]:
         """The pairs of the test set."""
         return self.config.test_pairs()
 
-    def _known_translations(self, pairs: PairDataset) -> list[Int[np.ndarray, " _"]]:
-        """The translations of known pairs, most of which are right: only the others are searched for."""
-        inputs, targets = pairs.__getitems__(range(len(pairs))).stacked
-        is_greedy = self.config.beam_width == 1
-        right = is_right(self.forward(inputs), targets) if is_greedy else [False] * len(pairs)
-        found = [encode(pair.target) for pair in pairs.pairs]
-        wrong = [number for number, correct in enumerate(right) if not correct]
-        searched = self._translations([encode(pairs.pairs[number].source) for number in wrong])
-        for number, translation in zip(wrong, searched, strict=True):
-            found[number] = translation
-        return found
-
     def _sources(self, inputs: object) -> list[Int[np.ndarray, " _"]]:
         """The ids of a text, or of the texts of a list."""
-        given = [inputs] if isinstance(inputs, str) else list(inputs) if isinstance(inputs, Iterable) else []
-        texts = [text for text in given if isinstance(text, str)]
-        if not texts or len(texts) < len(given):
-            raise InputError(f"inputs is {inputs!r:.60}; it must be a text or a list of texts")
+        texts = texts_in(inputs, str)
         sources = [encode(self.config.cleaned(text)) for text in texts]
         for text, source in zip(texts, sources, strict=True):
             if not 1 <= len(source) <= self.config.max_bytes:

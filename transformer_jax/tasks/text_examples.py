@@ -1,0 +1,89 @@
+"""Texts as examples that can be looked into: bytes as labels, and what the model says after each byte."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from transformer_jax.tasks.byte_text import END, START, decode, labels, pad, visible
+from transformer_jax.tasks.translation.padded_pairs import PairInputs
+from transformer_jax.training.inspected_example import (
+    Answer,
+    AnswerPart,
+    InspectedExample,
+    answer_of,
+    probability_of_all,
+)
+
+
+def text_examples(
+    texts: Sequence[Int[np.ndarray, " _"]], following: Sequence[Int[np.ndarray, " _"]] | None = None
+) -> list[InspectedExample]:
+    """Examples of texts for a language model, all padded behind their ends to one shape, which no position sees.
+
+    Args:
+        texts: their bytes.
+        following: the byte that comes after each of them, where it is known.
+    """
+    length = max(map(len, texts))
+    return [
+        InspectedExample(
+            inputs=np.pad(ids, (0, length - len(ids)))[None],
+            labels=(places := [visible(label) for label in labels(ids)]),
+            answer=partial(_next_bytes, places),
+            title=visible(decode(ids)),
+            expected=None if following is None else visible(decode(following[number])),
+        )
+        for number, ids in enumerate(texts)
+    ]
+
+
+def translation_examples(
+    sources: Sequence[Int[np.ndarray, " _"]],
+    translations: Sequence[Int[np.ndarray, " _"]],
+    padded_length: Callable[[int], int],
+    expected: Sequence[str] | None = None,
+) -> list[InspectedExample]:
+    """Examples of texts and of the translations that the decoder reads; all are padded to one shape.
+
+    Args:
+        sources: ids of the texts.
+        translations: ids of the translations, with or without END.
+        padded_length: of a text, by its length.
+        expected: the right translations, if they are known.
+    """
+    targets = [np.concatenate([[START], ids[ids != END]]) for ids in translations]
+    source_length, target_length = (padded_length(max(map(len, texts))) for texts in (sources, targets))
+    return [
+        InspectedExample(
+            inputs=PairInputs(pad([source], source_length), pad([target], target_length)),
+            labels={"encoder": labels(source), "decoder": (read := ["start", *labels(target[1:])])},
+            answer=partial(_translation, read),
+            title=decode(source),
+            expected=None if expected is None else expected[number],
+        )
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True))
+    ]
+
+
+def _next_bytes(places: Sequence[str], logits: Float[np.ndarray, "T V"]) -> Answer:
+    """The most probable byte after each of the text's. As each follows the text itself, they have no probability."""
+    ids, parts = _most_probable(places, logits)
+    return Answer(visible(decode(ids)), None, parts)
+
+
+def _translation(places: Sequence[str], logits: Float[np.ndarray, "T V"]) -> Answer:
+    """The most probable token after each of those that the decoder reads; the text ends before the first END."""
+    ids, parts = _most_probable(places, logits)
+    ends = np.flatnonzero(ids == END)
+    return Answer(decode(ids), probability_of_all(parts[: int(ends[0]) + 1 if ends.size else None]), parts)
+
+
+def _most_probable(
+    places: Sequence[str], logits: Float[np.ndarray, "T V"]
+) -> tuple[Int[np.ndarray, " _"], list[AnswerPart]]:
+    """The most probable id after each of the first positions, and its name with its probability."""
+    ids = logits[: len(places)].argmax(-1)
+    parts = answer_of(logits, places, str).parts
+    return ids, [part._replace(text=visible(name)) for part, name in zip(parts, labels(ids), strict=True)]
