@@ -1,7 +1,5 @@
 """Loaders: NumPy batches, whole batches at once, and an order that is a function of (seed, epoch)."""
 
-import subprocess
-import sys
 from itertools import islice
 
 import numpy as np
@@ -133,14 +131,3 @@ def test_a_data_set_that_gives_no_pairs_is_an_error():
     for ask in (loader.example, lambda: next(loader.epoch(0))):
         with pytest.raises(InputError, match=r"a data set gives \(inputs, targets\); got dict"):
             ask()
-
-
-@pytest.mark.slow
-def test_pytorch_is_imported_when_the_first_batch_is_asked_for():
-    code = (
-        "import sys; from transformer_jax import make_loader; from transformer_jax.tasks import ReverseDataset\n"
-        "loader = make_loader(ReverseDataset(10, 4, 37), 5); assert len(loader) == 8\n"
-        "loader.example(); assert 'torch' not in sys.modules\n"
-        "batch = next(iter(loader)); assert 'torch' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -18,8 +18,10 @@ def together(parts, rows_axis):
     return jax.tree.map(lambda *arrays: np.concatenate(arrays, rows_axis), *parts)
 
 
-@pytest.mark.parametrize("bounds", [(0, 3, 6), (0, 2, 4, 6), (0, 6)])
-@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("bounds", "num_workers"),
+    [((0, 3, 6), 0), ((0, 2, 4, 6), 0), ((0, 6), 0), pytest.param((0, 3, 6), 1, marks=pytest.mark.slow)],
+)
 def test_the_rows_of_all_processes_are_the_batches_of_one(bounds, num_workers):
     def loader():
         return make_loader(ReverseDataset(10, 5, SIZE), BATCH, shuffle=True, seed=3, num_workers=num_workers)

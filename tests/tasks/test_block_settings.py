@@ -181,16 +181,6 @@ def test_another_implementation_trains_the_same_model_opens_anywhere_and_may_be_
     assert same["test"]["loss"] == pytest.approx(results["test"]["loss"], rel=1e-5)
 
 
-@pytest.mark.slow
-def test_a_trained_model_is_evaluated_with_the_implementation_that_is_asked_for(tmp_path):
-    sizes = {"val_size": 32, "test_size": 32, "checkpoint_dir": tmp_path, "pretrained": "reverse", "quiet": True}
-    trainer, results = train_reverse(**sizes, attention="blockwise")
-    assert (trainer.config.attention, trainer.model.settings.attention.implementation) == ("blockwise", "blockwise")
-    assert results["test_acc"] == 1
-    maps = trainer.forward(np.array([[3, 1, 4, 1, 5]]), return_attention=True)[1]
-    np.testing.assert_allclose(maps[0].sum(-1), 1, rtol=1e-5)
-
-
 def test_one_that_cannot_run_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(InputError, match="implementation is 'fused', which cannot run: there is no kernel for the"):
         train_reverse(**SHORT, attention="fused", checkpoint_dir=tmp_path)
@@ -200,7 +190,7 @@ def test_one_that_cannot_run_is_refused_before_anything_is_written(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("positions", "num_layers", "max_epochs"),
-    [("sinusoidal", 2, 3), ("learned", 2, 3), ("rotary", 3, 10), ("relative", 3, 10), ("none", 3, 10)],
+    [("learned", 2, 3), ("relative", 3, 10), ("none", 3, 5)],
 )
 def test_sequences_are_reversed_with_positions_and_not_without(tmp_path, positions, num_layers, max_epochs):
     """Positions that are differences alone need more layers: how far both ends are says where a number stands."""

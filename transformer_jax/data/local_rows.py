@@ -25,13 +25,9 @@ class RowRange(NamedTuple):
             count: rows, in all processes.
             loader_batch_size: rows of each batch but the last; at most `batch_size`.
         """
-        ends = [min(begin + loader_batch_size, count) for begin in range(0, count, loader_batch_size)]
         begins = range(0, count, loader_batch_size)
-        return [
-            min(begin + row, end - 1)
-            for begin, end in zip(begins, ends, strict=True)
-            for row in range(self.start, self.stop)
-        ]
+        rows = range(self.start, self.stop)
+        return [min(begin + row, begin + loader_batch_size - 1, count - 1) for begin in begins for row in rows]
 
     def of(self, samples: Samples) -> "LocalSamples":
         """This process's rows of one batch that was loaded whole."""

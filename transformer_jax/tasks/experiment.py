@@ -1,6 +1,7 @@
 """The protocol of every experiment: load the data, train or take a trained model, report, test."""
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -72,9 +73,10 @@ def train_and_test(
             raises; or the report or the test failed, and the error says how to score the model again.
     """
     prepare_jax(config)
+    train_one = functools.partial(_train_one, trainer_class, load_data, report)
     if config.seeds is not None or config.sweep:
-        return _train_all(trainer_class, config, load_data, report)
-    trainer, results = _train_one(trainer_class, config, load_data, report)
+        return _train_all(trainer_class, config, train_one)
+    trainer, results = train_one(config)
     with quietly(config):
         print(f"Next: {trainer.next_command()}")
     return trainer, results
@@ -82,9 +84,9 @@ def train_and_test(
 
 def _train_one(
     trainer_class: type[Trainer],
-    config: Config,
     load_data: Callable[[Config], Data],
     report: Callable[[Trainer, Data], Results] | None,
+    config: Config,
     began: float = 0.0,
 ) -> tuple[Trainer, Results]:
     """One run; `began` as `TrainerModule.began`."""
@@ -117,10 +119,7 @@ def _train_one(
 
 
 def _train_all(
-    trainer_class: type[Trainer],
-    config: Config,
-    load_data: Callable[[Config], Data],
-    report: Callable[[Trainer, Data], Results] | None,
+    trainer_class: type[Trainer], config: Config, train_one: Callable[..., tuple[Trainer, Results]]
 ) -> tuple[Trainer, Results]:
     """The runs of a sweep, one after another in one process, and their summary."""
     members(config, config.checkpoint_dir)  # before a model is made
@@ -135,7 +134,7 @@ def _train_all(
             print(f"Run {number} of {len(runs)}: {run.config.name}")
         began = process_age() if outcomes else 0.0  # the first run counts the start of the process, as a single one
         try:
-            trainer, results = _train_one(trainer_class, run.config, load_data, report, began)
+            trainer, results = train_one(run.config, began)
             outcomes.append(results)
         except FloatingPointError as error:
             print(f"Run {run.config.name} diverged: {error}", file=sys.stderr)

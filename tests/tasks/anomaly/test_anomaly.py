@@ -11,7 +11,7 @@ from commands import call
 from made_once import made_once
 
 from transformer_jax.data.batch import Batch
-from transformer_jax.tasks.anomaly.cifar100 import cifar100_table
+from transformer_jax.tasks.anomaly import cifar100
 from transformer_jax.tasks.anomaly.config import anomaly_data, default_config
 from transformer_jax.tasks.anomaly.report import Predictions, permutation_error, predict_sets, print_mistakes
 from transformer_jax.tasks.anomaly.tables import digits_table
@@ -90,7 +90,7 @@ def with_params(trainer: AnomalyTrainer) -> AnomalyTrainer:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("set_size", [2, 3, 5, 17])
+@pytest.mark.parametrize("set_size", [2, 17])
 def test_permuting_a_set_permutes_its_prediction(digits, untrained, set_size):
     rng = np.random.default_rng(set_size)
     indices = rng.integers(len(digits.features), size=(5, set_size)).astype(np.int32)
@@ -148,22 +148,27 @@ def test_mistakes_are_listed_with_the_predicted_and_the_true_image(capsys):
     )
 
 
-class UntrainedResNet(Cifar100Config):
-    """With random weights instead of ImageNet's, which nobody can download here."""
+class Pixels(cifar100.ResNet34Features):
+    """In the network's place, whose numbers have a test of their own."""
 
-    def table(self):
-        return cifar100_table(self.data_dir, self.features_dir, self.resolution, pretrained=None)
+    def __init__(self, *_, **options) -> None:
+        pass
+
+    def __call__(self, images):
+        yield images.reshape(len(images), -1)[:, ::6].astype(np.float32) / 255
 
 
 @pytest.mark.slow
 def test_cifar100_from_its_files_to_the_report(tmp_path, monkeypatch):
-    """Seven classes in the format on disk, through the network, the split, the training and the pictures."""
+    """Seven classes in the format on disk, through the features, the split, the training and the pictures."""
+    monkeypatch.setattr(cifar100, "ResNet34Features", Pixels)
+    monkeypatch.setattr(cifar100, "fetch_weights", lambda _: None)
     data = tmp_path / "data"
     miniature_cifar100.write_miniature(data, num_classes=7, train_per_class=23, test_per_class=5)
     miniature_cifar100.accept(monkeypatch, data)
     assert isinstance(default_config(data), Cifar100Config)  # auto takes it, since it lies there
     small = {"resolution": 16, "set_size": 3, "batch_size": 23, "max_epochs": 1, "warmup": 3, **MODEL}
-    config = UntrainedResNet(data_dir=data, checkpoint_dir=tmp_path, **small)
+    config = Cifar100Config(data_dir=data, checkpoint_dir=tmp_path, **small)
     trainer, results = train_anomaly(config)
     assert (results["steps"], results["dataset"]) == (7 * 21 // 23, "cifar100")
     assert results["permutation_error"] <= 1e-5

@@ -2,7 +2,6 @@
 
 import io
 import json
-import pickle
 
 import numpy as np
 import pytest
@@ -56,9 +55,7 @@ NOT_READ = r"is not an \.npz of plain arrays with the key feats, or damaged"
 WRONG = {
     "truncated": (npz(feats=FEATURES)[:-1000], NOT_READ),
     "flipped": (npz(feats=FEATURES)[:9000] + b"!" + npz(feats=FEATURES)[9001:], NOT_READ),
-    "pickled": (pickle.dumps(Explosive()), NOT_READ),
     "pickled inside": (npz(feats=np.array([Explosive()] * 13, dtype=object)), NOT_READ),
-    "one array": (npy(FEATURES), NOT_READ),
     "no key": (npz(features=FEATURES), NOT_READ),
     "a record that is no record": (npz(feats=FEATURES, provenance="[1, 2]"), NOT_READ),
     "a deep record": (npz(feats=FEATURES, provenance="[" * 90_000), NOT_READ),
@@ -66,7 +63,6 @@ WRONG = {
     "narrow": (npz(feats=FEATURES[:, 1:]), r"has shape \(13, 511\); it must be \[images, 512\]"),
     "texts": (npz(feats=FEATURES.astype(str)), r"and type <U32; it must hold numbers"),
     "NaN": (npz(feats=with_one(np.nan)), "holds NaN, infinity or a number beyond float32"),
-    "-infinity": (npz(feats=with_one(-np.inf)), "holds NaN, infinity or a number beyond float32"),
     "too large": (npz(feats=with_one(1e300)), "holds NaN, infinity or a number beyond float32"),
 }
 
@@ -109,14 +105,9 @@ NO_ARRAY = r"is not an \.npy of a plain array, or damaged"
     ("features", "labels", "message"),
     [
         (npy(FEATURES)[:-1], npy(FITTING), f"features.npy {NO_ARRAY}"),
-        (npy(FEATURES)[:9], npy(FITTING), f"features.npy {NO_ARRAY}"),
         (npy(FEATURES).replace(b"<f4", b"<f3"), npy(FITTING), f"features.npy {NO_ARRAY}"),
-        (npy(np.array([[{}]], dtype=object)), npy(FITTING), f"features.npy {NO_ARRAY}"),
-        (npz(feats=FEATURES), npy(FITTING), f"features.npy {NO_ARRAY}"),
-        (npy(with_one(np.nan)), npy(FITTING), "features.npy holds NaN, infinity"),
         (npy(FEATURES[None]), npy(FITTING), r"features.npy has shape \(1, 13, 512\)"),
         (npy(FEATURES), npy(FITTING[1:]), r"labels.npy has shape \(12,\); it must be \[13\], one for each row"),
-        (npy(FEATURES), npy(FITTING[None]), r"labels.npy has shape \(1, 13\)"),
         pytest.param(
             npy(FEATURES),
             npy(FITTING / 2),

@@ -3,7 +3,6 @@
 The words are those of the Unicode CLDR, from Babel.
 """
 
-import dataclasses
 import datetime
 from collections.abc import Iterator
 from functools import cache
@@ -34,14 +33,6 @@ HELD_OUT = 0.05  # of all days for validation, and as many for the test
 TYPED = {0x00A0: " ", 0x202F: " ", 0x200E: None, 0x200F: None}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class DatePair(TextPair):
-    """A date in words and in ISO 8601, with the locale and the style of the words."""
-
-    locale: str
-    style: str
-
-
 def write_date(day: datetime.date, locale: str, style: str) -> str:
     """A date in words: `write_date(date(2017, 1, 3), "fr", "full")` is `mardi 3 janvier 2017`."""
     from babel.dates import format_date
@@ -54,7 +45,7 @@ def typed(text: str) -> str:
     return text.translate(TYPED).strip()
 
 
-def date_pairs(split: str, size: int, seed: int = 42) -> list[DatePair]:
+def date_pairs(split: str, size: int, seed: int = 42) -> list[TextPair]:
     """The first `size` pairs of a split, one of `SPLITS`.
 
     The pair at an index is a function of (split, seed, index). Every day of the split occurs once before any occurs
@@ -62,7 +53,7 @@ def date_pairs(split: str, size: int, seed: int = 42) -> list[DatePair]:
     """
     forms = cycle(product(LOCALES, STYLES))
     return [
-        DatePair(write_date(day, locale, style), day.isoformat(), locale, style)
+        TextPair(write_date(day, locale, style), day.isoformat())
         for day, (locale, style) in zip(islice(_shuffled_days(split, seed), size), forms, strict=False)
     ]
 

@@ -80,12 +80,10 @@ def _pair(line: bytes, place: str) -> TextPair:
 
 def summary(splits: PairSplits) -> str:
     """The sizes of the three sets and the numbers of pairs that were left out, in one line."""
-    line = f"Pairs: {len(splits.train)} for training, {len(splits.val)} for validation, {len(splits.test)} for test"
-    if splits.too_long:
-        line += f"; {splits.too_long} left out as longer than --max-bytes"
-    if splits.held_elsewhere:
-        line += f"; {splits.held_elsewhere} left out of training as their source is in --val-data or --test-data"
-    return line
+    return (
+        f"Pairs: {len(splits.train)} for training, {len(splits.val)} for validation, {len(splits.test)} for test; left "
+        f"out: {splits.too_long} longer than --max-bytes, {splits.held_elsewhere} also in --val-data or --test-data"
+    )
 
 
 def split_pairs(
