@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,8 +17,6 @@ from transformer_jax.fields import from_text, type_hints
 from transformer_jax.runs.settings import as_json, write_json
 from transformer_jax.training.progress import format_metric
 
-Config = TypeVar("Config", bound=TrainingConfig)
-
 Results = Mapping[str, Any]  # what `results.json` holds
 Settings = Mapping[str, Any]
 
@@ -27,16 +25,15 @@ MAX_RUNS = 1000  # more are a slip of the hand
 ABOUT_THE_RUN = frozenset({"seed", "num_devices", "settings", "versions"})  # results that no mean is taken of
 
 
-@dataclasses.dataclass(frozen=True)
-class Member(Generic[Config]):
+class Member(NamedTuple):
     """One run of a sweep."""
 
-    config: Config
+    config: Any  # the task's own class
     settings: Settings  # in which the runs of the sweep differ
     point: str  # names the settings without the seed, as lr=0.001,num_layers=1; empty where only the seeds differ
 
 
-def members(config: Config, directory: Path) -> list[Member[Config]]:
+def members(config: TrainingConfig, directory: Path) -> list[Member]:
     """The runs that `config.seeds` and `config.sweep` ask for; those of one point, which differ in the seed, in a row.
 
     Args:
@@ -67,7 +64,7 @@ def members(config: Config, directory: Path) -> list[Member[Config]]:
     return runs
 
 
-def _member(shared: Config, settings: Settings) -> Member[Config]:
+def _member(shared: TrainingConfig, settings: Settings) -> Member:
     point = ",".join(f"{name}={_in_a_name(value)}" for name, value in settings.items() if name != "seed")
     seed = f"seed{settings['seed']}" if "seed" in settings else ""
     name = ",".join(filter(None, (point, seed)))
@@ -108,7 +105,7 @@ def _in_a_name(value: object) -> str:
 
 
 def write_summary(
-    directory: Path, members: Sequence[Member[Any]], outcomes: Sequence[Results | FloatingPointError]
+    directory: Path, members: Sequence[Member], outcomes: Sequence[Results | FloatingPointError]
 ) -> dict[str, Any]:  # Any: JSON
     """Write `summary.json`: `runs`, and `mean` and `std` of every number in their results.
 

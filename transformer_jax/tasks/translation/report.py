@@ -10,19 +10,15 @@ def score(trainer: TrainerModule, pairs: Sequence[TextPair], *, corpus: bool) ->
     """Translate and compare: `exact_match` and `char_error_rate`, with `corpus` also `chrf` and `bleu`; print them."""
     predictions = trainer.predict([pair.source for pair in pairs])
     references = [pair.target for pair in pairs]
-    scores = {
-        "exact_match": exact_match(predictions, references),
-        "char_error_rate": char_error_rate(predictions, references),
-    }
-    print(
-        f"Exact match: {scores['exact_match']:.2%} of {len(pairs)}, character errors: {scores['char_error_rate']:.2%}"
-    )
+    wrong = [(pair, text) for pair, text in zip(pairs, predictions, strict=True) if text != pair.target]
+    exact, errors = exact_match(predictions, references), char_error_rate(predictions, references)
+    scores = {"exact_match": exact, "char_error_rate": errors}
+    print(f"Exact match: {exact:.2%} of {len(pairs)}, character errors: {errors:.2%}")
     if corpus:
         scores |= translation_scores(predictions, references)
         print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}")
-    wrong = [number for number, (a, b) in enumerate(zip(predictions, references, strict=True)) if a != b]
-    for number in wrong[:10]:
-        print(f"  {pairs[number].source!r}: predicted {predictions[number]!r}, it is {references[number]!r}")
+    for pair, text in wrong[:10]:
+        print(f"  {pair.source!r}: predicted {text!r}, it is {pair.target!r}")
     return scores
 
 
