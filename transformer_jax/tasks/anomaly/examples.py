@@ -7,12 +7,15 @@ import numpy as np
 from jaxtyping import Float, Num, UInt8
 
 from transformer_jax.errors import InputError
+from transformer_jax.outside_files import outside_file
 from transformer_jax.tasks.anomaly.config import AnomalyConfig, Cifar100Config
 from transformer_jax.tasks.anomaly.resnet34 import ResNet34Features, fetch_weights
 from transformer_jax.tasks.anomaly.tables import MAX_PIXEL
 from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, softmax
 
 MIN_IMAGES = 2  # of a set
+MAX_BYTES = 2**28  # of an image's file
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # that Pillow reads without starting another program
 
 
 def set_example(
@@ -58,7 +61,7 @@ def read_images(paths: Sequence[str], shape: tuple[int, ...]) -> Num[np.ndarray,
     Grey images whose border is light, as ink on paper, are inverted.
 
     Raises:
-        InputError: there are fewer than two, or one is no file of an image.
+        InputError: there are fewer than two, or one is no file of an image in one of `FORMATS`, or damaged.
     """
     if len(paths) < MIN_IMAGES:
         raise InputError(f"inputs is {paths[0]}, one image; a set has at least {MIN_IMAGES}")
@@ -83,11 +86,9 @@ def _read_image(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "height
     from PIL import Image
 
     height, width, *colours = shape
-    try:
-        with Image.open(path) as image:
-            resized = image.convert("RGB" if colours else "L").resize((width, height), Image.Resampling.BOX)
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"inputs holds {path}; it must be the number of a test set, or an image ({error})") from error
+    kind = f"the number of a test set, or an image ({', '.join(FORMATS)})"
+    with outside_file(path, kind, MAX_BYTES) as file, Image.open(file, formats=FORMATS) as image:
+        resized = image.convert("RGB" if colours else "L").resize((width, height), Image.Resampling.BOX)
     pixels = np.asarray(resized)
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
     return 255 - pixels if not colours and border.mean() > 127 else pixels
