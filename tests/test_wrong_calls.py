@@ -15,7 +15,7 @@ import transformer_jax as tj
 from transformer_jax import InputError
 from transformer_jax.attention.masks.arrays import fit_mask
 from transformer_jax.data.batch import num_rows, pad_batch
-from transformer_jax.nn.layers import Dense, Dropout
+from transformer_jax.nn.layers import Dense, Dropout, FeedForward
 from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.plots import (
     plot_attention_maps,
@@ -86,7 +86,10 @@ WRONG = {
     "num_workers": (-1, 1.5, "x", None),
     "samples": ([], [np.ones(2), np.ones(3)], [1, "x"], ["x", "y"], None, 3),
     "activation": ("relu", 3, None),
-    **dict.fromkeys(("positions", "norm", "feed_forward", "attention", "remat"), ("some", 3)),
+    **dict.fromkeys(("positions", "norm", "feed_forward", "attention", "block", "grow"), ("some", 3)),
+    **dict.fromkeys(("qk_norm", "implementation", "remat"), ("some", 3, zeros(2))),  # an array has no truth value
+    **dict.fromkeys(("norm_first", "scan_layers", "final_norm", "tie_embeddings", "looks_ahead"), ("False", 1)),
+    "key": (3, None, "x", zeros(2)),
 }
 
 
@@ -142,7 +145,7 @@ class Call(NamedTuple):
 
 
 def of_decoding(function, names="", **more):
-    every = f"batch_size max_length start_token end_token pad_token cache step logits {names}"
+    every = f"batch_size max_length start_token end_token pad_token cache step logits grow {names}"
     return Call.of(decoding(function, **more), DECODING, every)
 
 
@@ -173,10 +176,16 @@ TABLE_OF_CALLS = [
     Call.of(
         tj.BlockSettings,
         {},
-        "dropout_prob layer_norm_epsilon activation positions norm feed_forward attention remat",
+        "dropout_prob layer_norm_epsilon activation positions norm feed_forward attention remat norm_first scan_layers",
     ),
-    Call.of(tj.AttentionSettings, {}, "num_kv_heads", qk_norm=("rms",), implementation=("flash", 3)),
-    Call.of(built(tj.MultiheadAttention, X), {"embed_dim": D, "num_heads": H}, "embed_dim num_heads"),
+    Call.of(tj.AttentionSettings, {}, "num_kv_heads qk_norm implementation"),
+    Call.of(
+        built(tj.MultiheadAttention, X),
+        {"embed_dim": D, "num_heads": H},
+        "embed_dim num_heads qk_norm implementation positions looks_ahead",
+    ),
+    Call.of(FeedForward, {"dim_feedforward": F}, "dim_feedforward dropout_prob activation"),
+    Call.of(built(tj.TransformerEncoder, X), {**BLOCK, "num_layers": 1}, "num_layers final_norm block"),
     Call.of(called(tj.MultiheadAttention(D, H)), {"x": X, "memory": None, "mask": None}, "x memory mask"),
     Call.of(built(tj.PositionalEncoding, X), {"d_model": D}, "max_len", d_model=(*COUNTS, D + 1)),
     Call.of(called(tj.PositionalEncoding(D, S)), {"x": X}, x=(*FEATURES, zeros(D))),
@@ -197,7 +206,8 @@ TABLE_OF_CALLS = [
     Call.of(
         built(tj.TransformerLM, TOKENS),
         {**SIZES, "vocabulary_size": V, "dim_feedforward": F},
-        "vocabulary_size model_dim num_heads num_layers dim_feedforward dropout_prob max_len settings",
+        "vocabulary_size model_dim num_heads num_layers dim_feedforward dropout_prob max_len settings tie_embeddings "
+        "block",
     ),
     Call.of(called(LANGUAGE_MODEL), {"tokens": TOKENS, "mask": None}, "tokens mask"),
     Call.of(
@@ -215,6 +225,7 @@ TABLE_OF_CALLS = [
     ),
     of_decoding(tj.greedy_decode),
     of_decoding(tj.sample, "temperature top_k top_p", key=jax.random.key(0)),
+    Call.of(decoding(tj.sample), {**DECODING, "key": jax.random.key(0)}, "key"),
     of_decoding(tj.beam_search, "beam_width length_penalty"),
     *(
         Call.of(schedule, {"base_lr": 1e-3, "warmup": 2, "max_iters": 9}, "base_lr warmup max_iters")
@@ -337,6 +348,7 @@ OTHERS = [
     (lambda: Dense(2).apply({"params": {"kernel": zeros(7, 2), "bias": zeros(2)}}, X), "must be 7 wide"),
     (lambda: fit_mask(MASK, (B, H, T, S)), "mask of shape (3, 3)"),
     (lambda: tj.Transformer(V, V + 1, D, H, tie_embeddings=True), "tie_embeddings"),
+    (lambda: decoding(tj.beam_search)(**DECODING, length_penalty=1e3), "length_penalty is 1000.0"),
     (lambda: WITHOUT_TOKENS(TOKENS, X), "source holds integers; without source_vocabulary_size"),
     (lambda: WITHOUT_TOKENS(X, TOKENS), "target holds integers; without target_vocabulary_size"),
     (lambda: WITHOUT_TOKENS(X, zeros(B, T, D + 1)), "target has shape (2, 3, 7)"),

@@ -13,7 +13,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Shaped
 
-from transformer_jax.errors import MAX_SIZE, InputError, check_heads, check_sizes
+from transformer_jax.errors import InputError, check_heads
+
+MAX_OFFSET = 2**30  # of a position; sums with an index stay below 2**31
 
 
 def check_sequence(name: str, x: object, width: int | None = None) -> None:
@@ -77,7 +79,7 @@ def known_values(x: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..
     return None if isinstance(x, jax.core.Tracer) else np.asarray(x)
 
 
-def check_offset(name: str, offset: object, least: int = -MAX_SIZE, most: int = MAX_SIZE) -> None:
+def check_offset(name: str, offset: object, least: int = -MAX_OFFSET, most: int = MAX_OFFSET) -> None:
     """Raise an `InputError` if a position is no whole number of `least` … `most`; traced values are not checked."""
     array = as_array(name, offset)
     known = known_values(array)
@@ -85,6 +87,14 @@ def check_offset(name: str, offset: object, least: int = -MAX_SIZE, most: int = 
     if not fits or (known is not None and not least <= known <= most):
         shown = repr(offset) if known is None or known.ndim else known
         raise InputError(f"{name} is {shown}; it must be a whole number, {least} … {most}")
+
+
+def check_key(name: str, key: object) -> None:
+    """Raise an `InputError` if a value is no single random key, such as `jax.random.key(0)`."""
+    shape, dtype = getattr(key, "shape", None), getattr(key, "dtype", np.dtype(object))
+    if not (shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key)) and not (shape == (2,) and dtype == np.uint32):
+        given = f"has type {dtype} and shape {shape}" if shape is not None else f"is {key!r}"
+        raise InputError(f"{name} {given}; it must be a random key such as jax.random.key(0)")
 
 
 def broadcasts(shape: tuple[int, ...], needed: tuple[int, ...]) -> bool:
@@ -110,16 +120,13 @@ def head_width(embed_dim: int, num_heads: int) -> int:
     """Width d = D / H of one head.
 
     Raises:
-        InputError: one of them is no whole number of at least 1, or `num_heads` does not divide `embed_dim`.
+        InputError: `num_heads` does not divide `embed_dim`.
     """
-    check_sizes(embed_dim=embed_dim, num_heads=num_heads)
     check_heads(embed_dim, num_heads)
     return embed_dim // num_heads
 
 
 def check_kv_heads(num_kv_heads: int | None, num_heads: int) -> None:
     """Raise an `InputError` if the heads of keys and values are no divisor of those of the queries."""
-    if num_kv_heads is not None:
-        check_sizes(num_kv_heads=num_kv_heads)
-        if num_heads % num_kv_heads:
-            raise InputError(f"num_kv_heads is {num_kv_heads}; it must divide num_heads, {num_heads}")
+    if num_kv_heads is not None and num_heads % num_kv_heads:
+        raise InputError(f"num_kv_heads is {num_kv_heads}; it must divide num_heads, {num_heads}")

@@ -54,13 +54,15 @@ def check_number(name: str, value: object) -> None:
 
 
 def check_probability(name: str, value: float) -> None:
-    """Raise an `InputError` if a probability or a decay rate is outside [0, 1)."""
+    """Raise an `InputError` if a probability or a decay rate is no number in [0, 1)."""
+    check_number(name, value)
     if not 0 <= value < 1:
         raise InputError(f"{name} is {value}; it must be at least 0 and below 1")
 
 
 def check_positive(name: str, value: float) -> None:
     """Raise an `InputError` if a value is no finite number above 0."""
+    check_number(name, value)
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{name} is {value}; it must be a finite number above 0")
 

@@ -284,10 +284,22 @@ def test_it_can_be_mapped_and_given_masks_as_arguments():
     np.testing.assert_allclose(mapped, one_by_one, atol=1e-6)
 
 
+@pytest.mark.parametrize("mask", [None, Causal()], ids=str)
+@pytest.mark.parametrize("bias", [None, SoftCap(9.0)], ids=str)
+def test_a_product_beyond_float32_is_nan_in_every_implementation_at_the_queries_that_see_it(mask, bias):
+    q, k = (jnp.full((1, 1, 2, 4), size) for size in (-1.5e19, 1.2e19))
+    k = k.at[..., 0, :].set(1)
+    for implementation in ("plain", "blockwise"):
+        values = dot_product_attention(q, k, k, mask, bias, implementation=implementation)
+        sees_it = [mask is None, True]
+        np.testing.assert_array_equal(np.isnan(values[0, 0, :, 0]), sees_it)
+
+
 def shapes(*shape: int, dtype=jnp.float32) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct(shape, dtype)] * 3
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_explain_says_which_runs_and_why_the_others_do_not():
     many = shapes(11, 3, 320, 16)
     for few in (shapes(10, 3, 320, 16), shapes(32, 3, 319, 16)):  # all of them, and those of one head
@@ -298,6 +310,8 @@ def test_explain_says_which_runs_and_why_the_others_do_not():
         "plain attention of 320 × 320 logits: the weights are asked for; not blockwise: it has no weights; "
         "attention_rows gives those of chosen queries; not fused: it has no weights"
     )
+    with pytest.raises(InputError, match="backend is 'tpuu'; it must be one of cpu, gpu, cuda, rocm, tpu or None"):
+        explain(*many, backend="tpuu")
     assert "no kernel for the backend cpu" in explain(*many, backend="cpu").others["fused"]
     assert explain(*shapes(11, 3, 320, 16, dtype=jnp.int32)).implementation == "blockwise"  # in float32
 
@@ -327,6 +341,8 @@ def test_explain_says_which_runs_and_why_the_others_do_not():
         ({"bias": ALiBi(4)}, "num_heads of the bias is 4; it must be that of the attention, 3"),
         ({"bias": np.zeros((T, T), np.float32)}, "bias of shape .* does not broadcast"),
         ({"bias": np.zeros((T, S), bool)}, "bias has type bool; it must be of a floating-point type"),
+        ({"implementation": np.zeros(2)}, r"implementation is array\(\[0., 0.\]\); it must be one of auto, plain"),
+        ({"dropout": 0.1}, "dropout is 0.1; it must be an instance of AttentionDropout or None"),
     ],
 )
 def test_what_cannot_be_is_an_error_that_names_it(options, message):

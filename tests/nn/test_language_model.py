@@ -18,6 +18,7 @@ from transformer_jax import (
     InputError,
     RotaryPositions,
     Segments,
+    Transformer,
     TransformerLM,
     activation_names,
     beam_search,
@@ -229,6 +230,15 @@ def test_remat_changes_no_number(remat):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * largest), same, gradient)
+
+
+def test_layers_in_a_loop_can_be_initialised_and_run_in_float64():
+    settings = BlockSettings(scan_layers=True)
+    cases = (model_with(settings), (TOKENS,)), (Transformer(V, V, D, H, 2, 2, F, settings=settings), (TOKENS, TOKENS))
+    with jax.enable_x64(True):
+        for model, inputs in cases:
+            shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
+            assert jax.eval_shape(model.apply, shapes, *inputs).dtype == jnp.float64
 
 
 def test_a_block_of_ones_own_computes_the_same_in_decoding():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
@@ -18,6 +18,7 @@ from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.plain import Tap, plain_attention
 from transformer_jax.attention.request import AttentionRequest, Explanation, record_attention
 from transformer_jax.errors import InputError
+from transformer_jax.field_checks import check_value
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
 # Blockwise attention is faster on CPUs from so many logits of one head on, where all of them together are more than a
@@ -132,9 +133,7 @@ def explain(
 
 
 def _choose(request: AttentionRequest, implementation: str) -> Explanation:
-    if implementation not in get_args(Implementation):
-        allowed = ", ".join(get_args(Implementation))
-        raise InputError(f"implementation is {implementation!r}; it must be one of {allowed}")
+    check_value("implementation", implementation, Implementation)
     refusals = {"plain": None, "blockwise": _blockwise_refusal(request), "fused": fused_refusal(request)}
     if implementation != "auto":
         if reason := refusals[implementation]:

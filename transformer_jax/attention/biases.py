@@ -9,7 +9,7 @@ Query i stands at position i + `offset`, and key j at position j, as in `transfo
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.array_checks import as_array, broadcasts, check_offset, known_values
-from transformer_jax.attention.score_block import LogitsRule, ScoreBlock, Start
+from transformer_jax.array_checks import as_array, broadcasts, known_values
+from transformer_jax.attention.score_block import LogitsRule, Offset, ScoreBlock
 from transformer_jax.errors import InputError
 from transformer_jax.trees import pytree_class, shown, static_field
 
@@ -108,6 +108,15 @@ class ArrayBias(AttentionBias):
             )
 
 
+def check_cap(name: str, cap: object) -> None:
+    """Raise an `InputError` if a number, which may be traced, is not finite and above 0."""
+    array = as_array(name, cap)
+    is_real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer))
+    known = known_values(array) if is_real and not array.ndim else None
+    if array.ndim or not is_real or (known is not None and not 0 < known < np.inf):
+        raise InputError(f"{name} is {cap!r}; it must be a finite number above 0")
+
+
 @pytree_class
 class SoftCap(AttentionBias):
     """Keep logits within ± `cap`: `cap · tanh(logit / cap)` (Gemma 2, Gemma Team 2024, section 2).
@@ -116,14 +125,7 @@ class SoftCap(AttentionBias):
         InputError: `cap` is not above 0.
     """
 
-    cap: Float[ArrayLike, ""] | float
-
-    def __post_init__(self) -> None:
-        array = as_array("cap", self.cap)
-        is_number = array.ndim == 0 and array.dtype != bool and jnp.issubdtype(array.dtype, jnp.number)
-        known = known_values(array) if is_number else None
-        if not is_number or (known is not None and not 0 < known < np.inf):
-            raise InputError(f"cap is {self.cap!r}; it must be a finite number above 0")
+    cap: Annotated[Float[ArrayLike, ""] | float, check_cap]
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         return jnp.asarray(self.cap * jnp.tanh(logits / self.cap))
@@ -141,12 +143,7 @@ class BiasFunction(AttentionBias):
 
     fn: Callable[..., Any] = static_field()  # of the logit, four integers, which broadcast, and the parameters
     parameters: tuple[Any, ...] = ()  # trees of arrays; gradients reach these, and nothing else that `fn` reads
-    offset: Start = 0  # added to the index of the query
-
-    def __post_init__(self) -> None:
-        if not callable(self.fn):
-            raise InputError(f"fn is {self.fn!r}; it must be a function of (logit, batch, head, query, key)")
-        check_offset("offset", self.offset)
+    offset: Offset = 0  # added to the index of the query
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         at = block.indices()

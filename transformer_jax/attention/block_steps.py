@@ -15,7 +15,7 @@ from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.block_layout import Part, split_blocks
 from transformer_jax.attention.dropout import kept
 from transformer_jax.attention.masks.symbolic import AttentionMask
-from transformer_jax.attention.score_block import BlockGrid, Range, ScoreBlock
+from transformer_jax.attention.score_block import BlockGrid, Range, ScoreBlock, or_nan
 
 Queries = Float[Array, "G q d"]  # of the G query heads that share a head of keys and values
 Keys = Float[Array, "k d"]
@@ -68,6 +68,7 @@ class Row:
     def logits(self, q: Queries, k: Keys) -> Logits:
         """Logits of a block without the bias, to be multiplied by `scale`."""
         logits = jnp.einsum("gqd,kd->gqk", q, k, preferred_element_type=jnp.promote_types(q.dtype, jnp.float32))
+        logits = or_nan(logits)
         return logits if self.bias is None else logits * (1 / math.sqrt(self.width))
 
     def seen(self, logits: Logits, block: ScoreBlock) -> Logits:

@@ -4,13 +4,15 @@ The bits are hashes of an element's index, far cheaper than draws of JAX's gener
 """
 
 import math
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, PRNGKeyArray, UInt32
 
-from transformer_jax.errors import check_number, check_probability
+from transformer_jax.array_checks import check_key
+from transformer_jax.field_checks import Probability, check_fields
 from transformer_jax.mesh_axis import part_number
 from transformer_jax.trees import pytree_class, static_field
 
@@ -23,15 +25,14 @@ class AttentionDropout:
     implementation drops the same ones.
 
     Raises:
-        InputError: `rate` is outside [0, 1).
+        InputError: `rate` is outside [0, 1), or `key` is no random key.
     """
 
-    rate: float = static_field()  # probability of dropping a weight
-    key: PRNGKeyArray
+    rate: Probability = static_field()  # of dropping a weight
+    key: Annotated[PRNGKeyArray, check_key]
 
     def __post_init__(self) -> None:
-        check_number("rate", self.rate)
-        check_probability("rate", self.rate)
+        check_fields(self)
 
     def seeds(self) -> UInt32[Array, " 2"]:
         """The bits of the key that the draws depend on."""

@@ -14,7 +14,7 @@ from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.dropout import AttentionDropout, first_row, kept
 from transformer_jax.attention.masks.arrays import fit_mask
 from transformer_jax.attention.masks.symbolic import AttentionMask, Masks
-from transformer_jax.attention.score_block import Range, ScoreBlock
+from transformer_jax.attention.score_block import Range, ScoreBlock, or_nan
 
 Logits = Float[Array, "... T S"]
 Tap = Callable[[str, Array, str], Array]  # `tap` of a module: name, activation, letters
@@ -39,7 +39,7 @@ def plain_attention(
         InputError: a mask or a bias does not fit.
     """
     wide = jnp.promote_types(q.dtype, jnp.float32)
-    logits = _product("...td,...sd->...ts", q, k, wide) / math.sqrt(q.shape[-1])
+    logits = or_nan(_product("...td,...sd->...ts", q, k, wide)) / math.sqrt(q.shape[-1])
     seen = None if mask is None else fitted(mask, logits.shape)
     if bias is not None:
         logits = _biased(logits, bias)

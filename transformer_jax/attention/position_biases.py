@@ -8,10 +8,11 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 
-from transformer_jax.array_checks import as_array, check_offset
+from transformer_jax.array_checks import as_array
 from transformer_jax.attention.biases import AttentionBias, Logits
-from transformer_jax.attention.score_block import ScoreBlock, Start
+from transformer_jax.attention.score_block import Offset, ScoreBlock
 from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.field_checks import Size
 from transformer_jax.trees import pytree_class, static_field
 
 
@@ -19,12 +20,8 @@ from transformer_jax.trees import pytree_class, static_field
 class ALiBi(AttentionBias):
     """`- slope_h · |i - j|`: what is further away counts less, by another slope in each head (Press et al. 2022)."""
 
-    num_heads: int = static_field()  # H
-    offset: Start = 0  # position of query 0
-
-    def __post_init__(self) -> None:
-        check_sizes(num_heads=self.num_heads)
-        check_offset("offset", self.offset)
+    num_heads: Size = static_field()  # H
+    offset: Offset = 0  # position of query 0
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         at = block.indices()
@@ -62,9 +59,10 @@ class RelativeBias(AttentionBias):
         True
     )  # half of the buckets for keys after the query; else these count as distance 0
     max_distance: int = static_field(128)  # from which on all distances share a bucket
-    offset: Start = 0  # position of query 0
+    offset: Offset = 0  # position of query 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         shape = np.shape(self.table)
         parts = 2 if self.bidirectional else 1
         if len(shape) != 2 or shape[0] < 4 or shape[0] % parts or shape[1] < 1:
@@ -73,7 +71,6 @@ class RelativeBias(AttentionBias):
         if not jnp.issubdtype(as_array("table", self.table).dtype, jnp.floating):
             raise InputError(f"table has type {np.asarray(self.table).dtype}; it must be of a floating-point type")
         check_sizes(shape[0] // parts // 2 + 1, max_distance=self.max_distance)
-        check_offset("offset", self.offset)
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         (first_query, num_queries), (first_key, num_keys) = block.query, block.key

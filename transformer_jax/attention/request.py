@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,11 @@ from transformer_jax.attention.biases import AttentionBias, Biases, as_attention
 from transformer_jax.attention.dropout import AttentionDropout
 from transformer_jax.attention.masks.symbolic import AttentionMask, Masks, as_attention_mask
 from transformer_jax.errors import InputError
+from transformer_jax.field_checks import check_value
 from transformer_jax.mesh_axis import held
 
 Shape = tuple[int, ...]
+Backend = Literal["cpu", "gpu", "cuda", "rocm", "tpu"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +55,8 @@ class AttentionRequest:
         Raises:
             InputError: they do not fit each other.
         """
-        if dropout is not None and not isinstance(dropout, AttentionDropout):
-            raise InputError(f"dropout is {dropout!r}; it must be an AttentionDropout(rate, key), or None")
+        check_value("dropout", dropout, AttentionDropout | None)
+        check_value("backend", backend, Backend | None)
         check_operands(q=q, k=k, v=v)
         types = (
             jax.dtypes.canonicalize_dtype(x.dtype if hasattr(x, "dtype") else jnp.asarray(x).dtype) for x in (q, k, v)

@@ -18,7 +18,7 @@ from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.plain import softmax
 from transformer_jax.attention.request import AttentionRequest
-from transformer_jax.attention.score_block import Range, ScoreBlock
+from transformer_jax.attention.score_block import Range, ScoreBlock, or_nan
 from transformer_jax.errors import InputError
 
 Indices: TypeAlias = Int[ArrayLike, " _"] | Sequence[int]  # of a length of their own
@@ -116,7 +116,7 @@ def _rows(
 
     def of_row(number: Array, head: Array, query: Array) -> Float[Array, " S"]:
         logits = jnp.einsum("d,sd->s", q[number, head, query], k[number, head // group], preferred_element_type=wide)
-        logits = logits[None, None, None] / math.sqrt(q.shape[-1])
+        logits = or_nan(logits)[None, None, None] / math.sqrt(q.shape[-1])
         block = ScoreBlock(Range(number % request.num_batch, 1), Range(head, 1), Range(query, 1), Range(0, k.shape[2]))
         if request.bias is not None:
             logits = request.bias.cut(block).apply(logits, block)

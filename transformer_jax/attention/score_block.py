@@ -4,17 +4,20 @@ Masks and biases are evaluated block by block, so that no path needs them as arr
 """
 
 import dataclasses
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 
+from transformer_jax.array_checks import check_offset
 from transformer_jax.errors import InputError
+from transformer_jax.field_checks import check_fields
 
 Start = int | np.integer | Int[Array, ""]  # first index of a range, or a position
+Offset = Annotated[Start, check_offset]
 BlockFlags = bool | Shaped[np.ndarray | Array, "..."]  # of each block of a grid, or one for all of them
 Rule = TypeVar("Rule", bound="LogitsRule")
 Bounds = tuple[BlockFlags, BlockFlags]  # whether something of a block may be allowed; whether all of it surely is
@@ -26,7 +29,13 @@ class LogitsRule:
     """Base class of masks and biases: what is done to the logits, written down without an array `[T, S]`.
 
     Query i stands at position i + `offset` of a rule that has this field.
+
+    Raises:
+        InputError: a field is not what its annotation says.
     """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Raise an `InputError` unless the arrays in this rule and in its parts fit logits of this shape."""
@@ -178,3 +187,12 @@ def opposite(flags: BlockFlags) -> BlockFlags:
     if isinstance(flags, bool):
         return not flags
     return jnp.logical_not(flags) if isinstance(flags, Array) else np.logical_not(flags)
+
+
+@jax.custom_jvp
+def or_nan(products: Float[Array, "..."]) -> Float[Array, "..."]:
+    """NaN in the place of -∞: a product that overflows is no key that is hidden. +∞ becomes NaN in the softmax."""
+    return jnp.where(jnp.isneginf(products), jnp.nan, products)
+
+
+or_nan.defjvp(lambda primals, tangents: (or_nan(*primals), *tangents))

@@ -22,6 +22,7 @@ from transformer_jax.decoding.token_by_token import (
 )
 from transformer_jax.errors import MAX_SIZE, InputError, check_number, check_whole
 
+MAX_PENALTY = 1e30  # by which a log-probability may be divided, and is no 0 in float32
 Rows = TypeVar("Rows")  # pytree of arrays [B, K, ...]
 
 
@@ -55,13 +56,13 @@ def beam_search(
         Tokens `[B, n_best, T]`, lengths `[B, n_best]` and scores `[B, n_best]`, best first.
 
     Raises:
-        InputError: as `greedy_decode`; or `beam_width` is below 1, `length_penalty` is below 0 or not finite, or
-            `n_best` is outside 1 … K.
+        InputError: as `greedy_decode`; or `beam_width` is below 1, `length_penalty` is below 0 or makes scores 0
+            in float32, or `n_best` is outside 1 … K.
     """
     n_best = beam_width if n_best is None else n_best
-    _check_beams(beam_width, length_penalty, n_best)
     tokens = {"start_token": start_token, "end_token": end_token}
     check_arguments(step, cache, batch_size, max_length, tokens, pad_token, grow)
+    _check_beams(beam_width, length_penalty, n_best, max_length)
     if batch_size * beam_width * max_length > MAX_SIZE:
         raise InputError(
             f"beam_width is {beam_width}; times batch_size, {batch_size}, and max_length, {max_length}, it may be "
@@ -146,11 +147,12 @@ def _take(tree: Rows, index: Int[Array, "B chosen"]) -> Rows:
     return chosen
 
 
-def _check_beams(beam_width: int, length_penalty: float, n_best: int) -> None:
+def _check_beams(beam_width: int, length_penalty: float, n_best: int, max_length: int) -> None:
     check_whole("beam_width", beam_width, 1)
     check_whole("n_best", n_best, 1, f" and at most beam_width, which is {beam_width}")
     check_number("length_penalty", length_penalty)
-    if not 0 <= length_penalty < math.inf:
-        raise InputError(f"length_penalty is {length_penalty}; it must be a finite number, at least 0")
+    most = math.log(MAX_PENALTY) / math.log(max(2, (5 + max_length) / 6))
+    if not 0 <= length_penalty <= most:
+        raise InputError(f"length_penalty is {length_penalty}; with this max_length it may be 0 … {most:.4g}")
     if n_best > beam_width:
         raise InputError(f"n_best is {n_best}; it must be at least 1 and at most beam_width, which is {beam_width}")

@@ -4,7 +4,7 @@ Shapes and settings are checked when a program is traced. NaN in logits is a val
 inside it, the score of a result that it concerns is NaN, which `check_scores` finds in what the compiled program gave.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, PyTree, Shaped
 
 from transformer_jax.errors import MAX_SIZE, InputError, check_whole
+from transformer_jax.field_checks import check_value
 
 
 def check_arguments(
@@ -40,8 +41,8 @@ def check_arguments(
         InputError: `step` cannot be called, `batch_size` or `max_length` is below 1, a token is no id, an array of the
             cache does not have `batch_size` rows, or the step has no room for `max_length` positions.
     """
-    if not callable(step):
-        raise InputError(f"step is {step!r}; it must be a function (tokens, position, cache) -> (logits, cache)")
+    check_value("step", step, Callable)
+    check_value("grow", grow, Callable | None)
     check_whole("batch_size", batch_size, 1)
     check_whole("max_length", max_length, 1)
     for name, token in tokens.items():

@@ -1,14 +1,12 @@
 """Choice of one next token from logits: log-probabilities, and a draw from the most probable tokens."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.errors import InputError, check_number, check_whole
+from transformer_jax.errors import InputError, check_number, check_positive, check_whole
 
 _TINY = float(np.finfo(np.float32).tiny)  # smallest normal number; smaller settings would become 0
 
@@ -32,7 +30,7 @@ def draw_tokens(
     Args:
         logits: `[N, V]`, or log-probabilities.
         key: of this draw.
-        temperature: above 0; the closer to 0, the more often the most probable token is drawn.
+        temperature: above 0; the closer to 0, the more often the most probable token is drawn, as greedy decoding does.
         top_k: number of tokens that may be drawn (Fan et al. 2018); None, or more than V, for all.
         top_p: of those, only the smallest set of most probable tokens with at least this probability together
             (Holtzman et al. 2020, section 3.1); None for all.
@@ -43,11 +41,7 @@ def draw_tokens(
     Raises:
         InputError: `temperature` is not a finite number above 0, `top_k` is below 1, or `top_p` is outside (0, 1].
     """
-    check_number("temperature", temperature)
-    if not 0 < temperature < math.inf:
-        raise InputError(
-            f"temperature is {temperature}; it must be a finite number above 0 (greedy_decode is its limit)"
-        )
+    check_positive("temperature", temperature)
     # With the largest at 0, no temperature can bring all of them to -inf.
     logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / max(temperature, _TINY)
     if top_k is None and top_p is None:

@@ -47,6 +47,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray, PyTree
 
+from transformer_jax.array_checks import check_key
 from transformer_jax.decoding.checks import check_arguments, check_scores, check_step_result
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 
@@ -125,6 +126,7 @@ def sample(
         InputError: as `greedy_decode`; or `temperature` is not a finite number above 0, `top_k` is below 1, or `top_p`
             is outside (0, 1].
     """
+    check_key("key", key)
 
     def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
         return draw_tokens(log_probs, jax.random.fold_in(key, position), temperature, top_k, top_p)

@@ -17,7 +17,8 @@ from transformer_jax.attention.dropout import AttentionDropout
 from transformer_jax.attention.masks.symbolic import Causal, Masks
 from transformer_jax.attention.rows import AttentionRows, ReturnAttention, Weights
 from transformer_jax.attention.score_block import Start
-from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
+from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.field_checks import Probability, Size
 from transformer_jax.nn.layers import Dense, Tapped
 from transformer_jax.nn.positions import NoPositions, Positions
 
@@ -52,22 +53,19 @@ class MultiheadAttention(Tapped):
             `num_heads`, `dropout_prob` is outside [0, 1), or the positions do not work with the width of a head.
     """
 
-    embed_dim: int  # D, the width of the output and of the H heads together
-    num_heads: int  # H
-    dropout_prob: float = 0.0  # of the attention weights
+    embed_dim: Size  # D, the width of the output and of the H heads together
+    num_heads: Size  # H
+    dropout_prob: Probability = 0.0  # of the attention weights
     implementation: Implementation = "auto"  # of `dot_product_attention`
-    num_kv_heads: int | None = None  # Hkv, heads of keys and values; None: H
+    num_kv_heads: Size | None = None  # Hkv, heads of keys and values; None: H
     qk_norm: Callable[..., nn.Module] | None = None  # of each head's queries and keys, as RMSNorm
     positions: Positions = NoPositions()  # of self-attention; those added to embeddings do nothing here
     looks_ahead: bool = True  # whether queries may see later keys: without, a learned bias has no buckets for them
 
     def __post_init__(self) -> None:
-        width = head_width(self.embed_dim, self.num_heads)
-        check_kv_heads(self.num_kv_heads, self.num_heads)
-        self.positions.check(width)
-        check_number("dropout_prob", self.dropout_prob)
-        check_probability("dropout_prob", self.dropout_prob)
         super().__post_init__()
+        check_kv_heads(self.num_kv_heads, self.num_heads)
+        self.positions.check(head_width(self.embed_dim, self.num_heads))
 
     def setup(self) -> None:
         kv_width = self._kv_heads() * head_width(self.embed_dim, self.num_heads)

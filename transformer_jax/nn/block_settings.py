@@ -1,16 +1,16 @@
 """Settings that all blocks of a model have in common, and the parts that they are made of."""
 
 import dataclasses
-import math
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 import flax.linen as nn
 
 from transformer_jax.array_checks import check_kv_heads, head_width
 from transformer_jax.attention.attention import Implementation
 from transformer_jax.attention.rows import AttentionRows, Indices
-from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
+from transformer_jax.errors import InputError
+from transformer_jax.field_checks import Positive, Probability, Size, check_fields, check_value
 from transformer_jax.nn.layers import Activation, FeedForward, LayerNorm, Tapped
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.positions import Positions
@@ -28,27 +28,18 @@ class AttentionSettings:
     """Settings of the attention in every block.
 
     Raises:
-        InputError: `num_kv_heads` is below 1, `dropout_prob` is outside [0, 1), `qk_norm` cannot be called, or
-            `implementation` is another word.
+        InputError: a field is not what its annotation says.
     """
 
     # Heads of keys and values, a divisor of the query heads, which share them (Ainslie et al. 2023); None: as many.
-    num_kv_heads: int | None = None
+    num_kv_heads: Size | None = None
     # Norm of each head's queries and keys before their product, as RMSNorm (Dehghani et al. 2023, section 2).
     qk_norm: NormFactory | None = None
-    dropout_prob: float = 0.0  # of the attention weights
+    dropout_prob: Probability = 0.0  # of the attention weights
     implementation: Implementation = "auto"  # of `dot_product_attention`
 
     def __post_init__(self) -> None:
-        if self.num_kv_heads is not None:
-            check_sizes(num_kv_heads=self.num_kv_heads)
-        if self.qk_norm is not None and not callable(self.qk_norm):
-            raise InputError(f"qk_norm is {self.qk_norm!r}; it must be a class such as RMSNorm, or None")
-        check_number("dropout_prob of the attention", self.dropout_prob)
-        check_probability("dropout_prob of the attention", self.dropout_prob)
-        if self.implementation not in get_args(Implementation):
-            words = ", ".join(get_args(Implementation))
-            raise InputError(f"implementation is {self.implementation!r}; it must be one of {words}")
+        check_fields(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,14 +49,13 @@ class BlockSettings:
     `norm` and `feed_forward` are factories: a class of your own goes there, or a function that makes a module.
 
     Raises:
-        InputError: `dropout_prob` is outside [0, 1), `layer_norm_epsilon` is no finite number above 0, a factory or
-            `activation` cannot be called, `positions` or `attention` are of another class, or `remat` is another word.
+        InputError: a field is not what its annotation says.
     """
 
-    dropout_prob: float = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
+    dropout_prob: Probability = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
     norm_first: bool = False  # pre-norm (Xiong et al. 2020) instead of the original paper's post-norm
     activation: Activation = nn.relu  # of the feed-forward
-    layer_norm_epsilon: float = 1e-6  # added to the variance, or the mean square; PyTorch's default is 1e-5
+    layer_norm_epsilon: Positive = 1e-6  # added to the variance, or the mean square; PyTorch's default is 1e-5
     # Activations of a block that its backward pass computes again, to save memory (Chen et al. 2016): none, all but the
     # products with parameters (`dots`), or all.
     remat: Remat = "none"
@@ -78,22 +68,7 @@ class BlockSettings:
     attention: AttentionSettings = AttentionSettings()
 
     def __post_init__(self) -> None:
-        check_number("dropout_prob", self.dropout_prob)
-        check_number("layer_norm_epsilon", self.layer_norm_epsilon)
-        check_probability("dropout_prob", self.dropout_prob)
-        if not 0 < self.layer_norm_epsilon < math.inf:
-            raise InputError(f"layer_norm_epsilon is {self.layer_norm_epsilon}; it must be a finite number above 0")
-        if self.remat not in get_args(Remat):
-            raise InputError(f"remat is {self.remat!r}; it must be one of {', '.join(get_args(Remat))}")
-        if not callable(self.activation):
-            raise InputError(f"activation is {self.activation!r}; it must be a function such as flax.linen.gelu")
-        if not isinstance(self.positions, Positions):
-            raise InputError(f"positions is {self.positions!r}; it must be a Positions such as RotaryPositions()")
-        if not isinstance(self.attention, AttentionSettings):
-            raise InputError(f"attention is {self.attention!r}; it must be an AttentionSettings")
-        for name, example in (("norm", "RMSNorm"), ("feed_forward", "GatedFeedForward")):
-            if not callable(getattr(self, name)):
-                raise InputError(f"{name} is {getattr(self, name)!r}; it must be a class such as {example}")
+        check_fields(self)
 
     def check_heads(self, width: int, num_heads: int) -> None:
         """Raise an `InputError` unless `num_heads` heads divide a model of this width and work with these settings."""
@@ -118,8 +93,7 @@ class SettingsModule(Tapped):
         module: Any = self  # declares the two fields in a subclass, which gives them a place among its own
         settings: BlockSettings = module.settings
         shorthand: float | None = module.dropout_prob
-        if not isinstance(settings, BlockSettings):
-            raise InputError(f"settings is {settings!r}; it must be a BlockSettings")
+        check_value("settings", settings, BlockSettings)
         if shorthand is not None and shorthand != settings.dropout_prob:
             if settings is not type(module).settings and settings.dropout_prob != BlockSettings.dropout_prob:
                 raise InputError(

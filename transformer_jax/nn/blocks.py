@@ -16,7 +16,8 @@ from jaxtyping import Float, Int
 
 from transformer_jax.array_checks import check_sequence
 from transformer_jax.attention.rows import ReturnAttention
-from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.errors import InputError
+from transformer_jax.field_checks import Count, Probability, Size
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
 from transformer_jax.nn.block_settings import Remat as Remat
@@ -75,14 +76,13 @@ class Block(SettingsModule):
             impossible; at a call, if `x` is not `[B, T, input_dim]` of a floating-point type.
     """
 
-    input_dim: int  # D
-    num_heads: int  # H
-    dim_feedforward: int  # F
-    dropout_prob: float | None = None  # shorthand for settings.dropout_prob
+    input_dim: Size  # D
+    num_heads: Size  # H
+    dim_feedforward: Size  # F
+    dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings()
 
     def __post_init__(self) -> None:
-        check_sizes(input_dim=self.input_dim, dim_feedforward=self.dim_feedforward)
         super().__post_init__()
         self.settings.check_heads(self.input_dim, self.num_heads)
 
@@ -129,18 +129,16 @@ class Stack(SettingsModule):
             type.
     """
 
-    num_layers: int  # L
-    input_dim: int  # D
-    num_heads: int  # H
-    dim_feedforward: int  # F
-    dropout_prob: float | None = None  # shorthand for settings.dropout_prob
+    num_layers: Count  # L
+    input_dim: Size  # D
+    num_heads: Size  # H
+    dim_feedforward: Size  # F
+    dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings()
     final_norm: bool | None = None  # norm after the last block; None: with pre-norm alone, which needs it
     block: type[Block] = Block  # class of the blocks, constructed and called as the default one
 
     def __post_init__(self) -> None:
-        check_sizes(input_dim=self.input_dim, dim_feedforward=self.dim_feedforward)
-        check_sizes(0, num_layers=self.num_layers)
         super().__post_init__()
         self.settings.check_heads(self.input_dim, self.num_heads)
 
@@ -198,7 +196,9 @@ class Stack(SettingsModule):
                 in_axes=nn.broadcast,
                 length=self.num_layers,
             )
-            x, stacked_maps = scan(self.stacked_layers, jnp.asarray(x), *arrays)
+            weights = jax.tree.leaves(self.variables.get("params", {}).get(STACKED, jnp.zeros(())))
+            x = jnp.asarray(x, jnp.result_type(x, *weights))  # as it comes out of a layer
+            x, stacked_maps = scan(self.stacked_layers, x, *arrays)
             x = checkpoint_name(x, LAYER_INPUT)
             maps = [jax.tree.map(lambda of_layers, i=i: of_layers[i], stacked_maps) for i in range(self.num_layers)]
         else:

@@ -52,8 +52,8 @@ class CausalStack(TransformerEncoder):
     block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one constructed and called like it
 
     def __post_init__(self) -> None:
-        check_causal(self.block)
         super().__post_init__()
+        check_causal(self.block)
 
     @nn.nowrap
     def visible(self, mask: Masks | None) -> Masks | None:

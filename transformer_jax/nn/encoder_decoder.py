@@ -12,6 +12,7 @@ from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.field_checks import Count, Probability, Size
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
@@ -58,30 +59,26 @@ class Transformer(SettingsModule):
             impossible, or embeddings of different vocabularies should be tied.
     """
 
-    source_vocabulary_size: int | None = None  # V of the source; None: the source is features
-    target_vocabulary_size: int | None = None  # V of the target; None: features in, features out
-    model_dim: int = 512  # D
-    num_heads: int = 8  # H
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
-    dim_feedforward: int = 2048  # F
-    dropout_prob: float | None = None  # shorthand for settings.dropout_prob
+    source_vocabulary_size: Size | None = None  # V of the source; None: the source is features
+    target_vocabulary_size: Size | None = None  # V of the target; None: features in, features out
+    model_dim: Size = 512  # D
+    num_heads: Size = 8  # H
+    num_encoder_layers: Count = 6
+    num_decoder_layers: Count = 6
+    dim_feedforward: Size = 2048  # F
+    dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings(dropout_prob=0.1)  # others have the dropout that they say, 0 unless set
     final_norm: bool | None = None  # LayerNorm after each stack; None: with pre-norm alone, which needs it
     tie_embeddings: bool = False  # one matrix embeds source and target and projects to logits (section 3.4)
-    max_len: int = 5000  # longest sequence of tokens
+    max_len: Size = 5000  # longest sequence of tokens
     encoder_block: type[Block] = EncoderBlock  # class of the encoder's blocks
     decoder_block: type[Block] = DecoderBlock  # class of the decoder's blocks
 
     def __post_init__(self) -> None:
-        check_sizes(model_dim=self.model_dim, dim_feedforward=self.dim_feedforward, max_len=self.max_len)
-        check_sizes(0, num_encoder_layers=self.num_encoder_layers, num_decoder_layers=self.num_decoder_layers)
+        super().__post_init__()
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         if self.tie_embeddings and (sizes[0] != sizes[1] or None in sizes):
             raise InputError(f"tie_embeddings needs one vocabulary; those of source and target have sizes {sizes}")
-        vocabularies = zip(("source_vocabulary_size", "target_vocabulary_size"), sizes, strict=True)
-        check_sizes(**{name: size for name, size in vocabularies if size is not None})
-        super().__post_init__()
         self.settings.check_heads(self.model_dim, self.num_heads)
 
     def setup(self) -> None:

@@ -11,6 +11,7 @@ from transformer_jax.array_checks import check_offset, check_token_ids
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.field_checks import Probability, Size
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.causal import CausalBlock, CausalStack, check_causal
@@ -41,23 +42,21 @@ class TransformerLM(SettingsModule):
             impossible, or `block` has no `step` and `empty_cache`.
     """
 
-    vocabulary_size: int  # V
-    model_dim: int = 512  # D
-    num_heads: int = 8  # H
-    num_layers: int = 6  # L
-    dim_feedforward: int = 2048  # F
-    dropout_prob: float | None = None  # shorthand for settings.dropout_prob
+    vocabulary_size: Size  # V
+    model_dim: Size = 512  # D
+    num_heads: Size = 8  # H
+    num_layers: Size = 6  # L
+    dim_feedforward: Size = 2048  # F
+    dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings(dropout_prob=0.1)  # others have the dropout that they say, 0 unless set
     final_norm: bool | None = None  # norm after the last block; None: with pre-norm alone, which needs it
     tie_embeddings: bool = True  # the embedding's matrix projects to logits, too
-    max_len: int = 5000  # longest sequence to which positions can be added
+    max_len: Size = 5000  # longest sequence to which positions can be added
     block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with all that it has
 
     def __post_init__(self) -> None:
-        check_sizes(vocabulary_size=self.vocabulary_size, model_dim=self.model_dim, num_layers=self.num_layers)
-        check_sizes(dim_feedforward=self.dim_feedforward, max_len=self.max_len)
-        check_causal(self.block)
         super().__post_init__()
+        check_causal(self.block)
         self.settings.check_heads(self.model_dim, self.num_heads)
 
     def setup(self) -> None:

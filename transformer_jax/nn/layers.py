@@ -1,13 +1,4 @@
-"""Layers of every model here, and `Tapped`, the base of modules whose activations can be captured and changed.
-
-A module below `Tapped` passes an activation through `tap`, which gives it a name within the module and the letters of
-its axes:
-
-    hidden = self.tap("hidden", nn.relu(self.expand(x)), "B T F")
-
-`tap` returns what it was given: it adds nothing to a compiled program. Inside `transformer_jax.capture` and
-`transformer_jax.patch` a `flax.linen.intercept_methods` answers in its place.
-"""
+"""Layers of every model here."""
 
 import math
 from collections.abc import Callable
@@ -22,36 +13,17 @@ from jaxtyping import Float, Int
 from transformer_jax.array_checks import check_sequence
 from transformer_jax.attention.dropout import counter_bits
 from transformer_jax.attention.score_block import Start
-from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
+from transformer_jax.errors import InputError
+from transformer_jax.field_checks import Probability, Size
+from transformer_jax.nn.modules import Checked
+from transformer_jax.nn.modules import Tapped as Tapped
 from transformer_jax.nn.positions import AddedPositions
 
 Initializer = nn.initializers.Initializer
 Activation = Callable[[Array], Array]
 
 
-class Tapped(nn.Module):
-    """Module that shows activations."""
-
-    def tap(self, name: str, x: Array, letters: str) -> Array:
-        """The activation `x`, or what stands in its place in a patched pass.
-
-        Args:
-            name: within this module, as `hidden`; the name of the activation is that of the module's path and this.
-            x: the activation.
-            letters: of its axes, as `B T F`.
-        """
-        return x
-
-    def is_asked(self, *names: str) -> bool:
-        """Whether one of these taps is captured or patched in this pass; without names, whether it is inspected at all.
-
-        For activations that are only made where they are asked for: a module may leave the taps out where this is
-        False.
-        """
-        return False
-
-
-class Dense(nn.Module):
+class Dense(Checked):
     """`x W + b` over the last axis, with parameters named as those of `flax.linen.Dense`.
 
     It is computed on two axes, `[product of the leading axes, D_in]`: XLA's CPU backend trains such layers faster than
@@ -61,12 +33,8 @@ class Dense(nn.Module):
         InputError: at construction, if `features` is below 1; at a call, if `x` is not as wide as the kernel's input.
     """
 
-    features: int  # D_out
+    features: Size  # D_out
     kernel_init: Initializer = nn.initializers.lecun_normal()  # of W; b starts at zero
-
-    def __post_init__(self) -> None:
-        check_sizes(features=self.features)
-        super().__post_init__()
 
     @nn.compact
     def __call__(self, x: Float[ArrayLike, "*leading D_in"]) -> Float[Array, "*leading D_out"]:
@@ -83,19 +51,14 @@ class Dense(nn.Module):
         return (x.reshape(-1, width) @ kernel + bias).reshape(*leading, self.features)
 
 
-class Dropout(nn.Module):
+class Dropout(Checked):
     """Inverted dropout (Srivastava et al. 2014): drop elements with a probability, and scale the others up.
 
     Raises:
         InputError: at construction, if `rate` is outside [0, 1).
     """
 
-    rate: float  # probability of dropping an element
-
-    def __post_init__(self) -> None:
-        check_number("rate", self.rate)
-        check_probability("rate", self.rate)
-        super().__post_init__()
+    rate: Probability  # of dropping an element
 
     def __call__(self, x: Float[ArrayLike, "..."], *, train: bool) -> Float[Array, "..."]:
         """Drop elements if `train`, which needs the random key `dropout` unless the rate is zero; else return `x`."""
@@ -112,13 +75,9 @@ class FeedForward(Tapped):
         InputError: at construction, if `dim_feedforward` is below 1.
     """
 
-    dim_feedforward: int  # F
-    dropout_prob: float = 0.0  # probability of dropping a hidden unit
+    dim_feedforward: Size  # F
+    dropout_prob: Probability = 0.0  # of dropping a hidden unit
     activation: Activation = nn.relu  # between the two layers
-
-    def __post_init__(self) -> None:
-        check_sizes(dim_feedforward=self.dim_feedforward)
-        super().__post_init__()
 
     @nn.compact
     def __call__(self, x: Float[ArrayLike, "B T D"], *, train: bool) -> Float[Array, "B T D"]:

@@ -16,7 +16,6 @@ happens inside self-attention (`in_attention`), or both.
 """
 
 import dataclasses
-import math
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -26,7 +25,8 @@ from jaxtyping import Float
 
 from transformer_jax.attention.position_biases import ALiBi, RelativeBias
 from transformer_jax.attention.score_block import Start
-from transformer_jax.errors import InputError, check_number, check_sizes
+from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.field_checks import Positive, Size
 from transformer_jax.nn.positions import (
     AttentionPositions,
     LearnedEncoding,
@@ -52,11 +52,7 @@ class LearnedPositions(Positions):
         InputError: `max_len` is below 1.
     """
 
-    max_len: int | None = None  # positions that are learned; None: as many as the model accepts
-
-    def __post_init__(self) -> None:
-        if self.max_len is not None:
-            check_sizes(max_len=self.max_len)
+    max_len: Size | None = None  # positions that are learned; None: as many as the model accepts
 
     def encoding(self, d_model: int, max_len: int) -> LearnedEncoding:
         return LearnedEncoding(d_model, max_len if self.max_len is None else min(self.max_len, max_len))
@@ -70,12 +66,7 @@ class RotaryPositions(Positions):
         InputError: `base` is no finite number above 0; at use, a head has an odd width.
     """
 
-    base: float = 10_000.0  # what the angles' frequencies are powers of
-
-    def __post_init__(self) -> None:
-        check_number("base", self.base)
-        if not 0 < self.base < math.inf:
-            raise InputError(f"base is {self.base}; it must be a finite number above 0")
+    base: Positive = 10_000.0  # what the angles' frequencies are powers of
 
     def check(self, head_width: int) -> None:
         check_even(head_width)

@@ -15,6 +15,8 @@ from transformer_jax.array_checks import check_offset, check_sequence
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.field_checks import Size, check_fields
+from transformer_jax.nn.modules import Checked
 
 
 def sinusoidal_table(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
@@ -49,19 +51,15 @@ def positions_of(table: Float[ArrayLike, "length w"], first: Start, num: int) ->
     return part
 
 
-class AddedPositions(nn.Module):
+class AddedPositions(Checked):
     """Add a vector to each element of a sequence, by its position. A subclass has `table`.
 
     Raises:
         InputError: at construction, if `d_model` or `max_len` is below 1.
     """
 
-    d_model: int  # D
-    max_len: int = 5000  # longest sequence that is accepted
-
-    def __post_init__(self) -> None:
-        check_sizes(d_model=self.d_model, max_len=self.max_len)
-        super().__post_init__()
+    d_model: Size  # D
+    max_len: Size = 5000  # longest sequence that is accepted
 
     def __call__(
         self, x: Float[ArrayLike, "B T D"], first: Start = 0, length: int | None = None
@@ -146,7 +144,14 @@ class AttentionPositions(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Positions:
-    """Base class of the kinds of positions. It does nothing."""
+    """Base class of the kinds of positions. It does nothing.
+
+    Raises:
+        InputError: a field is not what its annotation says.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def is_in_attention(self) -> bool:

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from transformer_jax.array_checks import check_sequence
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import ReturnAttention, Weights
-from transformer_jax.errors import InputError, check_number, check_probability, check_sizes
+from transformer_jax.errors import InputError
+from transformer_jax.field_checks import Count, Probability, Size
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.layers import Dense, Dropout
@@ -27,21 +28,17 @@ class TransformerPredictor(SettingsModule):
             impossible.
     """
 
-    model_dim: int  # D
-    num_classes: int  # C, the predictions for each element
-    num_heads: int  # H
-    num_layers: int  # L
-    dropout_prob: float | None = None  # shorthand for settings.dropout_prob
-    input_dropout_prob: float = 0.0  # of the input features
+    model_dim: Size  # D
+    num_classes: Size  # C, the predictions for each element
+    num_heads: Size  # H
+    num_layers: Count  # L
+    dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
+    input_dropout_prob: Probability = 0.0  # of the input features
     settings: BlockSettings = BlockSettings()  # of the blocks; its dropout and norm are the output network's too
-    max_len: int = 5000  # longest sequence to which positions can be added
+    max_len: Size = 5000  # longest sequence to which positions can be added
     block: type[Block] = EncoderBlock  # class of the encoder's blocks
 
     def __post_init__(self) -> None:
-        check_sizes(model_dim=self.model_dim, num_classes=self.num_classes, max_len=self.max_len)
-        check_sizes(0, num_layers=self.num_layers)
-        check_number("input_dropout_prob", self.input_dropout_prob)
-        check_probability("input_dropout_prob", self.input_dropout_prob)
         super().__post_init__()
         self.settings.check_heads(self.model_dim, self.num_heads)
 

@@ -12,8 +12,9 @@ from jaxtyping import Bool, Int
 from transformer_jax.array_checks import broadcasts, check_offset
 from transformer_jax.attention.masks.arrays import fit_mask
 from transformer_jax.attention.masks.symbolic import AttentionMask, Reach, reach_without_offset
-from transformer_jax.attention.score_block import BlockFlags, BlockGrid, Bounds, ScoreBlock, Start
-from transformer_jax.errors import InputError, check_whole
+from transformer_jax.attention.score_block import BlockFlags, BlockGrid, Bounds, Offset, ScoreBlock, Start
+from transformer_jax.errors import InputError
+from transformer_jax.field_checks import Count
 from transformer_jax.trees import pytree_class, shown, static_field
 
 
@@ -25,15 +26,9 @@ class Window(AttentionMask):
         InputError: `left` or `right` is below 0.
     """
 
-    left: int | None
-    right: int | None
-    offset: Start = 0  # position of query 0
-
-    def __post_init__(self) -> None:
-        for name, size in (("left", self.left), ("right", self.right)):
-            if size is not None:
-                check_whole(name, size, 0, "; None for no limit")
-        check_offset("offset", self.offset)
+    left: Count | None
+    right: Count | None
+    offset: Offset = 0  # position of query 0
 
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
         at = block.indices()
@@ -104,12 +99,7 @@ class MaskFunction(AttentionMask):
 
     fn: Callable[..., Any] = static_field()  # of four arrays of integers, which broadcast; and of `arrays`
     arrays: tuple[Any, ...] = ()  # more arguments of `fn`; what it reads besides must not be traced
-    offset: Start = 0  # added to the index of the query
-
-    def __post_init__(self) -> None:
-        if not callable(self.fn):
-            raise InputError(f"fn is {self.fn!r}; it must be a function of (batch, head, query, key)")
-        check_offset("offset", self.offset)
+    offset: Offset = 0  # added to the index of the query
 
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
         at = block.indices()

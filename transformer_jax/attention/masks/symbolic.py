@@ -17,9 +17,17 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool
 
-from transformer_jax.array_checks import check_offset
 from transformer_jax.attention.masks.arrays import Mask, expand_mask, fit_mask
-from transformer_jax.attention.score_block import BlockGrid, Bounds, LogitsRule, Range, ScoreBlock, Start, opposite
+from transformer_jax.attention.score_block import (
+    BlockGrid,
+    Bounds,
+    LogitsRule,
+    Offset,
+    Range,
+    ScoreBlock,
+    Start,
+    opposite,
+)
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.trees import pytree_class, shown
 
@@ -130,10 +138,7 @@ def as_attention_mask(mask: Masks) -> AttentionMask:
 class Causal(AttentionMask):
     """Each query sees the keys up to its own position (Vaswani et al. 2017, section 3.2.3)."""
 
-    offset: Start = 0  # position of query 0
-
-    def __post_init__(self) -> None:
-        check_offset("offset", self.offset)
+    offset: Offset = 0  # position of query 0
 
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
         at = block.indices()
