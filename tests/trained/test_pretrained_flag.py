@@ -66,10 +66,13 @@ def test_a_run_reaches_its_own_accuracies_again_beside_it_and_stays_as_it_was(co
 def test_an_evaluation_begins_anew_and_leaves_no_picture_of_the_one_before(copied):
     directory = copied.parent / "ReverseTask_pretrained"
     train_reverse(**DATA, pretrained=str(copied), checkpoint_dir=copied.parent)
+    (directory / ".files").write_text("attention_maps.png\nof_another_model.png\n")
     (directory / "of_another_model.png").write_text("")
+    (directory / "of_a_person.png").write_text("")
     _, results = train_reverse(**(DATA | {"test_size": 90}), pretrained=str(copied), checkpoint_dir=copied.parent)
     assert json.loads((directory / "results.json").read_text()) == results
     assert not (directory / "of_another_model.png").exists()
+    assert (directory / "of_a_person.png").exists()
 
 
 @pytest.mark.parametrize(

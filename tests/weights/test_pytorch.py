@@ -149,6 +149,12 @@ def test_parameters_of_another_model_do_not_go_out():
         params_to_torch(encoder(), params)
 
 
+def test_names_and_leaves_of_other_types_do_not_go_out():
+    for params in ({"a": {3: np.ones(3)}}, {"a": {("b",): np.ones(3)}}, {"a": [[1.0, 2.0], [3.0]]}):
+        with pytest.raises(InputError, match="params has a name that is no text, or a leaf that is no array"):
+            params_to_torch(encoder(), params)
+
+
 def test_a_model_without_a_counterpart_is_an_error():
     with pytest.raises(InputError, match="model has a vocabulary, and torch.nn.Transformer no embeddings"):
         params_from_torch(Transformer(11, 17, model_dim=D, num_heads=H), {})

@@ -1,7 +1,7 @@
 """The directory of a run: TensorBoard events, checkpoints, settings, results, pictures."""
 
 import contextlib
-import shutil
+import io
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,8 @@ from transformer_jax.errors import InputError
 from transformer_jax.outside_files import writing_into
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.loggers import CURVES
+from transformer_jax.runs.own_files import check_unused, clear, write_recorded
+from transformer_jax.runs.record import RECORD
 from transformer_jax.runs.same_run import check_beginning, check_settings
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
@@ -23,6 +25,7 @@ from transformer_jax.runs.settings import (
     STATUS,
     Json,
     as_json,
+    is_run,
     read_settings,
     settings_of,
     write_json,
@@ -156,7 +159,9 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         Raises:
             InputError: it can't be written.
         """
-        self._write(lambda: figure.savefig(self.path / name, dpi=150))
+        picture = io.BytesIO()
+        figure.savefig(picture, dpi=150, format=Path(name).suffix[1:] or None)
+        self._write(lambda: write_recorded(self.path, name, picture.getvalue()))
 
     def save_text(self, name: str, text: str) -> None:
         """Write a text, a file of this name.
@@ -164,7 +169,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         Raises:
             InputError: it can't be written.
         """
-        self._write(lambda: (self.path / name).write_text(text, encoding="utf-8"))
+        self._write(lambda: write_recorded(self.path, name, text.encode()))
 
     def close(self) -> None:
         """Finish writing the checkpoints, then let another process have the directory; a second call does nothing.
@@ -185,6 +190,8 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
 
     def _hold(self, config: TrainingConfig, held: contextlib.ExitStack) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
+        if not (is_run(self.path) or any((self.path / CHECKPOINTS).glob(f"*/{RECORD}"))):
+            check_unused(self.path, CHECKPOINTS)
         self._lock()
         held.callback(self._file_lock.release)
         if config.pretrained is not None:
@@ -228,8 +235,4 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     def _clear(self, overwrite: bool) -> None:
         if (self.path / RESULTS).exists() and not overwrite:
             raise InputError(f"{self.path} holds a finished run; --overwrite would replace it")
-        if (self.path / CHECKPOINTS).exists():
-            shutil.rmtree(self.path / CHECKPOINTS)
-        for pattern in (PATTERN, CURVES, RESULTS, "*.png"):
-            for file in self.path.glob(pattern):
-                file.unlink()
+        clear(self.path, CHECKPOINTS, PATTERN, CURVES, RESULTS)

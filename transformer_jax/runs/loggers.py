@@ -1,7 +1,6 @@
 """Loggers: where a run's curves, pictures and settings go. `CsvLogger` is one, `TensorBoardLogger` another."""
 
 import csv
-import os
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
+
+from transformer_jax.runs.own_files import open_unlinked
 
 CURVES = "metrics.csv"
 
@@ -64,7 +65,8 @@ def cut_back(files: Iterable[Path], sizes: Mapping[str, int] | None, position: L
         if name not in kept:
             file.unlink()
         elif file.stat().st_size > kept[name]:
-            os.truncate(file, kept[name])
+            with open_unlinked(file, "r+b") as stream:
+                stream.truncate(kept[name])
     lost = [name for name in kept if name not in found or found[name].stat().st_size < kept[name]]
     if lost:
         warnings.warn(f"a part of the curves is lost: {', '.join(sorted(lost))}", stacklevel=4)
@@ -80,11 +82,11 @@ class CsvLogger(Logger):
         position: at which the run goes on.
     """
 
-    def __init__(self, directory: Path, position: LogPosition = LogPosition()) -> None:  # noqa: B008  # it is immutable
-        self._file = directory / CURVES
+    def __init__(self, directory: Path | str, position: LogPosition = LogPosition()) -> None:  # noqa: B008  # it is immutable
+        self._file = Path(directory) / CURVES
         size = position.states.get(type(self).__name__)
-        cut_back(directory.glob(CURVES), None if size is None else {CURVES: size}, position)
-        self._stream = self._file.open("a", newline="", encoding="utf-8")
+        cut_back(self._file.parent.glob(CURVES), None if size is None else {CURVES: size}, position)
+        self._stream = open_unlinked(self._file, "a", newline="", encoding="utf-8")
         self._writer = csv.writer(self._stream, lineterminator="\n")
         if not self.state():
             self._writer.writerow(("step", "name", "value"))

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
-from transformer_jax.runs.settings import FORMAT, FormatError, Json, check_format, read_json, write_json
+from transformer_jax.runs.settings import FORMAT, MAX_JSON_BYTES, FormatError, Json, check_format, read_json, write_json
 
 RECORD = Path("record", "metadata")  # inside the directory of a checkpoint
 STATE = "state"  # Orbax's files, beside the record
@@ -39,6 +39,8 @@ class Record(NamedTuple):
     def write(self, checkpoint: Path, step: int) -> None:
         """Write it into the directory of a checkpoint, with the digest of all of it and of the step."""
         content: Json = json.loads(json.dumps({"format": FORMAT, **self._asdict()}))  # keys become strings
+        if (size := len(json.dumps(content, indent=2))) > MAX_JSON_BYTES - 100:  # of the digest
+            raise InputError(f"the record has {size} bytes; it may have {MAX_JSON_BYTES}: a callback's state is large")
         (checkpoint / RECORD).parent.mkdir(exist_ok=True)
         write_json(checkpoint / RECORD, {**content, "digest": _digest(step, content)})
 

@@ -12,12 +12,13 @@ import numpy as np
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file
+from transformer_jax.runs.own_files import write_whole
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
 STATUS = "status.json"  # of a training that diverged
 PARAMETERS = "params.msgpack"  # of a model that ships, instead of checkpoints
 LOCK = ".lock"
-MAX_CONFIG_BYTES, MAX_JSON_BYTES = 2**20, 2**26
+MAX_CONFIG_BYTES, MAX_JSON_BYTES = 2**20, 2**22  # Python needs 25 times as much memory for it
 
 # Of config.json and of the checkpoints. Raise it by one with every change after which older files would be misread.
 FORMAT = 5
@@ -53,12 +54,7 @@ def read_json(file: Path, kind: str = "a JSON object", max_bytes: int = MAX_JSON
 
 def write_json(file: Path, content: Mapping[str, object]) -> None:
     """Write a JSON file whole or not at all."""
-    temporary = file.with_name(f"{file.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(json.dumps(content, indent=2) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())  # else a power loss may leave the new name with no content
-    temporary.replace(file)
+    write_whole(file, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def as_json(content: Mapping[str, object]) -> Json:
@@ -84,6 +80,15 @@ def differing_settings(one: Mapping[str, object], other: Mapping[str, object], n
 def write_settings(directory: Path, settings: Json) -> None:
     """Write `config.json`: the settings, of `settings_of`, with the number of the format."""
     write_json(directory / CONFIG, {"format": FORMAT, **settings})
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a directory has a run's `config.json`, of whichever format."""
+    try:
+        read_settings(directory)
+    except InputError as error:
+        return isinstance(error, FormatError)
+    return True
 
 
 def read_settings(directory: Path) -> tuple[str, Json]:

@@ -33,8 +33,8 @@ class TensorBoardLogger(Logger):
         position: at which the run goes on.
     """
 
-    def __init__(self, directory: Path, position: LogPosition = LogPosition()) -> None:  # noqa: B008  # it is immutable
-        self._directory = directory
+    def __init__(self, directory: Path | str, position: LogPosition = LogPosition()) -> None:  # noqa: B008  # it is immutable
+        self._directory = Path(directory)
         cut_back(self._files(), position.states.get(type(self).__name__), position)
         self._writer = EventFileWriter(str(directory))
         if position.step > 0:  # an open TensorBoard has read what was cut off, and forgets it now (its `purge_step`)

@@ -133,7 +133,10 @@ def by_path(params: Params) -> Arrays:
         raise InputError(f"params is a {type(params).__name__}; it must be nested dictionaries of arrays")
     if set(params) == {"params"}:
         raise InputError("params has the key 'params' alone; it must be what is under that key")
-    return {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
+    try:
+        return {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
+    except (TypeError, ValueError) as error:
+        raise InputError(f"params has a name that is no text, or a leaf that is no array ({error})") from error
 
 
 def shapes_of(params: Params) -> Shapes:

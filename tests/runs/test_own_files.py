@@ -1,0 +1,113 @@
+"""What a run writes into its directory: nobody else's files are replaced or removed, and no link is followed."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.errors import InputError
+from transformer_jax.runs import CsvLogger, LogPosition, TensorBoardLogger
+from transformer_jax.runs.directory import RunDirectory, run_path
+from transformer_jax.runs.listing import read_run
+from transformer_jax.runs.settings import MAX_JSON_BYTES
+
+STATE = {"params": np.arange(15, dtype=np.float32)}
+AFRESH = {"resume": False, "overwrite": True}
+
+
+def opened(parent: Path, **settings) -> RunDirectory:
+    return RunDirectory(TrainingConfig(checkpoint_dir=parent, **settings), "Task")
+
+
+@pytest.mark.parametrize("settings", [{}, {"resume": False}, AFRESH, {"pretrained": "reverse"}])
+@pytest.mark.parametrize("name", ["b.png", "metrics.csv", "config.json", "checkpoints/theirs", "checkpoints/7/state"])
+def test_a_directory_of_other_files_is_refused_and_stays_as_it_is(tmp_path, name, settings):
+    directory = run_path(TrainingConfig(checkpoint_dir=tmp_path, **settings), "Task")
+    file = directory / name
+    file.parent.mkdir(parents=True)
+    file.write_text("theirs")
+    with pytest.raises(InputError, match=f"{directory.name} is no run's, and holds {name.split('/')[0]}; choose"):
+        opened(tmp_path, **settings)
+    assert [path for path in directory.rglob("*") if path.is_file()] == [file]
+    assert file.read_text() == "theirs"
+
+
+def test_beside_the_runs_of_a_sweep_there_is_room_for_one(tmp_path):
+    opened(tmp_path / "Task", name="seed0").close()
+    (tmp_path / "Task" / "summary.json").write_text("{}")
+    opened(tmp_path).close()
+
+
+def test_a_run_that_begins_anew_removes_what_the_one_before_wrote_and_nothing_else(tmp_path):
+    with opened(tmp_path) as run:
+        run.checkpoints.save(3, STATE, {})
+        run.save_figure("maps.png", Figure())
+        run.save_text("samples.txt", "to be or")
+        CsvLogger(run.path).close()
+        run.write_results({})
+    theirs = [run.path / name for name in ("mine.png", "notes.txt", "checkpoints/theirs")]
+    for file in theirs:
+        file.write_text("mine")
+    with opened(tmp_path, **AFRESH) as run:
+        left = [path for path in run.path.rglob("*") if path.is_file() and not path.name.startswith(".")]
+        assert sorted(left) == sorted([*theirs, run.path / "config.json"])
+
+
+@pytest.mark.parametrize("name", ["maps.png", "samples.txt", "results.json", ".results.json.tmp", ".files"])
+def test_a_link_in_the_place_of_a_file_is_replaced_and_its_target_stays(tmp_path, name):
+    outside = tmp_path / "outside"
+    outside.write_text("{}")
+    with opened(tmp_path) as run:
+        (run.path / name).unlink(missing_ok=True)
+        (run.path / name).symlink_to(outside)
+        run.save_figure("maps.png", Figure())
+        run.save_text("samples.txt", "to be or")
+        run.write_results({"a": 3})
+    opened(tmp_path).close()
+    assert outside.read_text() == "{}"
+    assert json.loads((run.path / "results.json").read_text()) == {"a": 3}
+
+
+@pytest.mark.parametrize("size", [3, None])
+def test_curves_are_not_written_or_cut_through_a_link(tmp_path, size):
+    outside, states = tmp_path / "outside", {} if size is None else {"CsvLogger": size}
+    outside.write_text("theirs")
+    (tmp_path / "metrics.csv").symlink_to(outside)
+    with pytest.raises(OSError, match="symbolic links"):
+        CsvLogger(tmp_path, LogPosition(5, states))
+    assert outside.read_text() == "theirs"
+
+
+@pytest.mark.parametrize("name", ["results.json", "status.json"])
+def test_a_file_of_many_megabytes_is_not_read_for_the_list_of_runs(tmp_path, name):
+    opened(tmp_path).close()
+    (tmp_path / "Task" / name).write_text(f'{{"a": "{"x" * MAX_JSON_BYTES}"}}')
+    run = read_run(tmp_path / "Task")
+    assert run.state == "damaged"
+    assert f"it may have at most {MAX_JSON_BYTES}" in run.reason
+
+
+def test_a_state_that_could_not_be_read_again_is_not_saved(tmp_path):
+    with opened(tmp_path) as run:
+        run.checkpoints.save(3, STATE, {"callbacks": "x" * MAX_JSON_BYTES})
+        with pytest.raises(InputError, match="a callback's state is large"):
+            run.checkpoints.wait()
+
+
+def test_loggers_take_a_path_as_text_and_interpret_no_curves(tmp_path):
+    """Headers that claim long entries, and numbers of any length, cost no time."""
+    events, curves = tmp_path / "events.out.tfevents.1", tmp_path / "metrics.csv"
+    events.write_bytes((2**19).to_bytes(8, "little") * 60_000)
+    curves.write_text(f"step,name,value\n{'7' * 5000},train/loss,0.5\nrest")
+    sizes = {"TensorBoardLogger": {events.name: 480_000 - 3}, "CsvLogger": curves.stat().st_size - len("rest")}
+    began = time.monotonic()
+    for logger in (TensorBoardLogger, CsvLogger):
+        logger(str(tmp_path), LogPosition(3, sizes)).close()
+    assert time.monotonic() - began < 5
+    assert (events.stat().st_size, curves.stat().st_size) == tuple(
+        size if isinstance(size, int) else size[events.name] for size in sizes.values()
+    )

@@ -1,0 +1,59 @@
+"""Files that a run writes into its directory: never through a link, and nobody else's are replaced or removed."""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import IO, Any
+
+from transformer_jax.errors import InputError
+
+RECORD_OF_FILES = ".files"  # names of the pictures and texts that the run wrote, one a line
+OF_A_SWEEP = "summary.json"  # as of `transformer_jax.tasks.sweep`: a run may lie beside the runs of a sweep
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file whole or not at all: beside its place, and renamed. A link in its place is replaced."""
+    temporary = file.with_name(f".{file.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    with temporary.open("xb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())  # else a power loss may leave the new name with no content
+    temporary.replace(file)
+
+
+def open_unlinked(file: Path, mode: str, **options: str) -> IO[Any]:
+    """Open a file; a link in its place is an `OSError`."""
+    return open(file, mode, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666), **options)
+
+
+def write_recorded(directory: Path, name: str, content: bytes) -> None:
+    """Write a file that the next run in this directory removes where it begins anew."""
+    names = {*_recorded(directory), name}
+    write_whole(directory / RECORD_OF_FILES, "".join(f"{written}\n" for written in sorted(names)).encode())
+    write_whole(directory / name, content)
+
+
+def check_unused(directory: Path, checkpoints: str) -> None:
+    """Raise an `InputError` if a directory, which is no run's, holds files or checkpoints of others."""
+    found = [path.name for path in directory.iterdir() if not (path.is_dir() or path.name.startswith("."))]
+    found += [checkpoints] if any((directory / checkpoints).glob("*")) else []
+    if others := sorted({*found} - {OF_A_SWEEP}):
+        raise InputError(f"{directory} is no run's, and holds {others[0]}; choose another checkpoint_dir or name")
+
+
+def clear(directory: Path, checkpoints: str, *patterns: str) -> None:
+    """Remove the checkpoints of a run, and the files that it recorded or whose names match a pattern."""
+    for path in (directory / checkpoints).glob("*"):
+        if path.name.isdecimal() and path.is_dir():
+            shutil.rmtree(path)
+    files = [file for pattern in patterns for file in directory.glob(pattern)]
+    for file in [*files, *(directory / name for name in _recorded(directory)), directory / RECORD_OF_FILES]:
+        file.unlink(missing_ok=True)
+
+
+def _recorded(directory: Path) -> list[str]:
+    with contextlib.suppress(OSError, UnicodeDecodeError), open_unlinked(directory / RECORD_OF_FILES, "r") as stream:
+        return [name for name in stream.read(2**20).splitlines() if name == Path(name).name]
+    return []
