@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
-from transformer_jax.runs.own_files import open_unlinked
+from transformer_jax.runs.own_files import no_link
 
 CURVES = "metrics.csv"
 
@@ -65,7 +65,7 @@ def cut_back(files: Iterable[Path], sizes: Mapping[str, int] | None, position: L
         if name not in kept:
             file.unlink()
         elif file.stat().st_size > kept[name]:
-            with open_unlinked(file, "r+b") as stream:
+            with open(file, "r+b", opener=no_link) as stream:
                 stream.truncate(kept[name])
     lost = [name for name in kept if name not in found or found[name].stat().st_size < kept[name]]
     if lost:
@@ -86,7 +86,7 @@ class CsvLogger(Logger):
         self._file = Path(directory) / CURVES
         size = position.states.get(type(self).__name__)
         cut_back(self._file.parent.glob(CURVES), None if size is None else {CURVES: size}, position)
-        self._stream = open_unlinked(self._file, "a", newline="", encoding="utf-8")
+        self._stream = open(self._file, "a", newline="", encoding="utf-8", opener=no_link)  # noqa: SIM115  # see `close`
         self._writer = csv.writer(self._stream, lineterminator="\n")
         if not self.state():
             self._writer.writerow(("step", "name", "value"))

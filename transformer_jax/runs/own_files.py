@@ -1,10 +1,8 @@
 """Files that a run writes into its directory: never through a link, and nobody else's are replaced or removed."""
 
-import contextlib
 import os
 import shutil
 from pathlib import Path
-from typing import IO, Any
 
 from transformer_jax.errors import InputError
 
@@ -23,9 +21,9 @@ def write_whole(file: Path, content: bytes) -> None:
     temporary.replace(file)
 
 
-def open_unlinked(file: Path, mode: str, **options: str) -> IO[Any]:
-    """Open a file; a link in its place is an `OSError`."""
-    return open(file, mode, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o666), **options)
+def no_link(path: str, flags: int) -> int:
+    """As `open(…, opener=no_link)`: a link in the place of a file is an `OSError`."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def write_recorded(directory: Path, name: str, content: bytes) -> None:
@@ -54,6 +52,8 @@ def clear(directory: Path, checkpoints: str, *patterns: str) -> None:
 
 
 def _recorded(directory: Path) -> list[str]:
-    with contextlib.suppress(OSError, UnicodeDecodeError), open_unlinked(directory / RECORD_OF_FILES, "r") as stream:
-        return [name for name in stream.read(2**20).splitlines() if name == Path(name).name]
-    return []
+    try:
+        with open(directory / RECORD_OF_FILES, encoding="utf-8", opener=no_link) as stream:
+            return [name for name in stream.read(2**20).splitlines() if name == Path(name).name]
+    except (OSError, UnicodeDecodeError):
+        return []
