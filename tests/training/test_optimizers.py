@@ -119,6 +119,14 @@ def updated(optimizer, params, gradient: float, step: int = 0, state=None):
     return optax.apply_updates(params, updates), state
 
 
+def test_two_updates_are_those_of_adamw_with_the_mask():
+    results = []
+    for optimizer in (adam(lambda step: 0.1, weight_decay=0.5), optax.adamw(0.1, weight_decay=0.5, mask=decay_mask)):
+        first, state = updated(optimizer, PARAMS, 3.0)
+        results.append(updated(optimizer, first, -1.0, 1, state)[0])
+    jax.tree.map(lambda found, expected: np.testing.assert_allclose(found, expected, rtol=1e-6), *results)
+
+
 @pytest.mark.parametrize(
     "optimizer", [adam(lambda step: 0.1, weight_decay=0.5), optax.adamw(0.1, weight_decay=0.5), optax.adafactor(0.1)]
 )
