@@ -1,6 +1,7 @@
 """The fields of settings: what is special about one, and its values from Python, a command line or a file."""
 
 import contextlib
+import ctypes
 import dataclasses
 import difflib
 import math
@@ -155,6 +156,8 @@ def check_fields(settings: object) -> None:
                 raise InputError(f"{name} is {value}; it may be at most {most}")
         if value is not None and callable(check):
             check(name, value)
+            if isinstance(value, float):  # and what is computed with: of 0.99999999 float32 makes 1
+                check(f"{name}={value} in float32", ctypes.c_float(value).value)
 
 
 def _converted(value: object, hint: TypeHint) -> Any:
