@@ -22,9 +22,12 @@ CreateLoggers = Callable[[Path, LogPosition], Sequence[Logger]]
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
 
 
+_BEGAN = float(psutil.Process().create_time()) - time.time() + time.monotonic()  # the process, on a clock nobody sets
+
+
 def process_age() -> float:
     """Seconds since this process began."""
-    return time.time() - float(psutil.Process().create_time())
+    return time.monotonic() - _BEGAN
 
 
 def summary(metrics: Metrics, last: str) -> Iterator[str]:
