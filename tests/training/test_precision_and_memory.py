@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled_models import drawn, quick_jit
-from flax.traverse_util import flatten_dict
 
 from transformer_jax import (
     AttentionSettings,
@@ -102,23 +101,6 @@ def test_a_block_computes_its_activations_again_behind_a_barrier(remat, barriers
     # A block has 8 products (query, key, value, logits, values, output, 2 of the feed-forward), 2 of them of
     # activations alone, and two gradients of each; 7 are outside of the blocks.
     assert text.count("dot_general") == 7 + (3 * 8 + more) * num_layers
-
-
-@pytest.mark.slow
-def test_steps_in_parts_train_to_the_same_parameters(tmp_path):
-    from transformer_jax.tasks.reverse import reverse_data
-
-    config = dataclasses.replace(CONFIG, max_epochs=2, train_size=59, val_size=11, test_size=11, eval_every=2)
-    trained = []
-    for num_parts, num_devices in ((1, 1), (3, 2)):
-        settings = {"accumulate": num_parts, "num_devices": num_devices, "checkpoint_dir": tmp_path / str(num_parts)}
-        trainer = ReverseTrainer(dataclasses.replace(config, **settings))
-        data = reverse_data(trainer.config)
-        trainer.fit(data.train_loader, data.val_loader)
-        flat = flatten_dict(trainer.params, sep="/")
-        # Adam divides by a gradient's size, also where that is rounding alone, as in the biases of the keys.
-        trained.append({path: array for path, array in flat.items() if not path.endswith("key_proj/bias")})
-    assert_close(trained[1], trained[0], 1e-5)
 
 
 def test_a_part_draws_the_bits_of_its_rows():

@@ -47,13 +47,11 @@ def join_processes(config: TrainingConfig) -> None:
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=SHUTDOWN_SECONDS,
         )
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         raise InputError(
-            f"distributed: JAX finds no other processes here ({error}); start them with SLURM or Open MPI, or give "
-            "coordinator, num_processes and process_id"
+            f"distributed: JAX finds no other processes here ({str(error).splitlines()[0]}); start them with SLURM or "
+            "Open MPI, or give coordinator, num_processes and process_id"
         ) from error
-    except RuntimeError as error:
-        raise InputError(f"distributed: {str(error).splitlines()[0]}") from error
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     check_same({name: value for name, value in settings.items() if name not in OWN_SETTINGS})
 

@@ -64,10 +64,8 @@ class Devices:
         return placed
 
     def shapes(self, state: Tree) -> Tree:
-        """Shapes, types and shardings of a training state on the devices."""
-        shapes: Tree = jax.tree.map(
-            lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), state, self.shardings(state)
-        )
+        """Shapes and types of a training state, with where its arrays lie on the devices."""
+        shapes: Tree = jax.tree.map(lambda shape, s: shape.update(sharding=s), state, self.shardings(state))
         return shapes
 
     def rows_of_process(self, batch_size: int) -> RowRange:
