@@ -32,8 +32,7 @@ class TrainingLoop:
     """One training, from its first step or from its newest checkpoint to its last step.
 
     The devices work on one call while the host makes the next one's batches. A resumed run divides its steps into other
-    calls and still ends with the same parameters, bit for bit. As a context manager it closes the loggers,
-    TensorBoard's event file among them, and the progress bar.
+    calls and still ends with the same parameters, bit for bit. As a context manager it closes the loggers and the bar.
 
     Args:
         runner: runs the steps.
