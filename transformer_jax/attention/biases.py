@@ -18,7 +18,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.array_checks import as_array, broadcasts, known_values
+from transformer_jax.argument_checks import as_array, broadcasts, known_values
 from transformer_jax.attention.score_block import LogitsRule, Offset, ScoreBlock
 from transformer_jax.errors import InputError
 from transformer_jax.trees import pytree_class, shown, static_field

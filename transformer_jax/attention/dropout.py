@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, PRNGKeyArray, UInt32
 
-from transformer_jax.array_checks import check_key
-from transformer_jax.field_checks import Probability, check_fields
+from transformer_jax.argument_checks import Probability, check_fields, check_key
 from transformer_jax.mesh_axis import part_number
 from transformer_jax.trees import pytree_class, static_field
 

@@ -8,11 +8,10 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 
-from transformer_jax.array_checks import as_array
+from transformer_jax.argument_checks import Size, as_array
 from transformer_jax.attention.biases import AttentionBias, Logits
 from transformer_jax.attention.score_block import Offset, ScoreBlock
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.field_checks import Size
 from transformer_jax.trees import pytree_class, static_field
 
 

@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 
-from transformer_jax.array_checks import as_array, known_values
+from transformer_jax.argument_checks import as_array, known_values
 from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.plain import softmax

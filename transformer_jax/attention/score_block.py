@@ -12,9 +12,8 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Float, Int, Shaped
 
-from transformer_jax.array_checks import check_offset
+from transformer_jax.argument_checks import check_fields, check_offset
 from transformer_jax.errors import InputError
-from transformer_jax.field_checks import check_fields
 
 Start = int | np.integer | Int[Array, ""]  # first index of a range, or a position
 Offset = Annotated[Start, check_offset]

@@ -47,7 +47,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray, PyTree
 
-from transformer_jax.array_checks import check_key
+from transformer_jax.argument_checks import check_key
 from transformer_jax.decoding.checks import check_arguments, check_scores, check_step_result
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 

@@ -5,7 +5,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.array_checks import as_array
+from transformer_jax.argument_checks import as_array
 from transformer_jax.errors import InputError
 
 

@@ -16,7 +16,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool
 
-from transformer_jax.array_checks import as_array, broadcasts, known_values
+from transformer_jax.argument_checks import as_array, broadcasts, known_values
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.names import HEADS, POSITIONS, Activation
 from transformer_jax.trees import pytree_class, static_field

@@ -10,7 +10,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.array_checks import check_kv_heads, check_sequence, head_width
+from transformer_jax.argument_checks import Probability, Size, check_kv_heads, check_sequence, head_width
 from transformer_jax.attention.attention import Implementation, dot_product_attention
 from transformer_jax.attention.biases import AttentionBias, Biases
 from transformer_jax.attention.dropout import AttentionDropout
@@ -18,7 +18,6 @@ from transformer_jax.attention.masks.symbolic import Causal, Masks
 from transformer_jax.attention.rows import AttentionRows, ReturnAttention, Weights
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.field_checks import Probability, Size
 from transformer_jax.nn.layers import Dense, Tapped
 from transformer_jax.nn.positions import NoPositions, Positions
 

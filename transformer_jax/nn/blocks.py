@@ -14,10 +14,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.array_checks import check_sequence
+from transformer_jax.argument_checks import Count, Probability, Size, check_sequence
 from transformer_jax.attention.rows import ReturnAttention
 from transformer_jax.errors import InputError
-from transformer_jax.field_checks import Count, Probability, Size
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
 from transformer_jax.nn.block_settings import Remat as Remat

@@ -7,7 +7,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.array_checks import check_sequence
+from transformer_jax.argument_checks import check_sequence
 from transformer_jax.attention.masks.symbolic import Masks, causal_and
 from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.nn.attention import KeyValue

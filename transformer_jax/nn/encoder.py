@@ -8,7 +8,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.array_checks import check_sequence
+from transformer_jax.argument_checks import check_sequence
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, Stack

@@ -7,16 +7,24 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.array_checks import as_array, check_offset, check_sequence, check_token_ids
+from transformer_jax.argument_checks import (
+    Count,
+    Probability,
+    Size,
+    as_array,
+    check_offset,
+    check_sequence,
+    check_token_ids,
+)
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.field_checks import Count, Probability, Size
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.layers import Dense, Dropout, embedded, token_embedding
+from transformer_jax.nn.layers import Dense, Dropout
+from transformer_jax.nn.positions import embedded, token_embedding
 
 # Token ids, or features of the model's width, which no embedding changes.
 Source = Int[ArrayLike, "B S"] | Float[ArrayLike, "B S D"]
@@ -107,7 +115,7 @@ class Transformer(SettingsModule):
         """Predict the token after each target position, all in one pass (teacher forcing).
 
         Inside `jax.jit` an id outside the vocabulary is no error, and gives NaN or another token's embedding;
-        `transformer_jax.array_checks.check_token_ids` checks ids before a compiled function is called.
+        `transformer_jax.argument_checks.check_token_ids` checks ids before a compiled function is called.
 
         Args:
             source: tokens `[B, S]` or features `[B, S, D]`.

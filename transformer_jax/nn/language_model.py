@@ -7,15 +7,15 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.array_checks import check_offset, check_token_ids
+from transformer_jax.argument_checks import Probability, Size, check_offset, check_token_ids
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.field_checks import Probability, Size
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.causal import CausalBlock, CausalStack, check_causal
-from transformer_jax.nn.layers import Dense, Dropout, embedded, token_embedding
+from transformer_jax.nn.layers import Dense, Dropout
+from transformer_jax.nn.positions import embedded, token_embedding
 
 
 class CausalCache(NamedTuple):

@@ -1,6 +1,14 @@
-"""Layers of every model here."""
+"""Base classes of modules (fields that are checked, activations that can be captured and changed) and their layers.
 
-import math
+A module below `Tapped` passes an activation through `tap`, which gives it a name within the module and the letters of
+its axes:
+
+    hidden = self.tap("hidden", nn.relu(self.expand(x)), "B T F")
+
+`tap` returns what it was given: it adds nothing to a compiled program. Inside `transformer_jax.capture` and
+`transformer_jax.patch` a `flax.linen.intercept_methods` answers in its place.
+"""
+
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -8,19 +16,48 @@ import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from transformer_jax.array_checks import check_sequence
+from transformer_jax.argument_checks import Probability, Size, check_fields, check_sequence
 from transformer_jax.attention.dropout import counter_bits
-from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError
-from transformer_jax.field_checks import Probability, Size
-from transformer_jax.nn.modules import Checked
-from transformer_jax.nn.modules import Tapped as Tapped
-from transformer_jax.nn.positions import AddedPositions
 
 Initializer = nn.initializers.Initializer
 Activation = Callable[[Array], Array]
+
+
+class Checked(nn.Module):
+    """Module whose fields are checked by their annotations.
+
+    Raises:
+        InputError: at construction, if a field is not what its annotation says.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        super().__post_init__()
+
+
+class Tapped(Checked):
+    """Module that shows activations."""
+
+    def tap(self, name: str, x: Array, letters: str) -> Array:
+        """The activation `x`, or what stands in its place in a patched pass.
+
+        Args:
+            name: within this module, as `hidden`; the name of the activation is that of the module's path and this.
+            x: the activation.
+            letters: of its axes, as `B T F`.
+        """
+        return x
+
+    def is_asked(self, *names: str) -> bool:
+        """Whether one of these taps is captured or patched in this pass; without names, whether it is inspected at all.
+
+        For activations that are only made where they are asked for: a module may leave the taps out where this is
+        False.
+        """
+        return False
 
 
 class Dense(Checked):
@@ -127,29 +164,3 @@ class RMSNorm(nn.RMSNorm):
 
     The mean square is computed in float32 or wider.
     """
-
-
-def token_embedding(vocabulary_size: int, width: int) -> nn.Embed:
-    """Embedding for `embedded`, to be assigned in `setup`; it starts with a standard deviation of 1/√D."""
-    return nn.Embed(vocabulary_size, width, embedding_init=nn.initializers.normal(1 / math.sqrt(width)))
-
-
-def embedded(
-    embedding: nn.Embed,
-    tokens: Int[Array, "..."],
-    positions: AddedPositions | None,
-    first: Start = 0,
-    length: int | None = None,
-) -> Float[Array, "... D"]:
-    """Embeddings times √D, so that tokens start as large as the positions that are added to them.
-
-    Args:
-        embedding: of `token_embedding`.
-        tokens: their ids.
-        positions: module that adds them; None for none.
-        first: position of the first token.
-        length: number of positions that there can be; None for that of the tokens.
-    """
-    x: Array = embedding(tokens)
-    x = x * math.sqrt(embedding.features)
-    return x if positions is None else positions(x, first, length)

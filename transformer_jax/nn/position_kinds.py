@@ -23,10 +23,10 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from transformer_jax.argument_checks import Positive, Size
 from transformer_jax.attention.position_biases import ALiBi, RelativeBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.field_checks import Positive, Size
 from transformer_jax.nn.positions import (
     AttentionPositions,
     LearnedEncoding,

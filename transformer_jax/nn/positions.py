@@ -9,14 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from transformer_jax.array_checks import check_offset, check_sequence
+from transformer_jax.argument_checks import Size, check_fields, check_offset, check_sequence
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.field_checks import Size, check_fields
-from transformer_jax.nn.modules import Checked
+from transformer_jax.nn.layers import Checked
 
 
 def sinusoidal_table(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
@@ -178,3 +177,29 @@ class Positions:
 @dataclasses.dataclass(frozen=True)
 class NoPositions(Positions):
     """No positions. Without a causal mask a permuted sequence gets the same outputs, permuted."""
+
+
+def token_embedding(vocabulary_size: int, width: int) -> nn.Embed:
+    """Embedding for `embedded`, to be assigned in `setup`; it starts with a standard deviation of 1/√D."""
+    return nn.Embed(vocabulary_size, width, embedding_init=nn.initializers.normal(1 / math.sqrt(width)))
+
+
+def embedded(
+    embedding: nn.Embed,
+    tokens: Int[Array, "..."],
+    positions: AddedPositions | None,
+    first: Start = 0,
+    length: int | None = None,
+) -> Float[Array, "... D"]:
+    """Embeddings times √D, so that tokens start as large as the positions that are added to them.
+
+    Args:
+        embedding: of `token_embedding`.
+        tokens: their ids.
+        positions: module that adds them; None for none.
+        first: position of the first token.
+        length: number of positions that there can be; None for that of the tokens.
+    """
+    x: Array = embedding(tokens)
+    x = x * math.sqrt(embedding.features)
+    return x if positions is None else positions(x, first, length)

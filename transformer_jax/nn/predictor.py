@@ -7,11 +7,10 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.array_checks import check_sequence
+from transformer_jax.argument_checks import Count, Probability, Size, check_sequence
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError
-from transformer_jax.field_checks import Count, Probability, Size
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.layers import Dense, Dropout

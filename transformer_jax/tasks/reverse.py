@@ -12,7 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.array_checks import as_array, check_token_ids
+from transformer_jax.argument_checks import as_array, check_token_ids
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, StackedSamples
 from transformer_jax.data.loader import make_loader

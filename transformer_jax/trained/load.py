@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from flax.traverse_util import flatten_dict
 
-from transformer_jax.array_checks import check_numbers
+from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, check_path, shortened
 from transformer_jax.runs.checkpoints import Checkpoints

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer_jax.array_checks import check_numbers
+from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers

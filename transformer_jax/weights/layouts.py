@@ -13,7 +13,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Shaped
 
-from transformer_jax.array_checks import check_numbers
+from transformer_jax.argument_checks import check_numbers
 from transformer_jax.errors import InputError
 from transformer_jax.trees import Params
 

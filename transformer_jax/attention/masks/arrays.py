@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Shaped
 
-from transformer_jax.array_checks import as_array, known_values
+from transformer_jax.argument_checks import as_array, known_values
 from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
 
 MAX_LENGTH = math.isqrt(MAX_SIZE)  # of a causal mask, which has its square of elements

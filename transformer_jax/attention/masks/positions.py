@@ -9,12 +9,11 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Int
 
-from transformer_jax.array_checks import broadcasts, check_offset
+from transformer_jax.argument_checks import Count, broadcasts, check_offset
 from transformer_jax.attention.masks.arrays import fit_mask
 from transformer_jax.attention.masks.symbolic import AttentionMask, Reach, reach_without_offset
 from transformer_jax.attention.score_block import BlockFlags, BlockGrid, Bounds, Offset, ScoreBlock, Start
 from transformer_jax.errors import InputError
-from transformer_jax.field_checks import Count
 from transformer_jax.trees import pytree_class, shown, static_field
 
 

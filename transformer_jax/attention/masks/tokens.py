@@ -6,7 +6,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Int, Shaped
 
-from transformer_jax.array_checks import as_array
+from transformer_jax.argument_checks import as_array
 from transformer_jax.attention.masks.arrays import fit_mask, padding_mask
 from transformer_jax.attention.masks.symbolic import AttentionMask
 from transformer_jax.attention.score_block import BlockGrid, Bounds, ScoreBlock

@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.array_checks import check_token_ids
+from transformer_jax.argument_checks import check_token_ids
 from transformer_jax.attention.masks.symbolic import Causal
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.circuits.program import Place, Role, Tokens, Weights
