@@ -68,6 +68,8 @@ def test_a_very_high_temperature_draws_evenly_but_not_the_impossible():
     counts = np.bincount(draw(temperature=1e30), minlength=len(PROBABILITIES))
     assert counts[2] == 0
     assert np.abs(np.delete(counts, 2) / DRAWS - 1 / 6).max() < 0.02
+    two_of_four = draw_tokens(jnp.zeros((DRAWS, 4)), jax.random.key(0), top_p=0.5)  # have exactly 0.5
+    np.testing.assert_array_equal(np.unique(two_of_four), [0, 1])
 
 
 def test_log_probabilities_are_float32_and_never_nan():

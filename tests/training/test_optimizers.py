@@ -104,6 +104,7 @@ def test_weight_decay_leaves_out_biases_norms_and_embeddings():
         "norm": {"scale": vector, "bias": vector},
         "source": {"embedding": matrix},
         "own": {"weight": matrix, "gain": vector},
+        "embedding": matrix,
     }
     decayed = {name for name, decays in flatten_dict(decay_mask(params), sep="/").items() if decays}
     assert decayed == {"layer/kernel", "own/weight"}
