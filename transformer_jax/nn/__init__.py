@@ -1,6 +1,6 @@
 """Flax modules of the models, and the functions that they are made of.
 
-Imports JAX, Flax, NumPy and `errors`; no trainer, no file.
+Imports JAX, Flax, NumPy and `attention`; no trainer, no file.
 """
 
 import lazy_loader

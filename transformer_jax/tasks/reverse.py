@@ -135,7 +135,7 @@ class ReverseTrainer(TrainerModule):
     def attention_maps(
         self, params: Params, inputs: Int[np.ndarray, "B T"]
     ) -> Mapping[str, Sequence[Float[np.ndarray, "B H T T"]]]:
-        # Of the whole batch, as `save_attention_maps` at the end: one program does for both.
+        # Of the whole batch, so that these maps and those of `save_attention_maps` come from one compiled program.
         _, layers = self.forward(inputs, return_attention=True, params=params)
         return {"encoder": layers}
 

@@ -142,7 +142,7 @@ class TrainerModule(Evaluator):
 
                 with TrainingLoop(
                     programs.runner,
-                    # In no variable of this function, so that its memory is freed when the training goes on.
+                    # Held by no variable here, so that the first state's memory is freed once the training has left it.
                     programs.initial_state(initial),
                     self._local_loader(train_loader),
                     lambda state: self.evaluate_state(val_loader, state),
