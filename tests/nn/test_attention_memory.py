@@ -50,9 +50,9 @@ def test_at_16384_under_256_mib(mask):
     ids=str,
 )
 def test_it_grows_with_the_length(mask, bias):
-    sizes = [temporaries(2**power, mask, bias) for power in range(11, 17)]  # 2 048 … 65 536
+    sizes = [temporaries(length, mask, bias) for length in (2048, 8192, 32768)]
     for shorter, longer in itertools.pairwise(sizes):
-        assert longer <= 2.2 * shorter
+        assert longer <= 4.8 * shorter
 
 
 T, WIDTH = 4096, 16
