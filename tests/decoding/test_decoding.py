@@ -393,37 +393,6 @@ def test_beam_search_stops_when_no_live_hypothesis_can_come_among_the_best(alpha
     assert decoded.scores[0, 0] == pytest.approx(np.log(0.8), rel=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("decode", THREE, ids=NAMES)
-def test_a_jitted_call_is_traced_once_and_equals_the_plain_one(decode):
-    model = HistoryModel(seed=23, vocabulary=5, max_length=7)
-    decode = partial(decode, model.step, batch_size=3, max_length=7, **TOKENS)
-    traced = []
-
-    @quick_jit
-    def jitted(cache):
-        traced.append(True)
-        return decode(cache)
-
-    jitted(model.cache([0, 1, 2]))
-    assert_same(jitted(model.cache([3, 5, 7])), decode(model.cache([3, 5, 7])))
-    assert len(traced) == 1
-
-
-@pytest.mark.parametrize("decode", THREE[::2], ids=NAMES[::2])
-def test_bfloat16_logits_are_scored_in_float32(decode):
-    model = HistoryModel(seed=29, vocabulary=5, max_length=7)
-    model.table = np.asarray(jnp.asarray(model.table, jnp.bfloat16), np.float32)
-
-    def step(tokens, position, cache):
-        logits, cache = model.step(tokens, position, cache)
-        return logits.astype(jnp.bfloat16), cache
-
-    narrow = run(decode, step, model.cache(np.arange(7)), 7, max_length=7)
-    assert narrow.scores.dtype == jnp.float32
-    assert_same(narrow, run_model(decode, model, np.arange(7)))
-
-
 def failing_step(tokens, position, cache):
     """NaN at the start of one row, and a dead end after the start of another."""
     logits = jnp.log(jnp.array([0.1, 0.5, 0.4]))

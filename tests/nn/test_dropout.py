@@ -7,7 +7,6 @@ import pytest
 from compiled_models import drawn, quick_jit
 
 from transformer_jax import TransformerEncoder
-from transformer_jax.attention.dropout import counter_bits
 from transformer_jax.nn.layers import Dropout
 
 ROWS, COLUMNS = 997, 1009  # about a million elements
@@ -58,14 +57,6 @@ def test_over_many_keys_every_position_is_kept_equally_often_and_independently_o
     pairs = (deviations[:, 1:] * deviations[:, :-1]).mean(axis=0) * np.sqrt(4001)
     assert np.abs(pairs).max() < 4.5
     assert np.mean(pairs**2) == pytest.approx(1, abs=5 * np.sqrt(2 / pairs.size))
-
-
-def test_each_of_the_32_bits_is_set_half_the_time_and_independent_of_the_others():
-    bits = np.asarray(counter_bits(jax.random.key(13), (100_003,)))
-    signs = 2.0 * ((bits[:, None] >> np.arange(32, dtype=np.uint32)) & 1) - 1  # [draws, 32]
-    bound = 5 / np.sqrt(len(bits))
-    assert np.abs(signs.mean(axis=0)).max() < bound
-    assert np.abs(signs.T @ signs / len(bits) - np.eye(32)).max() < bound
 
 
 def test_layers_draw_independently():

@@ -137,15 +137,8 @@ def params() -> dict:
 
 
 @pytest.mark.slow
-def test_the_maps_come_out_of_the_forward_pass_and_cost_nothing_unless_they_are_returned(params):
+def test_maps_cost_nothing_unless_they_are_returned(params):
     x, mask = draw(B, T, D), full(None)
-    output, maps = compiled(ENCODER, return_attention=True)(params, x, mask)
-    np.testing.assert_allclose(output, compiled(ENCODER)(params, x, mask), atol=1e-6)
-    for attention in maps:
-        np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-6)
-    for expected, attention in zip(maps, ENCODER.apply(params, x, mask, method="get_attention_maps"), strict=True):
-        np.testing.assert_allclose(attention, expected, atol=1e-6)
-
     without, with_maps = (
         compiled(ENCODER, return_attention=wanted).lower(params, x, mask).compile() for wanted in (False, True)
     )

@@ -90,14 +90,15 @@ class BlockSettings:
 class SettingsModule(Tapped):
     """Module with the fields `settings: BlockSettings` and `dropout_prob`, a shorthand for `settings.dropout_prob`.
 
-    After construction the two agree. Where both are given, `settings` may leave its `dropout_prob` at 0.
+    It also has `num_heads`, and its width as `input_dim` or `model_dim`. After construction both probabilities agree.
+    Where both are given, `settings` may leave its `dropout_prob` at 0.
 
     Raises:
         InputError: at construction, if `settings` are no `BlockSettings`, or both give a probability and these differ.
     """
 
     def __post_init__(self) -> None:
-        module: Any = self  # declares the two fields in a subclass, which gives them a place among its own
+        module: Any = self  # declares the fields in a subclass, which gives them a place among its own
         settings: BlockSettings = module.settings
         shorthand: float | None = module.dropout_prob
         check_value("settings", settings, BlockSettings)
@@ -110,6 +111,7 @@ class SettingsModule(Tapped):
             settings = dataclasses.replace(settings, dropout_prob=shorthand)
         module.settings, module.dropout_prob = settings, settings.dropout_prob
         super().__post_init__()
+        settings.check_heads(module.input_dim if hasattr(self, "input_dim") else module.model_dim, module.num_heads)
 
     def get_attention_maps(
         self, *inputs: Any, queries: Indices | None = None, heads: Indices | None = None, **options: Any

@@ -81,10 +81,6 @@ class Block(SettingsModule):
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.settings.check_heads(self.input_dim, self.num_heads)
-
     @nn.nowrap  # so that the module belongs to the caller's `setup`, which names it
     def residual(self) -> Residual:
         """Residual connection with this block's settings, to be assigned in `setup`."""
@@ -136,10 +132,6 @@ class Stack(SettingsModule):
     settings: BlockSettings = BlockSettings()
     final_norm: bool | None = None  # norm after the last block; None: with pre-norm alone, which needs it
     block: type[Block] = Block  # class of the blocks, constructed and called as the default one
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.settings.check_heads(self.input_dim, self.num_heads)
 
     def setup(self) -> None:
         sizes = self.input_dim, self.num_heads, self.dim_feedforward

@@ -87,7 +87,6 @@ class Transformer(SettingsModule):
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         if self.tie_embeddings and (sizes[0] != sizes[1] or None in sizes):
             raise InputError(f"tie_embeddings needs one vocabulary; those of source and target have sizes {sizes}")
-        self.settings.check_heads(self.model_dim, self.num_heads)
 
     def setup(self) -> None:
         sizes = self.model_dim, self.num_heads, self.dim_feedforward

@@ -57,7 +57,6 @@ class TransformerLM(SettingsModule):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_causal(self.block)
-        self.settings.check_heads(self.model_dim, self.num_heads)
 
     def setup(self) -> None:
         self.embedding = token_embedding(self.vocabulary_size, self.model_dim)

@@ -37,10 +37,6 @@ class TransformerPredictor(SettingsModule):
     max_len: Size = 5000  # longest sequence to which positions can be added
     block: type[Block] = EncoderBlock  # class of the encoder's blocks
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.settings.check_heads(self.model_dim, self.num_heads)
-
     def setup(self) -> None:
         self.input_dropout = Dropout(self.input_dropout_prob)
         self.input_layer = Dense(self.model_dim)
