@@ -2,13 +2,16 @@
 
 import contextlib
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from playwright.sync_api import Page, expect
-from tensorboard_pages import browser
+from playwright.sync_api import Page, expect, sync_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SECONDS = 120  # that anything may take, on a machine that does other things too
 
 
 class Opened(NamedTuple):
@@ -18,6 +21,18 @@ class Opened(NamedTuple):
     problems: list[str]  # messages of the console, and errors
     requests: list[str]
     seconds: float  # until it was drawn
+
+
+@contextlib.contextmanager
+def browser(*, width: int = 1280, height: int = 720, **options: Any) -> Iterator[Page]:
+    """An empty page of a headless Chromium, in pixels; `options` are Playwright's of a context."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM)
+        page = chromium.new_page(viewport={"width": width, "height": height}, **options)
+        page.set_default_timeout(1000 * SECONDS)
+        expect.set_options(timeout=1000 * SECONDS)
+        yield page
+        chromium.close()
 
 
 @contextlib.contextmanager

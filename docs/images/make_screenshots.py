@@ -9,11 +9,9 @@ import tempfile
 from pathlib import Path
 
 from commands import start
-from inspection_pages import choose_kind, head_button, hover, opened, shown_map
+from inspection_pages import CHROMIUM, browser, choose_kind, head_button, hover, opened, shown_map
 from playwright.sync_api import Page
 from tensorboard_pages import (
-    CHROMIUM,
-    browser,
     choose_columns,
     last_values,
     open_page,

@@ -10,8 +10,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from inspection_pages import opened, value
-from tensorboard_pages import CHROMIUM
+from inspection_pages import CHROMIUM, opened, value
 
 from transformer_jax import Cifar100Config, InputError, ReverseConfig, TrainerModule, TrainingConfig, capture, load_run
 from transformer_jax.inspection import logit_lens

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from inspection_pages import choose_kind, head_button, hover, opened, parts, shown_map, value
+from inspection_pages import CHROMIUM, choose_kind, head_button, hover, opened, parts, shown_map, value
 from playwright.sync_api import expect
-from tensorboard_pages import CHROMIUM
 
 from transformer_jax import load_run, patch
 from transformer_jax.inspection import zero

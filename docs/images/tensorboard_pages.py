@@ -3,20 +3,17 @@
 import contextlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
-from playwright.sync_api import Page, expect, sync_playwright
+from inspection_pages import SECONDS
+from playwright.sync_api import Page, expect
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LAST_TAG = "test/accuracy"  # a run's last curve: once it is loaded, all of the run is
-SECONDS = 120  # that anything may take, on a machine that does other things too
 
 
 @contextlib.contextmanager
@@ -48,18 +45,6 @@ def _wait_until_loaded(address: str, num_runs: int) -> None:
             return
         time.sleep(0.2)
     raise TimeoutError(f"after {SECONDS} s TensorBoard has {tags}, not {num_runs} runs with {LAST_TAG}")
-
-
-@contextlib.contextmanager
-def browser(*, width: int = 1280, height: int = 720, **options: Any) -> Iterator[Page]:
-    """An empty page of a headless Chromium, in pixels; `options` are Playwright's of a context."""
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM)
-        page = chromium.new_page(viewport={"width": width, "height": height}, **options)
-        page.set_default_timeout(1000 * SECONDS)
-        expect.set_options(timeout=1000 * SECONDS)
-        yield page
-        chromium.close()
 
 
 def open_page(page: Page, address: str, name: str, query: str = "") -> None:
