@@ -18,9 +18,10 @@ The fields of a dataclass are checked by their annotations (those of configs by 
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -39,11 +40,28 @@ Positive = Annotated[float, check_positive]
 PLAIN = {bool: (bool, np.bool_), NoneType: (NoneType,), Callable: (Callable,), type: (type,)}  # classes of a value
 NAMES = {bool: "True or False", NoneType: "None", Callable: "a function", type: "a class"}
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 def check_fields(instance: Any) -> None:
     """Raise an `InputError` unless each field holds what its annotation says, as far as `check_value` can tell."""
     for name, hint in _hints(type(instance)).items():  # type: ignore[arg-type]  # a class can be hashed
         check_value(name, getattr(instance, name), hint)
+
+
+def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that first checks its arguments by their annotations, as `check_value` does."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        hints = get_type_hints(function, include_extras=True)
+        for name, value in inspect.signature(function).bind(*args, **kwargs).arguments.items():
+            hint = hints.get(name)
+            check_value(name, value, getattr(hint, "__bound__", None) or hint)  # of a `TypeVar` its bound
+        return function(*args, **kwargs)
+
+    return call
 
 
 def check_value(name: str, value: object, hint: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import jax
 from jax.errors import JaxRuntimeError
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError
@@ -60,6 +61,7 @@ class FileChoice:
     config: Path | None = None  # file of settings: TOML, or a run's config.json
 
 
+@check_arguments
 def parse(
     config_class: type[Config],
     arguments: list[str],

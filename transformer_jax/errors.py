@@ -16,8 +16,8 @@ class InputError(ValueError):
 
 
 def shortened(value: object, length: int = 60) -> str:
-    """At most `length` characters of a value's `repr`, for an error message."""
-    text = repr(value)
+    """At most `length` characters of a value's `repr`, in one line, for an error message."""
+    text = " ".join(repr(value).split())
     return text if len(text) <= length else f"{text[:length]}…"
 
 
@@ -28,7 +28,7 @@ def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        raise InputError(f"{name} is {value!r}; it must be a whole number, at least {minimum}{more}")
+        raise InputError(f"{name} is {shortened(value)}; it must be a whole number, at least {minimum}{more}")
     if number < minimum:
         raise InputError(f"{name} is {value}; it must be at least {minimum}{more}")
     if number > MAX_SIZE:
@@ -44,13 +44,13 @@ def check_sizes(minimum: int = 1, /, **sizes: int) -> None:
 def check_path(name: str, value: object, more: str = "a path") -> None:
     """Raise an `InputError` if a value is no path of a file; `more` says what it must be."""
     if not isinstance(value, str | Path):
-        raise InputError(f"{name} is {value!r}; it must be {more}")
+        raise InputError(f"{name} is {shortened(value)}; it must be {more}")
 
 
 def check_number(name: str, value: object) -> None:
     """Raise an `InputError` if a value is no real number."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputError(f"{name} is {value!r}; it must be a number")
+        raise InputError(f"{name} is {shortened(value)}; it must be a number")
 
 
 def check_probability(name: str, value: float) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.mesh import provide_cpu_devices
 from transformer_jax.devices.processes import join_processes
@@ -133,6 +134,7 @@ class CompiledStep(Generic[Result]):
         return self._executables[shapes]
 
 
+@check_arguments
 def prepare_jax(config: TrainingConfig | None = None) -> None:
     """Set JAX up for training in this process: devices for the CPU cores, other processes, the cache of programs.
 

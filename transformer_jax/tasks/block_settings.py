@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings, FeedForwardFactory, NormFactory
 from transformer_jax.nn.layers import Activation, FeedForward, GatedFeedForward, LayerNorm, RMSNorm
@@ -34,6 +35,7 @@ FEED_FORWARDS: Mapping[str, tuple[FeedForwardFactory, Activation]] = {
 }
 
 
+@check_arguments
 def block_settings(config: TrainingConfig, max_len: int | None = None) -> BlockSettings:
     """All that a config says of a model's blocks, for `create_model`.
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.downloads import in_one_line
 from transformer_jax.data.loader import Loader
@@ -42,6 +43,7 @@ class TaskData:
     constants: Arrays = dataclasses.field(default=None, kw_only=True)
 
 
+@check_arguments
 def train_and_test(
     trainer_class: type[Trainer],
     config: Config,

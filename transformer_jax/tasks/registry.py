@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from transformer_jax import tasks
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trained.load import open_run
@@ -34,6 +35,7 @@ def trainer_class_of(task: str) -> type[TrainerModule]:
     return trainer_class
 
 
+@check_arguments
 def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = None) -> TrainerModule:
     """The trainer of a run, with its `config`, its `model` and its best `params`, ready to `predict`.
 

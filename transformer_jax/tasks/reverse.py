@@ -12,7 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.argument_checks import as_array, check_token_ids
+from transformer_jax.argument_checks import as_array, check_arguments, check_token_ids
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, StackedSamples
 from transformer_jax.data.loader import make_loader
@@ -197,6 +197,7 @@ def save_attention_maps(trainer: ReverseTrainer, data: TaskData) -> Results:
     return {}
 
 
+@check_arguments
 def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple[ReverseTrainer, Results]:
     """Train and test; leave a run directory with checkpoints, results and attention maps.
 

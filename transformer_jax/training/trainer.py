@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import flax.linen as nn
 import jax
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.fingerprint import fingerprint
@@ -47,6 +48,7 @@ class TrainerModule(Evaluator):
         model: in the place of the one that `create_model` makes.
     """
 
+    @check_arguments
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         check_task(type(self), config, TrainerModule, has_model=model is not None)
         super().__init__(config, constants, model)

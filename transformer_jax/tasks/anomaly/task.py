@@ -19,7 +19,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.argument_checks import as_array, check_sequence
+from transformer_jax.argument_checks import as_array, check_arguments, check_sequence
 from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError
 from transformer_jax.nn.position_kinds import SinusoidalPositions
@@ -227,6 +227,7 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     }
 
 
+@check_arguments
 def train_anomaly(config: AnomalyConfig | None = None, **settings: Any) -> tuple[AnomalyTrainer, Results]:
     """Train and test; leave a run directory with checkpoints, results and pictures.
 

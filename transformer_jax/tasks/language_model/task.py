@@ -13,6 +13,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.loader import make_loader
 from transformer_jax.errors import InputError, check_sizes
@@ -216,6 +217,7 @@ def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
     return {"bits_per_byte": bits, "bytes": data.text.sizes()}
 
 
+@check_arguments
 def train_language_model(
     config: LanguageModelConfig | None = None, **settings: Any
 ) -> tuple[LanguageModelTrainer, Results]:

@@ -14,6 +14,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.data.batch import Batch
 from transformer_jax.decoding.beam_search import beam_search
@@ -234,6 +235,7 @@ def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     return {**scores, **({"pairs": data.splits.counts()} if is_from_file else {})}
 
 
+@check_arguments
 def train_translation(config: TranslationConfig | None = None, **settings: Any) -> tuple[TranslationTrainer, Results]:
     """Train and test; leave a run directory with checkpoints, results and attention maps.
 
