@@ -92,7 +92,7 @@ class OtherConfig(TrainingConfig):
         ("lr", "fast", "lr is 'fast'; it must be a number"),
         ("best_by", 7, "best_by is 7; it must be a text or None"),
         ("checkpoint_dir", None, "checkpoint_dir is None; it must be a path"),
-        ("mode", True, "mode is True; it must be a or 1"),
+        ("mode", np.zeros(2), "mode is of the type ndarray; it must be a or 1"),
         ("span", [2.0], "span is of the type list; it must be tuple[float, str]"),
     ],
 )

@@ -174,7 +174,7 @@ def _converted(value: object, hint: TypeHint) -> Any:
             except TypeError:
                 continue
     elif kind is Literal:
-        if any(value == allowed and type(value) is type(allowed) for allowed in arguments):
+        if any(type(value) is type(allowed) and value == allowed for allowed in arguments):
             return value
     elif kind is int:
         if isinstance(value, Integral) and not isinstance(value, bool):
