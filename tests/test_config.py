@@ -51,6 +51,7 @@ def test_an_exported_config_has_the_defaults_of_the_settings_that_do_not_change_
     [
         ({"adam_b1": 1.0}, "adam_b1 is 1.0; it must be at least 0 and below 1"),
         ({"adam_b2": 0.99999999}, "adam_b2=0.99999999 in float32 is 1.0; it must be at least 0 and below 1"),
+        ({"ema": 0.0}, "ema is 0.0; it must be a finite number above 0"),
         ({"lr": 1e-50}, "lr=1e-50 in float32 is 0.0; it must be a finite number above 0"),
         ({"gradient_clip": 1e39}, r"gradient_clip=1e\+39 in float32 is inf; it must be a finite number above 0"),
         ({"init_from": "a", "pretrained": "b"}, "pretrained is b, so nothing is trained, but init_from is a; give one"),

@@ -28,6 +28,12 @@ def check_address(name: str, value: str) -> None:
         raise InputError(f"{name} is {value!r}; it must be HOST:PORT, as node1:12345")
 
 
+def check_average_decay(name: str, value: float) -> None:
+    """Raise an `InputError` unless the decay of an average lies between 0 and 1, both excluded."""
+    check_positive(name, value)
+    check_probability(name, value)
+
+
 def check_directory_name(name: str, value: str) -> None:
     """Raise an `InputError` unless a field names one directory, also with `OF_EVALUATION`."""
     is_one = value not in ("", ".", "..") and not {"/", "\\"} & set(value) and value == value.strip()
@@ -80,7 +86,7 @@ class OptimizationSettings:
     # largest global norm of the gradient; none does not clip
     gradient_clip: float | None = setting(1.0, check=check_positive)
     # decay of a moving average of the parameters, evaluated beside them, as 0.999
-    ema: float | None = setting(None, check=check_probability)
+    ema: float | None = setting(None, check=check_average_decay)
     init_from: str | None = None  # begin with these parameters (run, shipped, published or a tutorials' file)
     init_only: str | None = None  # take only these arrays of init_from, written as for freeze
     freeze: str | None = None  # do not train these modules or arrays: paths with commas between, as encoder,*/bias
