@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from events import read_scalars
@@ -17,6 +18,8 @@ from repository import REPOSITORY
 
 from transformer_jax import InputError, ReverseConfig
 from transformer_jax.config import Criterion
+from transformer_jax.devices import processes as processes_of_devices
+from transformer_jax.devices.processes import check_same
 from transformer_jax.runs.checkpoints import Checkpoints
 
 PATIENCE = 120  # seconds that a process may take to end
@@ -139,6 +142,54 @@ def test_a_process_that_is_not_started_is_an_error_after_the_time_out(tmp_path):
         assert status != 0
         assert "DEADLINE_EXCEEDED" in errors
     assert time.monotonic() - since < 60
+
+
+PLACE = """
+import sys
+import jax, numpy as np
+from jax.sharding import Mesh
+from transformer_jax.devices.processes import from_first
+from transformer_jax.devices.sharing import Devices
+number, data, tensor, address = *map(int, sys.argv[1:4]), sys.argv[4]
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(address, 2, number)
+devices = Devices(Mesh(np.array(jax.devices()).reshape(data, 1, tensor), ("data", "fsdp", "tensor")), is_divided=True)
+rows, whole = devices.rows_of_process(2 * data), np.arange(5 * 2 * data * 3).reshape(5, 2 * data, 3)
+placed = devices.place_rows({"inputs": whole[:, rows.start : rows.stop]}, rows_axis=1)["inputs"]
+assert placed.shape == whole.shape
+for shard in placed.addressable_shards:
+    np.testing.assert_array_equal(shard.data, whole[shard.index])
+try:
+    from_first(lambda: {"a set is no": {"JSON"}})
+except (TypeError, ValueError) as error:
+    print(rows.start, rows.stop, error)
+"""
+
+
+@pytest.mark.slow
+def test_a_row_lies_on_devices_of_two_processes_and_an_error_of_the_first_reaches_both():
+    address = free_address()
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PLACE, str(number), "3", "2", address],
+            env=environment(3), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    for process, expected in zip(started, ("0 4", "2 6"), strict=True):
+        output, errors = process.communicate(timeout=PATIENCE)
+        assert output.splitlines()[-1:] == [f"{expected} Object of type set is not JSON serializable"], errors[-2000:]
+
+
+def test_a_setting_that_only_one_process_has_is_named(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for first, second, message in (
+        ({"lr": "1"}, {"lr": "1", "data": "a"}, "data is a in process 1 and unknown in process 0"),
+        ({"lr": "1", "data": "a"}, {"lr": "1"}, "data is unknown in process 1 and a in process 0"),
+    ):
+        monkeypatch.setattr(processes_of_devices, "_from_all", lambda _, both=[first, second]: both)
+        with pytest.raises(InputError, match=message):
+            check_same(first)
 
 
 @pytest.mark.slow

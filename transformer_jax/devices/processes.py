@@ -86,7 +86,7 @@ def from_first(function: Callable[[], Value]) -> Value:
     error: Exception | None = None
     if is_first():
         try:
-            answer = {"value": function()}
+            answer = json.loads(json.dumps({"value": function()}))
         except Exception as raised:  # whatever it is, the others wait for an answer
             error, answer = raised, {"error": str(raised)}
     answer = _from_all(answer)[0]
@@ -119,10 +119,11 @@ def check_same(values: Mapping[str, object]) -> None:
         return
     first, *others = _from_all({name: str(value) for name, value in values.items()})
     for number, texts in enumerate(others, 1):
-        for name, text in texts.items():
-            if text != first[name]:
+        for name in sorted(first.keys() | texts.keys()):
+            text, expected = (of_process.get(name, "unknown") for of_process in (texts, first))
+            if text != expected:
                 raise InputError(
-                    f"{name} is {text} in process {number} and {first[name]} in process 0; all processes must be "
+                    f"{name} is {text} in process {number} and {expected} in process 0; all processes must be "
                     "started with the same"
                 )
 

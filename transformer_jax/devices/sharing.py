@@ -59,9 +59,19 @@ class Devices:
 
     def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
         """The arrays of a batch, on each device its rows; of several processes each gives its own rows."""
-        rows = self.rows(rows_axis)
-        placed: Tree = jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(rows, np.asarray(leaf)), tree)
-        return placed
+        rows, parts = self.rows(rows_axis), self.mesh.shape[DATA] * self.mesh.shape[FSDP]
+        own = self.rows_of_process(parts)
+
+        def place(leaf: Any) -> jax.Array:  # Any: an array
+            array = np.asarray(leaf)
+            # JAX does not find the shape by itself where a row lies on devices of two processes.
+            num_rows = array.shape[rows_axis] * parts // (own.stop - own.start)
+            shape = (*array.shape[:rows_axis], num_rows, *array.shape[rows_axis + 1 :])
+            placed: jax.Array = jax.make_array_from_process_local_data(rows, array, shape)
+            return placed
+
+        on_devices: Tree = jax.tree.map(place, tree)
+        return on_devices
 
     def shapes(self, state: Tree) -> Tree:
         """Shapes and types of a training state, with where its arrays lie on the devices."""
