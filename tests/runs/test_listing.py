@@ -191,3 +191,11 @@ def test_where_nothing_was_trained_yet_there_are_no_runs_and_another_directory_m
         main(["nowhere"])
     error = "python -m transformer_jax.runs: error: DIR is nowhere; it must be a directory\n"
     assert capsys.readouterr() == ("", error)
+
+
+def test_a_lock_file_of_another_program_is_no_run(tmp_path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / ".lock").touch()
+    assert find_runs(tmp_path) == []
+    (tmp_path / "theirs" / "checkpoints").mkdir()
+    assert [run.state for run in find_runs(tmp_path)] == ["damaged"]

@@ -40,6 +40,8 @@ def test_beside_the_runs_of_a_sweep_there_is_room_for_one(tmp_path):
     opened(tmp_path / "Task", name="seed0").close()
     (tmp_path / "Task" / "summary.json").write_text("{}")
     opened(tmp_path).close()
+    assert read_run(tmp_path / "Task").state == "interrupted"
+    assert (tmp_path / "Task" / "summary.json").read_text() == "{}"
 
 
 def test_a_run_that_begins_anew_removes_what_the_one_before_wrote_and_nothing_else(tmp_path):
@@ -111,3 +113,10 @@ def test_loggers_take_a_path_as_text_and_interpret_no_curves(tmp_path):
     assert (events.stat().st_size, curves.stat().st_size) == tuple(
         size if isinstance(size, int) else size[events.name] for size in sizes.values()
     )
+
+
+def test_results_that_could_not_be_read_again_are_not_written(tmp_path):
+    with opened(tmp_path) as run:
+        with pytest.raises(InputError, match="results.json would have .* bytes; it may have at most"):
+            run.write_results({"report": "x" * MAX_JSON_BYTES})
+        assert not (run.path / "results.json").exists()

@@ -115,6 +115,14 @@ def test_the_summary_has_mean_and_sample_deviation_of_every_number(tmp_path):
     ]
 
 
+def test_the_summary_leaves_out_numbers_that_a_run_lacks(tmp_path):
+    found = [results(0.25), results(0.5) | {"report": 3, "val": {"loss": 2.0}}, results(0.75) | {"steps": None}]
+    assert write_summary(tmp_path, runs_of(seeds="0..2"), found)["mean"] == {
+        "val": {"loss": pytest.approx(np.mean([result["val"]["loss"] for result in found]))},
+        "test": {"accuracy": 1.0, "loss": 0.5},
+    }
+
+
 def test_with_a_grid_mean_and_deviation_are_of_each_point_over_its_seeds(tmp_path):
     runs = runs_of(sweep=("lr=1,2",), seeds="0,1")
     summary = write_summary(tmp_path, runs, [results(0.25), results(0.75), results(0.5), FloatingPointError("NaN")])

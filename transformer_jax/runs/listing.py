@@ -106,7 +106,7 @@ def is_held(path: Path) -> bool:
 def _run_directories(directory: Path) -> Iterator[Path]:
     for path, below, files in os.walk(directory):
         below.sort()
-        if CONFIG in files or LOCK in files:
+        if CONFIG in files or (LOCK in files and CHECKPOINTS in below):  # other programs have lock files too
             yield Path(path)
             below[:] = [name for name in below if name != CHECKPOINTS]
 

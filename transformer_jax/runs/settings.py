@@ -53,8 +53,15 @@ def read_json(file: Path, kind: str = "a JSON object", max_bytes: int = MAX_JSON
 
 
 def write_json(file: Path, content: Mapping[str, object]) -> None:
-    """Write a JSON file whole or not at all."""
-    write_whole(file, (json.dumps(content, indent=2) + "\n").encode())
+    """Write a JSON file whole or not at all.
+
+    Raises:
+        InputError: it is larger than `read_json` takes.
+    """
+    text = (json.dumps(content, indent=2) + "\n").encode()
+    if len(text) > MAX_JSON_BYTES:
+        raise InputError(f"{file.name} would have {len(text)} bytes; it may have at most {MAX_JSON_BYTES}")
+    write_whole(file, text)
 
 
 def as_json(content: Mapping[str, object]) -> Json:

@@ -4,11 +4,10 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from transformer_jax.config import EMA, TrainingConfig
@@ -123,9 +122,9 @@ def write_summary(
             run |= {"results": None, "error": str(outcome)}
         else:
             run["results"] = as_json(outcome)
-            finished.setdefault(member.point, []).append(_numbers(run["results"]))
+            finished.setdefault(member.point, []).append(run["results"])
         runs.append(run)
-    mean, std = ({name: jax.tree.map(take, *found) for name, found in finished.items()} for take in (_mean, _std))
+    mean, std = ({point: _over(found, take) for point, found in finished.items()} for take in (_mean, _std))
     if not any(member.point for member in members):
         mean, std = (of_points.get("", {}) for of_points in (mean, std))
     summary = {"runs": runs, "mean": mean, "std": std}
@@ -157,21 +156,22 @@ def lines(summary: Results, metric: str) -> Iterator[str]:
         yield f"{point or 'Mean of the runs'}: {', '.join(means)}"
 
 
-def _mean(*values: int | float) -> float:
+def _mean(values: Sequence[int | float]) -> float:
     return float(np.mean(values))
 
 
-def _std(*values: int | float) -> float | None:
+def _std(values: Sequence[int | float]) -> float | None:
     with np.errstate(invalid="ignore"):  # NaN of what is infinite
         return float(np.std(values, ddof=1)) if len(values) > 1 else None  # ddof=1: of a sample
 
 
-def _numbers(results: Results) -> Results:
-    """The numbers among the results, in their form."""
-    found: dict[str, Any] = {}
-    for name, value in results.items():
-        if isinstance(value, Mapping) and name not in ABOUT_THE_RUN:
-            found[name] = _numbers(value)
-        elif isinstance(value, int | float) and not isinstance(value, bool) and name not in ABOUT_THE_RUN:
-            found[name] = value
-    return found
+def _over(results: Sequence[Results], statistic: Callable[[Sequence[int | float]], float | None]) -> dict[str, Any]:
+    """A statistic of every number that all results have, in the form of the results."""
+    taken: dict[str, Any] = {}
+    for name in [name for name in results[0] if name not in ABOUT_THE_RUN]:
+        values: list[Any] = [of_run.get(name) for of_run in results]
+        if all(isinstance(value, Mapping) for value in values):
+            taken[name] = _over(values, statistic)
+        elif all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            taken[name] = statistic(values)
+    return taken
