@@ -93,7 +93,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 def _fits(value: object, option: Any) -> bool:
     kind = get_origin(option) or option
     if kind is Literal:
-        return isinstance(value, str) and value in get_args(option)
+        return any(type(value) is type(word) and value == word for word in get_args(option))
     if kind in PLAIN or dataclasses.is_dataclass(kind):
         return isinstance(value, PLAIN.get(kind, (kind,)))
     return True
@@ -101,7 +101,7 @@ def _fits(value: object, option: Any) -> bool:
 
 def _described(option: Any) -> str:
     if get_origin(option) is Literal:
-        return f"one of {', '.join(get_args(option))}"
+        return f"one of {', '.join(map(str, get_args(option)))}"
     return NAMES.get(get_origin(option) or option) or f"an instance of {getattr(option, '__name__', option)}"
 
 
@@ -179,7 +179,9 @@ def check_offset(name: str, offset: object, least: int = -MAX_OFFSET, most: int 
 def check_key(name: str, key: object) -> None:
     """Raise an `InputError` if a value is no single random key, such as `jax.random.key(0)`."""
     shape, dtype = getattr(key, "shape", None), getattr(key, "dtype", np.dtype(object))
-    if not (shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key)) and not (shape == (2,) and dtype == np.uint32):
+    raw_shape = (2,) if jax.config.values["jax_default_prng_impl"] == "threefry2x32" else (4,)  # of JAX's older keys
+    is_raw = shape == raw_shape and dtype == np.uint32
+    if not is_raw and not (shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key)):
         given = f"has type {dtype} and shape {shape}" if shape is not None else f"is {key!r}"
         raise InputError(f"{name} {given}; it must be a random key such as jax.random.key(0)")
 

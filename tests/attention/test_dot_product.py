@@ -220,6 +220,9 @@ def test_dropout_drops_the_same_weights_in_every_implementation_and_keeps_the_me
     is_kept = np.asarray(weights) != 0
     np.testing.assert_allclose(np.asarray(weights)[is_kept], np.asarray(whole)[is_kept] / 0.75, rtol=1e-5)
     other = dot_product_attention(q, k, v, dropout=AttentionDropout(0.25, jax.random.key(5)))
+    with jax.default_prng_impl("rbg"):  # whose raw keys have four numbers
+        raw = dot_product_attention(q, k, v, dropout=AttentionDropout(0.25, jax.random.PRNGKey(4)))
+    assert np.mean(np.asarray(raw) == 0) == pytest.approx(0.25, abs=0.05)
     assert abs(np.corrcoef(is_kept.ravel(), (np.asarray(other) != 0).ravel())[0, 1]) < 0.15
 
 

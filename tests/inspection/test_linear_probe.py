@@ -28,6 +28,12 @@ def test_a_probe_that_knows_the_types_solves_the_control_task_too():
     assert abs(probe.selectivity) < 0.01
 
 
+def test_a_single_type_has_one_control_label_which_its_elements_have_for_sure():
+    labels = RNG.integers(3, size=NUM)
+    probe = linear_probe(np.eye(3)[labels], labels, np.zeros(NUM, int), IS_TRAIN)
+    assert probe == (1.0, 1.0)
+
+
 def test_bad_arguments_are_named():
     features, labels = RNG.normal(size=(NUM, 2)), RNG.integers(2, size=NUM)
     with pytest.raises(InputError, match=r"have shapes \[\(1009, 2\), \(1008,\), .*; they must have as many rows"):

@@ -59,6 +59,9 @@ def linear_probe(
     control = np.random.default_rng(seed).choice(labels, size=len(kinds))[of_kind]
     accuracies = []
     for wanted in (labels, control):
+        if wanted is control and len(np.unique(wanted[is_train])) == 1:  # few types, which drew one label
+            accuracies.append(float((wanted[~is_train] == wanted[is_train][0]).mean()))
+            continue
         probe = LogisticRegression(max_iter=MAX_STEPS).fit(features[is_train], wanted[is_train])
         accuracies.append(float(probe.score(features[~is_train], wanted[~is_train])))
     return Probe(*accuracies)

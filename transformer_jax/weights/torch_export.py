@@ -103,7 +103,7 @@ def _of_predictor(model: TransformerPredictor, params: Params) -> Described:
         raise InputError("params has no matrix input_layer/kernel; it must be the parameters of the model")
     sizes = {"num_features": len(kernel), **_numbers(model, "num_classes", "num_layers", "input_dropout_prob")}
     inputs = [jax.ShapeDtypeStruct((1, 1, len(kernel)), jnp.float32)]
-    return inputs, sizes, {"dim_feedforward": 2 * model.model_dim, "final_norm": bool(model.settings.norm_first)}
+    return inputs, sizes, {"dim_feedforward": 2 * int(model.model_dim), "final_norm": bool(model.settings.norm_first)}
 
 
 def _of_transformer(model: Transformer) -> Described:

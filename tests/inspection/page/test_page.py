@@ -21,7 +21,7 @@ from transformer_jax.inspection.page.stored_maps import stored_maps
 from transformer_jax.tasks import AnomalyTrainer, ReverseTrainer
 from transformer_jax.tasks.anomaly.examples import read_images
 from transformer_jax.training import InspectedExample
-from transformer_jax.training.inspected_example import answer_by_position, numbers_in
+from transformer_jax.training.inspected_example import Answer, AnswerPart, answer_by_position, numbers_in
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (on Debian: apt-get install chromium)")
 
@@ -165,6 +165,14 @@ def test_a_task_that_says_nothing_has_numbers_as_labels():
 )
 def test_an_answer_is_the_class_of_the_largest_logit_or_the_number_itself(output, text):
     assert answer_by_position(output.astype(np.float32)).text == text
+
+
+def test_a_tasks_own_answer_may_hold_numpys_numbers():
+    probability = np.float32(0.5)
+    answer = Answer("yes", probability, [AnswerPart("0", "yes", probability), AnswerPart("1", "3", None)])
+    example = InspectedExample(inputs=np.arange(16)[None] % 10, answer=lambda _: answer)
+    content = content_of(inspection_page(load_run("reverse"), [example]))
+    assert content["answer"] == {"text": "yes", "probability": 0.5, "parts": [["yes", 0.5], ["3", None]]}
 
 
 def test_words_are_one_sequence_of_numbers_or_one_each():

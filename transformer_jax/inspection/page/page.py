@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, SupportsFloat
 
 import jax
 import numpy as np
@@ -155,8 +155,13 @@ def _kinds(
 
 
 def _answer(answer: Answer) -> Json:
-    parts = [[part.text, part.probability] for part in answer.parts]
-    return {"text": answer.text, "probability": answer.probability, "parts": parts}
+    parts = [[part.text, _number(part.probability)] for part in answer.parts]
+    return {"text": answer.text, "probability": _number(answer.probability), "parts": parts}
+
+
+def _number(probability: SupportsFloat | None) -> float | None:
+    """As JSON takes it, which knows no NumPy."""
+    return None if probability is None else float(probability)
 
 
 def _lens_name(residual: str) -> str:
@@ -170,7 +175,7 @@ def _neighbour(near: Neighbour, images: tuple[int, int] | None) -> Json:
         "title": near.example.title,
         "expected": near.example.expected,
         "text": near.answer.text,
-        "probability": near.answer.probability,
+        "probability": _number(near.answer.probability),
         "cosine": near.cosine,
         "images": images,
     }
