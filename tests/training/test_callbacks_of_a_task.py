@@ -139,6 +139,15 @@ def test_two_callbacks_of_one_class_are_an_error(tmp_path):
         fit(trainer_for(tmp_path, Twice))
 
 
+def test_an_error_of_a_callback_is_not_one_of_the_runs_directory(tmp_path):
+    class Lost(Trainer):
+        def create_callbacks(self, loggers):
+            raise FileNotFoundError("words.txt")
+
+    with pytest.raises(FileNotFoundError, match=r"^words\.txt$"):
+        fit(trainer_for(tmp_path, Lost))
+
+
 def test_the_logger_setting_chooses_the_files_and_quiet_prints_nothing(tmp_path, capsys):
     fit(trainer_for(tmp_path, logger="csv", quiet=True)).test(loader(23), loader(11))
     assert capsys.readouterr() == ("", "")

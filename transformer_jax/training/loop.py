@@ -90,18 +90,22 @@ class TrainingLoop:
             self._loggers = by_class("loggers", loggers)
             bar = show_progress(self.step, self.num_steps, quiet=config.quiet or not is_first())
             self._bar = opened.enter_context(contextlib.closing(bar))
-            callbacks: list[Callback] = []
-            if is_first():  # it logs and decides for all
-                callbacks = standard_callbacks(config, runner, self._log, self._bar.write, self.steps_per_epoch)
-                callbacks += [self._bar, *create_callbacks(loggers)]
-            if config.profile is not None and is_first():
-                profile = Profile(run.path, config.profile, self._bar.write)
-                callbacks.append(opened.enter_context(contextlib.closing(profile)))
+            # The first process logs and decides for all.
+            callbacks = self._all_callbacks(create_callbacks(loggers), opened) if is_first() else []
             self._callbacks = by_class("callbacks", callbacks)
             self._save_times = SaveTimes(config.checkpoint_every, config.checkpoint_minutes)
             if checkpoint is not None:
                 self._restore(progress)
             self._opened = opened.pop_all()
+
+    def _all_callbacks(self, own: Sequence[Callback], opened: contextlib.ExitStack) -> list[Callback]:
+        """Those of every training, the bar, the task's `own`, and the profile, which `opened` closes."""
+        config, write = self._config, self._bar.write
+        callbacks = standard_callbacks(config, self.runner, self._log, write, self.steps_per_epoch)
+        if config.profile is not None:
+            profile = Profile(self._run.path, config.profile, write)
+            callbacks.append(opened.enter_context(contextlib.closing(profile)))
+        return [*callbacks, self._bar, *own]
 
     def _restore(self, progress: Mapping[str, Any]) -> None:  # Any: JSON
         self._stopwatch.restore(progress["seconds"])

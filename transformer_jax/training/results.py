@@ -70,12 +70,13 @@ def open_loggers(run: RunDirectory, create_loggers: CreateLoggers, position: Log
     Raises:
         InputError: the directory can't be written.
     """
-    with run.writing(), contextlib.ExitStack() as opened:
-        loggers = create_loggers(run.path, position) if is_first() else []
-        for logger in loggers:
-            opened.callback(logger.close)
-        for logger in loggers:
-            logger.log_settings(run.settings)
+    with contextlib.ExitStack() as opened:
+        with run.writing():
+            loggers = create_loggers(run.path, position) if is_first() else []
+            for logger in loggers:
+                opened.callback(logger.close)
+            for logger in loggers:
+                logger.log_settings(run.settings)
         yield loggers
 
 
@@ -92,7 +93,7 @@ def write_end(run: RunDirectory, create_loggers: CreateLoggers, metrics: Metrics
         InputError: the directory can't be written, or another process holds it.
     """
     steps = results["steps"]
-    with run.held(), open_loggers(run, create_loggers, LogPosition(steps)) as loggers:
+    with run.held(), run.writing(), open_loggers(run, create_loggers, LogPosition(steps)) as loggers:
         for logger in loggers:
             logger.log(steps, {f"test/{name}": value for name, value in metrics["test"].items()})
             logger.log_results(
