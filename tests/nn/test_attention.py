@@ -10,7 +10,6 @@ from compiled_models import compiled, drawn, quick_jit
 from transformer_jax import MultiheadAttention, params_from_torch, scaled_dot_product
 
 B, H, T, S, D, D_MEMORY = 2, 3, 5, 7, 33, 17
-HEAD_WIDTH = D // H
 
 # (q, k, v, output, weights, decimals that are given)
 KNOWN_ANSWERS = [

@@ -36,12 +36,6 @@ def begin(parent: Path, data: str = "", **settings) -> None:
         run.checkpoints.save(3, STATE, {})
 
 
-def rewrite_config(parent: Path, change) -> Path:
-    file = parent / "Task" / "config.json"
-    file.write_text(json.dumps(change(json.loads(file.read_text()))))
-    return file
-
-
 def test_it_holds_the_settings_and_the_checkpoints_of_the_configs_criterion(tmp_path):
     with RunDirectory(config(tmp_path, lr=0.25, best_by="val/loss:min"), "Task") as run:
         assert run.path == tmp_path / "Task"

@@ -90,8 +90,9 @@ class TrainingLoop:
             self._loggers = by_class("loggers", loggers)
             bar = show_progress(self.step, self.num_steps, quiet=config.quiet or not is_first())
             self._bar = opened.enter_context(contextlib.closing(bar))
-            # The first process logs and decides for all.
-            callbacks = self._all_callbacks(create_callbacks(loggers), opened) if is_first() else []
+            callbacks = (
+                self._all_callbacks(create_callbacks(loggers), opened) if is_first() else []
+            )  # it decides for all
             self._callbacks = by_class("callbacks", callbacks)
             self._save_times = SaveTimes(config.checkpoint_every, config.checkpoint_minutes)
             if checkpoint is not None:
@@ -100,10 +101,9 @@ class TrainingLoop:
 
     def _all_callbacks(self, own: Sequence[Callback], opened: contextlib.ExitStack) -> list[Callback]:
         """Those of every training, the bar, the task's `own`, and the profile, which `opened` closes."""
-        config, write = self._config, self._bar.write
-        callbacks = standard_callbacks(config, self.runner, self._log, write, self.steps_per_epoch)
-        if config.profile is not None:
-            profile = Profile(self._run.path, config.profile, write)
+        callbacks = standard_callbacks(self._config, self.runner, self._log, self._bar.write, self.steps_per_epoch)
+        if self._config.profile is not None:
+            profile = Profile(self._run.path, self._config.profile, self._bar.write)
             callbacks.append(opened.enter_context(contextlib.closing(profile)))
         return [*callbacks, self._bar, *own]
 
