@@ -90,9 +90,8 @@ class TrainingLoop:
             self._loggers = by_class("loggers", loggers)
             bar = show_progress(self.step, self.num_steps, quiet=config.quiet or not is_first())
             self._bar = opened.enter_context(contextlib.closing(bar))
-            callbacks = (
-                self._all_callbacks(create_callbacks(loggers), opened) if is_first() else []
-            )  # it decides for all
+            # The first process logs and decides for all.
+            callbacks = self._all_callbacks(create_callbacks(loggers), opened) if is_first() else []
             self._callbacks = by_class("callbacks", callbacks)
             self._save_times = SaveTimes(config.checkpoint_every, config.checkpoint_minutes)
             if checkpoint is not None:
