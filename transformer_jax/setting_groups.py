@@ -122,6 +122,7 @@ class RunSettings:
     logger: str = setting("tensorboard", neutral=True)  # where curves go: tensorboard, csv, or both with a comma
     # steps between entries of the curves; an epoch always ends in one
     log_every: int = setting(50, neutral=True, least=1)
+    log_norms: bool = setting(False, neutral=True)  # log the norms of each layer's gradients and parameters too
     profile: str | None = setting(None, machine=True)  # START:STOP, steps to trace for TensorBoard
     quiet: bool = setting(False, machine=True)  # print nothing but warnings and errors
     verbose: bool = setting(False, machine=True)  # print the table of the parameters too

@@ -42,13 +42,15 @@ def test_the_log_goes_on_after_a_restart_as_if_there_had_been_none():
     assert whole[0][1]["train/loss"] == 2
 
 
-def test_an_evaluation_is_logged_under_the_name_of_the_validation_set_with_the_norms_of_the_layers():
+def test_an_evaluation_is_logged_under_the_name_of_the_validation_set_with_the_norms_asked_for():
     entries = Log()
     layers = {"layers_0": {"a": np.full(2, 3.0), "b": {"kernel": np.full((2, 2), 2.0)}}}
     evaluation = Evaluation(10, 2, {"loss": 0.5, "accuracy": 0.25}, {"encoder": layers, "head": np.ones(4)})
-    LogMetrics(entries.log, 2, 5).on_evaluation(evaluation)
+    for log_norms in (True, False):
+        LogMetrics(entries.log, 2, 5, log_norms=log_norms).on_evaluation(evaluation)
     norms = {"parameter_norm/encoder/layers_0": pytest.approx(34**0.5), "parameter_norm/head": 2.0}
-    assert entries == [(10, {"val/loss": 0.5, "val/accuracy": 0.25} | norms)]
+    means = {"val/loss": 0.5, "val/accuracy": 0.25}
+    assert entries == [(10, means | norms), (10, means)]
 
 
 @pytest.mark.parametrize("name", ["loss", "gradient_norm"])

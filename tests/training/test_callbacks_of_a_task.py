@@ -72,7 +72,7 @@ class Trainer(ReverseTrainer):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Trainer:
-    return fit(trainer_for(tmp_path_factory.mktemp("trained"), Trainer, log_every=1))
+    return fit(trainer_for(tmp_path_factory.mktemp("trained"), Trainer, log_every=1, log_norms=True))
 
 
 def test_a_callback_gets_every_step_every_evaluation_and_the_end(trained):

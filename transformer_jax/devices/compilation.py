@@ -18,9 +18,10 @@ from transformer_jax.devices.stopwatch import Stopwatch
 MAX_CALLS_AHEAD = 16
 
 # Compiler options by backend; a backend that is not listed gets none. On CPUs the levels of optimization above LLVM's
-# first take longer and make no step faster, and small ones slower. For a program that runs only once the compiler
+# first take longer and make no step faster, and small ones slower; nor do more than two modules of LLVM beside each
+# other, each of which repeats what they share. For a program that runs only once the compiler
 # leaves most of its work undone; of the two options, the second halves the time that the first has left.
-STEP_OPTIONS = {"cpu": {"xla_backend_optimization_level": 1}}
+STEP_OPTIONS = {"cpu": {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 2}}
 RUN_ONCE_OPTIONS = {"cpu": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}}
 
 _compiler = ThreadPoolExecutor(max_workers=1)  # one program after another, in the order in which they are needed

@@ -79,17 +79,18 @@ def check_finite(step: Step) -> None:
 class LogMetrics(Callback):
     """Logs `train/…` every few steps, means since the last entry.
 
-    After each evaluation `val/…`, and the norm of each layer's parameters, `parameter_norm/encoder/layers_0` for
-    example.
+    After each evaluation `val/…`, and with `log_norms` the norm of each layer's parameters,
+    `parameter_norm/encoder/layers_0` for example.
 
     Args:
         log: gets every entry.
         every: steps between entries.
         steps_per_epoch: an epoch always ends in an entry.
+        log_norms: whether the norms of the parameters are logged.
     """
 
-    def __init__(self, log: Log, every: int, steps_per_epoch: int) -> None:
-        self._log, self._every, self._steps_per_epoch = log, every, steps_per_epoch
+    def __init__(self, log: Log, every: int, steps_per_epoch: int, *, log_norms: bool = False) -> None:
+        self._log, self._every, self._steps_per_epoch, self._log_norms = log, every, steps_per_epoch, log_norms
         self._window: list[Sums] = []  # of the steps since the last entry
 
     def on_step(self, step: Step) -> None:
@@ -106,12 +107,11 @@ class LogMetrics(Callback):
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Log an evaluation."""
-        norms = layer_norms(evaluation.params)
-        self._log(
-            evaluation.step,
-            {f"val/{name}": value for name, value in evaluation.metrics.items()}
-            | {f"parameter_norm/{layer}": float(norm) for layer, norm in norms.items()},
-        )
+        scalars = {f"val/{name}": value for name, value in evaluation.metrics.items()}
+        if self._log_norms:
+            norms = jax.jit(layer_norms)(evaluation.params)
+            scalars |= {f"parameter_norm/{layer}": float(norm) for layer, norm in norms.items()}
+        self._log(evaluation.step, scalars)
 
     def state(self) -> list[dict[str, tuple[float, float]]]:
         """The sums of the steps since the last entry."""

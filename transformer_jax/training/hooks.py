@@ -213,4 +213,5 @@ class Task:
             optimizer = with_frozen(optimizer, config.freeze)
         if config.ema is not None:
             optimizer = with_average(optimizer, config.ema)
-        return UpdateRule(optimizer, self.create_schedule(num_steps), config.gradient_clip, config.accumulate)
+        schedule = self.create_schedule(num_steps)
+        return UpdateRule(optimizer, schedule, config.gradient_clip, config.accumulate, config.log_norms)

@@ -28,7 +28,7 @@ def standard_callbacks(
     flops = (lambda: None) if has_loop else (lambda: runner.flops_per_step)
     devices = list(runner.devices.mesh.devices.flat)
     return [
-        LogMetrics(log, config.log_every, steps_per_epoch),
+        LogMetrics(log, config.log_every, steps_per_epoch, log_norms=config.log_norms),
         ShowProgram(write, runner.attention, lambda: runner.compiled.memory),
         LogThroughput(log, config.log_every, config.batch_size, flops, devices),
         EarlyStopping(config.criterion, config.patience),

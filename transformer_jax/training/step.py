@@ -43,6 +43,7 @@ class UpdateRule(NamedTuple):
     schedule: optax.Schedule  # learning rate at a step, for the log; the optimizer has its own
     gradient_clip: float | None  # largest global norm of the gradient; None does not clip
     num_parts: int = 1  # of a batch, whose gradients are computed one after another and added up
+    log_norms: bool = False  # whether the sums hold the norm of each layer's gradient
 
 
 def initial_state(params: Arrays, optimizer: optax.GradientTransformation, key: PRNGKeyArray) -> TrainState:
@@ -130,5 +131,6 @@ def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -
         "gradient_norm": (norm, jnp.ones(())),
         "learning_rate": (jnp.asarray(rule.schedule(state.step)), jnp.ones(())),
     }
-    sums |= {f"gradient_norm/{layer}": (norm / weight, 1.0) for layer, norm in layer_norms(gradients).items()}
+    if rule.log_norms:
+        sums |= {f"gradient_norm/{layer}": (norm / weight, 1.0) for layer, norm in layer_norms(gradients).items()}
     return state.replace(step=state.step + 1, params=params, opt_state=opt_state), sums
