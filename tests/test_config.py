@@ -88,13 +88,13 @@ class OtherConfig(TrainingConfig):
         ("max_epochs", 1.5, "max_epochs is 1.5; it must be an integer"),
         ("max_epochs", True, "max_epochs is True; it must be an integer"),
         ("max_epochs", "x" * 1000, f"max_epochs is '{'x' * 59}…; it must be an integer"),
-        ("max_epochs", [3], "max_epochs is of the type list; it must be an integer"),
+        ("max_epochs", [3], "max_epochs is [3]; it must be an integer"),
         pytest.param("lr", 10**400, "lr is an integer of 1329 bits; it may have at most 63", id="a long integer"),
         ("lr", "fast", "lr is 'fast'; it must be a number"),
         ("best_by", 7, "best_by is 7; it must be a text or None"),
         ("checkpoint_dir", None, "checkpoint_dir is None; it must be a path"),
-        ("mode", np.zeros(2), "mode is of the type ndarray; it must be a or 1"),
-        ("span", [2.0], "span is of the type list; it must be tuple[float, str]"),
+        ("mode", np.zeros(2), "mode is array([0., 0.]); it must be one of a, 1"),
+        ("span", [2.0], "span is [2.0]; it must be tuple[float, str]"),
     ],
 )
 def test_a_value_of_another_type_is_named_in_python_and_from_json(name, value, message):

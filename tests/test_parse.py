@@ -123,7 +123,7 @@ def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
         (write("dataset = 'digits'\nset_size = 1"), "--set-size=0"): "set_size is 0; it must be at least 2",
         (shipped, "--set-size=1"): "set_size is 1; it must be at least 2",
         (shipped, "--dataset=cifar100"): "task is SetAnomalyTask_digits; it must be SetAnomalyTask_cifar100",
-        (write("dataset = 'digit'", "a.toml"),): "dataset is 'digit'; it must be auto or cifar100 or digits",
+        (write("dataset = 'digit'", "a.toml"),): "dataset is 'digit'; it must be one of auto, cifar100, digits",
     }
     for (path, *flags), message in errors.items():
         outcome = call("anomaly.py", "--config", path, *flags)
@@ -141,7 +141,7 @@ def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
         ("--lr", "argument --lr: expected one argument"),
         ("--lr fast", "lr is 'fast'; it must be a number"),
         ("--lr none", "lr is None; it must be a number"),
-        ("--order=left", "order is 'left'; it must be up or down"),
+        ("--order=left", "order is 'left'; it must be one of up, down"),
         ("--mix 1 x", "mix is 'x'; it must be a number"),
         ("--shuffled=3", "argument --shuffled/--no-shuffled: ignored explicit argument '3'"),
         ("--config nowhere.toml", "nowhere.toml can't be read: No such file"),

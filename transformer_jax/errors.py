@@ -1,11 +1,34 @@
-"""The error for a mistake that a user can correct, and checks that raise it."""
+"""The error for a mistake that a user can correct, and checks of values that raise it, by their annotations too."""
 
+import contextlib
+import dataclasses
 import math
 import operator
-from numbers import Real
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+
+import numpy as np
 
 MAX_SIZE = 2**31 - 1  # XLA counts in 32 bits
+MAX_INT_BITS = 63  # JSON has integers of any size
+# An annotation: a class, a union, a `Literal`. Python has no name for all of them.
+TypeHint: TypeAlias = object
+NUMBERS: Mapping[Any, type] = {int: Integral, float: Real}
+TAKEN_FOR: Mapping[Any, type] = {Path: str, bool: np.bool_}
+CLASSES = {bool, str, Path, NoneType, tuple, Callable, type}  # of which a value must be an instance
+NAMES: Mapping[Any, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "True or False",
+    str: "a text",
+    Path: "a path",
+    NoneType: "None",
+    Callable: "a function",
+    type: "a class",
+}
 
 
 class InputError(ValueError):
@@ -41,28 +64,77 @@ def check_sizes(minimum: int = 1, /, **sizes: int) -> None:
         check_whole(name, size, minimum)
 
 
-def check_path(name: str, value: object, more: str = "a path") -> None:
-    """Raise an `InputError` if a value is no path of a file; `more` says what it must be."""
-    if not isinstance(value, str | Path):
-        raise InputError(f"{name} is {shortened(value)}; it must be {more}")
+def check_value(name: str, value: object, hint: TypeHint) -> Any:
+    """Check a value by an annotation.
+
+    Checked are numbers, truth values, texts, paths, tuples, words (`Literal`), functions, classes, dataclasses, and
+    what brings its own check (`Annotated`). Anything else, as an array, is not.
+
+    Returns:
+        The value as the annotation says it: an integer as the `float` that is meant, a text as the `Path`, a list as a
+        `tuple`, NumPy's numbers as Python's.
+
+    Raises:
+        InputError: it is something else, or an integer of more than `MAX_INT_BITS`.
+    """
+    if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:  # too long to show
+        raise InputError(f"{name} is an integer of {value.bit_length()} bits; it may have at most {MAX_INT_BITS}")
+    try:
+        return _converted(name, value, hint)
+    except TypeError:
+        raise InputError(f"{name} is {shortened(value)}; it must be {_described(hint)}") from None
 
 
-def check_number(name: str, value: object) -> None:
-    """Raise an `InputError` if a value is no real number."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputError(f"{name} is {shortened(value)}; it must be a number")
+def _converted(name: str, value: Any, hint: TypeHint) -> Any:
+    """As `check_value`; a `TypeError` if the value is something else."""
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, UnionType):
+        if value is None and NoneType in arguments:
+            return None
+        for option in arguments:
+            with contextlib.suppress(TypeError):
+                return _converted(name, value, option)
+    elif kind is Annotated:
+        arguments[1](name, value)
+        return value
+    elif kind is Literal:
+        if any(type(value) is type(allowed) and value == allowed for allowed in arguments):
+            return value
+    elif kind in NUMBERS:
+        if isinstance(value, NUMBERS[kind]) and not isinstance(value, bool):
+            return kind(value)  # type: ignore[operator]
+    elif kind is tuple and arguments and isinstance(value, list | tuple):
+        types = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
+        if len(types) == len(value):
+            return tuple(_converted(name, entry, option) for entry, option in zip(value, types, strict=True))
+    elif isinstance(value, TAKEN_FOR.get(kind, ())):
+        return kind(value)  # type: ignore[operator]
+    elif not (kind in CLASSES or dataclasses.is_dataclass(kind)) or isinstance(value, kind):  # type: ignore[arg-type]
+        return value
+    raise TypeError
+
+
+def _described(hint: TypeHint) -> str:
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return " or ".join(map(_described, arguments))
+    if kind is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return f"an instance of {hint.__name__}"
+    return NAMES.get(kind or hint, str(hint))
 
 
 def check_probability(name: str, value: float) -> None:
     """Raise an `InputError` if a probability or a decay rate is no number in [0, 1)."""
-    check_number(name, value)
+    check_value(name, value, float)
     if not 0 <= value < 1:
         raise InputError(f"{name} is {value}; it must be at least 0 and below 1")
 
 
 def check_positive(name: str, value: float) -> None:
     """Raise an `InputError` if a value is no finite number above 0."""
-    check_number(name, value)
+    check_value(name, value, float)
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{name} is {value}; it must be a finite number above 0")
 

@@ -7,26 +7,13 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
-from transformer_jax.errors import InputError, shortened
+from transformer_jax.errors import InputError, TypeHint, check_value, shortened
 
-MAX_INT_BITS = 63  # JSON has integers of any size
 MAX_COUNT = 2**31 - 1  # of steps, epochs and samples: XLA counts in 32 bits
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are no UTF-8
-# A result of `get_type_hints`: a class, a union, a `Literal`. Python has no name for all of them.
-TypeHint: TypeAlias = object
-NAMES: Mapping[TypeHint, str] = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    str: "a text",
-    Path: "a path",
-    NoneType: "None",
-}
 WORDS = {"none": None, "true": True, "false": False}  # as a command line has them
 
 T = TypeVar("T")
@@ -80,17 +67,9 @@ def checked(name: str, value: object, hint: TypeHint) -> Any:
     """The value of a field as its type says it.
 
     Raises:
-        InputError: it is of another type, an integer of more than `MAX_INT_BITS`, no finite number, or holds control
-            characters.
+        InputError: as `check_value`, or it is no finite number, or holds control characters.
     """
-    if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:  # too long to show
-        raise InputError(f"{name} is an integer of {value.bit_length()} bits; it may have at most {MAX_INT_BITS}")
-    try:
-        result = _converted(value, hint)
-    except TypeError:
-        kind = type(value).__name__
-        shown = shortened(value) if isinstance(value, str | int | float | NoneType) else f"of the type {kind}"
-        raise InputError(f"{name} is {shown}; it must be {_described(hint)}") from None
+    result = check_value(name, value, hint)
     if isinstance(result, float) and not math.isfinite(result):
         raise InputError(f"{name} is {result}; it must be finite")
     if isinstance(result, str | Path) and NO_TEXT.search(str(result)):
@@ -158,45 +137,3 @@ def check_fields(settings: object) -> None:
             check(name, value)
             if isinstance(value, float):  # and what is computed with: of 0.99999999 float32 makes 1
                 check(f"{name}={value} in float32", ctypes.c_float(value).value)
-
-
-def _converted(value: object, hint: TypeHint) -> Any:
-    """The value as a type says it: an integer as the `float` that is meant, a text as the `Path`, a list as a `tuple`.
-
-    Raises:
-        TypeError: it is of another type.
-    """
-    kind, arguments = get_origin(hint) or hint, get_args(hint)
-    if kind in (Union, UnionType):
-        for option in arguments:
-            try:
-                return _converted(value, option)
-            except TypeError:
-                continue
-    elif kind is Literal:
-        if any(type(value) is type(allowed) and value == allowed for allowed in arguments):
-            return value
-    elif kind is int:
-        if isinstance(value, Integral) and not isinstance(value, bool):
-            return int(value)
-    elif kind is float:
-        if isinstance(value, Real) and not isinstance(value, bool):
-            return float(value)
-    elif kind is tuple and arguments and isinstance(value, list | tuple):
-        types = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
-        if len(types) == len(value):
-            return tuple(map(_converted, value, types))
-    elif kind is Path and isinstance(value, str):
-        return Path(value)
-    elif not isinstance(kind, type) or isinstance(value, kind):
-        return value
-    raise TypeError
-
-
-def _described(hint: TypeHint) -> str:
-    kind, arguments = get_origin(hint), get_args(hint)
-    if kind in (Union, UnionType):
-        return " or ".join(map(_described, arguments))
-    if kind is Literal:
-        return " or ".join(map(str, arguments))
-    return NAMES.get(hint, str(hint))

@@ -13,8 +13,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.errors import InputError
-from transformer_jax.fields import TypeHint, from_text, type_hints
+from transformer_jax.errors import InputError, TypeHint
+from transformer_jax.fields import from_text, type_hints
 from transformer_jax.setting_groups import GROUPS, RunSettings
 
 METAVARS: Mapping[TypeHint, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", NoneType: "none"}

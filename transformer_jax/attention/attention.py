@@ -10,7 +10,6 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Shaped
 
-from transformer_jax.argument_checks import check_value
 from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.blockwise import blockwise_attention
 from transformer_jax.attention.dropout import AttentionDropout
@@ -18,7 +17,7 @@ from transformer_jax.attention.fused import fused_attention, fused_refusal
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.plain import Tap, plain_attention
 from transformer_jax.attention.request import AttentionRequest, Explanation, record_attention
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_value
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
 # Blockwise attention is faster on CPUs from so many logits of one head on, where all of them together are more than a

@@ -20,7 +20,7 @@ from transformer_jax.decoding.token_by_token import (
     empty_results,
     log_prob_step,
 )
-from transformer_jax.errors import MAX_SIZE, InputError, check_number, check_whole
+from transformer_jax.errors import MAX_SIZE, InputError, check_value, check_whole
 
 MAX_PENALTY = 1e30  # by which a log-probability may be divided, and is no 0 in float32
 Rows = TypeVar("Rows")  # pytree of arrays [B, K, ...]
@@ -150,7 +150,7 @@ def _take(tree: Rows, index: Int[Array, "B chosen"]) -> Rows:
 def _check_beams(beam_width: int, length_penalty: float, n_best: int, max_length: int) -> None:
     check_whole("beam_width", beam_width, 1)
     check_whole("n_best", n_best, 1, f" and at most beam_width, which is {beam_width}")
-    check_number("length_penalty", length_penalty)
+    check_value("length_penalty", length_penalty, float)
     most = math.log(MAX_PENALTY) / math.log(max(2, (5 + max_length) / 6))
     if not 0 <= length_penalty <= most:
         raise InputError(f"length_penalty is {length_penalty}; with this max_length it may be 0 … {most:.4g}")

@@ -13,8 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, PyTree, Shaped
 
-from transformer_jax.argument_checks import check_value
-from transformer_jax.errors import MAX_SIZE, InputError, check_whole
+from transformer_jax.errors import MAX_SIZE, InputError, check_value, check_whole
 
 
 def check_arguments(

@@ -6,7 +6,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.errors import InputError, check_number, check_positive, check_whole
+from transformer_jax.errors import InputError, check_positive, check_value, check_whole
 
 _TINY = float(np.finfo(np.float32).tiny)  # smallest normal number; smaller settings would become 0
 
@@ -58,7 +58,7 @@ def _most_probable(
     if top_k is not None:
         check_whole("top_k", top_k, 1, ", or None")
     if top_p is not None:
-        check_number("top_p", top_p)
+        check_value("top_p", top_p, float)
     if top_p is not None and not 0 < top_p <= 1:
         raise InputError(f"top_p is {top_p}; it must be above 0 and at most 1, or None")
     vocabulary = logits.shape[-1]

@@ -12,12 +12,11 @@ from transformer_jax.argument_checks import (
     Size,
     check_fields,
     check_kv_heads,
-    check_value,
     head_width,
 )
 from transformer_jax.attention.attention import Implementation
 from transformer_jax.attention.rows import AttentionRows, Indices
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_value
 from transformer_jax.nn.layers import Activation, FeedForward, LayerNorm, Tapped
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.positions import Positions

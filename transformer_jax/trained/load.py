@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict
 
 from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import TrainingConfig
-from transformer_jax.errors import InputError, check_path, shortened
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, differing_settings, read_settings
 from transformer_jax.trained.shipped import SHIPPED, is_shipped, named_directory, read_params
@@ -27,7 +27,6 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     Raises:
         InputError: as `load_run`, and as `trainer_class_of`.
     """
-    check_path("directory", directory)
     directory = named_directory(directory)
     task, settings = read_settings(directory)
     trainer_class = trainer_class_of(task)

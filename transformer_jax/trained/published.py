@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.data.downloads import download, in_one_line
-from transformer_jax.errors import InputError, check_path
+from transformer_jax.errors import InputError, check_value
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
 from transformer_jax.weights.tutorials import load_tutorial_weights
@@ -61,7 +61,7 @@ def load_pretrained(
         InputError: there is no such file, it cannot be downloaded (a failed download leaves no file), it is not the
             published one, or `load_tutorial_weights` refuses it.
     """
-    check_path("what", what, f"a path, or one of {', '.join(PUBLISHED)}")
+    check_value("what", what, str | Path)
     if what in PUBLISHED:
         return _load_published(str(what), num_heads, Path(cache_dir))
     if not os.path.isfile(what):

@@ -10,7 +10,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.errors import InputError, check_number, check_positive, check_sizes
+from transformer_jax.errors import InputError, check_positive, check_sizes, check_value
 
 
 def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax.Schedule:
@@ -71,7 +71,7 @@ def ignores_num_steps(create_schedule: Callable[[int], optax.Schedule], num_step
 
 
 def _check(base_lr: float, warmup: int, max_iters: int) -> None:
-    check_number("base_lr", base_lr)
+    check_value("base_lr", base_lr, float)
     check_positive("base_lr", base_lr)
     check_sizes(max_iters=max_iters)
     check_sizes(0, warmup=warmup)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from transformer_jax.errors import InputError, check_path
+from transformer_jax.errors import InputError, check_value
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.decoder import DecoderBlock
 from transformer_jax.nn.encoder import EncoderBlock
@@ -59,7 +59,7 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
             parameters are not those of this model, or not finite; or the directory cannot be written, or has another
             `model.py`.
     """
-    check_path("directory", directory, "the path of a directory")
+    check_value("directory", directory, str | Path)
     saved = io.BytesIO()
     torch.save(_content(model, params), saved)
     blocks, models = inspect.getsource(torch_blocks), inspect.getsource(torch_models)

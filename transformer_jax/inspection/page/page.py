@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import UInt8
 
-from transformer_jax.errors import InputError, check_path
+from transformer_jax.errors import InputError, check_value
 from transformer_jax.inspection.page.passes import InspectedPasses, Neighbour, Passes, compared_examples, neighbours
 from transformer_jax.inspection.page.stored_maps import StoredMap, packed, stored_maps
 from transformer_jax.training.evaluator import Evaluator
@@ -39,7 +39,7 @@ class Page:
         Raises:
             InputError: `path` is no path.
         """
-        check_path("path", path)
+        check_value("path", path, str | Path)
         Path(path).write_text(self.text, encoding="utf-8")
 
     def _repr_html_(self) -> str:

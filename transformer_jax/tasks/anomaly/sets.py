@@ -8,7 +8,7 @@ from jaxtyping import Float, Int, Shaped
 from transformer_jax.data.batch import Samples, StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
-from transformer_jax.errors import InputError, check_number, check_sizes
+from transformer_jax.errors import InputError, check_sizes, check_value
 
 
 class AnomalySets:
@@ -193,7 +193,7 @@ def stratified_split(
     Raises:
         InputError: the labels are no integers of rank 1, or the fraction is not between 0 and 1.
     """
-    check_number("fraction", fraction)
+    check_value("fraction", fraction, float)
     if not 0 < fraction < 1:
         raise InputError(f"fraction is {fraction}; it must be above 0 and below 1")
     _check_integers("labels", labels)
