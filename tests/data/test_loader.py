@@ -1,5 +1,7 @@
 """Loaders: NumPy batches, whole batches at once, and an order that is a function of (seed, epoch)."""
 
+import subprocess
+import sys
 from itertools import islice
 
 import numpy as np
@@ -117,6 +119,28 @@ def test_workers_give_the_same_batches_as_none():
     # Nor does it go on with the next one's batches.
     with pytest.raises(RuntimeError, match="another epoch of this loader was begun"):
         next(early)
+
+
+ABANDONED = """
+import time
+import numpy as np
+from transformer_jax import make_loader
+from transformer_jax.data import StackedSamples
+
+numbers = np.zeros((9, 10**5))  # more than a pipe holds
+batches = make_loader(StackedSamples((numbers, numbers)), 1, num_workers=1).epoch(0)
+next(batches)
+print("loading", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_ends_when_the_main_process_is_killed():
+    with subprocess.Popen([sys.executable, "-c", ABANDONED], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"loading\n"
+        process.kill()
+        process.communicate(timeout=20)  # the worker has the pipe open until its end
 
 
 def test_impossible_loaders_are_errors():

@@ -3,7 +3,9 @@
 import atexit
 import functools
 import multiprocessing.util  # has Python end and await child processes at exit, before what is registered below
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sized
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
@@ -42,6 +44,17 @@ def _kill_workers() -> None:
     for process in multiprocessing.active_children():
         if process.daemon:
             process.kill()
+
+
+def _end_with_the_parent(worker: int) -> None:
+    """End this worker process when the main one is gone: PyTorch's would wait for a reader of what it has loaded."""
+
+    def wait() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def import_pytorch() -> None:
@@ -173,6 +186,7 @@ class Loader:
             batch_sampler=self._newest_epoch,
             collate_fn=self._collate,
             num_workers=self._num_workers,
+            worker_init_fn=_end_with_the_parent,
             # A process forked from one that runs JAX's threads can deadlock.
             multiprocessing_context="spawn" if self._num_workers else None,
             persistent_workers=self._num_workers > 0,
