@@ -8,6 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Bool, PyTree
 
+from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.errors import InputError
 from transformer_jax.trees import Inputs, Targets
 
@@ -109,6 +110,17 @@ class StackedSamples:
 
     def __getitem__(self, index: int) -> PyTree:
         return jax.tree.map(lambda array: array[index], self.stacked)
+
+
+class BatchDataset:
+    """A data set whose `__getitems__` answers for a whole batch; a sample is a batch of one in epoch 0."""
+
+    def __getitems__(self, indices: EpochIndices) -> StackedSamples:
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Samples:
+        sample: Samples = self.__getitems__(EpochIndices([index], 0))[0]
+        return sample
 
 
 def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.errors import InputError
-
 MAX_SHAPES = 4  # one compilation for each
 NUM_CANDIDATES = 32  # lengths that may separate two shapes; all their combinations are tried
 
@@ -32,12 +30,7 @@ def choose_shapes(
         source_lengths: length of each pair's source.
         target_lengths: length of each pair's target.
         max_shapes: maximum number of shapes.
-
-    Raises:
-        InputError: there are no pairs.
     """
-    if len(source_lengths) == 0:
-        raise InputError("there are no pairs to choose shapes for")
     sizes = np.maximum(source_lengths, target_lengths)
     boundaries = np.unique(np.linspace(sizes.min(), sizes.max(), NUM_CANDIDATES).astype(int))
     below = (sizes <= boundary for boundary in boundaries)  # one [N] at a time, which may be large

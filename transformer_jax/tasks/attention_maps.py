@@ -9,13 +9,12 @@ from jaxtyping import Float
 
 from transformer_jax.errors import InputError
 from transformer_jax.plots import plot_attention_maps
+from transformer_jax.training.inspected_example import Label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
-
-Label = str | int  # a character or a number of the input, or a position in it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import jax
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.downloads import in_one_line
-from transformer_jax.data.loader import Loader
+from transformer_jax.data.loader import Dataset, Loader, make_loader
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError
 from transformer_jax.fields import MAX_COUNT
@@ -41,6 +41,27 @@ class TaskData:
     test_loader: Loader
     # arrays that every step reads, see `TrainerModule`
     constants: Arrays = dataclasses.field(default=None, kw_only=True)
+
+
+def task_loaders(
+    config: TrainingConfig, train: Dataset, val: Dataset, test: Dataset, *, shuffle: bool = True
+) -> tuple[Loader, Loader, Loader]:
+    """Loaders of a task's three sets. That of the training leaves out a last batch that is shorter.
+
+    Args:
+        config: the run's settings; its seed is that of the order.
+        train, val, test: the sets; where one has `buckets`, these are the groups of samples that share batches.
+        shuffle: a new order of the training set in each epoch; False for one that draws anew.
+    """
+    load = functools.partial(make_loader, batch_size=config.batch_size)
+    groups = [getattr(dataset, "buckets", None) for dataset in (train, val, test)]
+    order: dict[str, Any] = {
+        "shuffle": shuffle,
+        "drop_last": True,
+        "seed": config.seed,
+        "num_workers": config.num_workers,
+    }
+    return load(train, groups=groups[0], **order), load(val, groups=groups[1]), load(test, groups=groups[2])
 
 
 @check_arguments
@@ -111,7 +132,7 @@ def _train_one(
         except (Interrupted, BrokenPipeError):  # a signal; nobody reads the output any more
             raise
         except Exception as error:  # of any class: hours of training must not end in a traceback
-            reason = in_one_line(error) if isinstance(error, InputError) else in_one_line(error, with_class=True)
+            reason = in_one_line(error, with_class=not isinstance(error, InputError))
             where = f"{trainer.run.path} keeps the model" if trained is None else f"nothing happened to {trained.what}"
             raise InputError(
                 f"scoring failed ({reason}); {where}, and the same command (without --no-resume) scores it again, "
@@ -124,8 +145,7 @@ def _train_all(
     trainer_class: type[Trainer], config: Config, train_one: Callable[..., tuple[Trainer, Results]]
 ) -> tuple[Trainer, Results]:
     """The runs of a sweep, one after another in one process, and their summary."""
-    members(config, config.checkpoint_dir)  # before a model is made
-    directory = run_path(config, trainer_class(dataclasses.replace(config, seeds=None, sweep=())).name)
+    directory = run_path(config, trainer_class(config).name)
     runs = members(config, directory)
     if not jax.config.values["jax_compilation_cache_dir"]:  # runs that differ in the seed have the same programs
         prepare_jax(dataclasses.replace(config, compilation_cache=directory / "compiled"))

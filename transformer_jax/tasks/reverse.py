@@ -14,15 +14,14 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import as_array, check_arguments, check_token_ids
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.batch import Batch, StackedSamples
-from transformer_jax.data.loader import make_loader
+from transformer_jax.data.batch import Batch, BatchDataset, StackedSamples
 from transformer_jax.errors import InputError, check_probability, check_sizes
 from transformer_jax.fields import setting
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
+from transformer_jax.tasks.experiment import Results, TaskData, task_loaders, train_and_test
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
@@ -51,12 +50,11 @@ class ReverseConfig(TrainingConfig):
 
     def check_trained_on(self, trained: "ReverseConfig", what: str) -> None:
         for name in ("seq_len", "num_categories"):
-            if getattr(self, name) != getattr(trained, name):
-                value, expected = getattr(self, name), getattr(trained, name)
+            if (value := getattr(self, name)) != (expected := getattr(trained, name)):
                 raise InputError(f"{name} is {value}; it must be {expected}, as in the training of {what}")
 
 
-class ReverseDataset:
+class ReverseDataset(BatchDataset):
     """Sequences of numbers drawn uniformly, each with its reverse as the target.
 
     Args:
@@ -78,30 +76,16 @@ class ReverseDataset:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def __getitem__(self, index: int) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " T"]]:
-        inputs = self.inputs[index]
-        return inputs, inputs[::-1].copy()  # PyTorch takes no negative strides
-
     def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
         inputs = self.inputs[indices]  # [B T]
-        return StackedSamples((inputs, inputs[:, ::-1].copy()))
+        return StackedSamples((inputs, inputs[:, ::-1].copy()))  # PyTorch takes no negative strides
 
 
 def reverse_data(config: ReverseConfig) -> TaskData:
     """Training, validation and test set, of the seeds 42, 43 and 44; the run's seed orders the training set."""
-
     dataset = functools.partial(ReverseDataset, config.num_categories, config.seq_len)
-    train_loader = make_loader(
-        dataset(config.train_size, 42),
-        config.batch_size,
-        shuffle=True,
-        drop_last=True,
-        seed=config.seed,
-        num_workers=config.num_workers,
-    )
-    val_loader = make_loader(dataset(config.val_size, 43), config.batch_size)
-    test_loader = make_loader(dataset(config.test_size, 44), config.batch_size)
-    return TaskData(train_loader, val_loader, test_loader)
+    sets = (dataset(config.train_size, 42), dataset(config.val_size, 43), dataset(config.test_size, 44))
+    return TaskData(*task_loaders(config, *sets))
 
 
 class ReverseTrainer(TrainerModule):

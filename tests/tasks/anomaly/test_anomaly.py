@@ -148,20 +148,15 @@ def test_mistakes_are_listed_with_the_predicted_and_the_true_image(capsys):
     )
 
 
-class Pixels(cifar100.ResNet34Features):
+def pixels(images) -> np.ndarray:
     """In the network's place, whose numbers have a test of their own."""
-
-    def __init__(self, *_, **options) -> None:
-        pass
-
-    def __call__(self, images):
-        yield images.reshape(len(images), -1)[:, ::6].astype(np.float32) / 255
+    return images.reshape(len(images), -1)[:, ::6].astype(np.float32) / 255
 
 
 @pytest.mark.slow
 def test_cifar100_from_its_files_to_the_report(tmp_path, monkeypatch):
     """Seven classes in the format on disk, through the features, the split, the training and the pictures."""
-    monkeypatch.setattr(cifar100, "ResNet34Features", Pixels)
+    monkeypatch.setattr(cifar100, "resnet34_features", lambda *_: pixels)
     monkeypatch.setattr(cifar100, "fetch_weights", lambda _: None)
     data = tmp_path / "data"
     miniature_cifar100.write_miniature(data, num_classes=7, train_per_class=23, test_per_class=5)

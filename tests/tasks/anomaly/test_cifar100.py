@@ -1,10 +1,10 @@
 """CIFAR-100: images in torchvision's format, and their features, cached until they are of something else."""
 
+import contextlib
 import hashlib
 import json
 import pickle
 import shutil
-from typing import ClassVar
 
 import miniature_cifar100 as miniature
 import numpy as np
@@ -15,7 +15,6 @@ from torchvision.datasets import CIFAR100
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.anomaly import cifar100
 from transformer_jax.tasks.anomaly.cifar100 import cached_features, has_cifar100, load_cifar100, ready_features
-from transformer_jax.tasks.anomaly.resnet34 import weights_file
 
 BY_HAND = r"put cifar-100-python.tar.gz there by hand.*--dataset digits"
 
@@ -94,19 +93,15 @@ def test_images_and_features_are_found_by_name(tmp_path, original):
     assert has_cifar100(tmp_path)
 
 
-class Pixels(cifar100.ResNet34Features):
-    """In the network's place where the network is not the point: features that are an image's first numbers."""
+EXTRACTED: list[int] = []  # images in each call of `extract_two_parts`
 
-    extracted: ClassVar[list[int]] = []  # images in each call
 
-    def __init__(self, *_, resolution, batch_size) -> None:
-        pass
-
-    def __call__(self, images):
-        if len(self.extracted) == 2:
-            raise KeyboardInterrupt
-        self.extracted.append(len(images))
-        yield from np.array_split(features_of(images), 2)
+def extract_two_parts(images) -> np.ndarray:
+    """In the network's place: features that are an image's first numbers, and an interruption at the third call."""
+    if len(EXTRACTED) == 2:
+        raise KeyboardInterrupt
+    EXTRACTED.append(len(images))
+    return features_of(images)
 
 
 def features_of(images) -> np.ndarray:
@@ -115,33 +110,29 @@ def features_of(images) -> np.ndarray:
 
 @pytest.fixture
 def splits(tmp_path, original, archive, monkeypatch):
-    monkeypatch.setattr(cifar100, "ResNet34Features", Pixels)
+    monkeypatch.setattr(cifar100, "resnet34_features", lambda *_: extract_two_parts)
+    monkeypatch.setattr(cifar100, "fetch_weights", lambda _: None)
     monkeypatch.setattr(cifar100, "PART_SIZE", 10)
-    monkeypatch.setattr(Pixels, "extracted", [])
     return load_cifar100(original)
 
 
-def compute(data_dir, splits, pretrained=None, resolution=16) -> list[int]:
+def compute(data_dir, splits, resolution=16) -> list[int]:
     """Check the features from the cache, complete it after each interruption, and say which images were computed."""
-    computed = []
-    while True:
-        try:
-            tables = cached_features(data_dir, splits, resolution, pretrained)
-            break
-        except KeyboardInterrupt:
-            computed += Pixels.extracted
-            Pixels.extracted.clear()
+    computed, tables = [], None
+    while tables is None:
+        EXTRACTED.clear()
+        with contextlib.suppress(KeyboardInterrupt):
+            tables = cached_features(data_dir, splits, resolution)
+        computed += EXTRACTED
     for table, split in zip(tables, splits, strict=True):
         np.testing.assert_array_equal(table, features_of(split.images))
-    computed += Pixels.extracted
-    Pixels.extracted.clear()
     return computed
 
 
 def test_features_are_computed_once_through_interruptions_and_written_as_the_tutorial_does(tmp_path, splits, capsys):
+    EXTRACTED.clear()
     with pytest.raises(KeyboardInterrupt):
-        cached_features(tmp_path, splits, 13, None)
-    Pixels.extracted.clear()
+        cached_features(tmp_path, splits, 13)
     assert compute(tmp_path, splits) == [10, 10, 1, 7]  # with none of the parts of the other resolution
     assert compute(tmp_path, splits) == []
     assert "Extracting the features takes long on a CPU" in capsys.readouterr().out
@@ -150,33 +141,19 @@ def test_features_are_computed_once_through_interruptions_and_written_as_the_tut
     with np.load(files[0], allow_pickle=False) as file:
         np.testing.assert_array_equal(file["feats"], features_of(splits[1].images))
         assert str(file["provenance"]) == (
-            f'{{"data": "{splits[1].digest}", "model": "flaxmodels.ResNet34 random block4_2 averaged", '
-            '"weights": "random", "resolution": 16}'
+            f'{{"data": "{splits[1].digest}", "model": "flaxmodels.ResNet34 imagenet block4_2 averaged", '
+            '"resolution": 16}'
         )
 
 
-def test_features_of_other_images_weights_or_resolution_are_computed_again(tmp_path, splits, capsys):
-    weights = weights_file(tmp_path)
-    weights.parent.mkdir()
-    weights.write_bytes(b"one")
-    compute(tmp_path, splits, "imagenet")
-    weights.unlink()
-    monkey = pytest.MonkeyPatch()
-    monkey.setattr(cifar100, "fetch_weights", lambda _: pytest.fail("downloaded"))
-    assert compute(tmp_path, splits, "imagenet") == []  # weights that are not known are not compared
-    monkey.undo()
-    weights.write_bytes(b"two")
-    assert compute(tmp_path, splits, "imagenet") == [10, 10, 1, 7]
-    old, new = (hashlib.sha256(content).hexdigest() for content in (b"one", b"two"))
-    assert f"train_set_features.npz: weights was {old!r} and is now {new!r}." in capsys.readouterr().out
-    assert compute(tmp_path, splits, "imagenet", 13) == [10, 10, 1, 7]
+def test_features_of_other_images_or_resolution_are_computed_again(tmp_path, splits, capsys):
+    compute(tmp_path, splits)
+    assert compute(tmp_path, splits, 13) == [10, 10, 1, 7]
     assert "test_set_features.npz: resolution was 16 and is now 13." in capsys.readouterr().out
-    assert compute(tmp_path, splits, None, 13) == [10, 10, 1, 7]
-    assert "model was 'flaxmodels.ResNet34 imagenet block4_2" in capsys.readouterr().out
     other = [splits[0], splits[1]._replace(images=splits[1].images[::-1], digest="other")]
-    assert compute(tmp_path, other, None, 13) == [7]
+    assert compute(tmp_path, other, 13) == [7]
     np.savez(tmp_path / "cifar100_features" / "test_set_features.npz", feats=np.ones((7, 512), np.float32))
-    assert compute(tmp_path, other, None, 13) == [7]
+    assert compute(tmp_path, other, 13) == [7]
     assert "it has no record of its provenance" in capsys.readouterr().out
 
 
@@ -185,7 +162,7 @@ def test_a_damaged_cache_is_an_error_and_no_reason_to_compute_for_hours(tmp_path
     path = tmp_path / "cifar100_features" / "train_set_features.npz"
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(InputError, match=r"train_set_features.npz is not an .npz"):
-        cached_features(tmp_path, splits, 16, None)
+        cached_features(tmp_path, splits, 16)
 
 
 def test_ready_files_are_taken_if_they_have_a_row_for_each_image_and_are_of_these(tmp_path, splits):

@@ -80,13 +80,6 @@ def test_two_hundred_pairs_are_trained_on_with_the_defaults_and_go_on_with_the_s
     assert numbers(again.config) == numbers(trainer.config)
 
 
-def test_a_batch_larger_than_the_training_set_is_an_error_that_names_the_flag(pairs):
-    with pytest.raises(InputError, match="batch_size is 191; it may be at most 180, .*: --batch-size 180$"):
-        translation_data(TranslationConfig(data=pairs, batch_size=191, max_bytes=17))
-    loader = translation_data(TranslationConfig(data=pairs, batch_size=180, max_bytes=17)).train_loader
-    assert len(loader) == 1
-
-
 def test_nothing_is_printed_where_the_settings_say_quiet(pairs, capsys):
     translation_data(TranslationConfig(data=pairs, max_bytes=17, quiet=True))
     assert capsys.readouterr().out == ""

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from transformer_jax.data.downloads import in_one_line
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.anomaly.resnet34 import ACTIVATION, ResNet34Features, fetch_weights, weights_digest
+from transformer_jax.tasks.anomaly.resnet34 import ACTIVATION, Features, fetch_weights, resnet34_features
 from transformer_jax.tasks.anomaly.sets import stratified_split
 from transformer_jax.tasks.anomaly.tables import FeatureTable, Record, difference, read_features
 
@@ -23,6 +23,7 @@ FOLDER = "cifar-100-python"
 ARCHIVE = "cifar-100-python.tar.gz"
 FILE_NAMES = ("train_set_features.npz", "test_set_features.npz")  # as in the tutorial
 CACHE = "cifar100_features"  # directory of the files that are computed here, apart from the tutorial's
+MODEL = f"flaxmodels.ResNet34 imagenet {ACTIVATION} averaged"  # of computed features
 BATCH_SIZE = 64  # images in one pass through the network
 PART_SIZE = 1024  # images whose features are written at once, the most that an interruption can lose
 
@@ -91,43 +92,34 @@ def ready_features(features_dir: Path, splits: Sequence[LabelledImages], resolut
     return tables
 
 
-def cached_features(
-    data_dir: Path, splits: Sequence[LabelledImages], resolution: int, pretrained: str | None = "imagenet"
-) -> list[np.ndarray]:
+def cached_features(data_dir: Path, splits: Sequence[LabelledImages], resolution: int) -> list[np.ndarray]:
     """The features of each split: the ResNet-34's activation `block4_2`, averaged over height and width.
 
     They are cached as `data_dir/cifar100_features/*.npz` under the key `feats`, and computed again when the cache is of
-    other images, weights or another resolution.
+    other images or another resolution.
 
     Args:
         data_dir: directory of the cache, and of the weights, which are downloaded if they are missing.
         splits: the images.
         resolution: pixels to which the height and the width of images are resized.
-        pretrained: "imagenet" for the published weights; None for random ones, which are for tests alone.
 
     Raises:
         InputError: the weights cannot be downloaded; or a file is damaged.
     """
-    model = f"flaxmodels.ResNet34 {pretrained or 'random'} {ACTIVATION} averaged"
     paths = [data_dir / CACHE / name for name in FILE_NAMES]
-
-    def record(split: LabelledImages) -> Record:
-        weights = weights_digest(data_dir, pretrained)  # None until they are downloaded: then any weights match
-        return {"data": split.digest, "model": model, "weights": weights, "resolution": resolution}
-
-    if any(_reason_to_compute(path, record(split)) for path, split in zip(paths, splits, strict=True)):
-        if pretrained:
-            fetch_weights(data_dir)
+    records: list[Record] = [{"data": split.digest, "model": MODEL, "resolution": resolution} for split in splits]
+    if any(map(_reason_to_compute, paths, records)):
+        fetch_weights(data_dir)
         if jax.default_backend() == "cpu":
             print(
                 "Extracting the features takes long on a CPU. If interrupted, it continues when started again. Faster: "
                 "a GPU; ready files (--features-dir); the digits (--dataset digits)."
             )
-        extractor = ResNet34Features(data_dir, pretrained, resolution=resolution, batch_size=BATCH_SIZE)
-        for path, split in zip(paths, splits, strict=True):
-            if reason := _reason_to_compute(path, record(split)):
+        features = resnet34_features(data_dir, resolution, BATCH_SIZE)
+        for path, split, record in zip(paths, splits, records, strict=True):
+            if reason := _reason_to_compute(path, record):
                 print(f"Computing {path}: {reason}.")
-                _compute(path, split.images, record(split), extractor)
+                _compute(path, split.images, record, features)
     return [read_features(path)[0] for path in paths]
 
 
@@ -138,7 +130,7 @@ def _reason_to_compute(path: Path, wanted: Record) -> str | None:
     return difference(record, wanted) if record else "it has no record of its provenance"
 
 
-def _compute(path: Path, images: UInt8[np.ndarray, "N 32 32 3"], record: Record, extractor: ResNet34Features) -> None:
+def _compute(path: Path, images: UInt8[np.ndarray, "N 32 32 3"], record: Record, features: Features) -> None:
     """Write a file of features, part by part into a directory of their own, from which an interruption goes on."""
     text = json.dumps(record)
     parts = path.with_suffix(f".{hashlib.sha256(text.encode()).hexdigest()[:16]}.parts")
@@ -148,19 +140,17 @@ def _compute(path: Path, images: UInt8[np.ndarray, "N 32 32 3"], record: Record,
     for start in tqdm(starts, unit_scale=PART_SIZE, unit="image", desc=path.stem, disable=None):
         if not (parts / f"{start}.npy").exists():
             with temporary.open("wb") as file:
-                np.save(file, np.concatenate(list(extractor(images[start : start + PART_SIZE]))))
+                np.save(file, features(images[start : start + PART_SIZE]))
             temporary.replace(parts / f"{start}.npy")
-    features = np.concatenate([np.load(parts / f"{start}.npy", allow_pickle=False) for start in starts])
+    joined = np.concatenate([np.load(parts / f"{start}.npy", allow_pickle=False) for start in starts])
     with temporary.open("wb") as file:
-        np.savez(file, feats=features, provenance=np.array(text))
+        np.savez(file, feats=joined, provenance=np.array(text))
     temporary.replace(path)
     for directory in path.parent.glob(f"{path.stem}.*parts"):  # those of other records too
         shutil.rmtree(directory)
 
 
-def cifar100_table(
-    data_dir: Path, features_dir: Path | None = None, resolution: int = 224, pretrained: str | None = "imagenet"
-) -> FeatureTable:
+def cifar100_table(data_dir: Path, features_dir: Path | None, resolution: int) -> FeatureTable:
     """CIFAR-100 with the features of a ResNet-34; validation is the first tenth of each training class.
 
     Args:
@@ -168,14 +158,13 @@ def cifar100_table(
         features_dir: directory of ready features, `train_set_features.npz` and `test_set_features.npz`, which replace
             the computation; None if there are none.
         resolution: pixels to which the height and the width of images are resized.
-        pretrained: as for `cached_features`.
 
     Raises:
         InputError: a file is missing and cannot be downloaded, is damaged, or is not of these images.
     """
     splits = load_cifar100(data_dir)
     if features_dir is None:
-        parts = cached_features(data_dir, splits, resolution, pretrained)
+        parts = cached_features(data_dir, splits, resolution)
     else:
         parts = ready_features(features_dir, splits, resolution)
     labels, images = (np.concatenate([getattr(split, name) for split in splits]) for name in ("labels", "images"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Num
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader, make_loader
@@ -16,7 +16,7 @@ from transformer_jax.setting_groups import Positions
 from transformer_jax.tasks.anomaly.cifar100 import cifar100_table, has_cifar100
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import FeatureTable, digits_features, digits_table, files_table
-from transformer_jax.tasks.experiment import TaskData
+from transformer_jax.tasks.experiment import TaskData, task_loaders
 
 MAX_RESOLUTION = 4096  # pixels; the ResNet's first activation of 64 images is 64 GiB then
 MAX_TABLE_BYTES = 2**30  # of a table of features on the devices, where the settings leave the choice
@@ -148,23 +148,15 @@ def anomaly_data(config: AnomalyConfig) -> AnomalyData:
     on_host = config.features_on == "host" or (config.features_on == "auto" and is_large)
     host_table = table.features if on_host else None
     sets = functools.partial(AnomalySets, table.labels, config.set_size, host_table=host_table)
-
-    def fixed(subset: Int[np.ndarray, " M"], seed: int) -> Loader:
-        return make_loader(sets(seed=seed, subset=subset), config.batch_size)
-
-    train_loader = make_loader(
+    loaders = task_loaders(
+        config,
         sets(seed=config.seed, subset=table.train, redraw=True),
-        config.batch_size,
-        shuffle=True,
-        drop_last=True,
-        seed=config.seed,
-        num_workers=config.num_workers,
+        sets(seed=42, subset=table.val),
+        sets(seed=43, subset=table.test),
     )
     return AnomalyData(
-        train_loader,
-        val_loader=fixed(table.val, seed=42),
-        test_loader=fixed(table.test, seed=43),
-        train_eval_loader=fixed(table.train, seed=41),
+        *loaders,
+        train_eval_loader=make_loader(sets(seed=41, subset=table.train), config.batch_size),
         table=table,
         constants=None if on_host else np.asarray(table.features),
     )

@@ -9,7 +9,7 @@ from jaxtyping import Float, Num, UInt8
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file
 from transformer_jax.tasks.anomaly.config import AnomalyConfig, Cifar100Config
-from transformer_jax.tasks.anomaly.resnet34 import ResNet34Features, fetch_weights
+from transformer_jax.tasks.anomaly.resnet34 import fetch_weights, resnet34_features
 from transformer_jax.tasks.anomaly.tables import MAX_PIXEL
 from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, softmax
 
@@ -78,8 +78,7 @@ def features_of_images(config: AnomalyConfig, images: Num[np.ndarray, "S ..."]) 
     if not isinstance(config, Cifar100Config):
         return config.features_of(images)
     fetch_weights(config.data_dir)
-    extractor = ResNet34Features(config.data_dir, "imagenet", resolution=config.resolution, batch_size=len(images))
-    return np.concatenate(list(extractor(images)))
+    return resnet34_features(config.data_dir, config.resolution, len(images))(images)
 
 
 def _read_image(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "height width *rgb"]:

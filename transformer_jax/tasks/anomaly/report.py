@@ -12,6 +12,8 @@ from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.training.inspected_example import softmax
 from transformer_jax.training.trainer import TrainerModule
 
+MOST_SHOWN = 10  # mistakes
+
 
 class Predictions(NamedTuple):
     """Predictions of the model on sets, in the loader's order."""
@@ -48,11 +50,11 @@ def permutation_error(
     return float(np.abs(np.take_along_axis(logits, order, axis=1) - permuted).max())
 
 
-def print_mistakes(predictions: Predictions, labels: Int[np.ndarray, " N"], most: int = 10) -> None:
+def print_mistakes(predictions: Predictions, labels: Int[np.ndarray, " N"]) -> None:
     """Print the number of mistakes and, for the first ones, the predicted and the true anomaly."""
     mistakes = predictions.mistakes
     print(f"Mistakes: {len(mistakes)} of {len(predictions.positions)} test sets")
-    for number in mistakes[:most]:
+    for number in mistakes[:MOST_SHOWN]:
         probabilities, truth = predictions.probabilities[number], predictions.positions[number]
         predicted = probabilities.argmax()
         classes = labels[predictions.indices[number]]
@@ -61,8 +63,6 @@ def print_mistakes(predictions: Predictions, labels: Int[np.ndarray, " N"], most
             f"({probabilities[predicted]:.1%}), it is image {truth} of class {classes[truth]} "
             f"({probabilities[truth]:.1%})"
         )
-    if len(mistakes) > most:
-        print(f"  and {len(mistakes) - most} more")
 
 
 def save_pictures(

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from transformer_jax.data.batch import Samples, StackedSamples
+from transformer_jax.data.batch import BatchDataset, StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.errors import InputError, check_sizes, check_value
 
 
-class AnomalySets:
+class AnomalySets(BatchDataset):
     """Sets of `set_size - 1` distinct images of one class and an anomaly of another, as indices into a table.
 
     In an epoch each image is the anomaly once, at a random position, which is the set's label.
@@ -69,16 +69,10 @@ class AnomalySets:
     def __len__(self) -> int:
         return len(self.anomalies)
 
-    def __getitem__(self, index: int) -> Samples:
-        sets, positions = self.draw(epoch=0)
-        return self._inputs(sets[index]), positions[index]
-
     def __getitems__(self, indices: EpochIndices) -> StackedSamples:
         sets, positions = self.draw(indices.epoch)
-        return StackedSamples((self._inputs(sets[indices]), positions[indices]))
-
-    def _inputs(self, sets: Int[np.ndarray, "*B S"]) -> Int[np.ndarray, "*B S"] | Float[np.ndarray, "*B S F"]:
-        return sets if self.host_table is None else self.host_table[sets]
+        chosen = sets[indices]  # [B S]
+        return StackedSamples((chosen if self.host_table is None else self.host_table[chosen], positions[indices]))
 
     def __getstate__(self) -> dict[str, object]:
         """Of a mapped file the path alone, from which a worker process maps it again."""
@@ -155,10 +149,6 @@ class SetAnomalyDataset:
     def __getitem__(self, index: int) -> tuple[Float[np.ndarray, "S F"], Int[np.ndarray, " S"], np.int32]:
         indices, position = self.sets[index]
         return self.features[indices], indices, position
-
-    def fingerprint(self) -> str:
-        """SHA-256 of the features, and of all that the sets are drawn from."""
-        return fingerprint([self.sets], self.features)
 
 
 def as_table(name: str, values: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "N F"]:

@@ -16,9 +16,8 @@ MAX_PIXEL = 16  # of scikit-learn's digits
 FEATURE_DIM = 512  # of the ResNet-34's last block
 MAX_BYTES = 2**28  # of an .npz; the features of CIFAR-100 take 205 MB in float64
 MAX_MAPPED_BYTES = 2**44  # of an .npy
-MAX_RECORD = 500  # characters
 
-Record: TypeAlias = Mapping[str, str | int | None]  # what features were computed with; None for what is not known
+Record: TypeAlias = Mapping[str, str | int]  # what features were computed with
 
 
 class FeatureTable(NamedTuple):
@@ -95,16 +94,16 @@ def read_features(path: Path) -> tuple[Float[np.ndarray, "N 512"], Record]:
     kind = "an .npz of plain arrays with the key feats"
     with outside_file(path, kind, MAX_BYTES) as file, np.load(file, allow_pickle=False) as arrays:
         features = as_table(f"feats in {path}", arrays["feats"])
-        record = dict(json.loads(str(arrays["provenance"])[:MAX_RECORD])) if "provenance" in arrays else {}
+        record = dict(json.loads(str(arrays["provenance"]))) if "provenance" in arrays else {}
     if features.shape[1] != FEATURE_DIM:
         raise InputError(f"feats in {path} has shape {features.shape}; it must be [images, {FEATURE_DIM}]")
     return features, record
 
 
 def difference(found: Record, wanted: Record) -> str | None:
-    """The first entry that is known in both records and differs, in words; None if none does."""
+    """The first entry that both records have and that differs, in words; None if none does."""
     for name, expected in wanted.items():
-        if None not in (found.get(name), expected) and found[name] != expected:
+        if found.get(name, expected) != expected:
             return f"{name} was {found[name]!r} and is now {expected!r}"
     return None
 

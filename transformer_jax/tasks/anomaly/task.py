@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -39,22 +38,18 @@ from transformer_jax.tasks.experiment import Results, train_and_test
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
-from transformer_jax.trees import Arrays, Params
+from transformer_jax.trees import Params
 
 
 class AnomalyTrainer(TrainerModule):
     """Trains a `TransformerPredictor` without positions to score each image of a set.
 
     The inputs of a batch are the indices `[B, S]` of the sets' images in the feature table `[N, F]`, which is the
-    trainer's `constants`; without constants they are the features `[B, S, F]`. The targets are the positions `[B]` of
+    trainer's `constants`, or the features `[B, S, F]` themselves. The targets are the positions `[B]` of
     the anomalies.
     """
 
     config: AnomalyConfig
-
-    def __init__(self, config: AnomalyConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
-        super().__init__(config, constants, model)
-        self._scores = jax.jit(self.apply, static_argnames="return_attention")
 
     @classmethod
     def config_class_of(cls, name: str) -> type[AnomalyConfig]:
@@ -83,7 +78,9 @@ class AnomalyTrainer(TrainerModule):
     def prepare(
         self, inputs: Int[ArrayLike, "B S"] | Float[ArrayLike, "B S F"], constants: Float[ArrayLike, "N F"] | None
     ) -> Float[Array, "B S F"]:
-        return jnp.asarray(inputs) if constants is None else jnp.asarray(constants)[inputs]
+        inputs = jnp.asarray(inputs)
+        are_features = constants is None or jnp.issubdtype(inputs.dtype, jnp.floating)
+        return inputs if are_features else jnp.asarray(constants)[inputs]
 
     def model_inputs(self, inputs: Float[ArrayLike, "B S F"]) -> tuple[Float[ArrayLike, "B S F"], None, bool]:
         return inputs, None, self.config.positions != "none"  # no mask; a set has no positions
@@ -101,7 +98,7 @@ class AnomalyTrainer(TrainerModule):
         return {"encoder": layers}
 
     def predict(self, inputs: ArrayLike | Sequence[object]) -> Float[np.ndarray, "*B S"]:
-        """The probability of each image being the odd one out of its set; `odd_one_out` gives the most probable one.
+        """The probability of each image being the odd one out of its set.
 
         Args:
             inputs: one set or a batch of sets: features `[S, F]` or `[B, S, F]`, or the digits' images `[S, 8, 8]` or
@@ -112,17 +109,8 @@ class AnomalyTrainer(TrainerModule):
                 outside 0 … 16.
         """
         sets, is_one = self._sets(inputs)
-        probabilities = np.asarray(nn.softmax(self._scores(self.params, sets)[..., 0]))
+        probabilities = np.asarray(nn.softmax(self.forward(sets)[..., 0]))
         return probabilities[0] if is_one else probabilities
-
-    def odd_one_out(self, inputs: ArrayLike | Sequence[object]) -> int | Int[np.ndarray, " B"]:
-        """The position of the most probable odd one in a set, or `[B]` those of many sets.
-
-        Raises:
-            InputError: as `predict`.
-        """
-        found = self.predict(inputs).argmax(-1)
-        return found if found.ndim else int(found)
 
     def attention(self, inputs: ArrayLike | Sequence[object]) -> LabelledMaps | list[LabelledMaps]:
         """The encoder's attention maps of one set, or of each of many; labels are the positions in the set.
@@ -131,7 +119,7 @@ class AnomalyTrainer(TrainerModule):
             InputError: as `predict`.
         """
         sets, is_one = self._sets(inputs)
-        _, layers = jax.device_get(self._scores(self.params, sets, return_attention=True))
+        _, layers = self.forward(sets, return_attention=True)
         labels = {"encoder": range(sets.shape[1])}
         maps = [LabelledMaps({"encoder": [layer[n] for layer in layers]}, labels, labels) for n in range(len(sets))]
         return maps[0] if is_one else maps

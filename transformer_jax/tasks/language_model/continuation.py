@@ -1,7 +1,7 @@
 """Continue a text byte by byte, with draws from a trained language model."""
 
-import dataclasses
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -17,15 +17,7 @@ from transformer_jax.tasks.language_model.config import NUM_BYTES
 from transformer_jax.trees import Params
 
 NEW_PART = 4  # of a window, one in so many bytes is new
-
-
-@dataclasses.dataclass(frozen=True)
-class Draws:
-    """How the next byte is drawn; as in `transformer_jax.decoding.next_token.draw_tokens`."""
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
+DRAWS = ("temperature", "top_k", "top_p")  # how the next byte is drawn, see `sample`
 
 
 class Continuation:
@@ -44,9 +36,9 @@ class Continuation:
         self.model = model
         self.num_new = max(1, seq_len // NEW_PART)
         self.num_given = seq_len - self.num_new
-        self._draw = jax.jit(self._drawn, static_argnames="draws")
+        self._draw = jax.jit(self._drawn, static_argnames=DRAWS)
 
-    def __call__(self, params: Params, text: bytes, max_new: int, key: PRNGKeyArray, draws: Draws) -> bytes:
+    def __call__(self, params: Params, text: bytes, max_new: int, key: PRNGKeyArray, **draws: Any) -> bytes:
         """The `max_new` bytes after a text of at least one byte.
 
         Raises:
@@ -56,13 +48,13 @@ class Continuation:
         for part in range(-(-max_new // self.num_new)):
             given = whole[-self.num_given :]
             padded = np.frombuffer(given.ljust(self.num_given, b"\0"), np.uint8).astype(np.int32)
-            found = self._draw(params, padded[None], np.int32(len(given)), jax.random.fold_in(key, part), draws=draws)
+            found = self._draw(params, padded[None], np.int32(len(given)), jax.random.fold_in(key, part), **draws)
             check_scores(found.scores)
             whole += np.asarray(found.tokens)[0].astype(np.uint8).tobytes()
         return whole[len(text) :][:max_new]
 
     def _drawn(
-        self, params: Params, given: Int[Array, "1 P"], length: Int[Array, ""], key: PRNGKeyArray, *, draws: Draws
+        self, params: Params, given: Int[Array, "1 P"], length: Int[Array, ""], key: PRNGKeyArray, **draws: Any
     ) -> Decoded:
         """Draws after the first `length` tokens of those that are given; the new ones overwrite the padding's keys."""
         apply = functools.partial(self.model.apply, {"params": params})
@@ -83,7 +75,5 @@ class Continuation:
             pad_token=0,
             max_length=self.num_new,
             key=key,
-            temperature=draws.temperature,
-            top_k=draws.top_k,
-            top_p=draws.top_p,
+            **draws,
         )

@@ -15,16 +15,15 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch
-from transformer_jax.data.loader import make_loader
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import encode, labels, texts_in
-from transformer_jax.tasks.experiment import Results, TaskData, train_and_test
+from transformer_jax.tasks.experiment import Results, TaskData, task_loaders, train_and_test
 from transformer_jax.tasks.language_model.config import NUM_BYTES
 from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
-from transformer_jax.tasks.language_model.continuation import Continuation, Draws
+from transformer_jax.tasks.language_model.continuation import DRAWS, Continuation
 from transformer_jax.tasks.language_model.report import other_bits, prompts, save_samples, table
 from transformer_jax.tasks.language_model.windows import (
     UNSCORED,
@@ -53,18 +52,9 @@ class LanguageModelData(TaskData):
 def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
     """Windows of the docstrings or of a file: at random places for training, and such that each byte is scored once."""
     text = load_text(config.data, min_held_out=config.seq_len)
-    train_loader = make_loader(
-        RandomWindows(text.train, config.seq_len, config.train_size, config.seed),
-        config.batch_size,
-        drop_last=True,
-        seed=config.seed,
-        num_workers=config.num_workers,
-    )
-    val_loader, test_loader = (
-        make_loader(ScoredWindows(part, config.seq_len, config.scored), config.batch_size)
-        for part in (text.val, text.test)
-    )
-    return LanguageModelData(train_loader, val_loader, test_loader, text)
+    train = RandomWindows(text.train, config.seq_len, config.train_size, config.seed)
+    held_out = (ScoredWindows(part, config.seq_len, config.scored) for part in (text.val, text.test))
+    return LanguageModelData(*task_loaders(config, train, *held_out, shuffle=False), text)
 
 
 class LanguageModelTrainer(TrainerModule):
@@ -136,13 +126,13 @@ class LanguageModelTrainer(TrainerModule):
         check_sizes(max_new=max_new)
         seed = self.config.seed if seed is None else seed
         check_sizes(0, seed=seed)
-        chosen = Draws(**{name: getattr(self.config, name) for name in ("temperature", "top_k", "top_p")} | draws)
+        chosen = {name: getattr(self.config, name) for name in DRAWS} | draws
         params = jax.device_put(self.params, self.first_device)
         key = jax.random.key(seed)
         found: list[str | bytes] = []
         for number, text in enumerate(texts):
             ids = text if isinstance(text, bytes) else encode(text).astype(np.uint8).tobytes()
-            new = self._continuation(params, ids, max_new, jax.random.fold_in(key, number), chosen)
+            new = self._continuation(params, ids, max_new, jax.random.fold_in(key, number), **chosen)
             found.append(new if isinstance(text, bytes) else new.decode(errors="replace"))
         return found[0] if isinstance(inputs, str | bytes) else found
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from transformer_jax.data.batch import StackedSamples
+from transformer_jax.data.batch import BatchDataset, StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.errors import InputError
@@ -21,7 +21,6 @@ FIRST = b"\n"  # stands before the first byte of a text that is scored
 UNSCORED = -1  # target of a position that is only context
 
 Text = UInt8[np.ndarray, " _"]
-Sample = tuple[Int[np.ndarray, " T"], Int[np.ndarray, " T"]]
 
 
 class TextSplits(NamedTuple):
@@ -94,7 +93,7 @@ def windows(text: Text, starts: Int[np.ndarray, " B"], length: int) -> UInt8[np.
     return taken
 
 
-class RandomWindows:
+class RandomWindows(BatchDataset):
     """Windows of `seq_len` bytes at random places, each with the byte after every position as the target.
 
     The place of a window is a function of (seed, epoch, index); all are equally probable.
@@ -113,13 +112,8 @@ class RandomWindows:
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, index: int) -> Sample:
-        sample: Sample = self.__getitems__([index])[0]
-        return sample
-
-    def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
-        epoch = indices.epoch if isinstance(indices, EpochIndices) else 0
-        return StackedSamples(_shifted(windows(self.text, self.places(epoch)[indices], self.seq_len + 1)))
+    def __getitems__(self, indices: EpochIndices) -> StackedSamples:
+        return StackedSamples(_shifted(windows(self.text, self.places(indices.epoch)[indices], self.seq_len + 1)))
 
     def places(self, epoch: int) -> Int[np.ndarray, " N"]:
         """Where the windows of an epoch begin."""
@@ -133,7 +127,7 @@ class RandomWindows:
         return fingerprint([], [np.array([self.seq_len, self.size, self.seed]), self.text])
 
 
-class ScoredWindows:
+class ScoredWindows(BatchDataset):
     """Windows of which each byte of a text is the target once; other targets are `UNSCORED`.
 
     The first window begins with a line feed, which stands for what came before, and scores all of its T targets. Each
@@ -152,10 +146,6 @@ class ScoredWindows:
 
     def __len__(self) -> int:
         return 1 - (self.seq_len - len(self.text)) // self.stride
-
-    def __getitem__(self, index: int) -> Sample:
-        sample: Sample = self.__getitems__([index])[0]
-        return sample
 
     def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
         numbers = np.asarray(indices, int)

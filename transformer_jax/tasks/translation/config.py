@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.config import Criterion, TrainingConfig
-from transformer_jax.data.loader import make_loader
 from transformer_jax.errors import InputError
 from transformer_jax.fields import setting
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.setting_groups import MAX_WIDTH
-from transformer_jax.tasks.experiment import TaskData
+from transformer_jax.tasks.experiment import TaskData, task_loaders
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
 from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair
 from transformer_jax.tasks.translation.pair_files import load_pairs, summary
@@ -124,21 +123,4 @@ def translation_data(config: TranslationConfig) -> TranslationData:
     if config.data is not None:
         with quietly(config):
             print(summary(splits))
-    if config.batch_size > len(splits.train):
-        raise InputError(
-            f"batch_size is {config.batch_size}; it may be at most {len(splits.train)}, the number of pairs for "
-            f"training: --batch-size {len(splits.train)}"
-        )
-    train_loader = make_loader(
-        splits.train,
-        config.batch_size,
-        shuffle=True,
-        drop_last=True,
-        seed=config.seed,
-        num_workers=config.num_workers,
-        groups=splits.train.buckets,
-    )
-    val_loader, test_loader = (
-        make_loader(split, config.batch_size, groups=split.buckets) for split in (splits.val, splits.test)
-    )
-    return TranslationData(train_loader, val_loader, test_loader, splits)
+    return TranslationData(*task_loaders(config, splits.train, splits.val, splits.test), splits)

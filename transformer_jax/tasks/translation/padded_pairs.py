@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Int, Shaped
 
-from transformer_jax.data.batch import Samples, StackedSamples
+from transformer_jax.data.batch import BatchDataset, StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
@@ -33,7 +33,7 @@ class PairInputs(NamedTuple):
     target: Shaped[ArrayLike, "*B T"]  # START, bytes, then PAD
 
 
-class PairDataset:
+class PairDataset(BatchDataset):
     """Pairs of texts; a batch of them is padded to the smallest of a few shapes that holds it.
 
     Args:
@@ -53,14 +53,9 @@ class PairDataset:
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __getitem__(self, index: int) -> Samples:
-        sample: Samples = self.__getitems__([index])[0]
-        return sample
-
-    def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
+    def __getitems__(self, indices: EpochIndices) -> StackedSamples:
         pairs = [self.pairs[index] for index in indices]
-        batch = indices.whole if isinstance(indices, EpochIndices) else indices
-        shape = self.shapes[self.buckets[batch].max()]
+        shape = self.shapes[self.buckets[indices.whole].max()]
         source = pad([encode(pair.source) for pair in pairs], shape.source)
         target = pad([encode(pair.target, delimited=True) for pair in pairs], shape.target)
         return StackedSamples((PairInputs(source, target[:, :-1]), target[:, 1:]))

@@ -19,7 +19,7 @@ from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.data.batch import Batch
 from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import check_scores
-from transformer_jax.decoding.token_by_token import Cache, Decoded, greedy_decode
+from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
 from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.tasks.attention_maps import LabelledMaps
@@ -194,18 +194,13 @@ class TranslationTrainer(TrainerModule):
     def _decode(self, params: Params, source: Int[Array, "B S"]) -> Decoded:
         """The best translation of each row: by beam search, or the greedy one where `beam_width` is 1."""
         config, apply = self.config, functools.partial(self.model.apply, {"params": params})
-
-        def step(tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
-            logits_and_cache: tuple[Array, Cache] = apply(tokens, position, cache, method=self.model.decode_step)
-            return logits_and_cache
-
         search: Callable[..., Decoded] = greedy_decode
         if config.beam_width > 1:
             search = functools.partial(
                 beam_search, beam_width=config.beam_width, length_penalty=config.length_penalty, n_best=1
             )
         found = search(
-            step,
+            functools.partial(apply, method=self.model.decode_step),
             apply(source, padding_mask(source != PAD), method=self.model.start_decoding),
             len(source),
             start_token=START,
