@@ -92,7 +92,7 @@ def test_a_flag_may_mend_what_in_the_file_alone_cannot_work(write):
         ("'num layers' = 3", "{file}: 'num layers' is not a setting of this task; did you mean num_layers?"),
         ("dataset = 'digits'", "{file}: dataset is not a setting of this task"),
         ("task = 'OtherTask'", "{file}: task is OtherTask; it must be OwnTask, the task of this command"),
-        ("lr = ", "{file} is not TOML, or damaged: TOMLDecodeError Invalid value"),
+        ("lr = ", "{file} is not TOML, or damaged: TOMLDecodeError: Invalid value"),
     ],
 )
 def test_an_error_names_the_file_and_the_key(text, message, write):

@@ -44,6 +44,12 @@ def shortened(value: object, length: int = 60) -> str:
     return text if len(text) <= length else f"{text[:length]}…"
 
 
+def in_one_line(error: Exception, *, with_class: bool = False, length: int = 300) -> str:
+    """The beginning of an error's message without line breaks, which a server's answer that it quotes may contain."""
+    message = " ".join(f"{type(error).__name__ + ': ' if with_class else ''}{error}".split())
+    return message if len(message) <= length else f"{message[:length]}…"
+
+
 def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:
     """Raise an `InputError` if a value is no whole number of `minimum` … `MAX_SIZE`; `more` ends the message."""
     try:

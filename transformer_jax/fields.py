@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from transformer_jax.errors import InputError, TypeHint, check_value, shortened
+from transformer_jax.errors import MAX_SIZE, InputError, TypeHint, check_value, shortened
 
-MAX_COUNT = 2**31 - 1  # of steps, epochs and samples: XLA counts in 32 bits
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are no UTF-8
 WORDS = {"none": None, "true": True, "false": False}  # as a command line has them
 
@@ -38,7 +37,7 @@ def setting(
         neutral: may differ when a run is resumed, since the parameters that it ends with do not depend on it.
         machine: belongs to the machine and is never taken from the config of a run that is opened; implies `neutral`.
         of_model: the model is made from it; with `pretrained` it is that model's.
-        least, most: bounds of its value; an integer is at most `MAX_COUNT` unless `most` says otherwise.
+        least, most: bounds of its value; an integer is at most `MAX_SIZE` unless `most` says otherwise.
         check: called with the field's name and its value, if that is not None; raises an `InputError`.
     """
     of_field: Marks = {"neutral": neutral or machine, "machine": machine, "of_model": of_model}
@@ -128,7 +127,7 @@ def check_fields(settings: object) -> None:
         object.__setattr__(settings, name, value)
         least, most, check = (limits[name].get(limit) for limit in ("least", "most", "check"))
         if isinstance(value, int | float):
-            most = MAX_COUNT if most is None and isinstance(value, int) else most
+            most = MAX_SIZE if most is None and isinstance(value, int) else most
             if isinstance(least, int | float) and value < least:
                 raise InputError(f"{name} is {value}; it must be at least {least}")
             if isinstance(most, int | float) and value > most:

@@ -58,18 +58,8 @@ def part_of_rows(number: Array | int, num_parts: int) -> AbstractContextManager[
     return held(_part, (number, num_parts))
 
 
-# True while a step is traced that the compiler divides over devices.
-_is_divided: ContextVar[bool] = ContextVar("_is_divided", default=False)
-
-
-def is_divided_by_compiler() -> bool:
-    """Whether the program that is traced is written for the whole batch, and divided over devices by the compiler."""
-    return _is_divided.get()
-
-
-def divided_by_compiler() -> AbstractContextManager[object]:
-    """A block that traces a program which the compiler divides over devices."""
-    return held(_is_divided, True)
+# True while a step is traced that is written for the whole batch, and that the compiler divides over devices.
+is_divided: ContextVar[bool] = ContextVar("is_divided", default=False)
 
 
 def all_rows(tree: Arrays) -> Arrays:

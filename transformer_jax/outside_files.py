@@ -10,10 +10,9 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, in_one_line
 
 ZIP_START = b"PK\x03\x04"
-MAX_REASON = 200  # characters of a library's message
 
 
 @contextlib.contextmanager
@@ -41,10 +40,10 @@ def outside_file(path: str | Path, kind: str, max_bytes: int) -> Iterator[Path]:
     except MemoryError as error:
         raise InputError(f"{path} is larger than the memory") from error
     except OSError as error:
-        reason = error.strerror or _in_one_line(error)
+        reason = error.strerror or in_one_line(error, with_class=True)
         raise InputError(f"{path} can't be read: {reason}") from error
     except Exception as error:  # damaged bytes make libraries raise errors of many classes
-        raise InputError(f"{path} is not {kind}, or damaged: {_in_one_line(error)}") from error
+        raise InputError(f"{path} is not {kind}, or damaged: {in_one_line(error, with_class=True)}") from error
 
 
 @contextlib.contextmanager
@@ -83,7 +82,3 @@ def _check_entries(path: Path, max_bytes: int) -> None:
         raise InputError(f"{path} has an entry that is neither stored nor deflated")
     if (claimed := sum(entry.file_size for entry in entries)) > max_bytes:
         raise InputError(f"{path} holds {claimed} bytes when unpacked; it may hold at most {max_bytes}")
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__} {error}".split())[:MAX_REASON]

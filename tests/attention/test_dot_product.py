@@ -36,7 +36,7 @@ from transformer_jax.attention import (
 from transformer_jax.attention.block_layout import BlockSizes, is_staircase
 from transformer_jax.attention.blockwise import blockwise_attention
 from transformer_jax.attention.plain import plain_attention
-from transformer_jax.mesh_axis import divided_by_compiler
+from transformer_jax.mesh_axis import held, is_divided
 
 B, H, T, S, D = 2, 3, 11, 13, 5
 by_chance = functools.partial(
@@ -376,7 +376,7 @@ def test_where_the_compiler_divides_the_program_blockwise_needs_no_communication
         return values, *pullback(cotangent)
 
     def divided(q, k, v, cotangent):
-        with divided_by_compiler():
+        with held(is_divided, True):
             return gradients(q, k, v, cotangent)
 
     expected = jax.jit(functools.partial(gradients, implementation="plain"))(q, k, v, cotangent)
@@ -391,7 +391,7 @@ def test_where_the_compiler_divides_the_program_blockwise_needs_no_communication
 
 
 def test_a_kernel_that_the_compiler_cannot_divide_is_not_taken():
-    with divided_by_compiler():
+    with held(is_divided, True):
         on_tpu = explain(*3 * [jax.ShapeDtypeStruct((4, 4, 512, 128), jnp.bfloat16)], backend="tpu")
     assert on_tpu.implementation == "blockwise"
     assert "the compiler can't divide the kernel over devices" in str(on_tpu)

@@ -5,7 +5,8 @@ import http.client
 import pytest
 from local_server import UNREACHABLE, serve
 
-from transformer_jax.data.downloads import download, in_one_line
+from transformer_jax.data.downloads import download
+from transformer_jax.errors import in_one_line
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):

@@ -178,7 +178,7 @@ def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_pat
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"{", "is not a run's settings, or damaged: JSONDecodeError Expecting property name"),
+        (b"{", "is not a run's settings, or damaged: JSONDecodeError: Expecting property name"),
         (b" " * 2**20 + b'{"task": "Task"}', "has 1048592 bytes; it may have at most 1048576"),
         (b'["task"]', "it holds no JSON object"),
         (b'{"format": 2}', "is not a run's settings: it names no task"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -187,8 +188,9 @@ def test_where_nothing_was_trained_yet_there_are_no_runs_and_another_directory_m
     monkeypatch.chdir(tmp_path)
     main([])
     assert capsys.readouterr().out == "No runs in checkpoints\n"
+    monkeypatch.setattr(sys, "argv", ["__main__.py", "nowhere"])
     with pytest.raises(SystemExit, match="2"):
-        main(["nowhere"])
+        runpy.run_path(sys.modules[main.__module__].__file__, run_name="__main__")
     error = "python -m transformer_jax.runs: error: DIR is nowhere; it must be a directory\n"
     assert capsys.readouterr() == ("", error)
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from transformer_jax.runs.provenance import git_commit, provenance
+from transformer_jax.runs.provenance import git_commit
 
 
 def git(directory: Path, *arguments: str) -> str:
@@ -28,4 +28,3 @@ def test_the_commit_is_that_of_the_repository_and_says_whether_files_were_change
     assert git_commit(Path(os.__file__).parent) is None
     monkeypatch.setenv("PATH", "/nowhere")
     assert git_commit(tmp_path) is None
-    assert provenance({"lr": 0.25}).keys() == {"settings", "versions", "git_commit"}

@@ -41,7 +41,7 @@ from transformer_jax.attention.block_steps import (
 )
 from transformer_jax.attention.dropout import AttentionDropout, first_row
 from transformer_jax.attention.masks.symbolic import AttentionMask
-from transformer_jax.mesh_axis import is_divided_by_compiler
+from transformer_jax.mesh_axis import is_divided
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ def blockwise_attention(
     """
     rate, seeds = (0.0, jnp.zeros(2, jnp.uint32)) if dropout is None else (dropout.rate, dropout.seeds())
     sizes = sizes or choose_block_sizes(mask, q.shape[2], k.shape[2])
-    plan = Plan(float(rate), num_batch, sizes, is_divided_by_compiler())
+    plan = Plan(float(rate), num_batch, sizes, is_divided.get())
     constants = Constants(mask, seeds, first_row(math.prod(q.shape[:3])))
     values: Values = _attend_compiled(plan, Operands(q, k, v, bias), constants)
     return values

@@ -32,9 +32,3 @@ def download(url: str, target: Path, *, timeout: float, max_bytes: int = 2**30) 
     temporary = target.with_name(f"{target.name}.unfinished")
     temporary.write_bytes(content)
     temporary.replace(target)
-
-
-def in_one_line(error: Exception, *, with_class: bool = False, length: int = 300) -> str:
-    """The beginning of an error's message without line breaks, which a server's answer that it quotes may contain."""
-    message = " ".join(f"{type(error).__name__ + ': ' if with_class else ''}{error}".split())
-    return message if len(message) <= length else f"{message[:length]}…"

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer_jax.data.local_rows import RowRange
 from transformer_jax.devices.specs import DATA, FSDP, default_spec, path_name
 from transformer_jax.errors import InputError
-from transformer_jax.mesh_axis import divided_by_compiler
+from transformer_jax.mesh_axis import held, is_divided
 
 Tree = TypeVar("Tree")
 Step = TypeVar("Step", bound=Callable[..., Any])
@@ -109,7 +109,7 @@ class Devices:
 
         @functools.wraps(step)
         def divided(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
-            with divided_by_compiler():
+            with held(is_divided, True):
                 return step(state, jax.lax.with_sharding_constraint(batch, self.rows(rows_axis)), *more)
 
         @functools.wraps(step)

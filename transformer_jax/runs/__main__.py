@@ -1,6 +1,5 @@
 """List the runs below a directory: `python -m transformer_jax.runs --help`."""
 
-import argparse
 import dataclasses
 import json
 import math
@@ -8,32 +7,25 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from transformer_jax.errors import InputError
+from transformer_jax.flags import Parser
 from transformer_jax.runs.listing import STATES, Run, find_runs
 
+PROGRAM = "python -m transformer_jax.runs"
 DEFAULT = Path("checkpoints")  # as of `TrainingConfig.checkpoint_dir`
 SORTS = ("name", "best", "seconds", "steps", "time")
 HEADINGS = ("task", "name", "state", "steps", "best", "seconds", "size", "differing settings")
 MAX_REASON = 80  # characters of it in the table; --json has all
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, as those of the other commands."""
-
-    def error(self, message: str) -> NoReturn:
-        """End the process."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
 def main(arguments: list[str]) -> None:
     """Print the runs below a directory, as a table or as JSON.
 
     Raises:
-        InputError: there is no such directory.
+        InputError: an unknown flag, or there is no such directory.
     """
-    parser = Parser(prog="python -m transformer_jax.runs", description="List the runs below a directory.")
+    parser = Parser(prog=PROGRAM, description="List the runs below a directory.")
     help_of_directory = "where runs are looked for, also further below (default: %(default)s)"
     parser.add_argument("directory", nargs="?", type=Path, default=DEFAULT, metavar="DIR", help=help_of_directory)
     parser.add_argument("--json", action="store_true", help="print a JSON list in the place of a table")
@@ -41,10 +33,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--task", help="list the runs of this task alone, as ReverseTask")
     parser.add_argument("--state", choices=STATES, help="list the runs in this state alone")
     chosen = parser.parse_args(arguments)
-    try:
-        runs = [] if chosen.directory == DEFAULT and not DEFAULT.exists() else find_runs(chosen.directory)
-    except (InputError, OSError) as error:
-        parser.error(str(error))
+    runs = [] if chosen.directory == DEFAULT and not DEFAULT.exists() else find_runs(chosen.directory)
     runs = [run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)]
     runs = sorted(runs, key=lambda run: sort_key(run, chosen.sort))
     if chosen.json:
@@ -102,3 +91,6 @@ if __name__ == "__main__":
     except BrokenPipeError:  # nobody reads any more, as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except (InputError, OSError) as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        sys.exit(2)

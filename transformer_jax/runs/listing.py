@@ -10,7 +10,7 @@ from stat import S_ISREG
 from typing import Literal, get_args
 
 from transformer_jax.config import Criterion, TrainingConfig
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.runs.record import Records, best_step
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
@@ -75,7 +75,7 @@ def read_run(path: Path) -> Run:
         found["task"], found["settings"] = read_settings(path)
         found |= _progress(path)
     except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:  # of any JSON
-        found |= {"state": "damaged", "reason": " ".join(f"{type(error).__name__} {error}".split())}
+        found |= {"state": "damaged", "reason": in_one_line(error, with_class=True)}
     return Run(**found)
 
 

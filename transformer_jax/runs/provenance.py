@@ -1,25 +1,14 @@
-"""Where a run's results come from: its settings, the versions of the libraries, the commit of this package."""
+"""Where a run's results come from: the versions of the libraries, the commit of this package."""
 
 import importlib.metadata
 import platform
 import subprocess
 from pathlib import Path
 
-from transformer_jax.runs.settings import Json
-
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer-jax")
 REPOSITORY = Path(__file__).parents[2]  # where the package is not installed
 GIT = ("git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 MAX_SECONDS = 5.0  # for git
-
-
-def provenance(settings: Json) -> Json:
-    """Settings, versions and commit of a run, as `results.json` holds them.
-
-    Args:
-        settings: of the run, as its `config.json` has them.
-    """
-    return {"settings": dict(settings), "versions": versions(), "git_commit": git_commit()}
 
 
 def versions() -> dict[str, str | None]:

@@ -10,11 +10,9 @@ import jax
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.downloads import in_one_line
 from transformer_jax.data.loader import Dataset, Loader, make_loader
 from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.errors import InputError
-from transformer_jax.fields import MAX_COUNT
+from transformer_jax.errors import MAX_SIZE, InputError, in_one_line
 from transformer_jax.runs.directory import run_path
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
@@ -172,8 +170,8 @@ def _train_all(
 
 
 def _check_num_steps(config: TrainingConfig, steps_per_epoch: int) -> None:
-    if steps_per_epoch * config.max_epochs > MAX_COUNT:
+    if steps_per_epoch * config.max_epochs > MAX_SIZE:
         raise InputError(
             f"max_epochs is {config.max_epochs}; with {steps_per_epoch} batches in an epoch it may be at most "
-            f"{MAX_COUNT // steps_per_epoch}, since steps are counted in 32 bits"
+            f"{MAX_SIZE // steps_per_epoch}, since steps are counted in 32 bits"
         )

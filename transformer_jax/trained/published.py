@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.data.downloads import download, in_one_line
-from transformer_jax.errors import InputError, check_value
+from transformer_jax.data.downloads import download
+from transformer_jax.errors import InputError, check_value, in_one_line
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
 from transformer_jax.weights.tutorials import load_tutorial_weights

@@ -4,7 +4,6 @@
 """
 
 import hashlib
-import os
 from pathlib import Path
 
 import flax.serialization
@@ -34,11 +33,6 @@ def named_directory(what: str | Path) -> Path:
     return SHIPPED / what if isinstance(what, str) and what in shipped_models() else Path(what)
 
 
-def is_shipped(directory: Path) -> bool:
-    """Whether a directory is that of a model that ships, and not that of a run."""
-    return os.path.lexists(directory / PARAMETERS)
-
-
 def ship(trainer: TrainerModule, destination: str | Path) -> None:
     """Write the settings and the parameters of a run; settings that do not affect the parameters get defaults.
 
@@ -53,14 +47,9 @@ def ship(trainer: TrainerModule, destination: str | Path) -> None:
     with writing_into("destination", destination):
         destination.mkdir(parents=True, exist_ok=True)
         write_settings(destination, settings_of(trainer.name, trainer.config.without_neutral()))
-        write_params(destination, trainer.params)
-
-
-def write_params(directory: Path, params: Params) -> None:
-    """Write the parameters of a model beside its settings, and then the digests of both."""
-    content = flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, params))
-    (directory / PARAMETERS).write_bytes(content)
-    write_digests(directory)
+        content = flax.serialization.msgpack_serialize(jax.tree.map(np.asarray, trainer.params))
+        (destination / PARAMETERS).write_bytes(content)
+        write_digests(destination)
 
 
 def write_digests(directory: Path) -> None:

@@ -12,7 +12,7 @@ import psutil
 from transformer_jax.devices.processes import is_first
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition
-from transformer_jax.runs.provenance import provenance
+from transformer_jax.runs.provenance import git_commit, versions
 from transformer_jax.runs.settings import settings_of
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.progress import format_metric, parameter_table
@@ -59,7 +59,9 @@ def results_of(task: Evaluator, metrics: Metrics) -> dict[str, Any]:  # Any: JSO
         "num_devices": task.devices.mesh.size,
         "seed": task.config.seed,
         "criterion": str(task.config.criterion),
-        **provenance(settings_of(task.name, task.config)),
+        "settings": settings_of(task.name, task.config),
+        "versions": versions(),
+        "git_commit": git_commit(),
     }
 
 

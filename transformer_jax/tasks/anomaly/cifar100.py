@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from tqdm import tqdm
 
-from transformer_jax.data.downloads import in_one_line
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.tasks.anomaly.resnet34 import ACTIVATION, Features, fetch_weights, resnet34_features
 from transformer_jax.tasks.anomaly.sets import stratified_split
 from transformer_jax.tasks.anomaly.tables import FeatureTable, Record, difference, read_features

@@ -11,8 +11,8 @@ from jax import Array
 from jaxtyping import Float, UInt8
 
 from transformer_jax.data.batch import pad_rows
-from transformer_jax.data.downloads import download, in_one_line
-from transformer_jax.errors import InputError
+from transformer_jax.data.downloads import download
+from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.outside_files import outside_file
 from transformer_jax.trees import Variables
 
