@@ -1,22 +1,19 @@
-"""The benchmark of training, run as a user runs it; its times are not judged here."""
+"""The benchmark of training, with a few steps; its times are not judged here."""
 
 import json
-import subprocess
-import sys
 
 import pytest
-from repository import REPOSITORY
+
+import training
 
 pytestmark = pytest.mark.slow
 
-TRAINING = REPOSITORY / "benchmarks/training.py"
 
-
-def test_it_measures_every_contestant_and_writes_what_it_printed(tmp_path):
+def test_it_measures_every_contestant_and_writes_what_it_printed(tmp_path, monkeypatch, capsys):
     path = tmp_path / "training.json"
-    command = [sys.executable, TRAINING, "--task", "reverse", "--quick", "--turns", "1", "--json", path]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    results = json.loads(path.read_text())["reverse"]
+    monkeypatch.setitem(training.PLANS, "reverse", training.Plan(steps=30, window=(0, 60), spread=1.0))
+    training.main(training.BenchmarkConfig(task="reverse", turns=1, quick=True, json=path))
+    printed, results = capsys.readouterr().out, json.loads(path.read_text())["reverse"]
     assert list(results) == ["ours", "reference_jax", "reference_torch"]
     for name, result in results.items():
         assert result["ours_is_faster_by"] == pytest.approx(result["ms_per_step"] / results["ours"]["ms_per_step"])

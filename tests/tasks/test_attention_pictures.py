@@ -1,10 +1,11 @@
 """The maps that a task gives for the pictures of its training are those of `attention` for the same input."""
 
 import numpy as np
-import pytest
+from compiled_models import drawn
 
-from transformer_jax import load_run
-from transformer_jax.tasks.byte_text import START, encode, pad
+from transformer_jax import TranslationConfig, load_run
+from transformer_jax.tasks import TranslationTrainer
+from transformer_jax.tasks.byte_text import encode, pad
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
 
 
@@ -21,12 +22,11 @@ def test_of_the_first_sequence():
     assert_same_maps(run.attention_maps(run.params, inputs), run.attention(inputs[0]).maps)
 
 
-@pytest.mark.slow
 def test_of_the_first_pair_without_its_padding():
-    run, text = load_run("dates"), "3 May 2021"
-    target = np.concatenate([[START], encode(run.predict(text))])
-    other = encode("Wednesday, 5 May 2021")
-    inputs = PairInputs(pad([encode(text), other], 23), pad([target, target[:5]], 17))
-    maps = run.attention_maps(run.params, inputs)
-    assert maps["cross"][0].shape[2:] == (len(target), len(text))
-    assert_same_maps(maps, run.attention(text).maps)
+    trainer = TranslationTrainer(TranslationConfig(model_dim=12, num_heads=3, num_layers=1, dim_feedforward=13))
+    source, target = encode("3 May 2021"), encode("2021-05-03", delimited=True)[:-1]
+    inputs = PairInputs(pad([source, encode("Wednesday, 5 May 2021")], 23), pad([target, target[:5]], 17))
+    trainer.params = drawn(trainer.model, *trainer.model_inputs(inputs))["params"]
+    maps = trainer.attention_maps(trainer.params, inputs)
+    assert maps["cross"][0].shape[2:] == (len(target), len(source))
+    assert_same_maps(maps, trainer.maps_of_pair(source, target[1:]).maps)

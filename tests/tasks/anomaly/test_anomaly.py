@@ -39,10 +39,11 @@ def test_the_digits_are_split_per_class_and_completely(digits):
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory) -> tuple[Path, str]:
-    """The command with the digits' defaults: its run directory and what it printed."""
+    """The command on the digits, with 25 of its 60 epochs: its run directory and what it printed."""
 
     def train(parent: Path) -> None:
-        outcome = call("anomaly.py", "--dataset", "digits", "--checkpoint-dir", parent, "--data-dir", parent / "data")
+        paths = "--checkpoint-dir", parent, "--data-dir", parent / "data"
+        outcome = call("anomaly.py", "--dataset", "digits", "--max-epochs", 25, "--eval-every", 25, *paths)
         assert (outcome.status, outcome.stderr) == (0, "")
         (parent / "printed").write_text(outcome.stdout)
 
@@ -51,12 +52,11 @@ def whole_run(tmp_path_factory) -> tuple[Path, str]:
 
 
 @pytest.mark.slow
-def test_the_defaults_find_the_odd_digit_in_98_of_100_sets(whole_run):
+def test_25_epochs_find_the_odd_digit_in_97_of_100_sets(whole_run):
     directory, printed = whole_run
     results = json.loads((directory / "results.json").read_text())
-    assert results["test_acc"] >= 0.98
+    assert results["test_acc"] >= 0.97
     assert results["train_acc"] >= 0.98
-    assert results["val_acc"] >= 0.95  # 143 sets alone
     assert results["dataset"] == "digits"
     assert results["permutation_error"] <= 1e-5
     assert results["num_mistakes"] == round((1 - results["test_acc"]) * 359)

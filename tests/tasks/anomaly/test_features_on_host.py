@@ -47,7 +47,6 @@ def test_the_fingerprint_of_the_data_does_not_depend_on_where_the_table_lies(con
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on a machine with one core
 def test_the_trained_parameters_are_bitwise_those_of_a_table_on_the_device(config):
     def params(name, **settings):
         one = dataclasses.replace(config, name=name, schedule="noam", **settings)  # a run that can be extended
@@ -59,7 +58,7 @@ def test_the_trained_parameters_are_bitwise_those_of_a_table_on_the_device(confi
 
     device = params("device", features_on="device")
     params("extended", features_on="device", max_epochs=1)
-    for a, b in zip(device, params("extended", features_on="host", num_workers=2), strict=True):
+    for a, b in zip(device, params("extended", features_on="host"), strict=True):
         np.testing.assert_array_equal(a, b)
 
 

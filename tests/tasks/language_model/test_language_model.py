@@ -9,8 +9,8 @@ from commands import call
 from compiled_models import compiled, drawn
 from finished_runs import LANGUAGE_MODEL, finished_run
 
-from transformer_jax import InputError, LanguageModelConfig, load_run, train_language_model
-from transformer_jax.inspection.__main__ import carry_out, read_command, text_of
+from transformer_jax import InputError, LanguageModelConfig, train_language_model
+from transformer_jax.inspection.__main__ import text_of
 from transformer_jax.inspection.page.page import inspection_page
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.byte_text import visible
@@ -48,8 +48,9 @@ def log_probs(trainer: LanguageModelTrainer, given: bytes) -> np.ndarray:
 
 def test_bits_per_byte_are_those_of_each_byte_after_its_context(trainer, text):
     """A window of 16 bytes scores 5: a byte has the 12 to 16 bytes before it as context, at the beginning fewer."""
+    params = trainer.params
     trainer = LanguageModelTrainer(LanguageModelConfig(**TINY, stride=5, data=text, num_devices=1))
-    trainer.params = drawn(trainer.model, np.zeros((1, WINDOW), int), scale=1.0)["params"]
+    trainer.params = params
     data = language_model_data(trainer.config)
     test = b"\n" + data.text.test.tobytes()
     bits = []
@@ -182,7 +183,7 @@ def test_logits_of_nan_are_an_error():
 
 @pytest.mark.slow
 def test_a_text_of_repetitions_is_learned_and_the_run_keeps_all(tmp_path, text, capsys):
-    settings = TINY | SHORT | {"max_epochs": 20, "quiet": False}
+    settings = TINY | SHORT | {"max_epochs": 20, "eval_every": 20, "quiet": False, "top_k": 1}
     trainer, results = train_language_model(data=text, checkpoint_dir=tmp_path, **settings)
     printed = capsys.readouterr().out
     bits = results["bits_per_byte"]
@@ -201,18 +202,7 @@ def test_a_text_of_repetitions_is_learned_and_the_run_keeps_all(tmp_path, text, 
     samples = (directory / "samples.txt").read_text(encoding="utf-8")
     assert samples in printed
     assert samples.count("--- after ") == 3
-
-    run = load_run(directory)
-    assert isinstance(run, LanguageModelTrainer)
-    continued = run.predict("The quick brown ", max_new=60, top_k=1)
-    assert continued == (SENTENCE * 3).decode()[16:76]
-    capsys.readouterr()
-    carry_out(read_command([str(directory), "brown fox jumps", f"--output={tmp_path / 'page.html'}"]))
-    title, answer, *_ = capsys.readouterr().out.splitlines()
-    assert title == "brown fox jumps"
-    assert answer.endswith("own fox jumps ")  # what follows each byte
-    assert run.predict("The", max_new=7, seed=3) == trainer.predict("The", max_new=7, seed=3)
-    assert run.test()["test"] == pytest.approx(results["test"], rel=1e-5)
+    assert trainer.predict("The quick brown ", max_new=60) == (SENTENCE * 3).decode()[16:76]
 
 
 @pytest.mark.slow
@@ -238,10 +228,8 @@ def test_a_run_is_evaluated_on_another_text_continues_a_prompt_and_is_begun_from
 @pytest.mark.slow
 def test_flags_of_all_tasks_work_together(tmp_path, text):
     settings = [f"--{name.replace('_', '-')}={value}" for name, value in (TINY | SHORT).items() if name != "quiet"]
-    flags = ["--seeds", "0,1", "--num-workers", 1, "--mesh", "fsdp=2", "--scan-layers"]
+    flags = ["--seeds", "1", "--max-epochs", 1, "--num-workers", 1, "--mesh", "fsdp=2", "--scan-layers"]
     outcome = call("language_model.py", *settings, "--data", text, "--checkpoint-dir", tmp_path, *flags)
     assert (outcome.status, outcome.stderr) == (0, "")
-    results = list(tmp_path.rglob("results.json"))
-    assert len(results) == 2
-    for path in results:
-        assert 0 < json.loads(path.read_text())["test"]["bits_per_byte"] < 8
+    results = json.loads((tmp_path / "LanguageModelTask" / "seed1" / "results.json").read_text())
+    assert 0 < results["test"]["bits_per_byte"] < 8

@@ -32,11 +32,12 @@ def copying(tmp_path_factory) -> Path:
 
     def train(directory: Path) -> None:
         words = ["".join(letters) for n in (2, 3) for letters in itertools.product("abcde", repeat=n)]
-        lines = [f"{word}\t{word.upper()}\tignored" for word in words] * 5
+        lines = [*[f"{word}\t{word.upper()}\tignored" for word in words] * 5, f"long\t{'t' * (MAX_BYTES + 1)}"]
         (directory / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         train_translation(
-            data=directory / "pairs.tsv", max_bytes=MAX_BYTES, max_epochs=20, lr=5e-3, checkpoint_dir=directory, **SMALL
-        )
+            data=directory / "pairs.tsv", max_bytes=MAX_BYTES, max_epochs=20, lr=5e-3, checkpoint_dir=directory,
+            **(SMALL | {"warmup": None}),
+        )  # fmt: skip
 
     return made_once(tmp_path_factory, "copying", train) / "TranslationTask"
 
@@ -53,6 +54,9 @@ def test_a_file_of_pairs_is_learned_and_reported(copying):
     assert results["char_error_rate"] <= 0.05
     assert {"chrf", "bleu", "val_acc", "test_acc", "steps"} <= results.keys()
     assert results["val"].keys() == results["test"].keys() == {"loss", "accuracy"}
+    assert results["pairs"] == {"train": 670, "val": 40, "test": 40, "too_long": 1, "held_elsewhere": 0}
+    stored = json.loads((copying / "config.json").read_text())
+    assert (stored["max_epochs"], stored["warmup"], stored["eval_every"]) == (20, 82, 1)  # of 41 · 20 steps
     assert (copying / "cross_attention.png").read_bytes().startswith(b"\x89PNG")
 
 
