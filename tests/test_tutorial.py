@@ -1,10 +1,15 @@
 """The tutorial runs from top to bottom, and each exercise's check tells right answers from wrong ones."""
 
+import ast
+import contextlib
+import io
 import re
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tutorial_notebook
+from matplotlib.figure import Figure
 from tutorial_notebook import CHECK, EXERCISE, LONG, code_cells, errors, exercise_of, has_tag, pictures, printed
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
@@ -27,9 +32,46 @@ WRONG = [
 ]
 
 
-def assert_long_cells_show_what_the_text_says(notebook) -> None:
+class Shown(NamedTuple):
+    """What a cell put out."""
+
+    printed: str
+    pictures: int
+
+
+class Run(NamedTuple):
+    """The notebook, run with the solutions in the exercises' places."""
+
+    shown: list[Shown]  # by each cell with code
+    exercises: dict[str, tuple[dict, str]]  # by name what an exercise's check finds, and the check
+
+
+def shown_by(source: str, names: dict) -> Shown:
+    """Run a cell as Jupyter does, which shows a figure that is the value of the last line."""
+    *statements, last = ast.parse(re.sub(r"^%.*$", "", source, flags=re.MULTILINE)).body
+    value, printed = None, io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(ast.Module(statements, []), "cell", "exec"), names)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+        else:
+            exec(compile(ast.Module([last], []), "cell", "exec"), names)
+    return Shown(printed.getvalue(), int(isinstance(value, Figure)))
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    names, result = {"__name__": "__main__"}, Run([], {})
+    for cell in code_cells(NOTEBOOK):
+        if has_tag(cell, CHECK):
+            result.exercises[exercise_of(cell)] = dict(names), cell.source
+        source = ANSWERS[exercise_of(cell)] if has_tag(cell, EXERCISE) else cell.source
+        result.shown.append(shown_by(source, names))
+    return result
+
+
+def assert_long_cells_show_what_the_text_says(training: str, biases: str) -> None:
     """The model learns to reverse, and in 60 steps only with the bias that knows of the mirror."""
-    training, biases = (printed(cell) for cell in code_cells(notebook) if has_tag(cell, LONG))
     on_test = re.search(r"([\d.]+)% on sequences that were used for nothing else", training)[1]
     assert float(on_test) > 99
     after = {name: float(percent) for name, percent in re.findall(r"^(\w+): +([\d.]+)% after 60 steps$", biases, re.M)}
@@ -42,18 +84,6 @@ def judge(exercise: tuple[dict, str], answer: str) -> None:
     names, check = dict(exercise[0]), exercise[1]
     exec(answer, names)
     exec(check, names)
-
-
-@pytest.fixture(scope="module")
-def exercises() -> dict[str, tuple[dict, str]]:
-    """By name what an exercise's cells find when the reader gets there, and its check; the other cells run here."""
-    names, found = {"__name__": "__main__"}, {}
-    for cell in code_cells(NOTEBOOK):
-        if has_tag(cell, CHECK):
-            found[exercise_of(cell)] = dict(names), cell.source
-        elif not has_tag(cell, LONG):
-            exec(re.sub(r"^%.*$", "", cell.source, flags=re.MULTILINE), names)
-    return found
 
 
 def test_each_exercise_has_a_check_below_it_and_a_solution():
@@ -72,38 +102,36 @@ def test_the_notebook_is_small_and_has_no_output_of_checks():
 
 
 def test_the_stored_outputs_of_long_cells_show_what_the_text_says():
-    assert_long_cells_show_what_the_text_says(NOTEBOOK)
+    assert_long_cells_show_what_the_text_says(*(printed(cell) for cell in code_cells(NOTEBOOK) if has_tag(cell, LONG)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXERCISES)
-def test_an_open_exercise_is_named(exercises, name):
+def test_an_open_exercise_is_named(run, name):
     cells = [cell for cell in code_cells(NOTEBOOK) if has_tag(cell, EXERCISE)]
     (skeleton,) = (cell.source for cell in cells if exercise_of(cell) == name)
     with pytest.raises(AssertionError, match=rf"^{name} still returns `\.\.\.`: write the function"):
-        judge(exercises[name], skeleton)
+        judge(run.exercises[name], skeleton)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "right", "wrong", "message"), WRONG)
-def test_a_wrong_answer_is_told_what_is_wrong(exercises, name, right, wrong, message):
+def test_a_wrong_answer_is_told_what_is_wrong(run, name, right, wrong, message):
     assert ANSWERS[name].count(right) == 1
     with pytest.raises(AssertionError, match=message):
-        judge(exercises[name], ANSWERS[name].replace(right, wrong))
+        judge(run.exercises[name], ANSWERS[name].replace(right, wrong))
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_from_top_to_bottom_and_stores_what_it_puts_out():
+def test_the_notebook_runs_from_top_to_bottom_and_stores_what_it_puts_out(run):
     stored = code_cells(NOTEBOOK)
-    notebook = tutorial_notebook.run(tutorial_notebook.with_answers(NOTEBOOK, ANSWERS))
-    cells = code_cells(notebook)
-    assert [message for cell in cells for message in errors(cell)] == []
-    for before, cell in zip(stored, cells, strict=True):
-        if has_tag(cell, CHECK):
-            assert printed(cell).endswith(f"Exercise {EXERCISES.index(exercise_of(cell)) + 1} is right.\n")
-        elif not has_tag(cell, LONG):
-            assert re.split(NUMBER, printed(before)) == re.split(NUMBER, printed(cell))
-            numbers = [np.array(re.findall(NUMBER, printed(run)), float) for run in (before, cell)]
+    for before, now in zip(stored, run.shown, strict=True):
+        if has_tag(before, CHECK):
+            assert now.printed.endswith(f"Exercise {EXERCISES.index(exercise_of(before)) + 1} is right.\n")
+        elif not has_tag(before, LONG):
+            assert re.split(NUMBER, printed(before)) == re.split(NUMBER, now.printed)
+            numbers = [np.array(re.findall(NUMBER, text), float) for text in (printed(before), now.printed)]
             np.testing.assert_allclose(*numbers, rtol=0.02, atol=0.02)  # another machine rounds in another way
-        assert len(pictures(before)) == len(pictures(cell)), "run `make tutorial`"
-    assert_long_cells_show_what_the_text_says(notebook)
+        assert len(pictures(before)) == now.pictures, "run `make tutorial`"
+    texts = [now.printed for cell, now in zip(stored, run.shown, strict=True) if has_tag(cell, LONG)]
+    assert_long_cells_show_what_the_text_says(*texts)

@@ -5,7 +5,6 @@ import copy
 import inspect
 import re
 import runpy
-from collections.abc import Mapping
 
 import nbformat
 from nbclient import NotebookClient
@@ -41,15 +40,6 @@ def solutions() -> dict[str, str]:
     names = runpy.run_path(str(SOLUTIONS), run_name="tutorial_solutions")
     functions = [entry for entry in names.values() if getattr(entry, "__module__", None) == "tutorial_solutions"]
     return {function.__name__: inspect.getsource(function) for function in functions}
-
-
-def with_answers(notebook: NotebookNode, answers: Mapping[str, str]) -> NotebookNode:
-    """A copy in which the exercises' cells hold these answers."""
-    notebook = copy.deepcopy(notebook)
-    for cell in code_cells(notebook):
-        if has_tag(cell, EXERCISE) and exercise_of(cell) in answers:
-            cell.source = answers[exercise_of(cell)]
-    return notebook
 
 
 def run(notebook: NotebookNode) -> NotebookNode:
