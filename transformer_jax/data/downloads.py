@@ -5,7 +5,7 @@ import urllib.request
 from pathlib import Path
 
 
-def download(url: str, target: Path, *, timeout: float, max_bytes: int = 2**30) -> None:
+def download(url: str, target: Path, *, timeout: float = 60.0, max_bytes: int = 2**30) -> None:
     """Write a URL's content to a file, whole or not at all; the file's directory is made if it does not exist.
 
     Args:

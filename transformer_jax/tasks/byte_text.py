@@ -1,7 +1,6 @@
 """Text as UTF-8 bytes: no vocabulary file, any language, nothing out of vocabulary."""
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 from jax import Array
@@ -15,22 +14,21 @@ START = 257
 END = 258
 VOCABULARY_SIZE = 259
 
-Text = TypeVar("Text")
 
-
-def encode(text: str, *, delimited: bool = False) -> Int[np.ndarray, " S"]:
-    """Ids of a text's UTF-8 bytes; with `delimited`, START before them and END after them.
+def encode(text: str | bytes, *, delimited: bool = False) -> Int[np.ndarray, " S"]:
+    """Ids of a text's UTF-8 bytes, or of bytes; with `delimited`, START before them and END after them.
 
     Raises:
         InputError: the text holds half of a surrogate pair.
     """
     try:
-        ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+        content = text if isinstance(text, bytes) else text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"the text {text!r} holds U+{ord(text[error.start]):04X} at position {error.start}, "
+            f"the text {text!r} holds U+{ord(error.object[error.start]):04X} at position {error.start}, "
             "half of a surrogate pair, which cannot be written as UTF-8"
         ) from None
+    ids = np.frombuffer(content, np.uint8).astype(np.int32)
     return np.concatenate([[START], ids, [END]], dtype=np.int32) if delimited else ids
 
 
@@ -73,20 +71,3 @@ def visible(text: str, keep: str = "") -> str:
     Characters of `keep` stay.
     """
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
-
-
-def texts_in(inputs: object, *kinds: type[Text]) -> list[Text]:
-    """A text, or the texts of a list, as a list.
-
-    Args:
-        inputs: a user's.
-        kinds: of texts: `str`, or `bytes` too.
-
-    Raises:
-        InputError: `inputs` is neither.
-    """
-    given = [inputs] if isinstance(inputs, kinds) else list(inputs) if isinstance(inputs, Iterable) else []
-    texts = [text for text in given if isinstance(text, kinds)]
-    if not texts or len(texts) < len(given):
-        raise InputError(f"inputs is {inputs!r:.60}; it must be a text or a list of texts")
-    return texts

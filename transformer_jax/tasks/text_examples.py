@@ -1,12 +1,14 @@
-"""Texts as examples that can be looked into: bytes as labels, and what the model says after each byte."""
+"""Texts that a user gives, and texts as examples: bytes as labels, and what the model says after each byte."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.tasks.byte_text import END, START, decode, labels, pad, visible
+from transformer_jax.errors import InputError
+from transformer_jax.tasks.byte_text import END, START, decode, encode, labels, pad, visible
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
 from transformer_jax.training.inspected_example import (
     Answer,
@@ -15,6 +17,38 @@ from transformer_jax.training.inspected_example import (
     answer_of,
     probability_of_all,
 )
+
+Text = TypeVar("Text")
+
+
+def texts_in(inputs: object, *kinds: type[Text]) -> list[Text]:
+    """A text, or the texts of a list, as a list.
+
+    Args:
+        inputs: a user's.
+        kinds: of texts: `str`, or `bytes` too.
+
+    Raises:
+        InputError: `inputs` is neither.
+    """
+    given = [inputs] if isinstance(inputs, kinds) else list(inputs) if isinstance(inputs, Iterable) else []
+    texts = [text for text in given if isinstance(text, kinds)]
+    if not texts or len(texts) < len(given):
+        raise InputError(f"inputs is {inputs!r:.60}; it must be a text or a list of texts")
+    return texts
+
+
+def encode_all(texts: Sequence[str | bytes], longest: int) -> list[Int[np.ndarray, " _"]]:
+    """Ids of texts.
+
+    Raises:
+        InputError: as `encode`; or a text is empty, or has more than `longest` bytes.
+    """
+    found = list(map(encode, texts))
+    for text, ids in zip(texts, found, strict=True):
+        if not 1 <= len(ids) <= longest:
+            raise InputError(f"the text {text[:40]!r} has {len(ids)} bytes; it may have 1 to {longest}")
+    return found
 
 
 def text_examples(

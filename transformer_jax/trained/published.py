@@ -12,8 +12,6 @@ from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
 from transformer_jax.weights.tutorials import load_tutorial_weights
 
-TIMEOUT = 30.0  # seconds to wait for an answer
-
 
 class Published(NamedTuple):
     """A published file."""
@@ -76,7 +74,7 @@ def _load_published(name: str, num_heads: int | None, cache_dir: Path) -> tuple[
     path = cache_dir / f"{name}.ckpt"
     if not path.is_file():
         try:
-            download(published.url, path, timeout=TIMEOUT)
+            download(published.url, path)
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a NUL in the path
             raise InputError(
                 f"{name} could not be downloaded from {published.url} ({in_one_line(error)}); put it at {path} by hand"

@@ -75,6 +75,7 @@ def test_a_library_without_source_is_an_error(tmp_path):
         library_docstrings(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_running_interpreters_library_is_large_and_known():
     found = library_docstrings()
     assert sum(map(len, found)) > 500_000

@@ -40,9 +40,9 @@ def trainer() -> LanguageModelTrainer:
 
 
 def log_probs(trainer: LanguageModelTrainer, given: bytes) -> np.ndarray:
-    """Log₂ of the probability of each byte after `given`."""
-    ids = np.frombuffer(given, np.uint8)[None].astype(np.int32)
-    logits = np.asarray(compiled(trainer.model)({"params": trainer.params}, ids))[0, -1].astype(float)
+    """Log₂ of the probability of each byte after `given`; no position sees the padding behind it."""
+    ids = np.frombuffer(given.ljust(WINDOW), np.uint8)[None].astype(np.int32)
+    logits = np.asarray(compiled(trainer.model)({"params": trainer.params}, ids))[0, len(given) - 1].astype(float)
     return (logits - np.logaddexp.reduce(logits)) / np.log(2)
 
 
@@ -166,7 +166,7 @@ def test_a_draw_that_cannot_be_made_is_an_error(trainer, settings, message):
 
 
 def test_a_text_longer_than_a_window_has_no_maps(trainer):
-    with pytest.raises(InputError, match=r"the text 'aaaa.*' has 17 bytes; it may have 1 to seq_len, 16"):
+    with pytest.raises(InputError, match=r"the text 'aaaa.*' has 17 bytes; it may have 1 to 16"):
         trainer.attention("a" * 17)
     with pytest.raises(InputError, match=r"the text 'aaaa.*' has 17 bytes"):
         trainer.read_examples(["a" * 17])

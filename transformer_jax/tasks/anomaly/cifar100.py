@@ -67,11 +67,12 @@ def load_cifar100(data_dir: Path) -> tuple[LabelledImages, LabelledImages]:
             "(--dataset digits)"
         ) from error
     digests = dict([*CIFAR100.train_list, *CIFAR100.test_list])
-    # torchvision's images are a transposed view, in which an image is not one piece of memory.
-    return (
-        LabelledImages(np.ascontiguousarray(train.data), np.asarray(train.targets, np.int32), digests["train"]),
-        LabelledImages(np.ascontiguousarray(test.data), np.asarray(test.targets, np.int32), digests["test"]),
-    )
+
+    def labelled(split: CIFAR100, name: str) -> LabelledImages:
+        # torchvision's images are a transposed view, in which an image is not one piece of memory.
+        return LabelledImages(np.ascontiguousarray(split.data), np.asarray(split.targets, np.int32), digests[name])
+
+    return labelled(train, "train"), labelled(test, "test")
 
 
 def ready_features(features_dir: Path, splits: Sequence[LabelledImages], resolution: int) -> list[np.ndarray]:

@@ -18,7 +18,6 @@ from transformer_jax.trees import Variables
 
 ACTIVATION = "block4_2"  # the last block's
 MAX_BYTES = 2**28  # of the weights' file, which has 87 MB
-TIMEOUT = 60.0  # seconds to wait for an answer
 
 Features = Callable[[np.ndarray], np.ndarray]  # from images [N, 32, 32, 3] to [N, 512]
 
@@ -79,7 +78,7 @@ def fetch_weights(data_dir: Path) -> None:
     if target.is_file():
         return
     try:
-        download(URLS["resnet34"], target, timeout=TIMEOUT, max_bytes=MAX_BYTES)
+        download(URLS["resnet34"], target, max_bytes=MAX_BYTES)
     except (OSError, http.client.HTTPException) as error:
         raise InputError(
             f"ResNet-34's ImageNet weights could not be downloaded from {URLS['resnet34']} ({in_one_line(error)}); put "

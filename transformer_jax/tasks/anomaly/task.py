@@ -187,12 +187,11 @@ class AnomalyTrainer(TrainerModule):
             array = self.config.features_of(array)
         is_one = array.ndim == 2
         sets = array[None] if is_one else array
-        check_sequence("inputs", sets)
+        width = len(self.params["input_layer"]["kernel"]) if isinstance(self.model, TransformerPredictor) else None
+        check_sequence("inputs", sets, width)
         broken = np.argwhere(~np.isfinite(sets))
         if len(broken):
             raise InputError(f"inputs holds a feature that is not finite, in set {broken[0, 0]} at {broken[0, 1]}")
-        if isinstance(self.model, TransformerPredictor):
-            check_sequence("inputs", sets, len(self.params["input_layer"]["kernel"]))
         return sets, is_one
 
 

@@ -19,20 +19,14 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.byte_text import encode, labels, texts_in
+from transformer_jax.tasks.byte_text import encode, labels
 from transformer_jax.tasks.experiment import Results, TaskData, task_loaders, train_and_test
 from transformer_jax.tasks.language_model.config import NUM_BYTES
 from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
 from transformer_jax.tasks.language_model.continuation import DRAWS, Continuation
 from transformer_jax.tasks.language_model.report import other_bits, prompts, save_samples, table
-from transformer_jax.tasks.language_model.windows import (
-    UNSCORED,
-    RandomWindows,
-    ScoredWindows,
-    TextSplits,
-    load_text,
-)
-from transformer_jax.tasks.text_examples import text_examples
+from transformer_jax.tasks.language_model.windows import UNSCORED, RandomWindows, ScoredWindows, TextSplits, load_text
+from transformer_jax.tasks.text_examples import encode_all, text_examples, texts_in
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
@@ -131,7 +125,7 @@ class LanguageModelTrainer(TrainerModule):
         key = jax.random.key(seed)
         found: list[str | bytes] = []
         for number, text in enumerate(texts):
-            ids = text if isinstance(text, bytes) else encode(text).astype(np.uint8).tobytes()
+            ids = encode(text).astype(np.uint8).tobytes()
             new = self._continuation(params, ids, max_new, jax.random.fold_in(key, number), **chosen)
             found.append(new if isinstance(text, bytes) else new.decode(errors="replace"))
         return found[0] if isinstance(inputs, str | bytes) else found
@@ -176,15 +170,7 @@ class LanguageModelTrainer(TrainerModule):
 
     def _windows(self, inputs: object) -> list[Int[np.ndarray, " _"]]:
         """The bytes of a text, or of the texts of a list, each of which fits in a window."""
-        found = []
-        for text in _texts(inputs):
-            ids = np.frombuffer(text, np.uint8).astype(np.int32) if isinstance(text, bytes) else encode(text)
-            if len(ids) > self.config.seq_len:
-                raise InputError(
-                    f"the text {text[:40]!r} has {len(ids)} bytes; it may have 1 to seq_len, {self.config.seq_len}"
-                )
-            found.append(ids)
-        return found
+        return encode_all(_texts(inputs), self.config.seq_len)
 
 
 def _texts(inputs: object) -> list[str | bytes]:

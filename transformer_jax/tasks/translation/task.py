@@ -20,13 +20,12 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
-from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad, texts_in
+from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad
 from transformer_jax.tasks.experiment import Results, train_and_test
-from transformer_jax.tasks.text_examples import translation_examples
+from transformer_jax.tasks.text_examples import encode_all, texts_in, translation_examples
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
 from transformer_jax.tasks.translation.config import TranslationData, translation_data
 from transformer_jax.tasks.translation.padded_pairs import PairInputs, TextPair
@@ -143,14 +142,7 @@ class TranslationTrainer(TrainerModule):
 
     def _sources(self, inputs: object) -> list[Int[np.ndarray, " _"]]:
         """The ids of a text, or of the texts of a list."""
-        texts = texts_in(inputs, str)
-        sources = [encode(self.config.cleaned(text)) for text in texts]
-        for text, source in zip(texts, sources, strict=True):
-            if not 1 <= len(source) <= self.config.max_bytes:
-                raise InputError(
-                    f"the text {text[:40]!r} has {len(source)} bytes; it may have 1 to {self.config.max_bytes}"
-                )
-        return sources
+        return encode_all(list(map(self.config.cleaned, texts_in(inputs, str))), self.config.max_bytes)
 
     def _translations(self, sources: Sequence[Int[np.ndarray, " _"]]) -> list[Int[np.ndarray, " _"]]:
         """The ids of the best translation of each source, up to and including END."""
