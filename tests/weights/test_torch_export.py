@@ -1,6 +1,7 @@
 """Export of whole models to PyTorch: equal logits and gradients, also in a process without this package; errors."""
 
 import functools
+import itertools
 import runpy
 import subprocess
 import sys
@@ -95,12 +96,10 @@ def test_a_predictor_gives_the_same_logits(tmp_path, settings):
 @pytest.mark.parametrize(
     ("settings", "fields"),
     [
-        (PRE_NORM, {"tied": False}),
-        (POST_NORM, {"tied": True}),
-        (PRE_NORM, {"tied": False, "final_norm": False}),  # against the order's default
+        (PRE_NORM, {"tied": False, "final_norm": False}),  # against the order's default, which gradients are taken of
         (POST_NORM, {"tied": True, "final_norm": True}),
     ],
-    ids=["pre-norm, untied", "post-norm, tied", "pre-norm without the last", "post-norm with a last"],
+    ids=["pre-norm without the last", "post-norm with a last"],
 )
 def test_an_encoder_decoder_gives_the_same_logits(tmp_path, settings, fields):
     model, source, target = transformer(settings, **fields), tokens(B, S), tokens(B, T, seed=1)
@@ -115,11 +114,10 @@ def test_an_encoder_decoder_gives_the_same_logits(tmp_path, settings, fields):
 MASKS = [(S, S), (B, S, S), (B, 1, S), (B, H, S, S), (1, H, S, 1), (B, 1, 1, S)]
 
 
-@pytest.mark.parametrize("dtype", [bool, np.int32])
-def test_a_mask_of_any_rank_means_the_same(tmp_path, dtype):
+def test_a_mask_of_any_rank_and_type_means_the_same(tmp_path):
     model, x = predictor(num_layers=1), draw(B, S, FEATURES)
     variables, module = exported(tmp_path, model, x)
-    for shape in MASKS:
+    for shape, dtype in zip(MASKS, itertools.cycle((bool, np.int32)), strict=False):
         mask = (np.random.default_rng(2).random(shape) < 0.2).astype(dtype)
         assert not mask.any(-1).all()  # some queries see nothing
         assert_close(run_torch(module, x, mask), model.apply(variables, x, mask))
