@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import call, own_handlers, start
-from kill_and_resume import command
+from kill_and_resume import READ_ONLY_CACHE, command
 
 from transformer_jax.cli import run
 
@@ -77,10 +77,9 @@ def test_a_full_disk_is_one_line_of_ours(size, tmp_path):
         f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size})); "
         "os.execv(sys.argv[1], sys.argv[1:])"
     )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
     process = subprocess.run(
         [sys.executable, "-c", limited, *command("reverse.py", tmp_path, *SETTINGS)],
-        capture_output=True, text=True, timeout=PATIENCE, env=environment,
+        capture_output=True, text=True, timeout=PATIENCE, env=os.environ | READ_ONLY_CACHE,
     )  # fmt: skip
     assert process.returncode == 2
     # Threads of other libraries may print errors of their own beside it.

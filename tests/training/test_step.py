@@ -105,8 +105,8 @@ def test_draws_are_a_function_of_the_key_and_the_step():
 def test_without_a_clip_the_gradient_is_that_of_the_mean_loss_and_its_norm_is_logged_all_the_same():
     state = state_at(0, rule().optimizer)
     clipped, unclipped, wide = (
-        train_step(state, whole_batch(), jnp.zeros(()), loss_function=loss_function, rule=rule(clip)._replace(log_norms=clip is None))
-        for clip in (0.01, None, 1e6)
+        train_step(state, whole_batch(), jnp.zeros(()), loss_function=loss_function, rule=chosen)
+        for chosen in (rule(0.01), rule(None)._replace(log_norms=True), rule(1e6))
     )
     means = [new.opt_state[0].mu["layer"]["kernel"] for new, _ in (clipped, unclipped, wide)]
     np.testing.assert_allclose(means[1], means[2], rtol=1e-6)

@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
-from transformer_jax.nn.block_settings import BlockSettings
+from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.layers import FeedForward, LayerNorm
@@ -115,32 +115,28 @@ def _params_like(model: Model) -> Params:
             check_blocks(model.settings, model.num_heads)
             return abstract_params(model, jnp.zeros((1, 1, model.input_dim)))
         case MultiheadAttention():
-            _check_attention(model)
+            _check_attention("", model, model.num_heads)
+            check_part("positions", model.positions, not model.positions.is_in_attention, "NoPositions()")
             return abstract_params(model, jnp.zeros((1, 1, model.embed_dim)))
     raise InputError(f"model is a {type(model).__name__}; it must be one of {Model}")
 
 
-def _check_attention(attention: MultiheadAttention) -> None:
-    """Raise an `InputError` unless `torch.nn.MultiheadAttention` computes the same.
+def _check_attention(prefix: str, attention: MultiheadAttention | AttentionSettings, num_heads: int) -> None:
+    """Raise an `InputError` unless `torch.nn.MultiheadAttention` has the same projections.
 
     Dropout of the weights may be any, since it changes no parameter and no prediction.
     """
-    check_part("num_kv_heads", attention.num_kv_heads, attention.num_kv_heads in (None, attention.num_heads), "None")
-    check_part("qk_norm", attention.qk_norm, attention.qk_norm is None, "None")
-    check_part("positions", attention.positions, not attention.positions.is_in_attention, "NoPositions()")
+    check_part(f"{prefix}num_kv_heads", attention.num_kv_heads, attention.num_kv_heads in (None, num_heads), "None")
+    check_part(f"{prefix}qk_norm", attention.qk_norm, attention.qk_norm is None, "None")
 
 
 def check_blocks(settings: BlockSettings, num_heads: int) -> None:
     """Raise an `InputError` unless PyTorch's encoder and decoder layers compute the same with these settings."""
-    attention = settings.attention
-    groups, positions = attention.num_kv_heads, settings.positions
+    _check_attention("settings.attention.", settings.attention, num_heads)
     check_part("settings.norm", settings.norm, settings.norm is LayerNorm, "LayerNorm")
     check_part("settings.feed_forward", settings.feed_forward, settings.feed_forward is FeedForward, "FeedForward")
-    check_part("settings.attention.num_kv_heads", groups, groups in (None, num_heads), "None")
-    check_part("settings.attention.qk_norm", attention.qk_norm, attention.qk_norm is None, "None")
-    check_part(
-        "settings.positions", positions, not positions.is_in_attention, "positions that are not inside attention"
-    )
+    allowed = "positions that are not inside attention"
+    check_part("settings.positions", settings.positions, not settings.positions.is_in_attention, allowed)
 
 
 def check_part(name: str, value: object, fits: bool, allowed: str) -> None:

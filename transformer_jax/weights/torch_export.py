@@ -97,7 +97,7 @@ Described = tuple[list[jax.ShapeDtypeStruct], dict[str, Any], dict[str, Any]]  #
 
 
 def _of_predictor(model: TransformerPredictor, params: Params) -> Described:
-    _check_block("block", model.block, EncoderBlock)
+    check_part("block", model.block, model.block is EncoderBlock, "EncoderBlock")
     kernel = by_path(params).get("input_layer/kernel")
     if kernel is None or kernel.ndim != 2 or not kernel.size:
         raise InputError("params has no matrix input_layer/kernel; it must be the parameters of the model")
@@ -107,8 +107,8 @@ def _of_predictor(model: TransformerPredictor, params: Params) -> Described:
 
 
 def _of_transformer(model: Transformer) -> Described:
-    _check_block("encoder_block", model.encoder_block, EncoderBlock)
-    _check_block("decoder_block", model.decoder_block, DecoderBlock)
+    check_part("encoder_block", model.encoder_block, model.encoder_block is EncoderBlock, "EncoderBlock")
+    check_part("decoder_block", model.decoder_block, model.decoder_block is DecoderBlock, "DecoderBlock")
     for name in ("source_vocabulary_size", "target_vocabulary_size"):
         if getattr(model, name) is None:
             raise InputError(
@@ -119,11 +119,6 @@ def _of_transformer(model: Transformer) -> Described:
     final_norm = model.settings.norm_first if model.final_norm is None else model.final_norm
     settings = {"dim_feedforward": int(model.dim_feedforward), "final_norm": bool(final_norm)}
     return 2 * [jax.ShapeDtypeStruct((1, 1), jnp.int32)], _numbers(model, *sizes, "tie_embeddings"), settings
-
-
-def _check_block(name: str, block: type, exported: type) -> None:
-    if block is not exported:
-        raise InputError(f"{name} is {block.__name__}; it must be {exported.__name__}, the only one that is exported")
 
 
 def _numbers(of: object, *names: str) -> dict[str, Any]:
