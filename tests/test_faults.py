@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 from faults import audit
-from faults.campaign import Settings, describe, run_campaign
+from faults.campaign import describe, run_campaign
 from faults.cases import FAILURES, Verdict
 from faults.commands_seen import failure_of, refusal
 from faults.damage import damage
@@ -18,7 +18,7 @@ SHORT = {"kills": 1, "signals": 1, "corruptions": 5, "untrusted": 17, "command-l
 @pytest.mark.slow
 def test_no_fault_of_the_short_campaign_is_obscure_wrong_or_lost(tmp_path):
     with mock.patch.dict(os.environ):  # the campaign sets variables for its processes
-        outcomes = run_campaign(Settings(1, SHORT, tmp_path))
+        outcomes = run_campaign(1, SHORT, tmp_path)
     assert len(outcomes) == sum(SHORT.values())
     failures = {key: outcome for key, outcome in outcomes.items() if outcome.verdict in FAILURES}
     assert not failures, "\n".join(describe(*key, 1, outcome) for key, outcome in failures.items())

@@ -8,7 +8,7 @@ import pytest
 
 from transformer_jax import make_loader
 from transformer_jax.data.batch import pad_batch, stack_batches
-from transformer_jax.data.local_rows import LocalRows, RowRange
+from transformer_jax.data.local_rows import RowRange
 from transformer_jax.tasks import ReverseDataset
 
 SIZE, BATCH = 23, 6  # three batches, and a last one of five rows
@@ -52,19 +52,13 @@ def test_a_batch_that_was_loaded_whole_is_cut_and_padded_as_one():
 
 
 def test_a_data_set_without_batches_loads_the_same_rows():
-    class Slow:
-        def __init__(self):
-            self.asked = []
+    asked = []
 
-        def __len__(self):
-            return SIZE
-
+    class Slow(list):
         def __getitem__(self, index):
-            self.asked.append(index)
+            asked.append(index)
             return np.array([index]), np.array(index)
 
-    dataset = Slow()
-    first = next(iter(make_loader(dataset, BATCH).of_rows(RowRange(2, 4, BATCH))))
-    assert dataset.asked == [2, 3]
+    first = next(iter(make_loader(Slow(range(SIZE)), BATCH).of_rows(RowRange(2, 4, BATCH))))
+    assert asked == [2, 3]
     np.testing.assert_array_equal(first.samples[1], [2, 3])
-    assert len(LocalRows(dataset, RowRange(2, 4, BATCH), BATCH)) == SIZE

@@ -5,8 +5,8 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from repository import REPOSITORY
 
@@ -29,29 +29,21 @@ ENVIRONMENT = {
 }
 
 
-class Settings(NamedTuple):
-    """Of a campaign."""
-
-    seed: int
-    counts: dict[str, int]  # cases of each kind
-    work_dir: Path
-    num_workers: int = 2
-
-
-def run_campaign(settings: Settings) -> dict[tuple[str, int], Outcome]:
-    """Run all cases, and give their outcomes by kind and number."""
-    material = _prepare(settings.work_dir)
-    scratch = settings.work_dir / "cases"
+def run_campaign(
+    seed: int, counts: Mapping[str, int], work_dir: Path, num_workers: int = 2
+) -> dict[tuple[str, int], Outcome]:
+    """Run so many cases of each kind, and give their outcomes by kind and number."""
+    material = _prepare(work_dir)
     cases = [
-        Case(kind, number, settings.seed, material, scratch / f"{kind}-{number}")
-        for kind, count in settings.counts.items()
+        Case(kind, number, seed, material, work_dir / "cases" / f"{kind}-{number}")
+        for kind, count in counts.items()
         for number in range(count)
     ]
     outcomes: dict[tuple[str, int], Outcome] = {}
-    for case, outcome in run_cases(cases, settings.num_workers):
+    for case, outcome in run_cases(cases, num_workers):
         outcomes[case.kind, case.number] = outcome
         if outcome.verdict in FAILURES:
-            print(f"\r{describe(case.kind, case.number, settings.seed, outcome)}", flush=True)
+            print(f"\r{describe(case.kind, case.number, seed, outcome)}", flush=True)
         elif sys.stdout.isatty():
             print(f"\r{len(outcomes)} of {len(cases)}, {case.kind}   ", end="", flush=True)
     return {(case.kind, case.number): outcomes[case.kind, case.number] for case in cases}
@@ -88,7 +80,7 @@ def main() -> None:
         sys.exit(_run_only(given))
     counts = {kind: getattr(given, kind.replace("-", "_")) for kind in DEFAULTS}
     try:
-        outcomes = run_campaign(Settings(given.seed, counts, given.work_dir.absolute(), given.workers))
+        outcomes = run_campaign(given.seed, counts, given.work_dir.absolute(), given.workers)
     except KeyboardInterrupt:
         sys.exit("stopped")
     print(f"\n{report.table(outcomes)}")

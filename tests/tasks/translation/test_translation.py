@@ -69,12 +69,6 @@ def test_a_translation_does_not_depend_on_the_batch(translator):
     assert translator.predict(texts * 5) == together * 5  # more than a batch
 
 
-def with_settings(translator: TranslationTrainer, **settings) -> TranslationTrainer:
-    other = TranslationTrainer(dataclasses.replace(translator.config, **settings))
-    other.params = translator.params
-    return other
-
-
 # Of the byte after each one: "b" has 0.4 in all, "a" 0.6 · 0.55, "ad" 0.6 · 0.45.
 NEXT_BYTE = {START: {"a": 0.6, "b": 0.4}, "a": {END: 0.55, "d": 0.45}, "b": {END: 1.0}, "d": {END: 1.0}}
 
@@ -106,7 +100,8 @@ def test_the_search_has_the_width_and_the_penalty_of_the_settings(width, penalty
 def test_devices_that_share_a_batch_translate_as_one_does(translator):
     texts = ["abc", "d", "dcba" * 4, "bad"]
     assert jax.default_backend() != "cpu" or translator.devices.mesh.size == 2
-    alone = with_settings(translator, num_devices=1)
+    alone = TranslationTrainer(dataclasses.replace(translator.config, num_devices=1))
+    alone.params = translator.params
     assert alone.devices.mesh.size == 1
     assert alone.predict(texts) == translator.predict(texts)
 
