@@ -32,15 +32,15 @@ TASKS = {
         ReverseTrainer,
         ReverseConfig,
         reverse_data,
-        SMALL | {"train_size": 1280, "val_size": 100, "test_size": 9, "num_heads": 2, "dropout_prob": 0.1},
+        SMALL | {"train_size": 640, "val_size": 100, "test_size": 9, "num_heads": 2, "dropout_prob": 0.1},
     ),
-    "digits": (AnomalyTrainer, DigitsConfig, anomaly_data, SMALL),
+    "digits": (AnomalyTrainer, DigitsConfig, anomaly_data, SMALL | {"num_layers": 1}),
     "dates": (
         TranslationTrainer,
         TranslationConfig,
         translation_data,
         SMALL
-        | {"train_size": 160, "val_size": 32, "test_size": 32, "batch_size": 32, "model_dim": 32}
+        | {"train_size": 96, "val_size": 32, "test_size": 32, "batch_size": 32, "model_dim": 32, "warmup": 2}
         | {"dim_feedforward": 64, "num_layers": 1, "num_heads": 2},
     ),
     "text": (
@@ -48,7 +48,7 @@ TASKS = {
         LanguageModelConfig,
         language_model_data,
         SMALL
-        | {"train_size": 320, "batch_size": 32, "model_dim": 32, "dim_feedforward": 64, "num_layers": 1, "num_heads": 2}
+        | {"train_size": 160, "batch_size": 32, "model_dim": 32, "dim_feedforward": 64, "num_layers": 1, "num_heads": 2}
         | {"seq_len": 32, "dropout_prob": 0.1},
     ),
 }

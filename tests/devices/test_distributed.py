@@ -1,6 +1,7 @@
 """Several real processes that train together, over the loopback interface."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -34,33 +35,38 @@ def two_by_two(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_two_processes_follow_one_and_each_loads_its_rows(tmp_path, two_by_two):
+def test_two_processes_follow_one_which_goes_on_with_fewer_devices_and_each_loads_its_rows(tmp_path, two_by_two):
+    _interrupted(two_by_two, tmp_path)
     _, (first, second) = two_by_two
-    ((alone,),) = train(Way(1, 4), "reverse", tmp_path, EPOCHS)
-    assert len(first["losses"]) == 20
+    runs = EPOCHS | {"name": "alone"}, EPOCHS | {"num_devices": 2}
+    ((alone, resumed),) = train(Way(1, 4), "reverse", tmp_path, *runs)
+    assert len(first["losses"]) == 10
     assert second["losses"] == []  # the first one alone logs
     np.testing.assert_allclose(first["losses"], alone["losses"], **CLOSE)
+    np.testing.assert_allclose(resumed["losses"], first["losses"][5:], **CLOSE)
     assert first["metrics"] == second["metrics"] == pytest.approx(alone["metrics"], abs=1e-12)
     assert first["params"] == second["params"]
-    assert alone["rows"] == 2 * 1280
-    assert first["rows"] == second["rows"] == 1280
+    assert alone["rows"] == 2 * 640
+    assert first["rows"] == second["rows"] == 640
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "tolerance"), [(Way(4, 1), 0), (Way(1, 2), 1e-12)], ids=["4 x 1", "1 x 2"])
-def test_a_run_goes_on_bitwise_with_as_many_devices_and_closely_with_fewer(tmp_path, two_by_two, way, tolerance):
-    begun, (uninterrupted, _) = two_by_two
-    run = shutil.copytree(begun, tmp_path / "run") / "ReverseTask"
-    shutil.rmtree(run / "checkpoints" / "20")  # as if it had been killed after the first epoch
-    losses = train(way, "reverse", run.parent, EPOCHS)[0][0]["losses"]
-    np.testing.assert_allclose(losses, uninterrupted["losses"][10:], rtol=0, atol=tolerance)
+def test_a_run_goes_on_bitwise_with_as_many_devices_in_more_processes(tmp_path, two_by_two):
+    _interrupted(two_by_two, tmp_path)
+    losses = train(Way(4, 1), "reverse", tmp_path, EPOCHS)[0][0]["losses"]
+    assert losses == two_by_two[1][0]["losses"][5:]
+
+
+def _interrupted(finished, parent: Path) -> None:
+    """Copy the run, as if it had been killed after the first epoch."""
+    shutil.rmtree(shutil.copytree(finished[0] / "ReverseTask", parent / "ReverseTask") / "checkpoints" / "10")
 
 
 @pytest.mark.slow
 def test_a_mesh_that_spans_processes_trains_dates_whose_batches_differ_in_shape(tmp_path):
     (first,), _ = train(Way(2, 2, {"mesh": "fsdp=2,tensor=2"}), "dates", tmp_path / "two")
     ((alone,),) = train(Way(1, 1), "dates", tmp_path / "one")
-    assert len(first["losses"]) == 5
+    assert len(first["losses"]) == 3
     np.testing.assert_allclose(first["losses"], alone["losses"], **CLOSE)
     # Each device has half of the kernels' rows and half of their columns.
     assert max(first["shares"]) < 0.5
@@ -86,9 +92,9 @@ class Command:
             for number in started
         ]
 
-    def wait_for_a_checkpoint(self) -> None:
+    def wait_for_a_checkpoint(self, after: int = 0) -> None:
         deadline = time.monotonic() + PATIENCE
-        while not list((self.run / "checkpoints").glob("[0-9]*")):
+        while all(int(path.name) <= after for path in (self.run / "checkpoints").glob("[0-9]*") if path.name.isdigit()):
             assert time.monotonic() < deadline
             assert self.processes[0].poll() is None
             time.sleep(0.05)
@@ -101,7 +107,7 @@ class Command:
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_saves_all_and_the_same_commands_go_on(tmp_path):
+def test_a_signal_to_one_saves_all_one_that_dies_ends_all_and_the_same_commands_go_on(tmp_path):
     command = Command(tmp_path, "--max-epochs=15")
     command.wait_for_a_checkpoint()
     command.processes[1].send_signal(signal.SIGTERM)
@@ -110,37 +116,30 @@ def test_a_signal_to_one_saves_all_and_the_same_commands_go_on(tmp_path):
     lines = {errors for *_, errors in ended}
     step = Checkpoints(command.run / "checkpoints", Criterion("accuracy", "max"), create=False).steps[-1]
     assert lines == {f"SIGTERM: stopped and saved after step {step}; the same command goes on from there\n"}
-    again = Command(tmp_path, "--max-epochs=15")
-    (status, output, _), (other_status, other_output, _) = again.end()
+
+    command = Command(tmp_path, "--max-epochs=15")
+    command.wait_for_a_checkpoint(after=step)
+    since = time.monotonic()
+    command.processes[0].kill()
+    status, _, errors = command.end()[1]
+    assert time.monotonic() - since < 60
+    assert status not in (0, -signal.SIGKILL)
+    assert errors  # of JAX's runtime, as an error in Python or from a thread of its own
+
+    (status, output, _), (other_status, other_output, _) = Command(tmp_path, "--max-epochs=15").end()
     assert (status, other_status) == (0, 0)
-    assert f"Going on after step {step} of 150" in output
+    assert int(re.search(r"Going on after step (\d+) of 150", output)[1]) > step
     assert "accuracy" not in other_output
     assert json.loads((command.run / "results.json").read_text())["num_devices"] == 4
     assert len(read_scalars(command.run)["val/accuracy"]) == 15  # one event file, without doubles
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_ends_the_others_within_a_minute(tmp_path):
-    commands = [Command(tmp_path / str(victim), "--max-epochs=4000") for victim in (0, 1)]
-    for command in commands:
-        command.wait_for_a_checkpoint()
-    since = time.monotonic()
-    for victim, command in enumerate(commands):
-        command.processes[victim].kill()
-    for victim, command in enumerate(commands):
-        status, _, errors = command.end()[1 - victim]
-        assert status not in (0, -signal.SIGKILL)
-        assert errors  # of JAX's runtime, as an error in Python or from a thread of its own
-    assert time.monotonic() - since < 60
-
-
-@pytest.mark.slow
 def test_a_process_that_is_not_started_is_an_error_after_the_time_out(tmp_path):
     since = time.monotonic()
-    for command in [Command(tmp_path, "--connect-timeout=3", started=[present]) for present in (0, 1)]:
-        ((status, _, errors),) = command.end()
-        assert status != 0
-        assert "DEADLINE_EXCEEDED" in errors
+    ((status, _, errors),) = Command(tmp_path, "--connect-timeout=1", started=[0]).end()
+    assert status != 0
+    assert "DEADLINE_EXCEEDED" in errors
     assert time.monotonic() - since < 60
 
 

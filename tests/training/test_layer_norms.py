@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from transformer_jax.runs.loggers import Logger
-from transformer_jax.training.attention_pictures import LogAttention, attention_picture
-from transformer_jax.training.callbacks import Evaluation
-from transformer_jax.training.layer_norms import layer_norms, layer_of
+from transformer_jax.training.callbacks import Evaluation, LogAttention, attention_picture
+from transformer_jax.training.metrics import layer_norms, layer_of
 
 
 @pytest.mark.parametrize(
