@@ -11,8 +11,7 @@ from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.data.batch import Batch
 from transformer_jax.mesh_axis import part_of_rows, sum_over_devices
-from transformer_jax.training.layer_norms import layer_norms
-from transformer_jax.training.metrics import Elements, Sums, weighted_sums
+from transformer_jax.training.metrics import Elements, Sums, layer_norms, weighted_sums
 from transformer_jax.trees import Arrays, Params
 
 

@@ -17,8 +17,7 @@ from transformer_jax.devices.processes import check_same, largest
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger
-from transformer_jax.training.attention_pictures import LogAttention
-from transformer_jax.training.callbacks import Callback
+from transformer_jax.training.callbacks import Callback, LogAttention
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.hooks import Task
