@@ -31,18 +31,18 @@ def test_a_run_whose_schedule_ignores_the_number_of_steps_is_extended_as_if_it_h
     noam = {"schedule": "noam", "best_by": None}
     train_reverse(config(tmp_path, **noam))
     capsys.readouterr()
-    extended, results = train_reverse(config(tmp_path, **noam, max_epochs=5))
-    assert "Going on after step 20 of 50" in capsys.readouterr().out
-    longer, expected = train_reverse(config(tmp_path / "longer", **noam, max_epochs=5))
-    assert (results["steps"], results["val"]) == (50, expected["val"])
+    extended, results = train_reverse(config(tmp_path, **noam, max_epochs=3))
+    assert "Going on after step 20 of 30" in capsys.readouterr().out
+    longer, expected = train_reverse(config(tmp_path / "longer", **noam, max_epochs=3))
+    assert (results["steps"], results["val"]) == (30, expected["val"])
     assert_same(extended.params, longer.params)
-    assert load_run(tmp_path / "ReverseTask").config.max_epochs == 5
+    assert load_run(tmp_path / "ReverseTask").config.max_epochs == 3
     still_longer = ReverseTrainer(config(tmp_path, **noam, max_epochs=7))
     data = reverse_data(still_longer.config)
     with pytest.raises(InputError, match="a run of other data"):
         still_longer.fit(data.train_loader, data.test_loader)
     assert (tmp_path / "ReverseTask" / "results.json").exists()
-    with pytest.raises(InputError, match="max_epochs was 5 and is 2; choose another checkpoint_dir or name"):
+    with pytest.raises(InputError, match="max_epochs was 3 and is 2; choose another checkpoint_dir or name"):
         train_reverse(config(tmp_path, **noam))
 
 
