@@ -4,6 +4,9 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgba
+from matplotlib.text import Text
 
 from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.plots import (
@@ -17,17 +20,46 @@ B, H, T, S, L = 2, 3, 5, 7, 2
 MAPS = [np.random.default_rng(layer).dirichlet(np.ones(T), size=(B, H, T)) for layer in range(L)]
 
 
-@pytest.mark.parametrize(("layers", "heads"), [(L, H), (1, H), (L, 1), (1, 1)])
-def test_attention_maps_stand_in_a_row_for_each_layer_and_a_column_for_each_head(layers, heads):
+def maps_in(figure) -> list:
+    """The axes of the heads' maps; those of the colour bars beside them hold no image."""
+    return [ax for ax in figure.axes if ax.images and ax.get_title().startswith("Head")]
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(L, H), (1, 1)])
+def test_attention_maps_stand_by_layer_and_head_with_one_scale_for_a_layer(layers, heads):
     tokens = np.arange(B * T).reshape(B, T)
     figure = plot_attention_maps(tokens, [layer[:, :heads] for layer in MAPS[:layers]], idx=1)
-    assert len(figure.axes) == layers * heads
-    for i, ax in enumerate(figure.axes):
+    assert [part.get_suptitle() for part in figure.subfigs] == [f"Layer {layer}" for layer in range(layers)]
+    assert len(maps_in(figure)) == layers * heads
+    for i, ax in enumerate(maps_in(figure)):
         layer, head = divmod(i, heads)
         np.testing.assert_array_equal(ax.images[0].get_array(), MAPS[layer][1, head])
-        assert ax.get_title() == f"Layer {layer + 1}, head {head + 1}"
+        assert ax.images[0].get_clim() == (0, MAPS[layer][1, :heads].max())
+        assert ax.get_title() == f"Head {head}"
         for labels in (ax.get_xticklabels(), ax.get_yticklabels()):
             assert [label.get_text() for label in labels] == ["5", "6", "7", "8", "9"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "queries", "keys"),
+    [(1, 1, 1, 1), (3, 12, 1, 1), (1, 12, 64, 200), (12, 1, 5, 40), (2, 5, 40, 5)],
+)
+def test_no_text_leaves_the_canvas_and_cells_are_squares(layers, heads, queries, keys):
+    words = [["long word"] * keys]
+    maps = [np.ones((1, heads, queries, keys))] * layers
+    figure = plot_attention_maps(words, maps, query_data=[["longer word"] * queries])
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    for text in figure.findobj(Text):
+        if text.get_visible() and text.get_text():
+            box = text.get_window_extent(renderer)
+            assert min(box.x0, box.y0) >= -1  # pixels
+            assert box.x1 <= figure.bbox.width + 1
+            assert box.y1 <= figure.bbox.height + 1
+    for ax in maps_in(figure):
+        box = ax.get_window_extent()
+        assert box.width / keys == pytest.approx(box.height / queries, rel=1e-3)
+        assert box.width * box.height > 0.1 * figure.bbox.width * figure.bbox.height / (layers * heads) or queries == 1
 
 
 def labels_of(ax) -> tuple[list[str], list[str]]:
@@ -38,10 +70,11 @@ def labels_of(ax) -> tuple[list[str], list[str]]:
 def test_cross_attention_has_the_targets_labels_at_its_queries():
     cross = np.random.default_rng(9).dirichlet(np.ones(S), size=(B, H, T))
     sources, targets = [list("abcdefg"), list("ABCDEFG")], [list("vwxyz"), list("VWXYZ")]
-    (ax, *_) = plot_attention_maps(sources, [cross], idx=1, query_data=targets).axes
+    figure = plot_attention_maps(sources, [cross], idx=1, query_data=targets)
+    ax = maps_in(figure)[0]
     assert labels_of(ax) == (list("ABCDEFG"), list("VWXYZ"))
     np.testing.assert_array_equal(ax.images[0].get_array(), cross[1, 0])
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("Key", "Query")
+    assert (figure.get_supxlabel(), figure.get_supylabel()) == ("Key", "Query")
 
 
 def framed(ax) -> bool:
@@ -61,19 +94,18 @@ def test_sets_of_images_stand_in_rows_with_a_frame_around_each_anomaly(colours):
     assert axes[4].get_gridspec().get_geometry() == (3, 5)
 
 
-def test_a_predicted_set_shows_its_probabilities_and_every_layers_and_heads_map():
+def test_a_predicted_set_shows_what_is_right_and_what_was_chosen_and_every_layers_and_heads_map():
     images, maps = np.random.default_rng(0).random((T, 2, 2)), [layer[1] for layer in MAPS]
-    axes = plot_set_prediction(images, np.array([0.125, 0.5, 0.25, 0.0625, 0.0625]), 3, maps).axes
-    top, bottom = axes[:T], axes[T:]
-    assert [ax.get_title() for ax in top] == ["12.5%", "50.0%", "25.0%", "6.2%", "6.2%"]
-    assert [framed(ax) for ax in top] == [False, False, False, True, False]
+    figure = plot_set_prediction(images, np.array([0.125, 0.5, 0.25, 0.0625, 0.0625]), 3, maps)
+    assert figure.subfigs[0].get_suptitle() == "Odd one out: 3 (green frame). Chosen: 1 (red frame)"
+    top = figure.axes[:T]
+    assert [ax.get_title() for ax in top] == ["0: 12.5%", "1: 50.0%", "2: 25.0%", "3: 6.2%", "4: 6.2%"]
+    assert [framed(ax) for ax in top] == [False, True, False, True, False]
+    assert [top[i].spines["left"].get_edgecolor() for i in (1, 3)] == [to_rgba("tab:red"), to_rgba("tab:green")]
     for ax, image in zip(top, images, strict=True):
         np.testing.assert_array_equal(ax.images[0].get_array(), image)
-    assert len(bottom) == L * H
-    for i, ax in enumerate(bottom):
-        layer, head = divmod(i, H)
-        assert ax.get_title() == f"Layer {layer + 1}, head {head + 1}"
-        np.testing.assert_array_equal(ax.images[0].get_array(), maps[layer][head])
+    shown = [ax.images[0].get_array() for ax in maps_in(figure)]
+    np.testing.assert_array_equal(shown, np.concatenate(maps))
 
 
 def test_the_positional_table_is_an_image():

@@ -1,7 +1,7 @@
 """Figures from NumPy arrays. Each function returns a figure that belongs to no window; `savefig` writes it."""
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -12,7 +12,13 @@ from transformer_jax.nn.positions import sinusoidal_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, FigureBase
+
+MAX_WIDTH = 16.0  # inches of the heads side by side
+MAX_CELL = 0.18  # inches of a weight's square
+LETTERS = 7  # size of the tick labels in points
+LETTER, LINE = 0.075, 0.13  # inches that a letter of this size is wide, and a line is high
+MAX_LABEL = 16  # letters of a tick label
 
 
 def _figure(width: float, height: float) -> "Figure":
@@ -28,7 +34,10 @@ def plot_attention_maps(
     idx: int = 0,
     query_data: Shaped[ArrayLike, "B T"] | Sequence[Sequence[str]] | None = None,
 ) -> "Figure":
-    """Draw the attention weights of one batch element: rows are layers, columns are heads.
+    """Draw the attention weights of one batch element: layer by layer, the heads side by side in one or more rows.
+
+    All heads of a layer have one colour scale, which a bar beside them shows. Layers and heads count from 0, as in the
+    names of activations.
 
     Args:
         input_data: `[B, S]`, what stands at each key's position, for the tick labels; None numbers the positions.
@@ -47,28 +56,66 @@ def plot_attention_maps(
     if idx >= len(layers[0]):
         raise InputError(f"idx is {idx}; it must be at least 0 and below {len(layers[0])}, the size of the batch")
     maps = [layer[idx] for layer in layers]  # L times [H T S]
-    num_layers, num_heads = len(maps), len(maps[0])
     num_queries, num_keys = maps[0].shape[-2:]
     key_labels = _labels("input_data", input_data, idx, num_keys)
     query_labels = key_labels
     if query_data is not None or num_queries != num_keys:
         name, data = ("input_data", input_data) if query_data is None else ("query_data", query_data)
         query_labels = _labels(name, data, idx, num_queries)
-    size = 1.2 + 0.18 * max(num_queries, num_keys)  # inches, so that the tick labels stay legible
-    figure = _figure(size * num_heads, size * num_layers)
-    axes = figure.subplots(num_layers, num_heads, squeeze=False)
-    _draw_maps(axes, maps)
-    for ax in axes.flat:
-        ax.set_xticks(range(num_keys), key_labels)
-        ax.set_yticks(range(num_queries), query_labels)
-        ax.set(xlabel="Key", ylabel="Query")
+    panels = _Panels.of(maps, key_labels, query_labels)
+    figure = _figure(panels.width, panels.height)
+    _draw_maps(figure, maps, panels)
     return figure
 
 
-def _draw_maps(axes: np.ndarray, maps: Sequence[Float[np.ndarray, "H T S"]]) -> None:
-    for (layer, head), ax in np.ndenumerate(axes):
-        ax.imshow(maps[layer][head], vmin=0, cmap="viridis")
-        ax.set_title(f"Layer {layer + 1}, head {head + 1}")
+class _Panels(NamedTuple):
+    """Where the maps of attention heads stand, and their labels; lengths are in inches."""
+
+    columns: int  # heads side by side
+    rows: int  # of heads, of one layer
+    width: float  # of all layers together
+    height: float
+    key_ticks: dict[int, str]  # positions that have a label
+    query_ticks: dict[int, str]
+
+    @classmethod
+    def of(cls, maps: Sequence[Float[np.ndarray, "H T S"]], keys: Sequence[str], queries: Sequence[str]) -> "_Panels":
+        """Cells are squares, smaller where there are many of them, of heads or of layers."""
+        num_heads = len(maps[0])
+        longest_side = max(2.0, 6.0 / (len(maps) * num_heads) ** 0.25)
+        cell = min(MAX_CELL, longest_side / max(len(keys), len(queries)))
+        key_ticks, query_ticks = (_ticks(labels, cell) for labels in (keys, queries))
+        width = max(cell * len(keys), 0.7) + 0.3 + LETTER * max(map(len, query_ticks.values()))
+        height = max(cell * len(queries), 0.4) + 0.5 + LETTER * max(map(len, key_ticks.values()))
+        columns = max(1, min(num_heads, int(MAX_WIDTH / width)))
+        rows = -(-num_heads // columns)
+        bar, title, axis_label = 0.9, 0.3, 0.4
+        total_height = len(maps) * (rows * height + title) + axis_label
+        return cls(columns, rows, columns * width + bar + axis_label, total_height, key_ticks, query_ticks)
+
+
+def _ticks(labels: Sequence[str], cell: float) -> dict[int, str]:
+    """As many of the positions' labels as there is room for."""
+    step = max(1, round(LINE / cell))
+    return {place: labels[place][:MAX_LABEL] for place in range(0, len(labels), step)}
+
+
+def _draw_maps(figure: "FigureBase", maps: Sequence[Float[np.ndarray, "H T S"]], panels: _Panels) -> None:
+    figure.supxlabel("Key", fontsize="medium")
+    figure.supylabel("Query", fontsize="medium")
+    for number, part in enumerate(figure.subfigures(len(maps), 1, squeeze=False)[:, 0]):
+        part.suptitle(f"Layer {number}", fontsize="medium")
+        axes = part.subplots(panels.rows, panels.columns, squeeze=False).flatten()
+        for head, (ax, weights) in enumerate(zip(axes, maps[number], strict=False)):
+            image = ax.imshow(weights, vmin=0, vmax=maps[number].max(), cmap="viridis", interpolation="nearest")
+            ax.set_title(f"Head {head}", fontsize="small")
+            ax.set_xticks(list(panels.key_ticks), list(panels.key_ticks.values()), rotation="vertical")
+            ax.set_yticks(list(panels.query_ticks), list(panels.query_ticks.values()))
+            ax.tick_params(labelsize=LETTERS, length=2)
+        for ax in axes[len(maps[number]) :]:
+            ax.remove()
+        bar = part.colorbar(image, ax=axes[: len(maps[number])].tolist(), fraction=0.05, shrink=0.9, aspect=12)
+        bar.ax.tick_params(labelsize=LETTERS)
 
 
 def _layers(maps: Sequence[ArrayLike], rank: int, shape: str) -> list[np.ndarray]:
@@ -127,7 +174,7 @@ def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike,
     figure = _figure(float(set_size), 1.15 * num_sets)
     rows = figure.subplots(num_sets, set_size, squeeze=False)
     for row, images_of_set, anomaly in zip(rows, np.asarray(images), np.asarray(anomalies), strict=True):
-        _draw_set(row, images_of_set, int(anomaly))
+        _draw_set(row, images_of_set, {int(anomaly): "tab:red"})
     return figure
 
 
@@ -138,6 +185,8 @@ def plot_set_prediction(
     attention_maps: Sequence[Float[ArrayLike, "H S S"]],
 ) -> "Figure":
     """Draw a set, the probability of each image being the odd one out, and every layer's and head's attention map.
+
+    The images are numbered; the anomaly has a green frame, another one that was chosen a red one.
 
     Args:
         images: `[S, height, width]` in grey or `[S, height, width, 3]` in colour.
@@ -154,17 +203,16 @@ def plot_set_prediction(
         raise InputError(f"anomaly is {anomaly!r}; it must be a position, at least 0 and below {np.shape(images)[0]}")
     if np.shape(probabilities) != np.shape(images)[:1]:
         raise InputError(f"probabilities has shape {np.shape(probabilities)}; it must be {np.shape(images)[:1]}")
-    set_size, num_layers, num_heads = len(np.asarray(images)), len(maps), len(maps[0])
-    figure = _figure(max(float(set_size), 2.2 * num_heads), 1.6 + 2.4 * num_layers)
-    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.6, 2.4 * num_layers))[:, 0]
+    chosen, set_size = int(np.argmax(probabilities)), len(np.asarray(images))
+    panels = _Panels.of(maps, *[[str(place) for place in range(set_size)]] * 2)
+    figure = _figure(max(float(set_size), panels.width), 1.8 + panels.height)
+    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.8, panels.height))[:, 0]
     row = top.subplots(1, set_size, squeeze=False)[0]
-    _draw_set(row, images, anomaly)
-    for ax, probability in zip(row, np.asarray(probabilities), strict=True):
-        ax.set_title(f"{probability:.1%}", fontsize="small")
-    axes = bottom.subplots(num_layers, num_heads, squeeze=False)
-    _draw_maps(axes, maps)
-    for ax in axes.flat:
-        ax.set(xticks=range(set_size), yticks=range(set_size))
+    _draw_set(row, images, {chosen: "tab:red", anomaly: "tab:green"})
+    top.suptitle(f"Odd one out: {anomaly} (green frame). Chosen: {chosen}{' (red frame)' * (chosen != anomaly)}")
+    for number, (ax, probability) in enumerate(zip(row, np.asarray(probabilities), strict=True)):
+        ax.set_title(f"{number}: {probability:.1%}", fontsize="small")
+    _draw_maps(bottom, maps, panels)
     return figure
 
 
@@ -183,9 +231,10 @@ def _are_positions(values: object, number: int) -> bool:
     return is_list and bool(((array >= 0) & (array < number)).all())
 
 
-def _draw_set(axes: Iterable["Axes"], images: Num[ArrayLike, "S ..."], anomaly: int) -> None:
+def _draw_set(axes: Iterable["Axes"], images: Num[ArrayLike, "S ..."], frames: Mapping[int, str]) -> None:
+    """The images, some with a frame of a colour."""
     for position, (ax, image) in enumerate(zip(axes, np.asarray(images), strict=True)):
         ax.imshow(image, cmap="gray")
         ax.set(xticks=(), yticks=())
         for spine in ax.spines.values():
-            spine.set(visible=position == anomaly, color="tab:red", linewidth=3)
+            spine.set(visible=position in frames, color=frames.get(position), linewidth=3)
