@@ -112,6 +112,11 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in neutral}
         return dataclasses.replace(self, **defaults)
 
+    def changed(self) -> dict[str, object]:
+        """The settings that are not the defaults of their class, by name."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
     @classmethod
     def from_json(cls: type[Config], settings: Mapping[str, Any]) -> Config:
         """The config that `config.json` holds; what belongs to the machine is not read.

@@ -19,7 +19,7 @@ from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.reverse import reverse_data, train_reverse
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer
 from transformer_jax.trained import named
-from transformer_jax.trained.shipped import SHIPPED, ship
+from transformer_jax.trained.shipped import SHIPPED
 
 pytestmark = pytest.mark.slow
 
@@ -90,9 +90,9 @@ def test_every_kind_of_model_is_found(trained, tmp_path):
     settings = {"input_dim": 7, "model_dim": 12, "num_classes": 7, "num_heads": 3, "num_layers": 2}
     module = TorchPredictor(**settings, dropout=0.0, input_dropout=0.0)
     torch.save(module.checkpoint(), tmp_path / "lightning.ckpt")
-    ship(load_run(trained), tmp_path / "shipped")
+    load_run(trained).save(tmp_path / "saved")
     expected = load_run(trained).params
-    for what in (trained, tmp_path / "shipped"):
+    for what in (trained, tmp_path / "saved"):
         assert_same(find_initial(trainer_of(tmp_path, init_from=str(what))), expected)
     from_file = find_initial(trainer_of(tmp_path, init_from=str(tmp_path / "lightning.ckpt")))
     kernel = module.input_net[1].weight.detach().numpy().T

@@ -13,9 +13,10 @@ from finished_runs import REVERSE, finished_run
 from transformer_jax import ReverseConfig, load_run
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.saved_model import write_digests
 from transformer_jax.runs.settings import FORMAT
 from transformer_jax.tasks import ReverseDataset
-from transformer_jax.trained.shipped import SHIPPED, write_digests
+from transformer_jax.trained.shipped import SHIPPED
 
 KERNEL = np.arange(160, dtype=np.float32).reshape(32, 5)
 
@@ -43,7 +44,7 @@ def shipped(model: str, tmp_path: Path, **changes) -> Path:
     settings = json.loads((directory / "config.json").read_text()) | changes
     settings = {key: value for key, value in settings.items() if value is not None}
     (directory / "config.json").write_text(json.dumps(settings))
-    write_digests(directory)
+    write_digests(directory, ("config.json", "params.msgpack"))
     return directory
 
 

@@ -96,7 +96,7 @@ def test_a_file_that_is_not_the_published_one_is_named(tmp_path, published):
         load_pretrained("reverse-jax", cache_dir=tmp_path)
     published(UNREACHABLE, content=None)
     path.write_bytes(FLAX[:1000])
-    with pytest.raises(InputError, match=rf"{path} is not a Flax msgpack .*; remove {path} to download it again"):
+    with pytest.raises(InputError, match=rf"{path} is not a Flax msgpack, .*; remove {path} to download it again"):
         load_pretrained("reverse-jax", cache_dir=tmp_path)
 
 

@@ -1,21 +1,24 @@
 """The models that ship: opened by name from any directory; a damaged one never answers otherwise in silence."""
 
+import dataclasses
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from finished_runs import finished_run
+import safetensors.numpy
 from repository import REPOSITORY
 
 from transformer_jax import load_run
 from transformer_jax.errors import InputError
 from transformer_jax.runs.settings import FORMAT
 from transformer_jax.tasks import ReverseDataset
-from transformer_jax.trained.shipped import SHIPPED, ship, shipped_models
+from transformer_jax.trained.__main__ import carry_out, read_command
+from transformer_jax.trained.shipped import SHIPPED, shipped_models
 
 FILES = ("SHA256SUMS", "config.json", "params.msgpack")
 
@@ -60,18 +63,53 @@ def test_a_name_is_the_model_and_a_path_the_directory_of_that_name(tmp_path, mon
     assert load_run("reverse").name == "ReverseTask"
 
 
-@pytest.mark.slow
-def test_shipping_keeps_the_numbers_and_leaves_the_rest(tmp_path_factory, tmp_path):
-    original = load_run(finished_run(tmp_path_factory, "ReverseTask"))
-    ship(original, tmp_path / "small")
-    assert sorted(path.name for path in (tmp_path / "small").iterdir()) == list(FILES)
-    made = load_run(tmp_path / "small")
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """The model that ships, saved anew."""
+    directory = tmp_path_factory.mktemp("models") / "saved"
+    load_run("reverse").save(directory)
+    return directory
+
+
+def test_a_saved_model_is_opened_by_us_and_by_safetensors_and_says_what_it_is(saved):
+    original, made = load_run("reverse"), load_run(saved)
     assert jax.tree.structure(made.params) == jax.tree.structure(original.params)
     jax.tree.map(np.testing.assert_array_equal, made.params, original.params)
-    assert made.model == original.model
-    assert made.config.without_neutral() == original.config.without_neutral()
-    settings = json.loads((tmp_path / "small" / "config.json").read_text())
+    assert (made.model, made.config.without_neutral()) == (original.model, original.config.without_neutral())
+    settings = json.loads((saved / "config.json").read_text())
     assert (settings["format"], settings["task"], settings["checkpoint_dir"]) == (FORMAT, "ReverseTask", "checkpoints")
+    arrays = safetensors.numpy.load_file(saved / "model.safetensors")
+    np.testing.assert_array_equal(arrays["input_layer/kernel"], original.params["input_layer"]["kernel"])
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=saved, check=True, capture_output=True)
+    card = (saved / "README.md").read_text()
+    assert card.startswith("# ReverseTask\n\nA model of transformer-jax, trained with the defaults.")
+
+
+def test_the_card_has_the_flags_and_the_metrics_of_the_run(tmp_path):
+    trainer = load_run("reverse")
+    trainer.config = dataclasses.replace(trainer.config, lr=0.25, num_devices=2)
+    trainer.results = {"val": {"loss": 0.5}, "test": {"loss": 0.25, "accuracy": 0.875}}
+    trainer.save(tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "trained with `--lr=0.25`." in card
+    assert "| val | loss | 0.5 |\n| test | loss | 0.25 |\n| test | accuracy | 0.875 |\n" in card
+    assert f"jax {jax.__version__}" in card
+
+
+def test_a_model_replaces_a_saved_one_and_nothing_else(saved, tmp_path):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InputError, match=r"which holds notes.txt; it must be empty, or of a model"):
+        load_run("reverse").save(tmp_path)
+    load_run("reverse").save(saved)
+    names = ["README.md", "SHA256SUMS", "config.json", "model.safetensors"]
+    assert sorted(path.name for path in saved.iterdir()) == names
+
+
+def test_a_command_saves_a_model(tmp_path, saved):
+    carry_out(read_command(["export", "reverse", str(tmp_path / "model")]))
+    assert (tmp_path / "model" / "SHA256SUMS").read_text() == (saved / "SHA256SUMS").read_text()
+    with pytest.raises(InputError, match="the following arguments are required: DIRECTORY"):
+        read_command(["export", "reverse"])
 
 
 @pytest.mark.parametrize("file", FILES)

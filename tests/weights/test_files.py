@@ -127,7 +127,7 @@ def test_a_pickle_bomb_does_not_go_off(tmp_path, kind, place):
 
 
 REFUSED = {
-    "page": (b"<!DOCTYPE html>", "f is not a Flax msgpack or a PyTorch file of weights, or damaged"),
+    "page": (b"<!DOCTYPE html>", "f is not a Flax msgpack, a safetensors or a PyTorch file of weights, or damaged"),
     "picture": (b"\x89PNG\r\n\x1a\n", "f is not a Flax msgpack"),
     # PyTorch's.
     "a module": (saved(torch.nn.Linear(5, 7)), "f is damaged, or holds objects .*; it must be a saved state_dict"),

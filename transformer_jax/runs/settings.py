@@ -16,7 +16,8 @@ from transformer_jax.runs.own_files import write_whole
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
 STATUS = "status.json"  # of a training that diverged
-PARAMETERS = "params.msgpack"  # of a model that ships, instead of checkpoints
+WEIGHTS = "model.safetensors"  # of a saved model, instead of checkpoints
+PARAMETERS = "params.msgpack"  # the same in Flax's format, of the models that ship
 LOCK = ".lock"
 MAX_CONFIG_BYTES, MAX_JSON_BYTES = 2**20, 2**22  # Python needs 25 times as much memory for it
 

@@ -13,8 +13,8 @@ from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, PARAMETERS, differing_settings, read_settings
-from transformer_jax.trained.shipped import SHIPPED, named_directory, read_params
+from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, RESULTS, differing_settings, read_json, read_settings
+from transformer_jax.trained.shipped import SHIPPED, is_saved, named_directory, read_params
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 
@@ -34,7 +34,7 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
         config = trainer_class.config_class_of(task).from_json(settings)
     except InputError as error:
         raise InputError(f"{directory / CONFIG} can't be used: {error}") from error
-    if os.path.lexists(directory / PARAMETERS):  # it ships
+    if is_saved(directory):
         params = read_params(directory)
     else:
         params = _best_params(directory, config, {"task": task, **settings})
@@ -43,6 +43,8 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
         config = dataclasses.replace(config, checkpoint_dir=directory.parent)
     trainer = trainer_class(config)
     trainer.params = params
+    if os.path.isfile(directory / RESULTS):
+        trainer.results = read_json(directory / RESULTS, "a run's results")
     return trainer
 
 

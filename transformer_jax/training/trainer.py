@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -17,6 +18,9 @@ from transformer_jax.devices.processes import check_same, largest
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger
+from transformer_jax.runs.provenance import versions
+from transformer_jax.runs.saved_model import card_of, save_model
+from transformer_jax.runs.settings import Json, settings_of
 from transformer_jax.training.callbacks import Callback, LogAttention
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
 from transformer_jax.training.evaluator import Evaluator
@@ -52,6 +56,7 @@ class TrainerModule(Evaluator):
         check_task(type(self), config, TrainerModule, has_model=model is not None)
         super().__init__(config, constants, model)
         self.steps = 0  # that were trained
+        self.results: Json = {}  # what `results.json` holds, after `test` or `load_run`
         self.began = 0.0  # age of the process, in seconds, when it began to work on this run
         self._is_entered = False  # as a context manager, which keeps the run's directory until its end
         self._run: RunDirectory | None = None
@@ -208,6 +213,22 @@ class TrainerModule(Evaluator):
             callbacks.append(LogAttention(loggers, lambda params: self.attention_maps(params, inputs)))
         return callbacks
 
+    def save(self, directory: str | Path) -> None:
+        """Write the model alone: settings, parameters as safetensors, a card with the metrics, and the files' digests.
+
+        `load_run` opens it on any machine, and other programs read `model.safetensors`.
+
+        Args:
+            directory: for nothing but this model; one that was saved there before is replaced.
+
+        Raises:
+            InputError: there are no parameters yet, or the directory holds other files or can't be written.
+        """
+        config = self.config.without_neutral()
+        settings = settings_of(self.name, config)
+        card = card_of(settings, config.changed(), self.results, versions())
+        save_model(Path(directory), settings, self.params, card)
+
     def adopt(self, params: Params) -> None:
         """Take trained parameters in the place of training (`config.pretrained`).
 
@@ -243,6 +264,7 @@ class TrainerModule(Evaluator):
             print(*summary(metrics, self.config.criterion.metric), sep="\n")
         results = results_of(self, metrics)
         results |= {"steps": self.steps, "total_seconds": process_age() - self.began, **more}
+        self.results = results
         if self._run is not None:
             write_end(self._run, self.create_loggers, metrics, results)
             self._close_run()

@@ -1,4 +1,4 @@
-"""Files of weights, Flax's and PyTorch's, read by the two libraries without running any code in the files.
+"""Files of weights: safetensors, Flax's and PyTorch's, read by these libraries without running any code in the files.
 
 What is not promised: a file made to do harm can keep `torch.load` busy until you end it.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import flax.serialization
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
 from transformer_jax.errors import InputError
@@ -29,13 +30,13 @@ PICKLE_START = b"\x80"  # of PyTorch's files before version 1.6; later ones are 
 class WeightFile(NamedTuple):
     """Content of a file of weights."""
 
-    arrays: Arrays  # by name; in Flax files a path, its keys joined by "/"
+    arrays: Arrays  # by name; in Flax's files and our own a path, its keys joined by "/"
     hyperparameters: dict[str, float]  # the numbers among those of a PyTorch Lightning checkpoint; else empty
-    is_torch: bool  # a PyTorch file; otherwise Flax's msgpack
+    is_torch: bool  # a PyTorch file
 
 
 def read_weights(path: str | Path) -> WeightFile:
-    """Read a Flax msgpack of parameters, or a PyTorch file of a state dict, bare or as Lightning saves it.
+    """Read a safetensors file, a Flax msgpack, or a PyTorch file of a state dict, bare or as Lightning saves it.
 
     The kind is recognized from the content.
 
@@ -43,11 +44,13 @@ def read_weights(path: str | Path) -> WeightFile:
         InputError: the file cannot be read, is of another kind, damaged, or holds other objects than tensors and plain
             values or more numbers than bytes.
     """
-    with outside_file(path, "a Flax msgpack or a PyTorch file of weights", MAX_BYTES) as file:
+    with outside_file(path, "a Flax msgpack, a safetensors or a PyTorch file of weights", MAX_BYTES) as file:
         with file.open("rb") as stream:
-            start = stream.read(len(ZIP_START))
-        if start == ZIP_START or start.startswith(PICKLE_START):
-            return _read_torch(file, is_zip=start == ZIP_START)
+            start = stream.read(9)  # of a safetensors file the length of its header, and the header's first character
+        if start[:4] == ZIP_START or start.startswith(PICKLE_START):
+            return _read_torch(file, is_zip=start[:4] == ZIP_START)
+        if start[8:] == b"{":
+            return WeightFile(safetensors.numpy.load_file(file), {}, is_torch=False)
         arrays = flatten_dict(flax.serialization.msgpack_restore(file.read_bytes()), sep="/")
         _check(arrays, np.ndarray, file)
         return WeightFile(arrays, {}, is_torch=False)

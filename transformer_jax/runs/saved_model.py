@@ -1,0 +1,84 @@
+"""A model on its own: a directory of settings, parameters as safetensors, a card, and the digests of these files."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+from flax.traverse_util import flatten_dict
+
+from transformer_jax.errors import InputError
+from transformer_jax.outside_files import writing_into
+from transformer_jax.runs.own_files import write_whole
+from transformer_jax.runs.settings import CONFIG, WEIGHTS, Json, write_settings
+from transformer_jax.trees import Params
+
+CARD, DIGESTS = "README.md", "SHA256SUMS"
+
+
+def save_model(directory: Path, settings: Json, params: Params, card: str) -> None:
+    """Write a model into a directory of its own.
+
+    Args:
+        directory: made if it is missing; a model that was saved there before is replaced.
+        settings: as `settings_of` gives them.
+        params: whose paths, as `encoder/norm/scale`, are the names in the file.
+        card: what a reader should know, in Markdown.
+
+    Raises:
+        InputError: the directory can't be written, or holds other files.
+    """
+    files = (CONFIG, WEIGHTS, CARD)
+    with writing_into("directory", directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        others = {path.name for path in directory.iterdir()} - {*files, DIGESTS}
+        if others:
+            raise InputError(f"directory is {directory}, which holds {min(others)}; it must be empty, or of a model")
+        arrays = {path: np.asarray(array) for path, array in flatten_dict(params, sep="/").items()}
+        write_settings(directory, settings)
+        write_whole(directory / WEIGHTS, safetensors.numpy.save(arrays))
+        write_whole(directory / CARD, card.encode())
+        write_digests(directory, files)
+
+
+def write_digests(directory: Path, files: tuple[str, ...]) -> None:
+    """Write the SHA-256 of these files of a directory, as `sha256sum -c` reads them."""
+    lines = [f"{digest_of(directory / name)}  {name}\n" for name in files]
+    write_whole(directory / DIGESTS, "".join(lines).encode())
+
+
+def digest_of(file: Path) -> str:
+    """SHA-256 of a file's content."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def card_of(settings: Json, changed: Mapping[str, object], results: Json, versions: Mapping[str, object]) -> str:
+    """The card of a saved model.
+
+    Args:
+        settings: as `settings_of` gives them.
+        changed: those that are not the task's defaults.
+        results: of the run, as `results.json` has them; empty if there are none.
+        versions: of Python and the libraries.
+    """
+    flags = "".join(f" --{name.replace('_', '-')}={value}" for name, value in changed.items())
+    trained = f"with `{flags.strip()}`" if flags else "with the defaults"
+    splits = {split: results.get(split, {}) for split in ("val", "test")}
+    rows = [f"| {split} | {name} | {value:.6g} |\n" for split, of in splits.items() for name, value in of.items()]
+    table = f"\n| set | metric | value |\n| --- | --- | --- |\n{''.join(rows)}" if rows else ""
+    used = ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
+    return f"""# {settings["task"]}
+
+A model of transformer-jax, trained {trained}. Settings are in `{CONFIG}`, parameters in `{WEIGHTS}`;
+`sha256sum -c {DIGESTS}` checks them.
+
+```python
+from transformer_jax import load_run
+
+model = load_run("PATH OF THIS DIRECTORY")
+```
+{table}
+Versions: {used}
+"""

@@ -1,0 +1,31 @@
+"""Save a trained model on its own: `python -m transformer_jax.trained export RUN DIRECTORY`."""
+
+import argparse
+
+from transformer_jax.cli import run
+from transformer_jax.flags import Parser
+from transformer_jax.tasks.registry import load_run
+
+
+def read_command(arguments: list[str]) -> argparse.Namespace:
+    """The `run` and the `directory`.
+
+    Raises:
+        InputError: an argument is missing or unknown.
+    """
+    parser = Parser(prog="python -m transformer_jax.trained", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="export")
+    export = commands.add_parser("export", help="write settings, parameters (safetensors), digests and a card")
+    export.add_argument("run", metavar="RUN", help="a run's directory, or a model that ships")
+    export.add_argument("directory", metavar="DIRECTORY", help="of the model; one that was saved there is replaced")
+    return parser.parse_args(arguments)
+
+
+def carry_out(command: argparse.Namespace) -> None:
+    """Save the model."""
+    load_run(command.run).save(command.directory)
+    print(f"Written: {command.directory}")
+
+
+if __name__ == "__main__":
+    run(read_command, carry_out)
