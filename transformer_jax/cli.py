@@ -20,6 +20,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.fields import type_hints
 from transformer_jax.flags import check_known, flag_parser, read_flags
 from transformer_jax.runs.config_file import ConfigFile, read_config_file
+from transformer_jax.trained.named import settings_of_initial
 from transformer_jax.training.signals import CommandSignals, Interrupted, Stopped, end_at_signals
 
 Config = TypeVar("Config")
@@ -73,7 +74,8 @@ def parse(
 ) -> Config:
     """A config from command-line arguments.
 
-    A `TrainingConfig` also takes `--config FILE`, whose settings lie between the flags and the defaults.
+    A `TrainingConfig` also takes `--config FILE`, whose settings lie between the flags and the defaults, and below them
+    the settings of the model that `--init-from` names.
 
     Args:
         config_class: a dataclass; its fields are the flags, the comments behind them their help.
@@ -88,15 +90,18 @@ def parse(
     """
     more = [] if choices is None else [choices]
     settings = {} if default is None else dict(vars(default))
-    file = None
+    file, of_file, initial = None, {}, {}
     if issubclass(config_class, TrainingConfig):
         file, arguments = take_file(arguments)
         more.append(FileChoice)
-        settings |= {} if file is None else _settings_of(file, config_class, task, choices)
-    given, unknown = read_flags(config_class, arguments, flag_parser(config_class, more, settings, description))
+        of_file = {} if file is None else _settings_of(file, config_class, task, choices)
+    parser = flag_parser(config_class, more, settings | of_file, description)
+    given, unknown = read_flags(config_class, arguments, parser)
     check_known(unknown, [config_class, *more])
+    if issubclass(config_class, TrainingConfig):
+        initial = settings_of_initial((of_file | given).get("init_from"), config_class)
     try:
-        return config_class(**(settings | given))
+        return config_class(**(settings | initial | of_file | given))
     except InputError as error:
         if file is None:
             raise

@@ -36,7 +36,8 @@ def setting(
         default: of the field.
         neutral: may differ when a run is resumed, since the parameters that it ends with do not depend on it.
         machine: belongs to the machine and is never taken from the config of a run that is opened; implies `neutral`.
-        of_model: the model is made from it; with `pretrained` it is that model's.
+        of_model: the model and its inputs are made from it; with `pretrained` it is that model's, with `init_from` too
+            unless it is given.
         least, most: bounds of its value; an integer is at most `MAX_SIZE` unless `most` says otherwise.
         check: called with the field's name and its value, if that is not None; raises an `InputError`.
     """

@@ -87,7 +87,9 @@ class OptimizationSettings:
     gradient_clip: float | None = setting(1.0, check=check_positive)
     # decay of a moving average of the parameters, evaluated beside them, as 0.999
     ema: float | None = setting(None, check=check_average_decay)
-    init_from: str | None = None  # begin with these parameters (run, shipped, published or a tutorials' file)
+    # begin with these parameters (run, saved model, published or a tutorials' file), and the settings of their model
+    # unless they are given, too
+    init_from: str | None = None
     init_only: str | None = None  # take only these arrays of init_from, written as for freeze
     freeze: str | None = None  # do not train these modules or arrays: paths with commas between, as encoder,*/bias
     # seed of the parameters, the dropout and the order of the training set; JAX's keys have 32 bits

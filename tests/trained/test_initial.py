@@ -13,10 +13,12 @@ from flax.traverse_util import flatten_dict
 from tutorial_models import TorchPredictor
 
 from transformer_jax import InputError, ReverseConfig, load_run
+from transformer_jax.cli import parse
 from transformer_jax.tasks import ReverseTrainer
-from transformer_jax.tasks.experiment import train_and_test
+from transformer_jax.tasks.experiment import chosen_config, train_and_test
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.reverse import reverse_data, train_reverse
+from transformer_jax.tasks.translation.padded_pairs import PairInputs
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer
 from transformer_jax.trained import named
 from transformer_jax.trained.shipped import SHIPPED
@@ -40,7 +42,9 @@ def config(parent: Path, **settings) -> ReverseConfig:
 
 
 def find_initial(trainer: ReverseTrainer):
-    return named.find_initial(trainer, trainer_class_of)
+    tokens = np.zeros((1, 3), np.int32)
+    inputs = tokens if isinstance(trainer, ReverseTrainer) else PairInputs(tokens, tokens)
+    return named.find_initial(trainer, trainer_class_of, (inputs, tokens))
 
 
 def trainer_of(parent: Path, **settings) -> ReverseTrainer:
@@ -115,9 +119,23 @@ def test_what_cannot_be_the_beginning_is_an_error(trained, tmp_path):
         find_initial(trainer_of(trained.parent, init_from=str(trained)))
     with pytest.raises(InputError, match="^pretrained is a, so nothing is trained, but init_from is b"):
         config(tmp_path, pretrained="a", init_from="b")
-    with pytest.raises(InputError, match="input_layer/kernel is .7, 12. and not .5, 12."):
+    remedy = "which does not fit the task and its data: .*; --num-categories 7 would fit$"
+    with pytest.raises(InputError, match=remedy):
         train_reverse(config(tmp_path, init_from=str(trained), num_categories=5))
     assert not (tmp_path / "ReverseTask").exists()
+
+
+def test_settings_of_the_model_are_taken_over_unless_they_are_given(trained, tmp_path):
+    own = json.loads((trained / "config.json").read_text())
+    line = [f"--init-from={trained}", f"--checkpoint-dir={tmp_path}", "--dropout-prob=0.25", "--max-epochs=1"]
+    chosen = parse(ReverseConfig, line)
+    sizes = ("seq_len", "num_categories", "model_dim", "num_heads", "num_layers")
+    assert [getattr(chosen, name) for name in sizes] == [own[name] for name in sizes]
+    assert own["model_dim"] != ReverseConfig.model_dim
+    assert (chosen.dropout_prob, chosen.lr, chosen.train_size) == (0.25, ReverseConfig.lr, ReverseConfig.train_size)
+    settings = {"init_from": str(trained), "checkpoint_dir": tmp_path, "dropout_prob": 0.25, "max_epochs": 1}
+    assert chosen_config(None, ReverseConfig, settings) == chosen
+    assert parse(ReverseConfig, ["--init-from=nothing"]).model_dim == ReverseConfig.model_dim
 
 
 def test_a_run_goes_on_without_the_model_it_began_with_but_not_with_another_one(trained, tmp_path, capsys):

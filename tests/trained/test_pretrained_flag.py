@@ -150,7 +150,10 @@ def test_a_model_that_does_not_fit_is_refused_and_nothing_is_made(copied, tmp_pa
         ),
         (lambda: train_reverse(**run | {"pretrained": str(tmp_path)}), "holds no run: config.json is missing"),
         (lambda: train_reverse(**run | {"pretrained": "digits"}), "digits, a model of the task SetAnomalyTask_digits;"),
-        (lambda: train_reverse(**run | {"pretrained": __file__}), "is not a Flax msgpack or a PyTorch file of weights"),
+        (
+            lambda: train_reverse(**run | {"pretrained": __file__}),
+            "is not a Flax msgpack, a safetensors or a PyTorch file of weights",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             train()

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -16,7 +16,7 @@ from transformer_jax.errors import MAX_SIZE, InputError, in_one_line
 from transformer_jax.runs.directory import run_path
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
-from transformer_jax.trained.named import check_fits, find_initial, find_trained
+from transformer_jax.trained.named import check_fits, find_initial, find_trained, settings_of_initial
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.results import process_age
 from transformer_jax.training.signals import Interrupted
@@ -60,6 +60,20 @@ def task_loaders(
         "num_workers": config.num_workers,
     }
     return load(train, groups=groups[0], **order), load(val, groups=groups[1]), load(test, groups=groups[2])
+
+
+def chosen_config(config: Config | None, default: Callable[[], Config], settings: Mapping[str, Any]) -> Config:
+    """A config with other settings; of the default one also those of the model that `init_from` names.
+
+    Args:
+        config: None for the default one.
+        default: makes it.
+        settings: fields to replace. Any: of the fields' types.
+    """
+    if config is not None:
+        return dataclasses.replace(config, **settings)
+    initial = settings_of_initial(settings.get("init_from"), type(default()))
+    return dataclasses.replace(default(), **(initial | dict(settings)))
 
 
 @check_arguments
@@ -119,9 +133,10 @@ def _train_one(
     trainer.began = began
     with quietly(config), trainer:  # the run's directory is held until the end
         if trained is None:
-            trainer.fit(data.train_loader, data.val_loader, initial_params=find_initial(trainer, trainer_class_of))
+            initial = find_initial(trainer, trainer_class_of, data.train_loader.example())
+            trainer.fit(data.train_loader, data.val_loader, initial_params=initial)
         else:
-            check_fits(trained, trainer, data.train_loader.example())
+            check_fits("pretrained", trained, trainer, data.train_loader.example())
             trainer.adopt(trained.params)
             print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
         try:

@@ -21,7 +21,7 @@ from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.plots import plot_attention_maps
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.experiment import Results, TaskData, task_loaders, train_and_test
+from transformer_jax.tasks.experiment import Results, TaskData, chosen_config, task_loaders, train_and_test
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
@@ -40,8 +40,9 @@ class ReverseConfig(TrainingConfig):
         InputError: at construction, for a value that cannot work.
     """
 
-    seq_len: int = setting(16, least=1, most=TransformerPredictor.max_len)  # numbers in a sequence
-    num_categories: int = setting(10, least=2, most=2**20)  # the numbers are 0 … num_categories - 1
+    # numbers in a sequence
+    seq_len: int = setting(16, of_model=True, least=1, most=TransformerPredictor.max_len)
+    num_categories: int = setting(10, of_model=True, least=2, most=2**20)  # the numbers are 0 … num_categories - 1
     train_size: int = setting(50_000, least=1)  # sequences in the training set
     val_size: int = setting(1_000, least=1)  # sequences in the validation set
     test_size: int = setting(10_000, least=1)  # sequences in the test set
@@ -192,5 +193,5 @@ def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple
     Returns:
         As `train_and_test`.
     """
-    config = dataclasses.replace(config or ReverseConfig(), **settings)
+    config = chosen_config(config, ReverseConfig, settings)
     return train_and_test(ReverseTrainer, config, reverse_data, save_attention_maps)

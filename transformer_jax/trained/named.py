@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import flax.linen as nn
 import jax
@@ -13,10 +13,11 @@ from transformer_jax.attention.attention import Implementation
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
+from transformer_jax.fields import stored_values
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.runs.directory import run_path
-from transformer_jax.runs.settings import CHECKPOINTS
+from transformer_jax.runs.settings import CHECKPOINTS, read_settings
 from transformer_jax.trained.load import TrainerClassOf, open_run
 from transformer_jax.trained.published import PUBLISHED, load_pretrained
 from transformer_jax.trained.shipped import named_directory, shipped_models
@@ -67,7 +68,24 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
     return dataclasses.replace(config, **of_model), trained
 
 
-def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf) -> Params | None:
+def settings_of_initial(what: str | None, config_class: type[TrainingConfig]) -> dict[str, Any]:  # Any: of the fields
+    """The settings of the model that `init_from` names, and of its inputs; none where it is no run or saved model.
+
+    Args:
+        what: as the setting has it.
+        config_class: of the new training; what is no field of it is left out.
+    """
+    if what is None or (directory := directory_of(what)) is None:
+        return {}
+    try:
+        _, settings = read_settings(directory)
+    except InputError:
+        return {}  # `find_initial` says what is wrong, unless a run goes on without it
+    names = config_class.fields_with("of_model") - config_class.fields_with("machine")
+    return stored_values(config_class, {name: value for name, value in settings.items() if name in names})
+
+
+def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf, example: Samples) -> Params | None:
     """The parameters that `config.init_from` names, for `fit`; None for None.
 
     A run that goes on from a checkpoint needs them no more: None also where it can't read them.
@@ -75,10 +93,11 @@ def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf) -> Pa
     Args:
         trainer: of the training.
         trainer_class_of: the trainers of other tasks.
+        example: of the training set.
 
     Raises:
-        InputError: there is no such model, it can't be read, it is the run itself, or its number of heads, which the
-            shapes don't show, is another.
+        InputError: there is no such model, it can't be read, it is the run itself, it does not fit the task, or its
+            number of heads, which the shapes don't show, is another.
     """
     config = trainer.config
     if (what := config.init_from) is None:
@@ -94,6 +113,8 @@ def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf) -> Pa
         trained = _find("init_from", what, trainer, class_of)
         if trained.config is not None and (heads := trained.config.num_heads) != config.num_heads:
             raise InputError(f"num_heads is {config.num_heads}; it must be {heads}, as in the training of {what}")
+        if config.init_only is None:
+            check_fits("init_from", trained, trainer, example)
         return trained.params
     except InputError as error:
         if not config.resume or not any((own / CHECKPOINTS).glob("[0-9]*")):
@@ -110,8 +131,15 @@ def with_attention(model: nn.Module, implementation: Implementation) -> nn.Modul
     return model.clone(settings=dataclasses.replace(model.settings, attention=attention))
 
 
-def check_fits(trained: Trained, trainer: TrainerModule, example: Samples) -> None:
-    """Raise an `InputError` if the parameters are not those of a model of the trainer's task on such samples."""
+def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: Samples) -> None:
+    """Raise an `InputError` if the parameters are not those of a model of the trainer's task on such samples.
+
+    Args:
+        setting: that names the model.
+        trained: the model.
+        trainer: of the task.
+        example: of the task's data.
+    """
     inputs, _ = example
     own_model = trainer.create_model()  # of the sizes that the task needs; the trainer's is the trained one
 
@@ -124,7 +152,21 @@ def check_fits(trained: Trained, trainer: TrainerModule, example: Samples) -> No
     try:
         check_arrays(by_path(trained.params), shapes_of(expected), trained.what)
     except InputError as error:
-        raise InputError(f"pretrained is {trained.what}, which does not fit the task and its data: {error}") from error
+        reason = f"{error}{_remedy(trained.config, trainer.config)}"
+        raise InputError(f"{setting} is {trained.what}, which does not fit the task and its data: {reason}") from error
+
+
+def _remedy(trained: TrainingConfig | None, config: TrainingConfig) -> str:
+    """The flags of a training that differ from those of a model which it can't begin with."""
+    names = config.fields_with("of_model") - config.fields_with("machine")
+    missing = object()
+    values = {name: getattr(trained, name, missing) for name in sorted(names)}
+    flags = [
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in values.items()
+        if value is not missing and value != getattr(config, name)
+    ]
+    return f"; {' '.join(flags)} would fit" if flags else ""
 
 
 def directory_of(what: str) -> Path | None:

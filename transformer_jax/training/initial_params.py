@@ -74,8 +74,8 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
     ]
     if wrong:
         more = f", and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
-        remedy = "init_only would take a part of them" if only is None else f"init_only is {only}"
-        raise InputError(f"{what} does not fit the model: {', '.join(wrong[:MAX_NAMED])}{more}; {remedy}")
+        remedy = "" if only is None else f"; init_only is {only}"
+        raise InputError(f"{what} does not fit the model: {', '.join(wrong[:MAX_NAMED])}{more}{remedy}")
     taken = {path: arrays[path] for path in wanted if path in chosen}
     check_numbers(taken, what)
     not_taken = [f"  not taken: {path} {shapes[path]}" for path in unwanted]

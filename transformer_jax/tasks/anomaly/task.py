@@ -34,7 +34,7 @@ from transformer_jax.tasks.anomaly.report import permutation_error, predict_sets
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.experiment import Results, train_and_test
+from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
@@ -227,5 +227,5 @@ def train_anomaly(config: AnomalyConfig | None = None, **settings: Any) -> tuple
     Returns:
         As `train_and_test`.
     """
-    config = dataclasses.replace(config or default_config(), **settings)
+    config = chosen_config(config, default_config, settings)
     return train_and_test(AnomalyTrainer, config, anomaly_data, report)

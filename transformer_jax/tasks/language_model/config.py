@@ -26,7 +26,7 @@ class LanguageModelConfig(TrainingConfig):
 
     data: Path | None = None  # file of anything, read as bytes; without it, the standard library's docstrings
     # bytes that the model sees at most; each position predicts the next byte from those up to it
-    seq_len: int = setting(256, least=2, most=2**20)
+    seq_len: int = setting(256, of_model=True, least=2, most=2**20)
     # bytes that a window of the evaluation scores, after others as context; none: half
     stride: int | None = setting(None, least=1)
     # windows in an epoch, at random places of the training text

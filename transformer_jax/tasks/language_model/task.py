@@ -20,7 +20,7 @@ from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import encode, labels
-from transformer_jax.tasks.experiment import Results, TaskData, task_loaders, train_and_test
+from transformer_jax.tasks.experiment import Results, TaskData, chosen_config, task_loaders, train_and_test
 from transformer_jax.tasks.language_model.config import NUM_BYTES
 from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
 from transformer_jax.tasks.language_model.continuation import DRAWS, Continuation
@@ -206,5 +206,5 @@ def train_language_model(
     Returns:
         As `train_and_test`.
     """
-    config = dataclasses.replace(config or LanguageModelConfig(), **settings)
+    config = chosen_config(config, LanguageModelConfig, settings)
     return train_and_test(LanguageModelTrainer, config, language_model_data, report)

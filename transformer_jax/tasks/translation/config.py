@@ -40,7 +40,7 @@ class TranslationConfig(TrainingConfig):
     val_data: Path | None = None  # file of validation pairs, with data; none: a part of data
     test_data: Path | None = None  # file of test pairs, with data; none: a part of data
     # longest text in bytes; pairs with a longer one are left out
-    max_bytes: int = setting(256, least=1, most=Transformer.max_len - 2)
+    max_bytes: int = setting(256, of_model=True, least=1, most=Transformer.max_len - 2)
     train_size: int = setting(192_000, least=1, most=MAX_DATES)  # dates in the training set
     val_size: int = setting(1_000, least=1, most=MAX_DATES)  # dates in the validation set
     test_size: int = setting(2_000, least=1, most=MAX_DATES)  # dates in the test set

@@ -1,6 +1,5 @@
 """Task: translate text, byte by byte: dates of many languages into ISO 8601, or any file of sentence pairs."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,7 +23,7 @@ from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad
-from transformer_jax.tasks.experiment import Results, train_and_test
+from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.tasks.text_examples import encode_all, texts_in, translation_examples
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
 from transformer_jax.tasks.translation.config import TranslationData, translation_data
@@ -233,5 +232,5 @@ def train_translation(config: TranslationConfig | None = None, **settings: Any) 
     Returns:
         As `train_and_test`.
     """
-    config = dataclasses.replace(config or TranslationConfig(), **settings)
+    config = chosen_config(config, TranslationConfig, settings)
     return train_and_test(TranslationTrainer, config, translation_data, report)
