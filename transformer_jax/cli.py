@@ -161,5 +161,5 @@ def _exit(error: BaseException) -> NoReturn:
 
 def _program() -> str:
     """The command's name: of a script its file, of a module what Python was given."""
-    name, spec = Path(sys.argv[0]).name, getattr(sys.modules["__main__"], "__spec__", None)
-    return f"python -m {spec.parent}" if name == "__main__.py" and spec is not None else name
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return Path(sys.argv[0]).name if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"

@@ -17,6 +17,7 @@ from transformer_jax.runs.directory import run_path
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
 from transformer_jax.trained.named import check_fits, find_initial, find_trained, settings_of_initial
+from transformer_jax.training.predictions import MAX_PREDICTIONS, PREDICTIONS, prediction_table
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.results import process_age
 from transformer_jax.training.signals import Interrupted
@@ -141,6 +142,8 @@ def _train_one(
             print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
         try:
             more = {} if report is None else report(trainer, data)
+            if trainer.writes_predictions:
+                _save_predictions(trainer, data)
             results = trainer.test(data.val_loader, data.test_loader, **more)
         except (Interrupted, BrokenPipeError):  # a signal; nobody reads the output any more
             raise
@@ -152,6 +155,18 @@ def _train_one(
                 "without training"
             ) from error
     return trainer, results
+
+
+def _save_predictions(trainer: TrainerModule, data: TaskData) -> None:
+    """Write the answers to the first examples of the test set; of a task of one's own where they can be worded."""
+    trainer.test_data = data
+    try:
+        examples = trainer.test_examples(range(min(MAX_PREDICTIONS, len(trainer.test_set))))
+        table = prediction_table(examples, trainer.answers(examples))
+    except Exception as error:  # of any class: the model's output may be anything
+        print(f"{PREDICTIONS} is not written: examples can't be answered ({in_one_line(error, with_class=True)})")
+        return
+    trainer.run.save_text(PREDICTIONS, table)
 
 
 def _train_all(

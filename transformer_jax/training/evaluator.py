@@ -1,5 +1,6 @@
 """A task with parameters: evaluates them on a data set, and gives the model's output."""
 
+import dataclasses
 import functools
 import weakref
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.data.loader import Loader
 from transformer_jax.data.local_rows import LocalSamples, RowRange
-from transformer_jax.devices.compilation import CompiledStep
+from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, CompiledStep
 from transformer_jax.devices.mesh import choose_devices, own_device
 from transformer_jax.devices.processes import whole
 from transformer_jax.devices.stopwatch import Stopwatch
@@ -21,7 +22,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import sum_over_devices
 from transformer_jax.nn.layer_stacks import stack_layers
 from transformer_jax.training.hooks import Task
-from transformer_jax.training.inspected_example import InspectedExample, examples_in_batch, numbers_in
+from transformer_jax.training.inspected_example import Answer, InspectedExample, examples_in_batch, numbers_in
 from transformer_jax.training.metrics import Sums, means, weighted_sums
 from transformer_jax.training.step import TrainState, average_of
 from transformer_jax.trees import Arrays, Inputs, Params
@@ -48,6 +49,7 @@ class Evaluator(Task):
         self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()
         self._eval_step = CompiledStep(self.devices.share(self.eval_step), stopwatch=self.stopwatch)
         self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
+        self._outputs = jax.jit(self.apply, compiler_options=RUN_ONCE_OPTIONS.get(jax.default_backend()))
 
     @staticmethod
     def load_data(config: Any) -> Any:  # Any: the task's own classes
@@ -145,6 +147,30 @@ class Evaluator(Task):
         """
         return examples_in_batch(inputs, lambda rows: self.prepare(rows, self.constants))
 
+    def answers(self, examples: Sequence[InspectedExample]) -> list[Answer]:
+        """The model's answers to examples; those of one shape are computed together, a batch at a time."""
+        params = jax.device_put(self.params, self.first_device)
+        by_shape: dict[str, list[int]] = {}
+        for number, example in enumerate(examples):
+            by_shape.setdefault(str(jax.tree.map(np.shape, example.inputs)), []).append(number)
+        outputs: dict[int, np.ndarray] = {}
+        for numbers in by_shape.values():
+            size = min(self.config.batch_size, len(numbers))
+            for start in range(0, len(numbers), size):
+                batch = numbers[start : start + size]
+                rows = batch + batch[:1] * (size - len(batch))  # one size, one compilation
+                inputs = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[examples[n].inputs for n in rows])
+                outputs |= zip(batch, jax.device_get(self._outputs(params, inputs)), strict=False)
+        return [example.answer(outputs[number]) for number, example in enumerate(examples)]
+
+    def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
+        """Lines as examples, one of each: as `read_examples` of the line alone, if not overridden.
+
+        Raises:
+            InputError: a line is no input of the task's.
+        """
+        return [example for line in lines for example in self.read_examples([line])]
+
     def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
         """Words of a command line as examples: sequences of whole numbers, if not overridden.
 
@@ -159,8 +185,13 @@ class Evaluator(Task):
         Raises:
             InputError: the task has no `load_data`, or a number is not in the test set.
         """
-        rows = [jax.tree.map(_as_row, inputs) for inputs, _ in self.test_samples(numbers)]
-        return [example for row in rows for example in self.examples(row)]
+        found = []
+        for inputs, targets in self.test_samples(numbers):
+            for example in self.examples(jax.tree.map(_as_row, inputs)):
+                is_text = example.expected is not None or not _are_classes(targets)
+                expected = example.expected if is_text else " ".join(map(str, np.ravel(targets)))
+                found.append(dataclasses.replace(example, expected=expected))
+        return found
 
     def test_samples(self, numbers: Sequence[int]) -> list[Any]:  # Any: the task's own types
         """Samples of these numbers in the task's own test set.
@@ -221,6 +252,12 @@ class Evaluator(Task):
         data = type(self).load_data(self.config)
         self.shared_constants = self.devices.place_whole(data.constants)
         return data
+
+
+def _are_classes(targets: Any) -> bool:
+    """Whether the targets of a sample are integers: one, or one at each position."""
+    array = np.asarray(targets) if isinstance(targets, int | np.generic | np.ndarray) else None
+    return array is not None and array.ndim < 2 and np.issubdtype(array.dtype, np.integer)
 
 
 def _as_row(leaf: Any) -> np.ndarray:

@@ -41,6 +41,7 @@ class Task:
 
     name: str  # of the task, and of the run's directory
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
+    writes_predictions: ClassVar[bool] = True  # whether a run leaves `predictions.tsv`
     # By the names that the settings `schedule` and `logger` know; a task may have tables of its own.
     schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
     loggers: ClassVar[Mapping[str, Callable[[Path, LogPosition], Logger]]] = LOGGERS

@@ -6,6 +6,7 @@ classes.
 
 import dataclasses
 import functools
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -141,6 +142,7 @@ class AnomalyTrainer(TrainerModule):
         Raises:
             InputError: a number is not in the test set, or a file is no image.
         """
+        words = [part for word in words for part in ([word] if Path(word).exists() else shlex.split(word))]
         if all(word.lstrip("-").isdecimal() for word in words):
             return self.test_examples([int(word) for word in words])
         images = read_images(words, self.config.image_shape)

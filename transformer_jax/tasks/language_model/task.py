@@ -62,6 +62,7 @@ class LanguageModelTrainer(TrainerModule):
         super().__init__(config, constants, model)
         self._continuation = Continuation(self.model, config.seq_len)
 
+    writes_predictions = False  # it continues texts, which have no right answer
     load_data = staticmethod(language_model_data)
 
     def create_model(self) -> TransformerLM:

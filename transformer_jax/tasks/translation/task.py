@@ -115,6 +115,9 @@ class TranslationTrainer(TrainerModule):
         sources = self._sources(inputs)
         return translation_examples(sources, self._translations(sources), _padded_length)
 
+    def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
+        return self.examples(list(lines))  # all at once
+
     def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
         """Texts, each a word of a command line.
 

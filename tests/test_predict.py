@@ -1,0 +1,111 @@
+"""`python -m transformer_jax.predict`: a trained model's answers with their probabilities, as a table."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from finished_runs import finished_run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_jax import InputError, load_run
+from transformer_jax.predict import answer_lines, carry_out, read_command
+from transformer_jax.training.inspected_example import Answer, InspectedExample
+from transformer_jax.training.predictions import prediction_table
+
+NUMBERS = "3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3"
+
+
+def printed(capsys, *arguments: str) -> list[list[str]]:
+    """Rows of the table that the command prints, but for the first."""
+    carry_out(read_command(list(arguments)))
+    header, *rows = (line.split("\t") for line in capsys.readouterr().out[:-1].split("\n"))
+    assert header == ["input", "expected", "answer", "probability", "right"]
+    return rows
+
+
+def test_numbers_are_answered_with_the_probability_of_all_of_them(capsys):
+    ((numbers, expected, answer, probability, right),) = printed(capsys, "reverse", NUMBERS)
+    assert (numbers, expected, answer, right) == (NUMBERS, NUMBERS[::-1], NUMBERS[::-1], "1")
+    logits = load_run("reverse").forward(np.array([NUMBERS.split()], np.int32))[0].astype(np.float64)
+    softmax = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    assert float(probability) == pytest.approx(softmax.max(-1).prod(), rel=1e-4)
+
+
+def test_a_file_has_an_input_in_each_line_and_the_table_goes_to_another(capsys, tmp_path):
+    (tmp_path / "dates.txt").write_text("mardi 3 janvier 2017\n\nMarch 3, 2004\n")
+    files = ["--input", str(tmp_path / "dates.txt"), "--output", str(tmp_path / "answers.tsv")]
+    carry_out(read_command(["dates", "1.2.2003", *files]))
+    assert capsys.readouterr().out == f"Written: {tmp_path / 'answers.tsv'}\n"
+    rows = [line.split("\t") for line in (tmp_path / "answers.tsv").read_text().splitlines()[1:]]
+    assert [row[2] for row in rows] == ["2003-02-01", "2017-01-03", "2004-03-03"]
+    assert all(0.9 < float(row[3]) < 1 for row in rows)
+    assert {(row[1], row[4]) for row in rows} == {("", "")}  # nobody knows
+
+
+def test_sets_of_the_test_set_have_numbers(capsys):
+    rows = printed(capsys, "digits", "17", "0")
+    assert [row[0] for row in rows] == ["test set 17", "test set 0"]
+    assert all(row[1] == row[2] and row[4] == "1" for row in rows)
+
+
+def test_each_line_is_answered_as_it_comes_and_a_wrong_one_does_not_end_it(capsys):
+    answer_lines(load_run("reverse"), io.StringIO(f"{NUMBERS}\n3 12\n{NUMBERS[::-1]}\n"), {})
+    out, err = capsys.readouterr()
+    assert [line.split("\t")[0] for line in out.splitlines()] == [NUMBERS[::-1], NUMBERS]
+    assert "12" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_language_model_continues_with_the_draws_that_are_asked_for(capsys, tmp_path_factory):
+    run = finished_run(tmp_path_factory, "LanguageModelTask")
+    capsys.readouterr()
+    flags = ["--max-new", "5", "--temperature", "0.5", "--top-k", "3", "--seed", "2"]
+    ((text, _, answer, probability, _),) = printed(capsys, str(run), "--prompt", "ab", *flags)
+    expected = load_run(run).predict(["ab"], max_new=5, temperature=0.5, top_k=3, seed=2)[0]
+    shown = prediction_table([InspectedExample(inputs=None, title="ab")], [Answer(expected, None, ())])
+    assert shown.splitlines()[1].split("\t")[2] == answer
+    assert (text, probability) == ("ab", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [("ReverseTask", None), ("SetAnomalyTask_digits", "accuracy"), ("TranslationTask", "exact_match")],
+)
+def test_every_run_leaves_its_answers_to_the_test_set(task, metric, tmp_path_factory):
+    directory = finished_run(tmp_path_factory, task)
+    rows = [line.split("\t") for line in (directory / "predictions.tsv").read_text().split("\n")[1:-1]]
+    assert len(rows) == len(load_run(directory).test_set)
+    right = [row[1] == row[2] for row in rows]
+    assert [row[4] == "1" for row in rows] == right
+    if metric is not None:
+        results = json.loads((directory / "results.json").read_text())
+        assert np.mean(right) == pytest.approx(results["test"].get(metric, results.get(metric)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reverse"], "there is no input: give INPUT, --input FILE or --interactive"),
+        ([], "the following arguments are required: RUN"),
+        (["dates", "1.2.2003", "--seed", "3"], "--seed is given, which a language model takes; dates is a model of"),
+        (["reverse", "3 12"], "12"),
+        (["reverse", "--input", "nothing.txt"], "nothing.txt can't be read: No such file"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, message):
+    with pytest.raises(InputError, match=message) as caught:
+        carry_out(read_command(arguments))
+    assert "\n" not in str(caught.value)
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00"))))
+def test_a_table_has_a_line_for_each_example_whatever_the_texts_hold(texts):
+    examples = [InspectedExample(inputs=None, title=text, expected=text) for text in texts]
+    table = prediction_table(examples, [Answer(text, 0.5, ()) for text in texts])
+    rows = [*csv.reader(io.StringIO(table, newline="\n"), delimiter="\t", quoting=csv.QUOTE_NONE)][1:]
+    assert len(rows) == len(texts)

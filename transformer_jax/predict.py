@@ -1,0 +1,123 @@
+"""Answers of a trained model: `python -m transformer_jax.predict --help`."""
+
+if __name__ == "__main__":  # the imports below take seconds
+    from transformer_jax.training.signals import end_at_signals
+
+    end_at_signals()
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.cli import run
+from transformer_jax.errors import InputError
+from transformer_jax.flags import Parser
+from transformer_jax.outside_files import outside_file
+from transformer_jax.runs.own_files import write_whole
+from transformer_jax.tasks import LanguageModelTrainer
+from transformer_jax.tasks.registry import find_trainer
+from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.inspected_example import Answer, InspectedExample
+from transformer_jax.training.predictions import prediction_table
+
+MAX_BYTES = 2**30  # of a file of inputs
+PROGRAM = "python -m transformer_jax.predict"
+EXAMPLES = f"""examples:
+  {PROGRAM} reverse "3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3"
+  {PROGRAM} dates --input dates.txt --output answers.tsv
+  {PROGRAM} digits 0 17
+  {PROGRAM} checkpoints/LanguageModelTask --prompt "Return the" --temperature 0.5 --seed 3
+"""
+
+
+def read_command(arguments: list[str]) -> argparse.Namespace:
+    """The `run`, its `inputs`, or the file of them, the `output` file, and the `draws` of a language model.
+
+    Raises:
+        InputError: no run or no input is given, or there is an unknown flag.
+    """
+    parser = Parser(
+        prog=PROGRAM,
+        description="Print a trained model's answers with their probabilities, as a table with tabs.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", metavar="RUN", help="a run's directory, a saved model, one that ships, or a tutorial's")
+    parser.add_argument(
+        "inputs", metavar="INPUT", nargs="*",
+        help="numbers (reverse), a text (translation, language model), or the number of a test set or the image files "
+        "that make one set (sets of images)",
+    )  # fmt: skip
+    parser.add_argument("--input", type=Path, metavar="FILE", help="file with an input in each line")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="file of the table; none prints it")
+    parser.add_argument("--interactive", action="store_true", help="answer each line of standard input as it comes")
+    parser.add_argument("--prompt", metavar="TEXT", help="text that a language model continues, as INPUT")
+    parser.add_argument("--max-new", type=int, metavar="INT", help="bytes of a language model's continuation")
+    parser.add_argument("--temperature", type=float, metavar="FLOAT", help="of a language model's draws")
+    parser.add_argument("--top-k", type=int, metavar="INT", help="most probable bytes that it draws from")
+    parser.add_argument("--seed", type=int, metavar="INT", help="of its draws")
+    chosen = parser.parse_intermixed_args(arguments)
+    chosen.inputs += [] if chosen.prompt is None else [chosen.prompt]
+    if not chosen.inputs and chosen.input is None and not chosen.interactive:
+        raise InputError("there is no input: give INPUT, --input FILE or --interactive")
+    names = ("max_new", "temperature", "top_k", "seed")
+    chosen.draws = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
+    return chosen
+
+
+def carry_out(command: argparse.Namespace) -> None:
+    """Print the answers, or write them."""
+    trainer = find_trainer(command.run)
+    if command.draws and not isinstance(trainer, LanguageModelTrainer):
+        flag = f"--{next(iter(command.draws)).replace('_', '-')}"
+        raise InputError(f"{flag} is given, which a language model takes; {command.run} is a model of {trainer.name}")
+    if command.inputs or command.input is not None:
+        examples, answers = answered(trainer, [*command.inputs, *_lines(command.input)], command.draws)
+        table = prediction_table(examples, answers)
+        if command.output is None:
+            print(table, end="")
+        else:
+            write_whole(command.output, table.encode())
+            print(f"Written: {command.output}")
+    if command.interactive:
+        answer_lines(trainer, sys.stdin, command.draws)
+
+
+def answered(
+    trainer: Evaluator, inputs: list[str], draws: dict[str, Any]
+) -> tuple[list[InspectedExample], list[Answer]]:
+    """Inputs as examples, and their answers; of a language model what follows each text.
+
+    Raises:
+        InputError: an input is none of the task's.
+    """
+    if isinstance(trainer, LanguageModelTrainer):
+        examples = [InspectedExample(inputs=None, title=text) for text in inputs]
+        return examples, [Answer(text, None, ()) for text in trainer.predict(inputs, **draws)]
+    examples = trainer.read_lines(inputs)
+    return examples, trainer.answers(examples)
+
+
+def answer_lines(trainer: Evaluator, lines: Iterable[str], draws: dict[str, Any]) -> None:
+    """Answer each line as it comes; a line that is no input gets an error in its place."""
+    if sys.stdin.isatty():
+        print("Type an input and Enter; Ctrl-D ends.", file=sys.stderr)
+    for line in lines:
+        try:
+            (answer,) = answered(trainer, [line.rstrip("\n")], draws)[1]
+        except InputError as error:
+            print(error, file=sys.stderr)
+        else:
+            print(answer.text + ("" if answer.probability is None else f"\t{answer.probability:.6g}"), flush=True)
+
+
+def _lines(file: Path | None) -> Iterator[str]:
+    if file is not None:
+        with outside_file(file, "a text of UTF-8", MAX_BYTES) as checked:
+            yield from filter(None, checked.read_text(encoding="utf-8").splitlines())
+
+
+if __name__ == "__main__":
+    run(read_command, carry_out)
