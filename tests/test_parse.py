@@ -134,6 +134,7 @@ def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("--learning-rate=3", "unknown arguments: --learning-rate=3; did you mean --lr?"),
         ("--num_layer=3", "unknown arguments: --num-layer=3; did you mean --num-layers?"),
         ("--Lr=3 --sed 5", "unknown arguments: --Lr=3 --sed 5; did you mean --lr and --seed?"),
         ("--confg=x --kin one", "unknown arguments: --confg=x --kin one; did you mean --config and --kind?"),

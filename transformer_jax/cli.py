@@ -161,5 +161,5 @@ def _exit(error: BaseException) -> NoReturn:
 
 def _program() -> str:
     """The command's name: of a script its file, of a module what Python was given."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return Path(sys.argv[0]).name if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"
+    module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "").removesuffix(".__main__")
+    return f"python -m {module}" if module.startswith("transformer_jax.") else Path(sys.argv[0]).name

@@ -18,6 +18,17 @@ from transformer_jax.fields import from_text, type_hints
 from transformer_jax.setting_groups import GROUPS, RunSettings
 
 METAVARS: Mapping[TypeHint, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", NoneType: "none"}
+OTHER_NAMES: Mapping[str, str] = {  # that other programs use
+    "--learning-rate": "--lr",
+    "--epochs": "--max-epochs",
+    "--dropout": "--dropout-prob",
+    "--d-model": "--model-dim",
+    "--hidden-size": "--model-dim",
+    "--heads": "--num-heads",
+    "--layers": "--num-layers",
+    "--output-dir": "--checkpoint-dir",
+    "--max-length": "--seq-len",
+}
 # A field, with the comment above it or behind it.
 FIELD = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:  # (.*))?$", re.MULTILINE)
 
@@ -92,9 +103,15 @@ def check_known(unknown: Sequence[str], dataclasses_of_flags: Sequence[type]) ->
         return
     known = [_flag(name) for dataclass in dataclasses_of_flags for name in type_hints(dataclass)]
     names = [word.partition("=")[0].lower() for word in unknown if word.startswith("--")]
-    found = [near for name in names for near in difflib.get_close_matches(name, known, n=1, cutoff=0.7)]
+    found = [near for name in names for near in _nearest(name, known)]
     meant = f"; did you mean {' and '.join(dict.fromkeys(found))}?" if found else ""
     raise InputError(f"unknown arguments: {' '.join(unknown)}{meant}")
+
+
+def _nearest(name: str, known: Sequence[str]) -> list[str]:
+    """The flag that was meant, if it is clear."""
+    other = OTHER_NAMES.get(name.replace("_", "-"), "")
+    return [other] if other in known else difflib.get_close_matches(name, known, n=1, cutoff=0.7)
 
 
 def comments(dataclass: type) -> dict[str, str]:

@@ -127,7 +127,9 @@ class RunSettings:
     log_norms: bool = setting(False, neutral=True)  # log the norms of each layer's gradients and parameters too
     profile: str | None = setting(None, machine=True)  # START:STOP, steps to trace for TensorBoard
     quiet: bool = setting(False, machine=True)  # print nothing but warnings and errors
-    verbose: bool = setting(False, machine=True)  # print the table of the parameters too
+    verbose: bool = setting(
+        False, machine=True
+    )  # print the table of parameters, which attention a step runs, and its memory, too
     # steps between checkpoints; 0 for none beside the timed ones
     checkpoint_every: int = setting(0, neutral=True, least=0)
     # minutes between checkpoints beside those of evaluations

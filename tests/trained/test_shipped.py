@@ -63,6 +63,16 @@ def test_a_name_is_the_model_and_a_path_the_directory_of_that_name(tmp_path, mon
     assert load_run("reverse").name == "ReverseTask"
 
 
+def test_the_name_that_was_meant_is_proposed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^date holds no run: there is no such directory; did you mean dates\?$"):
+        load_run("date")
+    with pytest.raises(
+        InputError, match=r"^gpt2 holds no run: there is no such directory; models that ship are dates, digits, reverse$"
+    ):
+        load_run("gpt2")
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
     """The model that ships, saved anew."""

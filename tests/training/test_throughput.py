@@ -118,7 +118,7 @@ def test_the_flops_of_a_step_are_those_of_all_devices_on_any_number_of_them():
 
 @pytest.mark.slow
 def test_a_run_says_its_memory_logs_its_throughput_and_writes_the_trace_that_is_asked_for(tmp_path, capsys):
-    trainer = fit(trainer_for(tmp_path, max_epochs=2, log_every=3, profile="2:4", steps_per_call=1))
+    trainer = fit(trainer_for(tmp_path, max_epochs=2, log_every=3, profile="2:4", steps_per_call=1, verbose=True))
     printed = capsys.readouterr().out
     assert printed.count("Memory of each device: ") == 1
     assert printed.count("Attention: plain for 5 × 5 logits: they are few; not blockwise: ") == 1

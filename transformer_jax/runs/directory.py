@@ -131,6 +131,11 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         """Whether the run has results."""
         return from_first((self.path / RESULTS).exists)
 
+    @property
+    def files(self) -> list[str]:
+        """Names of what is in the directory, but for hidden files."""
+        return from_first(lambda: sorted(path.name for path in self.path.iterdir() if not path.name.startswith(".")))
+
     def check(self) -> None:
         """Raise an `InputError` if the directory or its config.json has vanished; Orbax would make it anew."""
         with self.writing():

@@ -2,6 +2,8 @@
 
 import io
 import json
+import shlex
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,13 @@ from transformer_jax.runs.loggers import Logger, LogPosition, cut_back
 PATTERN = "events.out.tfevents.*"
 SETTINGS = "settings/text_summary"  # name of the settings as text
 OF_SETTINGS = ".settings"  # ends the name of their file, which is written anew whenever the run goes on
+
+
+def tensorboard_command(directory: Path) -> str:
+    """A command, for the present directory, that shows the runs below a directory."""
+    program, here = Path(sys.executable), Path.cwd()
+    shown = program.relative_to(here) if program.is_relative_to(here) else program
+    return shlex.join([str(shown), "-m", "tensorboard.main", "--logdir", str(directory)])
 
 
 class TensorBoardLogger(Logger):

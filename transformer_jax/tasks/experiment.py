@@ -14,6 +14,7 @@ from transformer_jax.data.loader import Dataset, Loader, make_loader
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import MAX_SIZE, InputError, in_one_line
 from transformer_jax.runs.directory import run_path
+from transformer_jax.runs.tensorboard import tensorboard_command
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
 from transformer_jax.trained.named import check_fits, find_initial, find_trained, settings_of_initial
@@ -114,6 +115,7 @@ def train_and_test(
         return _train_all(trainer_class, config, train_one)
     trainer, results = train_one(config)
     with quietly(config):
+        print(f"Written to {trainer.run.path}: {', '.join(trainer.run.files)}")
         print(f"Next: {trainer.next_command()}")
     return trainer, results
 
@@ -192,7 +194,7 @@ def _train_all(
     summary = write_summary(directory, runs, outcomes)
     with quietly(config):
         print(*lines(summary, config.criterion.metric), sep="\n")
-        print(f"Summary: {directory / SUMMARY}", f"Next: tensorboard --logdir {directory}", sep="\n")
+        print(f"Summary: {directory / SUMMARY}", f"Next: {tensorboard_command(directory)}", sep="\n")
     diverged = [str(run["name"]) for run in summary["runs"] if run["results"] is None]
     if diverged or trainer is None:
         raise FloatingPointError(f"{len(diverged)} of {len(runs)} runs diverged: {', '.join(diverged)}")

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import difflib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, RESULTS, differing_settings, read_json, read_settings
-from transformer_jax.trained.shipped import SHIPPED, is_saved, named_directory, read_params
+from transformer_jax.trained.shipped import SHIPPED, is_saved, named_directory, read_params, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 
@@ -28,6 +29,11 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
         InputError: as `load_run`, and as `trainer_class_of`.
     """
     directory = named_directory(directory)
+    if not os.path.lexists(directory):
+        names = shipped_models()
+        near = difflib.get_close_matches(str(directory), names, n=1)
+        meant = f"did you mean {near[0]}?" if near else f"models that ship are {', '.join(names) or 'none here'}"
+        raise InputError(f"{directory} holds no run: there is no such directory; {meant}")
     task, settings = read_settings(directory)
     trainer_class = trainer_class_of(task)
     try:

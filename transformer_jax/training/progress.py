@@ -15,6 +15,7 @@ from transformer_jax.training.callbacks import Callback, Step
 from transformer_jax.trees import Params
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BEFORE_ESTIMATE = 0.5  # of steps, before their rate says how long the others take
 
 
 def show_progress(first_step: int, num_steps: int, *, quiet: bool) -> "ProgressBar | ProgressLines":
@@ -72,20 +73,26 @@ class ProgressLines(Callback):
         self._num_steps, self._quiet, self._clock = num_steps, quiet, clock
         self._line_at = clock()
         self._last: Step | None = None
+        self._num_shown, self._seconds = 0, 0.0  # steps so far, and the time that they took without compiling
 
     def on_step(self, step: Step) -> None:
         """Print a line if ten seconds went by since the last one."""
         self._last = step
+        self._num_shown += 1
+        self._seconds += 1 / step.per_second
         if self._clock() - self._line_at >= SECONDS_BETWEEN_LINES:
             self._line_at = self._clock()
             self.write(f"Step {step.number} of {self._num_steps}: {self.status()}")
 
     def status(self) -> str:
-        """Loss and metrics of the latest step, its steps per second, and the time left at this rate."""
+        """Loss and metrics of the latest step, and once they are known the steps per second and the time left."""
         if self._last is None:
             return ""
-        left = _duration((self._num_steps - self._last.number) / self._last.per_second)
-        return f"{_values(self._last)}, {self._last.per_second:.3g} steps/s, {left} left"
+        if self._seconds < SECONDS_BEFORE_ESTIMATE:
+            return _values(self._last)
+        rate = self._num_shown / self._seconds
+        left = _duration((self._num_steps - self._last.number) / rate)
+        return f"{_values(self._last)}, {rate:.3g} steps/s, {left} left"
 
     def write(self, line: str) -> None:
         """Print a line, at once also into a pipe."""

@@ -27,9 +27,10 @@ def standard_callbacks(
     has_loop = config.accumulate > 1 or config.scan_layers  # in the step, whose rounds are not counted
     flops = (lambda: None) if has_loop else (lambda: runner.flops_per_step)
     devices = list(runner.devices.mesh.devices.flat)
+    program = ShowProgram(write, runner.attention, lambda: runner.compiled.memory)
     return [
         LogMetrics(log, config.log_every, steps_per_epoch, log_norms=config.log_norms),
-        ShowProgram(write, runner.attention, lambda: runner.compiled.memory),
+        *([program] if config.verbose else []),
         LogThroughput(log, config.log_every, config.batch_size, flops, devices),
         EarlyStopping(config.criterion, config.patience),
     ]
