@@ -207,6 +207,8 @@ def test_the_code_on_fine_tuning_runs(root):
 @pytest.mark.slow
 def test_the_code_on_pytorch_prints_what_it_says(root, capsys):
     run_page("docs/pytorch_export.md", root)
+    names = run_page("docs/deployment.md", root)
+    assert names["arrays"].keys() == flatten_dict(names["model"].params, sep="/").keys()
     assert capsys.readouterr().out == "2017-01-03\n"
 
 
