@@ -15,11 +15,20 @@ from faults.damage import damage
 from faults.in_process import command
 from faults.material import SHIPPED, TASK, arguments
 from faults.watch import Seen, watch
+from transformer_jax.inspection.page.page import inspection_page
 from transformer_jax.tasks.registry import load_run
 from transformer_jax.tasks.reverse import ReverseTrainer
 from transformer_jax.trained.shipped import SHIPPED as SHIPPED_MODELS
 
-USES = ("load a run", "load a shipped model", "resume", "evaluate a finished run", "--pretrained a run")
+USES = (
+    "load a run",
+    "load a shipped model",
+    "resume",
+    "evaluate a finished run",
+    "--pretrained a run",
+    "save a run",
+    "look into a run",
+)
 SEQUENCES = np.arange(48).reshape(3, 16) % 10
 
 
@@ -39,6 +48,10 @@ def run(case: Case) -> Outcome:
     if use.startswith("load"):
         seen = watch(lambda: load_run(directory), *allowed)
         return failure_of(seen, fault, size) or refusal_of_call(seen, fault) or _judge_loaded(seen, original, fault)
+    if use in ("save a run", "look into a run"):
+        action = _save if use == "save a run" else _look_into
+        seen = watch(lambda: action(directory, case.directory), *allowed)
+        return failure_of(seen, fault, size) or refusal_of_call(seen, fault) or _judge_loaded(seen, original, fault)
     line = arguments(case.material, directory.parent)
     if use.startswith("--pretrained"):
         line = [f"--checkpoint-dir={case.directory / 'evaluation'}", f"--pretrained={directory}", *line[1:]]
@@ -48,6 +61,19 @@ def run(case: Case) -> Outcome:
     if use.startswith("--pretrained"):
         return _judge_evaluation(seen, case, fault)
     return _judge_run(seen, directory, case.material / "undisturbed" / "reverse" / TASK, fault)
+
+
+def _save(directory: Path, scratch: Path) -> Any:
+    """The model in a directory, saved and opened."""
+    load_run(directory).save(scratch / "saved")
+    return load_run(scratch / "saved")
+
+
+def _look_into(directory: Path, scratch: Path) -> Any:
+    """The model in a directory, after its page was written."""
+    trainer = load_run(directory)
+    inspection_page(trainer, trainer.examples(SEQUENCES[:1])).save(scratch / "page.html")
+    return trainer
 
 
 @functools.cache

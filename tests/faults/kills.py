@@ -6,7 +6,6 @@ import signal
 import time
 from pathlib import Path
 
-from faults import processes
 from faults.cases import Case, Outcome, Verdict
 from faults.comparing import differences
 from faults.material import TRAININGS, arguments, undisturbed
@@ -22,10 +21,11 @@ def run(case: Case) -> Outcome:
     evaluated, moments = [0], []
     for number in range(rng.choice((1, 1, 2, 3))):
         line = arguments(case.material, case.directory, training)
-        running = processes.begin(case.directory / f"output{number}", training.script, *line)
-        moments.append(wait_for_moment(running, case.directory / rng.choice(training.runs), rng))
-        running.send(signal.SIGKILL, to_group=True)
-        ended = running.wait()
+        together = training.begin(case.directory / f"output{number}", line)
+        moments.append(wait_for_moment(together[0], case.directory / rng.choice(training.runs), rng))
+        for running in together:
+            running.send(signal.SIGKILL, to_group=True)
+        ended, *_ = [running.wait() for running in together]
         evaluated += evaluated_steps(ended.stdout)
     return judge_resumed(case, f"{name}: SIGKILL {', '.join(moments)}", evaluated, name)
 
@@ -65,9 +65,10 @@ def judge_resumed(case: Case, fault: str, evaluated: list[int], name: str = "rev
     """The verdict on a training of `TRAININGS` that was interrupted, after it has been started once more."""
     training, expected = TRAININGS[name], undisturbed(name, case.material)
     line = arguments(case.material, case.directory, training)
-    ended = processes.run(case.directory / "resumed", training.script, *line)
-    if problem := failure(ended):
-        return Outcome(Verdict.OBSCURE, fault, f"resumed: {problem}")
+    all_ended = [running.wait() for running in training.begin(case.directory / "resumed", line)]
+    if problems := [*filter(None, map(failure, all_ended))]:
+        return Outcome(Verdict.OBSCURE, fault, f"resumed: {problems[0]}")
+    ended = all_ended[0]
     found = re.search(r"Going on after step (\d+)", ended.stdout)
     begun_at = int(found[1]) if found else 0
     if len(training.runs) == 1 and begun_at < max(evaluated):

@@ -4,10 +4,12 @@ import hashlib
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from filelock import FileLock
+from processes import free_address
 from repository import REPOSITORY
 
 from faults import processes
@@ -27,6 +29,15 @@ class Training(NamedTuple):
     script: str
     runs: tuple[str, ...]  # directories of its runs below --checkpoint-dir
     settings: tuple[str, ...]
+    num_processes: int = 1
+
+    def begin(self, output: Path, line: Sequence[str]) -> list[processes.Running]:
+        """Start it; the first process writes the small files."""
+        if self.num_processes == 1:
+            return [processes.begin(output, self.script, *line)]
+        together = ["--distributed", f"--coordinator={free_address()}", f"--num-processes={self.num_processes}"]
+        numbers = range(self.num_processes)
+        return [processes.begin(output / f"{n}", self.script, *line, *together, f"--process-id={n}") for n in numbers]
 
 
 REVERSE = Training("reverse.py", (TASK,), (*SETTINGS, "--num-devices=1"))
@@ -38,6 +49,7 @@ TRAININGS = {
     "seeds": Training("reverse.py", (f"{TASK}/seed0", f"{TASK}/seed1"), (
         *SETTINGS, "--num-devices=1", "--max-epochs=3", "--seeds=0..1",
     )),
+    "two processes": Training("reverse.py", (TASK,), SETTINGS, num_processes=2),
     "language model": Training("language_model.py", ("LanguageModelTask",), (
         f"--data={REPOSITORY / 'docs' / 'attention.md'}", "--max-epochs=9", "--train-size=320", "--batch-size=8",
         "--seq-len=32", "--model-dim=16", "--num-layers=2", "--num-heads=2", "--dim-feedforward=24", "--max-new=8",
@@ -75,9 +87,9 @@ def undisturbed(name: str, material: Path) -> Path:
             making = parent.with_name(f"{name} unfinished")
             shutil.rmtree(making, ignore_errors=True)
             line = arguments(material, making, TRAININGS[name])
-            ended = processes.run(material / "output", TRAININGS[name].script, *line)
-            if ended.status != 0:
-                raise RuntimeError(f"the undisturbed run failed with status {ended.status}:\n{ended.stderr}")
+            for ended in [running.wait() for running in TRAININGS[name].begin(material / "output" / name, line)]:
+                if ended.status != 0:
+                    raise RuntimeError(f"the undisturbed run failed with status {ended.status}:\n{ended.stderr}")
             making.rename(parent)
     return parent
 
