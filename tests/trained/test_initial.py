@@ -151,7 +151,6 @@ def test_a_run_goes_on_without_the_model_it_began_with_but_not_with_another_one(
         train_reverse(config(tmp_path, **settings, resume=False, overwrite=True))
     other = load_run(trained)
     other.params = jax.tree.map(np.negative, other.params)
-    shutil.rmtree(source)
     other.save(source)
     with pytest.raises(InputError, match="holds a run that began with other parameters: .*source are not the same"):
         train_reverse(config(tmp_path, **settings))
