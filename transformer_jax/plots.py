@@ -33,6 +33,7 @@ def plot_attention_maps(
     attention_maps: Sequence[Float[ArrayLike, "B H T S"]] | Float[ArrayLike, "B H T S"],
     idx: int = 0,
     query_data: Shaped[ArrayLike, "B T"] | Sequence[Sequence[str]] | None = None,
+    first_layer: int = 0,
 ) -> "Figure":
     """Draw the attention weights of one batch element: layer by layer, the heads side by side in one or more rows.
 
@@ -44,6 +45,7 @@ def plot_attention_maps(
         attention_maps: one `[B, H, T, S]` for each layer, as `get_attention_maps` gives them, or that of one layer.
         idx: which element of the batch.
         query_data: `[B, T]`, what stands at each query's position, in cross-attention; None for the same as the keys.
+        first_layer: number of the first of these layers.
 
     Raises:
         InputError: `attention_maps` is empty or of other shapes, `idx` is outside of the batch, or there are not as
@@ -64,7 +66,7 @@ def plot_attention_maps(
         query_labels = _labels(name, data, idx, num_queries)
     panels = _Panels.of(maps, key_labels, query_labels)
     figure = _figure(panels.width, panels.height)
-    _draw_maps(figure, maps, panels)
+    _draw_maps(figure, maps, panels, first_layer)
     return figure
 
 
@@ -100,11 +102,13 @@ def _ticks(labels: Sequence[str], cell: float) -> dict[int, str]:
     return {place: labels[place][:MAX_LABEL] for place in range(0, len(labels), step)}
 
 
-def _draw_maps(figure: "FigureBase", maps: Sequence[Float[np.ndarray, "H T S"]], panels: _Panels) -> None:
+def _draw_maps(
+    figure: "FigureBase", maps: Sequence[Float[np.ndarray, "H T S"]], panels: _Panels, first_layer: int = 0
+) -> None:
     figure.supxlabel("Key", fontsize="medium")
     figure.supylabel("Query", fontsize="medium")
     for number, part in enumerate(figure.subfigures(len(maps), 1, squeeze=False)[:, 0]):
-        part.suptitle(f"Layer {number}", fontsize="medium")
+        part.suptitle(f"Layer {first_layer + number}", fontsize="medium")
         axes = part.subplots(panels.rows, panels.columns, squeeze=False).flatten()
         for head, (ax, weights) in enumerate(zip(axes, maps[number], strict=False)):
             image = ax.imshow(weights, vmin=0, vmax=maps[number].max(), cmap="viridis", interpolation="nearest")

@@ -26,14 +26,16 @@ def ticks(axes) -> tuple[list[str], list[str]]:
 
 
 def test_the_last_kind_is_drawn_with_all_its_layers_and_heads(maps):
-    axes = maps.plot().axes
+    axes = [ax for ax in maps.plot().axes if ax.get_title()]  # the others are bars of colours
     assert len(axes) == 7 * 5
     assert ticks(axes[0]) == (["a", "␣", "65E5"], ["start", "7"])
     np.testing.assert_array_equal(axes[5 + 2].images[0].get_array(), maps.maps["cross"][1][2])
 
 
 def test_one_layer_of_one_kind_is_drawn(maps):
-    axes = maps.plot("encoder", layer=6).axes
+    figure = maps.plot("encoder", layer=6)
+    assert figure.subfigs[0].get_suptitle() == "Layer 6"
+    axes = [ax for ax in figure.axes if ax.get_title()]
     assert len(axes) == 5
     np.testing.assert_array_equal(axes[3].images[0].get_array(), maps.maps["encoder"][6][3])
 

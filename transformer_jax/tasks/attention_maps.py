@@ -44,7 +44,8 @@ class LabelledMaps:
             raise InputError(f"layer is {layer!r}; it must be at least 0 and below {len(layers)}")
         chosen = layers if layer is None else [layers[layer]]
         keys, queries = (list(map(drawable, labels[kind])) for labels in (self.key_labels, self.query_labels))
-        return plot_attention_maps([keys], [weights[None] for weights in chosen], query_data=[queries])
+        maps = [weights[None] for weights in chosen]
+        return plot_attention_maps([keys], maps, query_data=[queries], first_layer=layer or 0)
 
 
 def drawable(label: Label) -> str:
