@@ -105,6 +105,7 @@ def _ticks(labels: Sequence[str], cell: float) -> dict[int, str]:
 def _draw_maps(
     figure: "FigureBase", maps: Sequence[Float[np.ndarray, "H T S"]], panels: _Panels, first_layer: int = 0
 ) -> None:
+    rotation = "vertical" if max(map(len, panels.key_ticks.values())) > 2 else "horizontal"
     figure.supxlabel("Key", fontsize="medium")
     figure.supylabel("Query", fontsize="medium")
     for number, part in enumerate(figure.subfigures(len(maps), 1, squeeze=False)[:, 0]):
@@ -113,7 +114,7 @@ def _draw_maps(
         for head, (ax, weights) in enumerate(zip(axes, maps[number], strict=False)):
             image = ax.imshow(weights, vmin=0, vmax=maps[number].max(), cmap="viridis", interpolation="nearest")
             ax.set_title(f"Head {head}", fontsize="small")
-            ax.set_xticks(list(panels.key_ticks), list(panels.key_ticks.values()), rotation="vertical")
+            ax.set_xticks(list(panels.key_ticks), list(panels.key_ticks.values()), rotation=rotation)
             ax.set_yticks(list(panels.query_ticks), list(panels.query_ticks.values()))
             ax.tick_params(labelsize=LETTERS, length=2)
         for ax in axes[len(maps[number]) :]:
