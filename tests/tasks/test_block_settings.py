@@ -167,7 +167,9 @@ def test_a_run_of_other_parts_is_opened_with_them(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_run_with_another_implementation_opens_anywhere_and_is_scored_with_any(tmp_path, capsys):
-    blockwise, results = train_reverse(**SHORT | {"quiet": False}, attention="blockwise", checkpoint_dir=tmp_path)
+    blockwise, results = train_reverse(
+        **SHORT | {"quiet": False}, verbose=True, attention="blockwise", checkpoint_dir=tmp_path
+    )
     assert "Attention: blockwise for 5 × 5 logits: it was asked for; not plain: " in capsys.readouterr().out
     run = load_run(blockwise.run.path)
     assert run.config.attention == "auto"

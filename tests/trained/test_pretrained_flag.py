@@ -119,7 +119,8 @@ def test_the_published_reverse_model_reaches_100_percent_through_the_command(tmp
     monkeypatch.chdir(tmp_path)
     outcome = call("reverse.py", "--pretrained", "reverse-jax")
     assert (outcome.status, outcome.stderr) == (0, "")
-    assert "Val accuracy:  100.00%\nTest accuracy: 100.00%\nNext: tensorboard --logdir checkpoints\n" in outcome.stdout
+    assert "Val accuracy:  100.00%\nTest accuracy: 100.00%\n" in outcome.stdout
+    assert outcome.stdout.endswith(" -m tensorboard.main --logdir checkpoints\n")
     results = json.loads((tmp_path / "checkpoints" / "ReverseTask_pretrained" / "results.json").read_text())
     assert (results["test_acc"], results["steps"]) == (1.0, 0)
 
