@@ -172,14 +172,15 @@ def test_the_table_has_a_line_for_each_run(tmp_path, capsys):
     assert capsys.readouterr().out == f"No runs in {tmp_path}\n"
 
 
-def test_the_models_that_ship_are_listed_without_jax():
+def test_runs_are_listed_without_jax_and_saved_models_are_no_runs(three):
     code = (
         "import sys; from transformer_jax.runs.__main__ import main; main(sys.argv[1:]);"
         "assert not {'jax', 'orbax', 'torch', 'flax'} & sys.modules.keys()"
     )
-    process = subprocess.run([sys.executable, "-c", code, SHIPPED], capture_output=True, text=True, timeout=300)
+    process = subprocess.run([sys.executable, "-c", code, three], capture_output=True, text=True, timeout=300)
     assert process.stderr == ""
-    assert "SetAnomalyTask_digits  digits   finished" in process.stdout
+    assert process.stdout.count(" interrupted ") == 3
+    assert find_runs(SHIPPED) == []
 
 
 def test_where_nothing_was_trained_yet_there_are_no_runs_and_another_directory_must_exist(

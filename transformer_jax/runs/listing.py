@@ -19,6 +19,7 @@ from transformer_jax.runs.settings import (
     PARAMETERS,
     RESULTS,
     STATUS,
+    WEIGHTS,
     Json,
     read_json,
     read_settings,
@@ -106,6 +107,8 @@ def is_held(path: Path) -> bool:
 def _run_directories(directory: Path) -> Iterator[Path]:
     for path, below, files in os.walk(directory):
         below.sort()
+        if {WEIGHTS, PARAMETERS}.intersection(files):
+            continue  # a saved model
         if CONFIG in files or (LOCK in files and CHECKPOINTS in below):  # other programs have lock files too
             yield Path(path)
             below[:] = [name for name in below if name != CHECKPOINTS]
@@ -127,8 +130,6 @@ def _progress(path: Path) -> Json:
         criterion, seconds = _criterion(results), {name: results[f"{name}_seconds"] for name in TIMED}
         best = float(results["val"][criterion.metric])
         found |= {"state": "finished", "steps": int(results["steps"]), **_summary(criterion, best, seconds)}
-    elif (path / PARAMETERS).exists():  # it ships
-        found |= {"state": "finished", "steps": None}
     if status is not None:
         found |= {"state": "diverged", "reason": str(status.get("reason"))}
     if is_held(path):

@@ -1,5 +1,6 @@
 """Files that a run writes into its directory: never through a link, and nobody else's are replaced or removed."""
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -19,6 +20,12 @@ def write_whole(file: Path, content: bytes) -> None:
         stream.flush()
         os.fsync(stream.fileno())  # else a power loss may leave the new name with no content
     temporary.replace(file)
+
+
+def digest_of(file: Path) -> str:
+    """SHA-256 of a file's content."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def no_link(path: str, flags: int) -> int:

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
+from transformer_jax.runs.own_files import digest_of
 from transformer_jax.runs.settings import FORMAT, MAX_JSON_BYTES, FormatError, Json, check_format, read_json, write_json
 
 RECORD = Path("record", "metadata")  # inside the directory of a checkpoint
@@ -160,11 +161,8 @@ def may_be_gone(error: BaseException | None) -> bool:
 
 def digests_of_files(directory: Path) -> dict[str, str]:
     """SHA-256 of each file below a directory, by its path."""
-    digests = {}
-    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            digests[path.relative_to(directory).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): digest_of(path) for path in files}
 
 
 def best_step(values: Mapping[int, float], criterion: Criterion) -> int | None:

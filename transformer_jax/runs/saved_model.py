@@ -1,6 +1,5 @@
 """A model on its own: a directory of settings, parameters as safetensors, a card, and the digests of these files."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from flax.traverse_util import flatten_dict
 
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import writing_into
-from transformer_jax.runs.own_files import write_whole
+from transformer_jax.runs.own_files import digest_of, write_whole
 from transformer_jax.runs.settings import CONFIG, WEIGHTS, Json, write_settings
 from transformer_jax.trees import Params
 
@@ -46,12 +45,6 @@ def write_digests(directory: Path, files: tuple[str, ...]) -> None:
     """Write the SHA-256 of these files of a directory, as `sha256sum -c` reads them."""
     lines = [f"{digest_of(directory / name)}  {name}\n" for name in files]
     write_whole(directory / DIGESTS, "".join(lines).encode())
-
-
-def digest_of(file: Path) -> str:
-    """SHA-256 of a file's content."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def card_of(settings: Json, changed: Mapping[str, object], results: Json, versions: Mapping[str, object]) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file
-from transformer_jax.runs.saved_model import DIGESTS, digest_of
+from transformer_jax.runs.own_files import digest_of
+from transformer_jax.runs.saved_model import DIGESTS
 from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, PARAMETERS, WEIGHTS
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import MAX_BYTES, read_weights
