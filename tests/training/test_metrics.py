@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from transformer_jax import InputError
 from transformer_jax.training.metrics import SumsOfSteps, means, weighted_sums
 
 
@@ -23,6 +24,22 @@ def test_what_weighs_nothing_may_be_infinite_or_no_number():
     weights = np.array([[1.0, 0.0, 0.5], [1.0, 1.0, 1.0]])
     sums = weighted_sums({"loss": (values, weights)}, np.array([True, False]))
     assert means([sums]) == {"loss": pytest.approx((1 + 3 * 0.5) / 1.5)}
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (np.ones(2), 'loss_function returned ndarray; it must return {"loss": (losses, weights)}: for each metric a'),
+        ({"loss": np.ones(2)}, "loss_function returned {'loss': 'ndarray'}; it must return"),
+        ({}, "loss_function returned dict; it must return"),
+        ({"error": (np.ones(()), 1.0)}, "error of loss_function has values of shape (); it must have those of each"),
+        ({"loss": (np.ones(3), 1.0)}, "loss of loss_function has values of shape (3,); it must have those of each"),
+    ],
+)
+def test_what_a_loss_function_may_not_return_is_named_with_what_it_may(returned, message, without_type_checks):
+    with pytest.raises(InputError) as caught:
+        weighted_sums(returned, np.array([True, False]))
+    assert str(caught.value).startswith(message)
 
 
 def test_weights_of_another_rank_are_an_error_that_names_both_shapes():

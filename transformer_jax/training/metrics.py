@@ -26,26 +26,43 @@ Sums: TypeAlias = dict[str, tuple[ArrayLike, ArrayLike]]
 def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
     """Sum each metric's values, each with its weight, over the valid rows.
 
+    Args:
+        elements: what a task's `loss_function` returned.
+        valid: rows that count.
+
     Raises:
-        InputError: values without a row for each of `valid`, or weights that are neither of the values' rank and
-            broadcast to them, nor one number.
+        InputError: it is no mapping of pairs; values without a row for each of `valid`, or weights that are neither of
+            the values' rank and broadcast to them, nor one number.
     """
     valid = jnp.asarray(valid)
+    pairs = elements.values() if isinstance(elements, Mapping) else ()
+    if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        found = {name: type(pair).__name__ for name, pair in elements.items()} if pairs else type(elements).__name__
+        raise InputError(
+            f'loss_function returned {found}; it must return {{"loss": (losses, weights)}}: for each metric a pair of '
+            f"values [B, ...], with B = {len(valid)} rows, and their weights"
+        )
 
-    def sums(values: Shaped[Array, "B ..."], weights: ArrayLike) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    def sums(
+        name: str, values: Shaped[Array, "B ..."], weights: ArrayLike
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         if values.shape[:1] != valid.shape:
-            raise InputError(f"values of shape {values.shape} for {valid.shape} valid; there must be a row for each")
+            raise InputError(
+                f"{name} of loss_function has values of shape {values.shape}; it must have those of each element, "
+                f"[B, ...] with B = {len(valid)} rows, and no mean or sum of them"
+            )
         fits = all(size in (1, needed) for size, needed in zip(jnp.shape(weights), values.shape, strict=False))
         if jnp.ndim(weights) not in (0, values.ndim) or not fits:
             raise InputError(
-                f"weights of shape {jnp.shape(weights)} for values of shape {values.shape}; one for each, or 1"
+                f"{name} has weights of shape {jnp.shape(weights)} for values of shape {values.shape}; "
+                "there must be one for each, or 1"
             )
         valid_rows = valid.reshape(-1, *[1] * (values.ndim - 1))  # [B 1 ...]
         weights = jnp.broadcast_to(weights, values.shape) * valid_rows.astype(jnp.float32)
         # Selected, not multiplied: an element that is left out may be infinite.
         return jnp.sum(jnp.where(weights > 0, values, 0) * weights), jnp.sum(weights)
 
-    return {name: sums(jnp.asarray(values), weights) for name, (values, weights) in elements.items()}
+    return {name: sums(name, jnp.asarray(values), weights) for name, (values, weights) in elements.items()}
 
 
 @no_type_check  # at run time, where JAX also makes it of shapes and of placeholders
