@@ -108,6 +108,7 @@ def test_patience_ends_a_training_with_the_best_model_also_after_a_restart(tmp_p
     jax.tree.map(np.testing.assert_array_equal, trainer.params, again.params)
 
 
+@pytest.mark.slow
 def test_when_no_evaluation_is_finite_there_is_no_best_model(tmp_path):
     trainer = trainer_for(tmp_path, trainer_class=Evaluations)
     trainer.values = (float("nan"),) * 2

@@ -129,6 +129,7 @@ def test_the_answer_names_each_byte():
     assert (answer.text, answer.probability) == ("a\\né", None)
 
 
+@pytest.mark.slow
 def test_the_inspection_page_shows_texts_and_without_them_the_test_text(trainer, text):
     page = inspection_page(trainer, trainer.read_examples(["The fox"]))
     assert text_of(page).startswith(f"The fox\n  → {page.answers[0].text}\n")
