@@ -28,3 +28,9 @@ def drawn(model: nn.Module, *inputs: Any, scale: float = 0.3) -> dict[str, Any]:
     leaves, structure = jax.tree.flatten(jax.eval_shape(model.init, jax.random.key(0), *inputs))
     rng = np.random.default_rng(1)
     return structure.unflatten([rng.normal(scale=scale, size=leaf.shape).astype(np.float32) for leaf in leaves])
+
+
+def started(model: nn.Module, params: Any, *arguments: Any, **options: Any) -> Any:
+    """The cache with which a model begins to decode, by a compiled program."""
+    start = functools.partial(model.apply, method="start_decoding")
+    return quick_jit(lambda params: start(params, *arguments, **options))(params)

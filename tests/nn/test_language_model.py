@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, drawn, quick_jit
+from compiled_models import compiled, drawn, quick_jit, started
 from part_choices import MAX_LEN, pairwise, settings_of
 
 from transformer_jax import (
@@ -98,11 +98,11 @@ def test_cached_decoding_equals_the_full_pass(row):
     full = compiled(model)(params, TOKENS)
     assert np.abs(full).max() > 0.1
     step = quick_jit(decoder_of(model, params))
-    cache = model.apply(params, B, T + 2, method="start_decoding")
+    cache = started(model, params, B, T + 2)
     for position in range(T):
         logits, cache = step(TOKENS[:, position], position, cache)
         np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
-    cache = model.apply(params, length=T + 2, prefix=TOKENS[:, :3], method="start_decoding")
+    cache = started(model, params, length=T + 2, prefix=TOKENS[:, :3])
     for position in range(3, T):
         logits, cache = step(TOKENS[:, position], position, cache)
         np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
@@ -116,12 +116,12 @@ def test_every_search_runs_on_the_model_and_goes_on_after_a_prefix(params, searc
     if search is beam_search:
         more = {"beam_width": 2, "n_best": 1, "length_penalty": 0.0}
     step = decoder_of(MODEL, params)
-    cache = MODEL.apply(params, 1, MAX_LEN, method="start_decoding")
-    whole = search(step, cache, 1, start_token=3, max_length=MAX_LEN, **ends, **more)
+    cache = started(MODEL, params, 1, MAX_LEN)
+    whole = quick_jit(lambda: search(step, cache, 1, start_token=3, max_length=MAX_LEN, **ends, **more))()
     tokens = np.asarray(whole.tokens).reshape(-1)
     assert whole.lengths.item() > 3
     prompt = np.array([[3, *tokens[:2]]])
-    given = MODEL.apply(params, None, MAX_LEN, prefix=prompt[:, :-1], method="start_decoding")
+    given = started(MODEL, params, None, MAX_LEN, prefix=prompt[:, :-1])
     rest = search(
         after_prefix(step, 2),
         AfterPrefix(given, prompt[:, -1]),
@@ -140,10 +140,10 @@ def test_rows_with_other_prefixes_go_on_each_after_its_own(params, search):
     """The score of a row's result is its log-probability in the full pass, after all of its prefix."""
     prompts, after = TOKENS[:, :3], 3
     ends = {"start_token": 0, "end_token": V - 1, "pad_token": 0, "max_length": after}
-    cache = MODEL.apply(params, length=MAX_LEN, prefix=prompts[:, :-1], method="start_decoding")
+    cache = started(MODEL, params, length=MAX_LEN, prefix=prompts[:, :-1])
     step = after_prefix(decoder_of(MODEL, params), prompts.shape[1] - 1)
     more = {"n_best": 1, "length_penalty": 0.0} if search is beam_search else {}
-    found = search(step, AfterPrefix(cache, prompts[:, -1]), B, **ends, **more)
+    found = quick_jit(lambda: search(step, AfterPrefix(cache, prompts[:, -1]), B, **ends, **more))()
     tokens, lengths = np.reshape(found.tokens, (B, after)), np.reshape(found.lengths, B)
     whole = np.concatenate([prompts, tokens], axis=1)
     log_probs = jax.nn.log_softmax(compiled(MODEL)(params, whole))[:, 2:-1]  # [B 3 V]
@@ -161,7 +161,7 @@ def test_a_cache_without_room_grows_after_its_prefix(params, search, monkeypatch
     step = after_prefix(decoder_of(MODEL, params), last)
 
     def found(length, **more):
-        cache = MODEL.apply(params, length=length, prefix=prompts[:, :-1], method="start_decoding")
+        cache = started(MODEL, params, length=length, prefix=prompts[:, :-1])
         ends = {"start_token": 0, "end_token": V - 1, "pad_token": 0, "max_length": 5}
         return search(step, AfterPrefix(cache, prompts[:, -1]), B, **ends, **more)
 
@@ -177,7 +177,7 @@ def test_a_cache_without_room_grows_after_its_prefix(params, search, monkeypatch
 
 @pytest.mark.parametrize("search", [greedy_decode, beam_search])
 def test_a_cache_without_room_for_the_longest_result_is_an_error_in_a_compiled_program_too(params, search):
-    cache = MODEL.apply(params, B, 3, method="start_decoding")
+    cache = started(MODEL, params, B, 3)
     step = decoder_of(MODEL, params)
     ends = {"start_token": 0, "end_token": V - 1, "pad_token": 0, "max_length": 4}
     with pytest.raises(InputError, match="position is 3; it must be a whole number, 0 … 2"):
@@ -187,8 +187,8 @@ def test_a_cache_without_room_for_the_longest_result_is_an_error_in_a_compiled_p
 def test_what_stands_behind_the_filled_positions_changes_nothing(params):
     """A prefix may be padded at its end: the tokens that follow overwrite the padding before they could see it."""
     padded = np.concatenate([TOKENS[:, :3], np.full((B, 2), 7)], axis=1)
-    cache = MODEL.apply(params, prefix=padded, method="start_decoding")
-    logits, _ = MODEL.apply(params, TOKENS[:, 3], 3, cache, method="decode_step")
+    cache = started(MODEL, params, prefix=padded)
+    logits, _ = quick_jit(decoder_of(MODEL, params))(TOKENS[:, 3], 3, cache)
     np.testing.assert_allclose(logits, compiled(MODEL)(params, TOKENS)[:, 3], atol=1e-5)
 
 
@@ -199,7 +199,7 @@ def test_a_mask_is_combined_with_the_causal_one():
     model = model_with(BlockSettings(positions=RotaryPositions()))  # in which only differences of positions count
     params = drawn(model, TOKENS)
     ids = np.array([[0, 0, 1, 1, 1]])
-    masked = model.apply(params, TOKENS, Segments(ids, ids))
+    masked = quick_jit(lambda: model.apply(params, TOKENS, Segments(ids, ids)))()
     np.testing.assert_allclose(masked[:, 2:], compiled(model)(params, TOKENS[:, 2:]), atol=1e-5)
     np.testing.assert_allclose(masked[:, :2], compiled(model)(params, TOKENS[:, :2]), atol=1e-5)
 
@@ -252,8 +252,8 @@ def test_a_block_of_ones_own_computes_the_same_in_decoding():
     model = model_with(block=Parallel)
     params = drawn(model, TOKENS)
     assert "feed_forward_residual" not in params["params"]["decoder"]["layers_0"]
-    cache = model.apply(params, prefix=TOKENS[:, :-1], length=T, method="start_decoding")
-    logits, _ = model.apply(params, TOKENS[:, -1], T - 1, cache, method="decode_step")
+    cache = started(model, params, prefix=TOKENS[:, :-1], length=T)
+    logits, _ = quick_jit(decoder_of(model, params))(TOKENS[:, -1], T - 1, cache)
     np.testing.assert_allclose(logits, compiled(model)(params, TOKENS)[:, -1], atol=1e-5)
 
 
@@ -276,10 +276,11 @@ def test_its_activations_have_names_in_a_pass_and_in_each_step_of_decoding(param
     assert names[0] == "embeddings"
     assert names[-1] == "logits"
     chosen = ["embeddings", "decoder.layers.1.attention.head_outputs", "logits"]
-    _, of_pass = capture(MODEL, params, TOKENS, names=chosen)
-    cache = MODEL.apply(params, B, T, method="start_decoding")
+    _, of_pass = quick_jit(lambda: capture(MODEL, params, TOKENS, names=chosen))()
+    cache = started(MODEL, params, B, T)
+    step = quick_jit(functools.partial(capture, MODEL, params, names=chosen, method="decode_step"))
     for t in range(T):
-        (_, cache), of_step = capture(MODEL, params, TOKENS[:, t], t, cache, names=chosen, method="decode_step")
+        (_, cache), of_step = step(TOKENS[:, t], t, cache)
         for name in chosen:  # the last axis but one is that of the positions
             np.testing.assert_allclose(of_step[name][..., 0, :], of_pass[name][..., t, :], atol=1e-5)
 
