@@ -30,7 +30,11 @@ def drawn(model: nn.Module, *inputs: Any, scale: float = 0.3) -> dict[str, Any]:
     return structure.unflatten([rng.normal(scale=scale, size=leaf.shape).astype(np.float32) for leaf in leaves])
 
 
+def applied(module: nn.Module, variables: Any, *arguments: Any, **options: Any) -> Any:
+    """`module.apply`, by a program that is compiled for this call: faster than operation by operation."""
+    return quick_jit(lambda variables: module.apply(variables, *arguments, **options))(variables)
+
+
 def started(model: nn.Module, params: Any, *arguments: Any, **options: Any) -> Any:
-    """The cache with which a model begins to decode, by a compiled program."""
-    start = functools.partial(model.apply, method="start_decoding")
-    return quick_jit(lambda params: start(params, *arguments, **options))(params)
+    """The cache with which a model begins to decode."""
+    return applied(model, params, *arguments, method="start_decoding", **options)

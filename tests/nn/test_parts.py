@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import compiled, drawn, quick_jit
+from compiled_models import applied, compiled, drawn, quick_jit
 from part_choices import CHOICES, MAX_LEN, pairwise, settings_of
 
 from transformer_jax import (
@@ -72,11 +72,11 @@ def test_queries_and_keys_are_normalised_in_each_head():
     q = of_heads(X, params["query_proj"], params["query_norm"])
     k = of_heads(X, params["key_proj"], params["key_norm"])
     expected = jax.nn.softmax(np.einsum("bhtd,bhsd->bhts", q, np.repeat(k, 2, axis=1)) / np.sqrt(WIDTH))
-    _, weights = module.apply(variables, X, return_attention=True)
+    _, weights = applied(module, variables, X, return_attention=True)
     np.testing.assert_allclose(weights, expected, atol=1e-6)
     scaled = jax.tree.map(lambda leaf: leaf, params)
     scaled["query_proj"] = jax.tree.map(lambda leaf: 100 * leaf, params["query_proj"])
-    _, same = module.apply({"params": scaled}, X, return_attention=True)
+    _, same = applied(module, {"params": scaled}, X, return_attention=True)
     np.testing.assert_allclose(same, weights, atol=1e-4)  # but for the epsilon, the length of a query is gone
 
 
@@ -86,9 +86,9 @@ def test_rotary_attention_is_the_softmax_of_turned_queries_and_keys():
     params = variables["params"]
     q, k = (jnp.asarray(of_heads(X, params[name]), jnp.float32) for name in ("query_proj", "key_proj"))
     expected = jax.nn.softmax(rotate(q, base=13.0) @ rotate(k, base=13.0).swapaxes(-1, -2) / np.sqrt(WIDTH))
-    _, weights = module.apply(variables, X, return_attention=True)
+    _, weights = applied(module, variables, X, return_attention=True)
     np.testing.assert_allclose(weights, expected, atol=1e-6)
-    _, without = MultiheadAttention(D, H).apply(variables, X, return_attention=True)
+    _, without = applied(MultiheadAttention(D, H), variables, X, return_attention=True)
     assert np.abs(weights - without).max() > 1e-2
 
 
@@ -101,9 +101,9 @@ def test_relative_positions_and_alibi_are_the_biases_of_their_papers(looks_ahead
     assert table.shape == (4, H)
     plain = functools.partial(MultiheadAttention(D, H).apply, {"params": params}, X)
     expected = plain(bias=RelativeBias(table, bidirectional=looks_ahead, max_distance=5))
-    np.testing.assert_allclose(learned.apply(variables, X), expected, atol=1e-6)
+    np.testing.assert_allclose(applied(learned, variables, X), expected, atol=1e-6)
     alibi = MultiheadAttention(D, H, positions=ALiBiPositions())
-    np.testing.assert_allclose(alibi.apply({"params": params}, X), plain(bias=ALiBi(H)), atol=1e-6)
+    np.testing.assert_allclose(applied(alibi, {"params": params}, X), plain(bias=ALiBi(H)), atol=1e-6)
     assert np.abs(plain(bias=ALiBi(H)) - plain()).max() > 1e-3
 
 
@@ -111,8 +111,8 @@ def test_a_bias_that_is_given_comes_after_that_of_the_positions():
     bias = DRAWS.normal(size=(T, T)).astype(np.float32)
     module = MultiheadAttention(D, H, positions=ALiBiPositions())
     variables = drawn(module, X)
-    expected = MultiheadAttention(D, H).apply(variables, X, bias=ALiBi(H) + bias)
-    np.testing.assert_allclose(module.apply(variables, X, bias=bias), expected, atol=1e-6)
+    expected = applied(MultiheadAttention(D, H), variables, X, bias=ALiBi(H) + bias)
+    np.testing.assert_allclose(applied(module, variables, X, bias=bias), expected, atol=1e-6)
 
 
 def test_learned_parameters_of_attention_begin_as_no_positions_and_unit_norms():
@@ -127,9 +127,9 @@ def test_weights_are_dropped_in_training_alone():
     settings = BlockSettings(attention=AttentionSettings(dropout_prob=0.25))
     block = EncoderBlock(D, H, F, settings=settings)
     params = drawn(block, X)
-    _, weights = block.apply(params, X, return_attention=True)
+    _, weights = applied(block, params, X, return_attention=True)
     rngs = {"dropout": jax.random.key(0)}
-    _, dropped = block.apply(params, X, train=True, return_attention=True, rngs=rngs)
+    _, dropped = applied(block, params, X, train=True, return_attention=True, rngs=rngs)
     is_dropped = np.asarray(dropped) == 0
     assert 20 < is_dropped.sum() < 82  # of 200; 5 standard deviations around 50
     np.testing.assert_allclose(dropped, np.where(is_dropped, 0, weights / 0.75), atol=1e-6)
@@ -223,7 +223,7 @@ def test_parts_of_ones_own_go_through_the_same_door():
     bound = block.bind(params)
     expected = 0.5 * (X + bound.self_attn(X))
     expected = 0.5 * (expected + bound.feed_forward(expected, train=False))
-    np.testing.assert_allclose(block.apply(params, X), expected, atol=1e-5)
+    np.testing.assert_allclose(applied(block, params, X), expected, atol=1e-5)
 
 
 # Decoding.
@@ -255,10 +255,10 @@ def test_cached_decoding_equals_the_full_pass_for_every_pair_of_parts(row):
 def test_a_prefix_makes_room_for_itself_and_the_cache_grows():
     model = transformer(BlockSettings(positions=RotaryPositions()), num_layers=1)
     params = drawn(model, SOURCE, TARGET)
-    cache = model.apply(params, SOURCE, prefix=TARGET[:, :3], method="start_decoding")
+    cache = applied(model, params, SOURCE, prefix=TARGET[:, :3], method="start_decoding")
     assert cache.blocks[0].target.key.shape == (B, H, 3, WIDTH)
     full = compiled(model)(params, SOURCE, TARGET)
-    logits, _ = model.apply(params, TARGET[:, 3], 3, cache.grow(T), method="decode_step")
+    logits, _ = applied(model, params, TARGET[:, 3], 3, cache.grow(T), method="decode_step")
     np.testing.assert_allclose(logits, full[:, 3], atol=1e-5)
 
 
@@ -266,10 +266,10 @@ def test_several_positions_at_once_see_those_before_them_and_not_the_later_ones(
     block = DecoderBlock(D, H, F, settings=BlockSettings(positions=RelativePositions(4, 5)))
     memory = DRAWS.normal(size=(B, S, D)).astype(np.float32)
     params = drawn(block, X, memory)
-    expected = block.apply(params, X, memory, Causal())
-    cache = block.apply(params, memory, T, method="empty_cache")
-    first, cache = block.apply(params, X[:, :2], cache, 0, method="step")
-    rest, _ = block.apply(params, X[:, 2:], cache, 2, method="step")
+    expected = applied(block, params, X, memory, Causal())
+    cache = applied(block, params, memory, T, method="empty_cache")
+    first, cache = applied(block, params, X[:, :2], cache, 0, method="step")
+    rest, _ = applied(block, params, X[:, 2:], cache, 2, method="step")
     np.testing.assert_allclose(np.concatenate([first, rest], axis=1), expected, atol=1e-5)
 
 
@@ -280,7 +280,7 @@ def test_all_buckets_of_a_decoder_are_for_earlier_keys_and_half_of_an_encoders()
         params = drawn(block, *inputs)
         changed = jax.tree.map(np.copy, params)
         changed["params"]["self_attn"]["attention_positions"]["embedding"][2:] += 1
-        outputs = [block.apply(variables, *inputs, Causal()) for variables in (params, changed)]
+        outputs = [applied(block, variables, *inputs, Causal()) for variables in (params, changed)]
         assert (np.abs(outputs[0] - outputs[1]).max() > 1e-3) == (kind is not EncoderBlock)
 
 
@@ -332,7 +332,7 @@ def test_positions_inside_attention_are_no_part_of_cross_attention(positions):
     assert "attention_positions" not in params["params"]["cross_attn"]
     memory_order = np.array([3, 1, 0, 4, 2])  # which cross-attention does not see
     np.testing.assert_allclose(
-        block.apply(params, X, X[:, memory_order]), block.apply(params, X, X), atol=1e-5
+        applied(block, params, X, X[:, memory_order]), applied(block, params, X, X), atol=1e-5
     )  # fmt: skip
 
 
