@@ -1,9 +1,11 @@
 """Lists backwards, sorted and continued: the last two by heads of which the second reads the first one."""
 
+import functools
+
 import numpy as np
 
 from transformer_jax.errors import check_sizes
-from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Draw, Edge
+from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Edge
 from transformer_jax.inspection.circuits.compilation import compile_circuit
 from transformer_jax.inspection.circuits.program import (
     SHARPNESS,
@@ -37,24 +39,15 @@ def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = 
         {(program.position, program.position): SHARPNESS * np.eye(length)[::-1]},
         {(program.tokens, answer): np.eye(num_tokens)},
         "attends from position i to T - 1 - i and copies the token",
-        _mirrored,
+        lambda tokens: np.tile(np.eye(length)[::-1], (len(tokens), 1, 1)),
     )
     vocabulary = tuple(str(token) for token in range(num_tokens))
 
     def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
         return rng.integers(num_tokens, size=(num, length))
 
-    task = CircuitTask("reverse", vocabulary, length, length, False, _reversed, draw)
+    task = CircuitTask("reverse", vocabulary, length, length, False, lambda tokens: tokens[:, ::-1], draw)
     return compile_circuit(program, answer, task, seed)
-
-
-def _mirrored(tokens: Tokens) -> Weights:
-    num, length = tokens.shape
-    return np.tile(np.eye(length)[::-1], (num, 1, 1))
-
-
-def _reversed(tokens: Tokens) -> Tokens:
-    return tokens[:, ::-1]
 
 
 def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None = None) -> Circuit:
@@ -99,9 +92,9 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
         "attends from position i to the numbers with the greatest rank up to i - 1 and copies them",
         _those_in_place,
     )
-    vocabulary = numbers_after_begin(num_numbers)
-    draw = draw_after_begin(num_numbers)
-    task = CircuitTask("sort", vocabulary, 2, max_length, False, _sorted, draw)
+    vocabulary = BEGIN, *map(str, range(num_numbers))
+    draw = functools.partial(_draw_after_begin, num_numbers)
+    task = CircuitTask("sort", vocabulary, 2, max_length, False, np.sort, draw)  # BOS, token 0, stays the first
     return compile_circuit(program, answer, task, seed, (Edge((0, 2), (1, 0), "keys"),))
 
 
@@ -112,12 +105,7 @@ def _smaller_ones(tokens: Tokens) -> Weights:
 
 
 def _those_in_place(tokens: Tokens) -> Weights:
-    seen = tokens[:, None, :] == _sorted(tokens)[:, :, None]
-    return shared(seen)
-
-
-def _sorted(tokens: Tokens) -> Tokens:
-    return np.sort(tokens)  # BOS, token 0, stays the first
+    return shared(tokens[:, None, :] == np.sort(tokens)[:, :, None])
 
 
 def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | None = None) -> Circuit:
@@ -144,7 +132,7 @@ def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | 
         {(program.position, program.position): SHARPNESS * before(max_length)},
         {(program.tokens, previous): np.eye(size)},
         "attends to the token before and notes it",
-        _ones_before,
+        lambda tokens: np.tile(before(tokens.shape[1]), (len(tokens), 1, 1)),
     )
     later = np.arange(max_length)[None]  # among equals the latest, whatever the query's token
     found = 2 * (max_length + 1)  # counts more than any position
@@ -158,21 +146,12 @@ def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | 
         },
         {(program.tokens, answer): np.eye(size)},
         f"attends to the token after the latest earlier one like its own, or to {BEGIN}, and copies it",
-        _ones_after,
+        lambda tokens: np.eye(tokens.shape[1])[_sources(tokens)],
     )
-    vocabulary = numbers_after_begin(num_tokens)
-    task = CircuitTask("induction", vocabulary, 2, max_length, True, _answers, _draw_repeats(num_tokens))
+    vocabulary = BEGIN, *map(str, range(num_tokens))
+    draw = functools.partial(_draw_repeats, num_tokens)
+    task = CircuitTask("induction", vocabulary, 2, max_length, True, _answers, draw)
     return compile_circuit(program, answer, task, seed, (Edge((0, 1), (1, 2), "keys"),))
-
-
-def _ones_before(tokens: Tokens) -> Weights:
-    num, length = tokens.shape
-    return np.tile(before(length), (num, 1, 1))
-
-
-def _ones_after(tokens: Tokens) -> Weights:
-    weights: Weights = np.eye(tokens.shape[1])[_sources(tokens)]
-    return weights
 
 
 def _answers(tokens: Tokens) -> Tokens:
@@ -190,29 +169,16 @@ def _sources(tokens: Tokens) -> Tokens:
     return sources
 
 
-def _draw_repeats(num_tokens: int) -> Draw:
-    """As `draw_after_begin`; in every second row the second half of the tokens repeats the first."""
-
-    def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
-        tokens = draw_after_begin(num_tokens)(rng, num, length)
-        half = (length - 1) // 2
-        tokens[::2, 1 + half : 1 + 2 * half] = tokens[::2, 1 : 1 + half]
-        return tokens
-
-    return draw
+def _draw_repeats(num_tokens: int, rng: np.random.Generator, num: int, length: int) -> Tokens:
+    """As `_draw_after_begin`; in every second row the second half of the tokens repeats the first."""
+    tokens = _draw_after_begin(num_tokens, rng, num, length)
+    half = (length - 1) // 2
+    tokens[::2, 1 + half : 1 + 2 * half] = tokens[::2, 1 : 1 + half]
+    return tokens
 
 
-def numbers_after_begin(num_numbers: int) -> tuple[str, ...]:
-    """The vocabulary `BOS`, 0, 1, …"""
-    return BEGIN, *map(str, range(num_numbers))
-
-
-def draw_after_begin(num_tokens: int) -> Draw:
+def _draw_after_begin(num_tokens: int, rng: np.random.Generator, num: int, length: int) -> Tokens:
     """Token 0, `BOS`, and then the tokens 1 … `num_tokens`, equally often."""
-
-    def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
-        tokens = rng.integers(1, 1 + num_tokens, size=(num, length))
-        tokens[:, 0] = 0
-        return tokens
-
-    return draw
+    tokens = rng.integers(1, 1 + num_tokens, size=(num, length))
+    tokens[:, 0] = 0
+    return tokens
