@@ -54,7 +54,7 @@ def plot_attention_maps(
     if not isinstance(attention_maps, Sequence):
         attention_maps = [attention_maps]
     layers = _layers(attention_maps, rank=4, shape="[B, H, T, S]")
-    check_sizes(0, idx=idx)
+    check_sizes(0, idx=idx, first_layer=first_layer)
     if idx >= len(layers[0]):
         raise InputError(f"idx is {idx}; it must be at least 0 and below {len(layers[0])}, the size of the batch")
     maps = [layer[idx] for layer in layers]  # L times [H T S]
