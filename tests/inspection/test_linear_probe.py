@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from transformer_jax.errors import InputError
 from transformer_jax.inspection import linear_probe
 
 NUM = 1009
@@ -35,7 +36,7 @@ def test_a_single_type_has_one_control_label_which_its_elements_have_for_sure():
 
 def test_bad_arguments_are_named():
     features, labels = RNG.normal(size=(NUM, 2)), RNG.integers(2, size=NUM)
-    with pytest.raises(IndexError, match="boolean index did not match"):
+    with pytest.raises(InputError, match=r"have shapes \[\(1009, 2\), \(1008,\), .*; they must have as many rows"):
         linear_probe(features, labels[1:], TYPES, IS_TRAIN)
     with pytest.raises(ValueError, match="at least 2 classes"):
         linear_probe(features, 0 * labels, TYPES, IS_TRAIN)
