@@ -74,6 +74,19 @@ def run_with(parent: Path, kernel: np.ndarray = KERNEL, metrics: dict[str, float
     return run.path
 
 
+@pytest.mark.slow
+def test_a_lost_best_checkpoint_and_damaged_results_are_warnings(tmp_path_factory, tmp_path):
+    run = Path(shutil.copytree(finished_run(tmp_path_factory, "ReverseTask"), tmp_path / "run"))
+    results = json.loads((run / "results.json").read_text())
+    results["val"]["accuracy"] += 0.25  # as of a checkpoint that is gone
+    (run / "results.json").write_text(json.dumps(results))
+    with pytest.warns(UserWarning, match="has lost its best checkpoint: val/accuracy was 0.[0-9]+, and is 0.[0-9]+ in"):
+        load_run(run)
+    (run / "results.json").write_text("{")
+    with pytest.warns(UserWarning, match="results.json is not a run's results, or damaged"):
+        assert load_run(run).results == {}
+
+
 def test_an_unfinished_run_gives_its_best_parameters(tmp_path):
     directory = run_with(tmp_path, metrics={"accuracy": 0.5})
     np.testing.assert_array_equal(load_run(directory).params["kernel"], KERNEL)

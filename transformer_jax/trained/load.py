@@ -3,18 +3,28 @@
 import contextlib
 import dataclasses
 import difflib
+import math
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from flax.traverse_util import flatten_dict
 
 from transformer_jax.argument_checks import check_numbers
-from transformer_jax.config import TrainingConfig
+from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, RESULTS, differing_settings, read_json, read_settings
+from transformer_jax.runs.settings import (
+    CHECKPOINTS,
+    CONFIG,
+    RESULTS,
+    Json,
+    differing_settings,
+    read_json,
+    read_settings,
+)
 from transformer_jax.trained.shipped import SHIPPED, is_saved, named_directory, read_params, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
@@ -40,26 +50,38 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
         config = trainer_class.config_class_of(task).from_json(settings)
     except InputError as error:
         raise InputError(f"{directory / CONFIG} can't be used: {error}") from error
+    results = _results(directory)
     if is_saved(directory):
         params = read_params(directory)
     else:
-        params = _best_params(directory, config, {"task": task, **settings})
+        params = _best_params(directory, config, {"task": task, **settings}, results)
     check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
     if directory.parent != SHIPPED:  # nothing is ever written beside the models that ship
         config = dataclasses.replace(config, checkpoint_dir=directory.parent)
     trainer = trainer_class(config)
-    trainer.params = params
-    if os.path.isfile(directory / RESULTS):
-        trainer.results = read_json(directory / RESULTS, "a run's results")
+    trainer.params, trainer.results = params, results
     return trainer
 
 
-def _best_params(directory: Path, config: TrainingConfig, settings: dict[str, Any]) -> Params:
-    """The parameters of a run's best checkpoint, which must be of the settings in `config.json`."""
+def _results(directory: Path) -> Json:
+    """The content of a run's `results.json`, empty where there is none; a damaged one is named in a warning."""
+    try:
+        return read_json(directory / RESULTS, "a run's results") if os.path.lexists(directory / RESULTS) else {}
+    except InputError as error:
+        warnings.warn(str(error), stacklevel=2)
+        return {}
+
+
+def _best_params(directory: Path, config: TrainingConfig, settings: Json, results: Json) -> Params:
+    """The parameters of a run's best checkpoint, which must be of the settings in `config.json`.
+
+    Where the run has results of another model, its best checkpoint is gone, and a warning says so.
+    """
     if not os.path.isdir(directory / CHECKPOINTS):
         raise InputError(f"{directory} has no checkpoint")
     with contextlib.closing(Checkpoints(directory / CHECKPOINTS, config.criterion, create=False)) as checkpoints:
         best = checkpoints.best()
+        metrics = {} if best is None else checkpoints.metrics(best.step) or {}
     if best is None:
         raise InputError(
             f"{directory} has no intact checkpoint that was evaluated, so none is the best; continue its training"
@@ -70,6 +92,15 @@ def _best_params(directory: Path, config: TrainingConfig, settings: dict[str, An
         raise InputError(
             f"{directory / CONFIG} was damaged or changed: {name} is {shortened(settings.get(name))}, and was "
             f"{shortened(saved.get(name))} in the training"
+        )
+    metric = config.criterion.metric
+    of_validation = results.get("val")
+    tested = of_validation.get(metric.removeprefix(EMA)) if isinstance(of_validation, dict) else None
+    if isinstance(tested, float) and not math.isclose(tested, metrics[metric], rel_tol=1e-3):  # rounds elsewhere
+        warnings.warn(
+            f"{directory} has lost its best checkpoint: val/{metric} was {tested:.6g}, and is {metrics[metric]:.6g} in "
+            "the best one that is left",
+            stacklevel=3,
         )
     params: object = best.state
     for key in ("opt_state", "average") if config.takes_average else ("params",):
