@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from compiled_models import quick_jit
 
 from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
@@ -73,11 +74,14 @@ def language_model(settings: BlockSettings = SETTINGS["post_norm"], *, tied: boo
 
 def drawn(model: nn.Module, *inputs: Any, seed: int = 0) -> Variables:
     """Parameters of which none is zero or one, as those of a trained model."""
-    variables = model.init(jax.random.key(seed), *inputs)
-    leaves, structure = jax.tree.flatten(variables)
-    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-    moved = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(structure, moved)
+
+    def draw() -> Variables:
+        leaves, structure = jax.tree.flatten(model.init(jax.random.key(seed), *inputs))
+        keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
+        moved = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+        return jax.tree.unflatten(structure, moved)
+
+    return quick_jit(draw)()  # one program, not one for each operation
 
 
 def in_float64(case: Case) -> Case:

@@ -43,7 +43,8 @@ def test_contributions_sum_to_the_logits(name):
 
 
 def test_components_are_those_of_the_last_stack():
-    _, parts = logits_and_parts(encoder_decoder())
+    case = encoder_decoder()
+    _, parts = jax.eval_shape(lambda: logits_and_parts(case))
     of_layer = [f"layers.{n}.{each}.head_outputs" for n in range(2) for each in ("attention", "cross_attention")]
     of_layer += ["layers.0.input", "layers.0.feed_forward.output", "layers.1.feed_forward.output"]
     assert set(parts) == {"biases", *(f"decoder.{name}" for name in of_layer)}

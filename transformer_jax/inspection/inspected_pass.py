@@ -192,7 +192,11 @@ def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Arra
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     mean = wide.mean(-1, keepdims=True) if isinstance(module, nn.LayerNorm) else jnp.zeros((), wide.dtype)
-    factor = change(jax.lax.rsqrt(jnp.square(wide - mean).mean(-1, keepdims=True) + module.epsilon))
+    if isinstance(module, nn.LayerNorm) and module.use_fast_variance:
+        square = jnp.maximum(0, jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean))
+    else:
+        square = jnp.square(wide - mean).mean(-1, keepdims=True)
+    factor = change(jax.lax.rsqrt(square + module.epsilon))
     learned = module.variables.get("params", {})
     y = (x - mean) * (factor * learned["scale"] if "scale" in learned else factor)
     y = y + learned["bias"] if "bias" in learned else y
