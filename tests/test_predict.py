@@ -45,6 +45,21 @@ def test_a_file_has_an_input_in_each_line_and_the_table_goes_to_another(capsys, 
     assert {(row[1], row[4]) for row in rows} == {("", "")}  # nobody knows
 
 
+def test_words_make_one_sequence_and_lines_one_each(capsys, tmp_path):
+    (tmp_path / "lines.txt").write_text(f"{NUMBERS[::-1]}\r\n \n{NUMBERS}\n")
+    rows = printed(capsys, "reverse", *NUMBERS.split(), "--input", str(tmp_path / "lines.txt"))
+    assert [row[0] for row in rows] == [NUMBERS, NUMBERS[::-1], NUMBERS]
+
+
+def test_an_output_is_written_as_a_file_that_is_opened_and_nothing_is_replaced(capsys, tmp_path):
+    (tmp_path / "table.tsv").touch(mode=0o600)
+    (tmp_path / "link.tsv").symlink_to("table.tsv")
+    carry_out(read_command(["reverse", NUMBERS, "--output", str(tmp_path / "link.tsv")]))
+    assert (tmp_path / "link.tsv").is_symlink()
+    assert (tmp_path / "table.tsv").stat().st_mode & 0o777 == 0o600
+    assert NUMBERS in (tmp_path / "table.tsv").read_text()
+
+
 def test_sets_of_the_test_set_have_numbers(capsys):
     rows = printed(capsys, "digits", "17", "0")
     assert [row[0] for row in rows] == ["test set 17", "test set 0"]
@@ -52,11 +67,14 @@ def test_sets_of_the_test_set_have_numbers(capsys):
 
 
 def test_each_line_is_answered_as_it_comes_and_a_wrong_one_does_not_end_it(capsys):
-    answer_lines(load_run("reverse"), io.StringIO(f"{NUMBERS}\n3 12\n{NUMBERS[::-1]}\n"), {})
+    lines = f"{NUMBERS}\n3 12\n9999999999 1\n{NUMBERS[::-1]}\n"
+    answer_lines(load_run("reverse"), io.StringIO(lines), {})
     out, err = capsys.readouterr()
     assert [line.split("\t")[0] for line in out.splitlines()] == [NUMBERS[::-1], NUMBERS]
     assert "12" in err
-    assert err.count("\n") == 1
+    assert err.count("\n") == 2
+    answer_lines(load_run("digits"), io.StringIO("0 17\n"), {})  # two sets
+    assert capsys.readouterr().out.count("image") == 2
 
 
 @pytest.mark.slow
@@ -94,6 +112,10 @@ def test_every_run_leaves_its_answers_to_the_test_set(task, metric, tmp_path_fac
         ([], "the following arguments are required: RUN"),
         (["dates", "1.2.2003", "--seed", "3"], "--seed is given, which a language model takes; dates is a model of"),
         (["reverse", "3 12"], "12"),
+        (["reverse", "1", "--output", "."], "--output is .; it must be a file in a directory that is there"),
+        (["reverse", "1", "--output", "no/x.tsv"], "--output is no/x.tsv; it must be a file in a directory that is"),
+        (["reverse", "--input", "a", "--output", "./a"], "--output is a, the file of the inputs"),
+        (["reverse", "--interactive", "--output", "a"], "--output is a, but --interactive prints its answers"),
         (["reverse", "--input", "nothing.txt"], "nothing.txt can't be read: No such file"),
     ],
 )

@@ -99,7 +99,7 @@ def parse(
     given, unknown = read_flags(config_class, arguments, parser)
     check_known(unknown, [config_class, *more])
     if issubclass(config_class, TrainingConfig):
-        initial = settings_of_initial((of_file | given).get("init_from"), config_class)
+        initial = settings_of_initial(config_class, task, settings | of_file | given)
     try:
         return config_class(**(settings | initial | of_file | given))
     except InputError as error:

@@ -89,8 +89,8 @@ class _Panels(NamedTuple):
         key_ticks, query_ticks = (_ticks(labels, cell) for labels in (keys, queries))
         width = max(cell * len(keys), 0.7) + 0.3 + LETTER * max(map(len, query_ticks.values()))
         height = max(cell * len(queries), 0.4) + 0.5 + LETTER * max(map(len, key_ticks.values()))
-        columns = max(1, min(num_heads, int(MAX_WIDTH / width)))
-        rows = -(-num_heads // columns)
+        rows = -(-num_heads // max(1, int(MAX_WIDTH / width)))
+        columns = -(-num_heads // rows)
         bar, title, axis_label = 0.9, 0.3, 0.4
         total_height = len(maps) * (rows * height + title) + axis_label
         return cls(columns, rows, columns * width + bar + axis_label, total_height, key_ticks, query_ticks)

@@ -7,7 +7,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from transformer_jax.cli import run
 from transformer_jax.errors import InputError
 from transformer_jax.flags import Parser
 from transformer_jax.outside_files import outside_file
-from transformer_jax.runs.own_files import write_whole
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.registry import find_trainer
 from transformer_jax.training.evaluator import Evaluator
@@ -62,6 +61,13 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     chosen.inputs += [] if chosen.prompt is None else [chosen.prompt]
     if not chosen.inputs and chosen.input is None and not chosen.interactive:
         raise InputError("there is no input: give INPUT, --input FILE or --interactive")
+    if (output := chosen.output) is not None:
+        if chosen.interactive:
+            raise InputError(f"--output is {output}, but --interactive prints its answers")
+        if output.is_dir() or not output.absolute().parent.is_dir():
+            raise InputError(f"--output is {output}; it must be a file in a directory that is there")
+        if chosen.input is not None and output.resolve() == chosen.input.resolve():
+            raise InputError(f"--output is {output}, the file of the inputs")
     names = ("max_new", "temperature", "top_k", "seed")
     chosen.draws = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
     return chosen
@@ -74,49 +80,62 @@ def carry_out(command: argparse.Namespace) -> None:
         flag = f"--{next(iter(command.draws)).replace('_', '-')}"
         raise InputError(f"{flag} is given, which a language model takes; {command.run} is a model of {trainer.name}")
     if command.inputs or command.input is not None:
-        examples, answers = answered(trainer, [*command.inputs, *_lines(command.input)], command.draws)
-        table = prediction_table(examples, answers)
+        examples, answers = answered(trainer, command.inputs, command.draws, are_words=True)
+        of_lines = answered(trainer, _lines(command.input), command.draws)
+        table = prediction_table([*examples, *of_lines[0]], [*answers, *of_lines[1]])
         if command.output is None:
             print(table, end="")
         else:
-            write_whole(command.output, table.encode())
+            command.output.write_text(table, encoding="utf-8")
             print(f"Written: {command.output}")
     if command.interactive:
         answer_lines(trainer, sys.stdin, command.draws)
 
 
 def answered(
-    trainer: Evaluator, inputs: list[str], draws: dict[str, Any]
+    trainer: Evaluator, inputs: list[str], draws: dict[str, Any], *, are_words: bool = False
 ) -> tuple[list[InspectedExample], list[Answer]]:
     """Inputs as examples, and their answers; of a language model what follows each text.
+
+    Args:
+        trainer: with the model.
+        inputs: a line for each; or `are_words` of a command line, which may make one input together.
+        draws: of a language model.
 
     Raises:
         InputError: an input is none of the task's.
     """
+    if not inputs:
+        return [], []
     if isinstance(trainer, LanguageModelTrainer):
         examples = [InspectedExample(inputs=None, title=text) for text in inputs]
         return examples, [Answer(text, None, ()) for text in trainer.predict(inputs, **draws)]
-    examples = trainer.read_lines(inputs)
+    examples = trainer.read_examples(inputs) if are_words else trainer.read_lines(inputs)
     return examples, trainer.answers(examples)
 
 
 def answer_lines(trainer: Evaluator, lines: Iterable[str], draws: dict[str, Any]) -> None:
-    """Answer each line as it comes; a line that is no input gets an error in its place."""
+    """Print the answer to each line as it comes, and its probability; an error is on standard error."""
     if sys.stdin.isatty():
         print("Type an input and Enter; Ctrl-D ends.", file=sys.stderr)
     for line in lines:
         try:
-            (answer,) = answered(trainer, [line.rstrip("\n")], draws)[1]
+            table = prediction_table(*answered(trainer, [line.rstrip("\n")], draws))
         except InputError as error:
             print(error, file=sys.stderr)
-        else:
-            print(answer.text + ("" if answer.probability is None else f"\t{answer.probability:.6g}"), flush=True)
+            continue
+        for row in table.splitlines()[1:]:
+            print("\t".join(row.split("\t")[2:4]), flush=True)
 
 
-def _lines(file: Path | None) -> Iterator[str]:
-    if file is not None:
-        with outside_file(file, "a text of UTF-8", MAX_BYTES) as checked:
-            yield from filter(None, checked.read_text(encoding="utf-8").splitlines())
+def _lines(file: Path | None) -> list[str]:
+    if file is None:
+        return []
+    with outside_file(file, "a text of UTF-8", MAX_BYTES) as checked:
+        lines = [line.rstrip("\r") for line in checked.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
+    if not lines:
+        raise InputError(f"{file} holds no input")
+    return lines
 
 
 if __name__ == "__main__":

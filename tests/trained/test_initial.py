@@ -1,5 +1,6 @@
 """`--init-from`: training begins with a trained model's parameters, of every kind that --pretrained takes."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -134,8 +135,12 @@ def test_settings_of_the_model_are_taken_over_unless_they_are_given(trained, tmp
     assert own["model_dim"] != ReverseConfig.model_dim
     assert (chosen.dropout_prob, chosen.lr, chosen.train_size) == (0.25, ReverseConfig.lr, ReverseConfig.train_size)
     settings = {"init_from": str(trained), "checkpoint_dir": tmp_path, "dropout_prob": 0.25, "max_epochs": 1}
-    assert chosen_config(None, ReverseConfig, settings) == chosen
+    assert chosen_config(None, ReverseConfig(), settings, "ReverseTask") == chosen
     assert parse(ReverseConfig, ["--init-from=nothing"]).model_dim == ReverseConfig.model_dim
+    run = Path(shutil.copytree(trained, tmp_path / "ReverseTask"))  # one that began with a model which is gone
+    (run / "config.json").write_text(json.dumps(own | {"init_from": "gone"}))
+    line[0] = "--init-from=gone"
+    assert parse(ReverseConfig, line, task="ReverseTask") == dataclasses.replace(chosen, init_from="gone")
 
 
 def test_a_run_goes_on_without_the_model_it_began_with_but_not_with_another_one(trained, tmp_path, capsys):

@@ -102,14 +102,19 @@ def test_the_card_has_the_flags_and_the_metrics_of_the_run(tmp_path):
     assert "trained with `--lr=0.25`." in card
     assert "| val | loss | 0.5 |\n| test | loss | 0.25 |\n| test | accuracy | 0.875 |\n" in card
     assert f"jax {jax.__version__}" in card
+    load_run(tmp_path / "model").save(tmp_path / "again")
+    assert (tmp_path / "again" / "README.md").read_text() == card
 
 
 def test_a_model_replaces_a_saved_one_and_nothing_else(saved, tmp_path):
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(InputError, match=r"which holds notes.txt; it must be empty, or of a model"):
-        load_run("reverse").save(tmp_path)
+    for name in ("README.md", "notes.txt"):  # files of others
+        (tmp_path / name).touch()
+        with pytest.raises(InputError, match=rf"which holds {name}; it must be empty, or of a model"):
+            load_run("reverse").save(tmp_path)
+        (tmp_path / name).unlink()
+    (saved / ".model.safetensors.tmp").touch()  # of a save that was killed
     load_run("reverse").save(saved)
-    names = ["README.md", "SHA256SUMS", "config.json", "model.safetensors"]
+    names = ["README.md", "SHA256SUMS", "config.json", "model.safetensors", "results.json"]
     assert sorted(path.name for path in saved.iterdir()) == names
 
 

@@ -10,13 +10,13 @@ from flax.traverse_util import flatten_dict
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import writing_into
 from transformer_jax.runs.own_files import digest_of, write_whole
-from transformer_jax.runs.settings import CONFIG, WEIGHTS, Json, write_settings
+from transformer_jax.runs.settings import CONFIG, RESULTS, WEIGHTS, Json, write_json, write_settings
 from transformer_jax.trees import Params
 
 CARD, DIGESTS = "README.md", "SHA256SUMS"
 
 
-def save_model(directory: Path, settings: Json, params: Params, card: str) -> None:
+def save_model(directory: Path, settings: Json, params: Params, card: str, results: Json) -> None:
     """Write a model into a directory of its own.
 
     Args:
@@ -24,19 +24,24 @@ def save_model(directory: Path, settings: Json, params: Params, card: str) -> No
         settings: as `settings_of` gives them.
         params: whose paths, as `encoder/norm/scale`, are the names in the file.
         card: what a reader should know, in Markdown.
+        results: of the run, as `results.json` has them; empty if there are none.
 
     Raises:
         InputError: the directory can't be written, or holds other files.
     """
-    files = (CONFIG, WEIGHTS, CARD)
+    files = (CONFIG, WEIGHTS, RESULTS, CARD)
     with writing_into("directory", directory):
         directory.mkdir(parents=True, exist_ok=True)
-        others = {path.name for path in directory.iterdir()} - {*files, DIGESTS}
+        there = {
+            path.name for path in directory.iterdir() if not path.name.startswith(".")
+        }  # of a save that was killed
+        others = there - {*files, DIGESTS} if DIGESTS in there else there
         if others:
             raise InputError(f"directory is {directory}, which holds {min(others)}; it must be empty, or of a model")
         arrays = {path: np.asarray(array) for path, array in flatten_dict(params, sep="/").items()}
         write_settings(directory, settings)
         write_whole(directory / WEIGHTS, safetensors.numpy.save(arrays))
+        write_json(directory / RESULTS, results)
         write_whole(directory / CARD, card.encode())
         write_digests(directory, files)
 

@@ -64,18 +64,19 @@ def task_loaders(
     return load(train, groups=groups[0], **order), load(val, groups=groups[1]), load(test, groups=groups[2])
 
 
-def chosen_config(config: Config | None, default: Callable[[], Config], settings: Mapping[str, Any]) -> Config:
+def chosen_config(config: Config | None, default: Config, settings: Mapping[str, Any], task: str) -> Config:
     """A config with other settings; of the default one also those of the model that `init_from` names.
 
     Args:
         config: None for the default one.
-        default: makes it.
+        default: the default one.
         settings: fields to replace. Any: of the fields' types.
+        task: name of the task.
     """
     if config is not None:
         return dataclasses.replace(config, **settings)
-    initial = settings_of_initial(settings.get("init_from"), type(default()))
-    return dataclasses.replace(default(), **(initial | dict(settings)))
+    initial = settings_of_initial(type(default), task, settings)
+    return dataclasses.replace(default, **(initial | dict(settings)))
 
 
 @check_arguments
@@ -165,6 +166,8 @@ def _save_predictions(trainer: TrainerModule, data: TaskData) -> None:
     try:
         examples = trainer.test_examples(range(min(MAX_PREDICTIONS, len(trainer.test_set))))
         table = prediction_table(examples, trainer.answers(examples))
+    except (Interrupted, BrokenPipeError):
+        raise
     except Exception as error:  # of any class: the model's output may be anything
         print(f"{PREDICTIONS} is not written: examples can't be answered ({in_one_line(error, with_class=True)})")
         return

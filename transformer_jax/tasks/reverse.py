@@ -193,5 +193,5 @@ def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple
     Returns:
         As `train_and_test`.
     """
-    config = chosen_config(config, ReverseConfig, settings)
+    config = chosen_config(config, ReverseConfig(), settings, ReverseTrainer.name)
     return train_and_test(ReverseTrainer, config, reverse_data, save_attention_maps)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -68,21 +69,31 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
     return dataclasses.replace(config, **of_model), trained
 
 
-def settings_of_initial(what: str | None, config_class: type[TrainingConfig]) -> dict[str, Any]:  # Any: of the fields
+def settings_of_initial(
+    config_class: type[TrainingConfig], task: str | None, given: Mapping[str, Any]
+) -> dict[str, Any]:  # Any: of the fields
     """The settings of the model that `init_from` names, and of its inputs; none where it is no run or saved model.
 
+    A run that was begun with `init_from` keeps those that it has, whatever became of that model.
+
     Args:
-        what: as the setting has it.
         config_class: of the new training; what is no field of it is left out.
+        task: name of the task, which the run's directory has if `name` is not given.
+        given: settings that are known already.
     """
-    if what is None or (directory := directory_of(what)) is None:
+    what = given.get("init_from")
+    if not isinstance(what, str):
         return {}
-    try:
-        _, settings = read_settings(directory)
-    except InputError:
-        return {}  # `find_initial` says what is wrong, unless a run goes on without it
     names = config_class.fields_with("of_model") - config_class.fields_with("machine")
-    return stored_values(config_class, {name: value for name, value in settings.items() if name in names})
+    parent, name = given.get("checkpoint_dir", config_class.checkpoint_dir), given.get("name") or task
+    for directory in (Path(parent) / (name or ""), directory_of(what)):
+        try:
+            settings = {} if directory is None else read_settings(directory)[1]
+            if directory == directory_of(what) or settings.get("init_from") == what:
+                return stored_values(config_class, {name: settings[name] for name in names & settings.keys()})
+        except InputError:
+            continue  # there is no such run yet; or `find_initial` says what is wrong
+    return {}
 
 
 def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf, example: Samples) -> Params | None:

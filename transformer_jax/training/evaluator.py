@@ -1,6 +1,5 @@
 """A task with parameters: evaluates them on a data set, and gives the model's output."""
 
-import dataclasses
 import functools
 import weakref
 from collections.abc import Iterable, Sequence
@@ -164,7 +163,7 @@ class Evaluator(Task):
         return [example.answer(outputs[number]) for number, example in enumerate(examples)]
 
     def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
-        """Lines as examples, one of each: as `read_examples` of the line alone, if not overridden.
+        """Lines as examples: as `read_examples` of each line alone, if not overridden.
 
         Raises:
             InputError: a line is no input of the task's.
@@ -185,13 +184,8 @@ class Evaluator(Task):
         Raises:
             InputError: the task has no `load_data`, or a number is not in the test set.
         """
-        found = []
-        for inputs, targets in self.test_samples(numbers):
-            for example in self.examples(jax.tree.map(_as_row, inputs)):
-                is_text = example.expected is not None or not _are_classes(targets)
-                expected = example.expected if is_text else " ".join(map(str, np.ravel(targets)))
-                found.append(dataclasses.replace(example, expected=expected))
-        return found
+        rows = [jax.tree.map(_as_row, inputs) for inputs, _ in self.test_samples(numbers)]
+        return [example for row in rows for example in self.examples(row)]
 
     def test_samples(self, numbers: Sequence[int]) -> list[Any]:  # Any: the task's own types
         """Samples of these numbers in the task's own test set.
@@ -252,12 +246,6 @@ class Evaluator(Task):
         data = type(self).load_data(self.config)
         self.shared_constants = self.devices.place_whole(data.constants)
         return data
-
-
-def _are_classes(targets: Any) -> bool:
-    """Whether the targets of a sample are integers: one, or one at each position."""
-    array = np.asarray(targets) if isinstance(targets, int | np.generic | np.ndarray) else None
-    return array is not None and array.ndim < 2 and np.issubdtype(array.dtype, np.integer)
 
 
 def _as_row(leaf: Any) -> np.ndarray:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import Inputs
 
 Label = str | int  # what stands at a position: a character, a number, or the position's own number
@@ -124,6 +124,6 @@ def numbers_in(words: Sequence[str]) -> list[list[int]]:
     if all(len(sequence) == 1 for sequence in sequences):
         sequences = [[word for (word,) in sequences]]
     for word in (word for sequence in sequences for word in sequence):
-        if not word.lstrip("-").isdecimal():
-            raise InputError(f"inputs holds {word!r}; it must hold whole numbers")
+        if not word.lstrip("-").isdecimal() or len(word) > 9:  # 32 bits
+            raise InputError(f"inputs holds {shortened(word)}; it must hold whole numbers of at most 9 digits")
     return [[int(word) for word in sequence] for sequence in sequences]

@@ -37,10 +37,10 @@ def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
     valid = jnp.asarray(valid)
     pairs = elements.values() if isinstance(elements, Mapping) else ()
     if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        found = {name: type(pair).__name__ for name, pair in elements.items()} if pairs else type(elements).__name__
+        found = {name: _kind(pair) for name, pair in elements.items()} if pairs else _kind(elements)
         raise InputError(
             f'loss_function returned {found}; it must return {{"loss": (losses, weights)}}: for each metric a pair of '
-            f"values [B, ...], with B = {len(valid)} rows, and their weights"
+            "values [B, ...], one for each element, and their weights"
         )
 
     def sums(
@@ -49,7 +49,7 @@ def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
         if values.shape[:1] != valid.shape:
             raise InputError(
                 f"{name} of loss_function has values of shape {values.shape}; it must have those of each element, "
-                f"[B, ...] with B = {len(valid)} rows, and no mean or sum of them"
+                "[B, ...], and no mean or sum of them"
             )
         fits = all(size in (1, needed) for size, needed in zip(jnp.shape(weights), values.shape, strict=False))
         if jnp.ndim(weights) not in (0, values.ndim) or not fits:
@@ -63,6 +63,10 @@ def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
         return jnp.sum(jnp.where(weights > 0, values, 0) * weights), jnp.sum(weights)
 
     return {name: sums(name, jnp.asarray(values), weights) for name, (values, weights) in elements.items()}
+
+
+def _kind(value: object) -> str:
+    return f"an array of shape {np.shape(value)}" if isinstance(value, Array | np.ndarray) else type(value).__name__
 
 
 @no_type_check  # at run time, where JAX also makes it of shapes and of placeholders

@@ -1,6 +1,7 @@
 """TrainerModule: trains a task's model, evaluates it, predicts with it."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -213,6 +214,7 @@ class TrainerModule(Evaluator):
             callbacks.append(LogAttention(loggers, lambda params: self.attention_maps(params, inputs)))
         return callbacks
 
+    @check_arguments
     def save(self, directory: str | Path) -> None:
         """Write the model alone: settings, parameters as safetensors, a card with the metrics, and the files' digests.
 
@@ -224,10 +226,10 @@ class TrainerModule(Evaluator):
         Raises:
             InputError: there are no parameters yet, or the directory holds other files or can't be written.
         """
-        config = self.config.without_neutral()
+        config = dataclasses.replace(self.config.without_neutral(), init_from=None, init_only=None)  # paths here
         settings = settings_of(self.name, config)
-        card = card_of(settings, config.changed(), self.results, versions())
-        save_model(Path(directory), settings, self.params, card)
+        card = card_of(settings, config.changed(), self.results, self.results.get("versions", versions()))
+        save_model(Path(directory), settings, self.params, card, self.results)
 
     def adopt(self, params: Params) -> None:
         """Take trained parameters in the place of training (`config.pretrained`).

@@ -207,5 +207,5 @@ def train_language_model(
     Returns:
         As `train_and_test`.
     """
-    config = chosen_config(config, LanguageModelConfig, settings)
+    config = chosen_config(config, LanguageModelConfig(), settings, LanguageModelTrainer.name)
     return train_and_test(LanguageModelTrainer, config, language_model_data, report)

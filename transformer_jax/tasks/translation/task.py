@@ -235,5 +235,5 @@ def train_translation(config: TranslationConfig | None = None, **settings: Any) 
     Returns:
         As `train_and_test`.
     """
-    config = chosen_config(config, TranslationConfig, settings)
+    config = chosen_config(config, TranslationConfig(), settings, TranslationTrainer.name)
     return train_and_test(TranslationTrainer, config, translation_data, report)
