@@ -229,6 +229,6 @@ def train_anomaly(config: AnomalyConfig | None = None, **settings: Any) -> tuple
     Returns:
         As `train_and_test`.
     """
-    default = default_config()
+    default = config or default_config()
     config = chosen_config(config, default, settings, f"SetAnomalyTask_{default.dataset}")
     return train_and_test(AnomalyTrainer, config, anomaly_data, report)
