@@ -11,6 +11,7 @@ import flax.serialization
 import msgpack
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 
 from transformer_jax.errors import InputError
@@ -184,3 +185,12 @@ def test_a_flipped_bit_of_a_number_in_an_archive_is_noticed(tmp_path):
     (tmp_path / "f").write_bytes(content)
     with pytest.raises(InputError, match="f was damaged: the checksum of 'archive/data/0' is another"):
         read_weights(tmp_path / "f")
+
+
+def test_a_safetensors_file_is_read_whatever_the_length_of_its_header(tmp_path):
+    array, firsts = np.arange(3.0, dtype=np.float32), set()
+    for length in range(1, 257):  # with one of them the header's length begins like a pickle
+        safetensors.numpy.save_file({"a" * length: array}, tmp_path / "f")
+        firsts.add((tmp_path / "f").read_bytes()[:1])
+        np.testing.assert_array_equal(read_weights(tmp_path / "f").arrays["a" * length], array)
+    assert b"\x80" in firsts

@@ -18,9 +18,9 @@ from transformer_jax.devices.stopwatch import Stopwatch
 MAX_CALLS_AHEAD = 16
 
 # Compiler options by backend; a backend that is not listed gets none. On CPUs the levels of optimization above LLVM's
-# first take longer and make no step faster, and small ones slower; nor do more than two modules of LLVM beside each
-# other, each of which repeats what they share. For a program that runs only once the compiler
-# leaves most of its work undone; of the two options, the second halves the time that the first has left.
+# first take longer and make no step faster, and small ones slower. More than two modules for LLVM, each with what they
+# share, take a tenth longer on two cores. For a program that runs only once the compiler leaves most of its work
+# undone; of the two options, the second halves the time that the first has left.
 STEP_OPTIONS = {"cpu": {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 2}}
 RUN_ONCE_OPTIONS = {"cpu": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}}
 

@@ -21,7 +21,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.runs.provenance import versions
 from transformer_jax.runs.saved_model import card_of, save_model
-from transformer_jax.runs.settings import Json, settings_of
+from transformer_jax.runs.settings import Json, as_json, settings_of
 from transformer_jax.training.callbacks import Callback, LogAttention
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
 from transformer_jax.training.evaluator import Evaluator
@@ -229,7 +229,8 @@ class TrainerModule(Evaluator):
         config = dataclasses.replace(self.config.without_neutral(), init_from=None, init_only=None)  # paths here
         settings = settings_of(self.name, config)
         card = card_of(settings, config.changed(), self.results, self.results.get("versions", versions()))
-        save_model(Path(directory), settings, self.params, card, self.results)
+        results = as_json({name: value for name, value in self.results.items() if name != "settings"})  # other paths
+        save_model(Path(directory), settings, self.params, card, results)
 
     def adopt(self, params: Params) -> None:
         """Take trained parameters in the place of training (`config.pretrained`).

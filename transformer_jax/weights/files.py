@@ -46,12 +46,15 @@ def read_weights(path: str | Path) -> WeightFile:
     """
     with outside_file(path, "a Flax msgpack, a safetensors or a PyTorch file of weights", MAX_BYTES) as file:
         with file.open("rb") as stream:
-            start = stream.read(9)  # of a safetensors file the length of its header, and the header's first character
-        if start[:4] == ZIP_START or start.startswith(PICKLE_START):
-            return _read_torch(file, is_zip=start[:4] == ZIP_START)
-        if start[8:] == b"{":
-            return WeightFile(safetensors.numpy.load_file(file), {}, is_torch=False)
-        arrays = flatten_dict(flax.serialization.msgpack_restore(file.read_bytes()), sep="/")
+            start = stream.read(9)
+        # Of a safetensors file the length of its header, of which any byte may be, and the header's first character.
+        is_safetensors = start[8:] == b"{" and int.from_bytes(start[:8], "little") < file.stat().st_size
+        if not is_safetensors and start.startswith((ZIP_START, PICKLE_START)):
+            return _read_torch(file, is_zip=start.startswith(ZIP_START))
+        if is_safetensors:
+            arrays = safetensors.numpy.load_file(file)
+        else:
+            arrays = flatten_dict(flax.serialization.msgpack_restore(file.read_bytes()), sep="/")
         _check(arrays, np.ndarray, file)
         return WeightFile(arrays, {}, is_torch=False)
 
@@ -98,7 +101,7 @@ def _pickle_in_zip(path: Path) -> bytes:
         return b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
 
 
-def _check(weights: Mapping[object, object], wanted: type, path: Path) -> None:
+def _check(weights: Mapping[str, object], wanted: type, path: Path) -> None:
     for name, value in weights.items():
         if not (isinstance(name, str) and name.isprintable() and len(name) <= MAX_NAME):
             raise InputError(f"{path} has a name that is no text of at most {MAX_NAME} printable characters")
