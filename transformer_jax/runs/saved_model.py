@@ -32,9 +32,8 @@ def save_model(directory: Path, settings: Json, params: Params, card: str, resul
     files = (CONFIG, WEIGHTS, RESULTS, CARD)
     with writing_into("directory", directory):
         directory.mkdir(parents=True, exist_ok=True)
-        there = {
-            path.name for path in directory.iterdir() if not path.name.startswith(".")
-        }  # of a save that was killed
+        # Hidden files may be left of a save that was killed.
+        there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
         others = there - {*files, DIGESTS} if DIGESTS in there else there
         if others:
             raise InputError(f"directory is {directory}, which holds {min(others)}; it must be empty, or of a model")
