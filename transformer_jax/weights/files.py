@@ -7,7 +7,7 @@ import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.serialization
 import jax.numpy as jnp
@@ -101,7 +101,7 @@ def _pickle_in_zip(path: Path) -> bytes:
         return b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
 
 
-def _check(weights: Mapping[str, object], wanted: type, path: Path) -> None:
+def _check(weights: Mapping[Any, object], wanted: type, path: Path) -> None:
     for name, value in weights.items():
         if not (isinstance(name, str) and name.isprintable() and len(name) <= MAX_NAME):
             raise InputError(f"{path} has a name that is no text of at most {MAX_NAME} printable characters")
