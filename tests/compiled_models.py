@@ -1,15 +1,23 @@
 """Models for tests that run once or twice: compiled quickly, with parameters that need no compilation."""
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
 # The programs are slower, and are ready in a quarter of the time.
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+needs_float16 = pytest.mark.skipif(
+    "SSE4" in os.environ.get("XLA_FLAGS", ""), reason="without AVX, XLA fails to link the conversions to float16"
+)
+FLOAT16 = pytest.param(jnp.float16, marks=needs_float16)
 
 
 def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_cases import Case, cases, normal
-from compiled_models import quick_jit
+from compiled_models import FLOAT16, quick_jit
 from hypothesis import HealthCheck, given, seed, settings
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -142,7 +142,7 @@ def test_a_bias_with_a_traced_offset_has_a_gradient(bias):
     assert_the_same(Case(*operands, 1, Causal(1), bias, None, BlockSizes(2, 2)))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, FLOAT16])
 def test_in_half_precision_both_are_within_its_rounding_of_float32(dtype):
     q, k, v, cotangent = operands(B, H, dtype=dtype)
 

@@ -93,8 +93,8 @@ def test_with_a_norm_of_ones_own_each_component_is_what_the_formula_says(norm_fi
             value = np.einsum("bhtd,hdm->hbtm", value, kernel)
         expected[name] = value @ unembed
     assert set(parts) == set(expected)
-    for name, part in parts.items():  # sums in float32 of numbers of about 1
-        np.testing.assert_allclose(part, expected[name], atol=2e-5, err_msg=name)
+    for name, part in parts.items():  # float32: a hundred roundings of the largest number; a wrong name is off by it
+        np.testing.assert_allclose(part, expected[name], atol=1e-5 * np.abs(expected[name]).max(), err_msg=name)
 
 
 class Doubled(Block):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, drawn, quick_jit
+from compiled_models import FLOAT16, compiled, drawn, quick_jit
 
 from transformer_jax import MultiheadAttention, params_from_torch, scaled_dot_product
 
@@ -108,7 +108,7 @@ def test_the_content_of_a_masked_position_changes_nothing(rank):
     np.testing.assert_array_equal(after[1][..., 3], 0)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, FLOAT16])
 def test_the_softmax_is_computed_in_float32_for_narrower_types_too(dtype):
     """257 equal keys: their weights' sum is off by over 1 % where it is accumulated in bfloat16."""
     q, k = jnp.zeros((1, 8), dtype), jnp.zeros((257, 8), dtype)

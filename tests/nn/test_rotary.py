@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled_models import FLOAT16
 
 from transformer_jax import InputError
 from transformer_jax.nn.position_kinds import rotate
@@ -51,7 +52,7 @@ def test_a_traced_first_position_gives_the_same_numbers():
         np.testing.assert_allclose(traced(X[..., t : t + 1, :], t), whole[..., t : t + 1, :], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [FLOAT16, jnp.bfloat16])
 def test_half_precision_is_turned_in_float32_and_rounded_once(dtype):
     x = jnp.asarray(X, dtype)
     turned = rotate(x, 4000, 4000 + T)
