@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import transformer_jax as tj
-from transformer_jax import InputError
+from transformer_jax import InputError, inspection
 from transformer_jax.attention.masks.arrays import fit_mask
+from transformer_jax.cli import parse
 from transformer_jax.data.batch import num_rows, pad_batch
 from transformer_jax.nn.layers import Dense, Dropout, FeedForward
 from transformer_jax.nn.positions import sinusoidal_table
@@ -23,6 +24,7 @@ from transformer_jax.plots import (
     plot_positional_encoding,
     plot_set_prediction,
 )
+from transformer_jax.runs import CsvLogger, TensorBoardLogger
 from transformer_jax.training import cosine_warmup_schedule, noam_schedule, warmup_then_cosine_schedule
 from transformer_jax.training.metrics import means, weighted_sums
 
@@ -90,6 +92,8 @@ WRONG = {
     **dict.fromkeys(("qk_norm", "implementation", "remat"), ("some", 3, zeros(2))),  # an array has no truth value
     **dict.fromkeys(("norm_first", "scan_layers", "final_norm", "tie_embeddings", "looks_ahead"), ("False", 1)),
     "key": (3, None, "x", zeros(2)),
+    "model": (None, 3, tj.TransformerEncoder),
+    "variables": (None, 3, [zeros(3)]),
 }
 
 
@@ -142,6 +146,16 @@ class Call(NamedTuple):
     def of(cls, function, good, names="", /, **wrong):
         """Arguments with these names have the values of `WRONG`."""
         return cls(function, good, {name: WRONG[name] for name in names.split()} | wrong)
+
+
+def of_pass(function, model, variables, **options):
+    return function(model, variables, X, **options)
+
+
+PASS = {"model": tj.TransformerEncoder(1, D, H, F), "variables": {}}
+HEAD = ("layers.0.attention", 0)
+PATH = {**PASS, "clean": (X,), "corrupted": (X,), "sender": HEAD, "receiver": HEAD, "reads": "keys", "metric": jnp.sum}
+PROBE = {"features": TABLE, "labels": LABELS, "types": LABELS, "is_train": LABELS == 0}
 
 
 def of_decoding(function, names="", **more):
@@ -292,6 +306,35 @@ TABLE_OF_CALLS = [
         inputs=("", [], [""], ["x" * 300], [3], [None], None, 3, ["\ud800"], [b"x"]),
     ),
 ]
+# Calls that other tests make right.
+MORE_CALLS = [
+    Call.of(
+        partial(of_pass, tj.patch),
+        {**PASS, "patches": {}},
+        "model variables",
+        patches=(None, "logits", 3, [zeros(3)]),
+        names=("logits", 3, [3]),
+    ),
+    Call.of(partial(of_pass, tj.capture), {**PASS, "names": ["logits"]}, "model variables", names=("logits", None, 3)),
+    Call.of(partial(of_pass, tj.attribute_logits), PASS, "model variables", of=("x", 3)),
+    Call.of(partial(of_pass, inspection.logit_lens), PASS, "model variables"),
+    *(
+        Call.of(partial(of_pass, function), {**PASS, "metric": jnp.sum}, "model variables", metric=(None, 3))
+        for function in (inspection.gradient_attention, inspection.ablate_heads)
+    ),
+    Call.of(inspection.patch_path, PATH, "model variables", metric=(None, 3), sender=("x", 3, ("x",)), clean=(3, "x")),
+    Call.of(inspection.inspection_page, {"trainer": None}, trainer=(None, 3)),
+    Call.of(
+        inspection.linear_probe, PROBE, features=(None, "x", zeros(3), [[1], [1, 2]]), labels=(None, "x", zeros(2))
+    ),
+    Call.of(inspection.linear_cka, {"x": TABLE, "y": TABLE}, x=(None, "text", zeros(3, 2)), y=("text", zeros(3, 2))),
+    Call.of(inspection.attention_rollout, {}, weights=(None, 3, [], MAPS[0], [zeros(T, T)])),
+    Call.of(tj.dot_product_attention, {"q": X, "k": X, "v": X}, return_attention=("no", zeros(2)), tap=("x", 3)),
+    Call.of(CsvLogger, {"directory": "x"}, directory=(None, 3), position=(None, 3)),
+    Call.of(TensorBoardLogger, {"directory": "x"}, directory=(None, 3), position=(None, 3)),
+    Call.of(parse, {"config_class": tj.ReverseConfig, "arguments": []}, arguments=("--lr", None), default=(3, "x")),
+    Call.of(tj.export_torch, {"model": None, "params": {}, "directory": "x"}, model=(None, 3)),
+]
 # Other words by which a message may name an argument.
 ALSO_NAMED = {
     "input_dim": "embed_dim", "memory_mask": "mask", "source_mask": "mask", "weights": "state dict",
@@ -312,7 +355,7 @@ def shown(value) -> list[str]:
 
 CASES = [
     pytest.param(function, good, name, values, id=f"{index}-{getattr(function, '__name__', 'call')}-{name}")
-    for index, (function, good, wrong) in enumerate(TABLE_OF_CALLS)
+    for index, (function, good, wrong) in enumerate(TABLE_OF_CALLS + MORE_CALLS)
     for name, values in wrong.items()
 ]
 

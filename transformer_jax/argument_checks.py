@@ -28,7 +28,15 @@ import numpy as np
 from jax import Array
 from jaxtyping import Shaped
 
-from transformer_jax.errors import InputError, check_heads, check_positive, check_probability, check_value, check_whole
+from transformer_jax.errors import (
+    InputError,
+    check_heads,
+    check_positive,
+    check_probability,
+    check_value,
+    check_whole,
+    shortened,
+)
 
 MAX_OFFSET = 2**30  # of a position; sums with an index stay below 2**31
 # Numbers with a check, which is called with the name and the value, and raises an `InputError`.
@@ -50,10 +58,14 @@ def check_fields(instance: Any) -> None:
 def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """A function that first checks its arguments by their annotations, as `check_value` does."""
 
+    @functools.cache  # at the first call: annotations may name what is defined below the function
+    def described() -> tuple[inspect.Signature, dict[str, Any]]:
+        return inspect.signature(function), get_type_hints(function, include_extras=True)
+
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        hints = get_type_hints(function, include_extras=True)
-        for name, value in inspect.signature(function).bind(*args, **kwargs).arguments.items():
+        signature, hints = described()
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
             hint = hints.get(name)
             check_value(name, value, getattr(hint, "__bound__", None) or hint)  # of a `TypeVar` its bound
         return function(*args, **kwargs)
@@ -118,12 +130,17 @@ def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
     """`x` itself if it is an array, traced or not; else a NumPy array of it.
 
     Raises:
-        InputError: `x` is a list of lists of different lengths.
+        InputError: `x` is a list of lists of different lengths, or holds something else than numbers.
     """
+    if isinstance(x, Array | np.ndarray):
+        return x
     try:
-        return x if isinstance(x, Array | np.ndarray) else np.asarray(x)
+        array = np.asarray(x)
     except ValueError:
         raise InputError(f"{name} has rows of different lengths; it must be an array") from None
+    if array.dtype.kind in "OSU":
+        raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers")
+    return array
 
 
 def known_values(x: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..."] | None:
@@ -137,7 +154,7 @@ def check_offset(name: str, offset: object, least: int = -MAX_OFFSET, most: int 
     known = known_values(array)
     fits = array.ndim == 0 and jnp.issubdtype(array.dtype, jnp.integer)
     if not fits or (known is not None and not least <= known <= most):
-        shown = repr(offset) if known is None or known.ndim else known
+        shown = shortened(offset) if known is None or known.ndim else known
         raise InputError(f"{name} is {shown}; it must be a whole number, {least} … {most}")
 
 

@@ -16,7 +16,7 @@ from jax.errors import JaxRuntimeError
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_value
 from transformer_jax.fields import type_hints
 from transformer_jax.flags import check_known, flag_parser, read_flags
 from transformer_jax.runs.config_file import ConfigFile, read_config_file
@@ -88,6 +88,7 @@ def parse(
     Raises:
         InputError: an unknown flag or setting, or a value that cannot be read or cannot work.
     """
+    check_value("default", default, config_class | None)
     more = [] if choices is None else [choices]
     settings = {} if default is None else dict(vars(default))
     file, of_file, initial = None, {}, {}

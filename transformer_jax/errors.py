@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -18,7 +18,9 @@ MAX_INT_BITS = 63  # JSON has integers of any size
 TypeHint: TypeAlias = object
 NUMBERS: Mapping[Any, type] = {int: Integral, float: Real}
 TAKEN_FOR: Mapping[Any, type] = {Path: str, bool: np.bool_}
-CLASSES = {bool, str, Path, NoneType, tuple, Callable, type}  # of which a value must be an instance
+EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {Sequence: (str, bytes)}  # instances that are not meant
+# Of these a value must be an instance.
+CLASSES = {bool, str, Path, NoneType, tuple, list, Sequence, Mapping, Callable, type}
 NAMES: Mapping[Any, str] = {
     int: "an integer",
     float: "a number",
@@ -27,6 +29,9 @@ NAMES: Mapping[Any, str] = {
     Path: "a path",
     NoneType: "None",
     Callable: "a function",
+    Mapping: "a dictionary",
+    list: "a list",
+    Sequence: "a list",
     type: "a class",
 }
 
@@ -73,8 +78,9 @@ def check_sizes(minimum: int = 1, /, **sizes: int) -> None:
 def check_value(name: str, value: object, hint: TypeHint) -> Any:
     """Check a value by an annotation.
 
-    Checked are numbers, truth values, texts, paths, tuples, words (`Literal`), functions, classes, dataclasses, and
-    what brings its own check (`Annotated`). Anything else, as an array, is not.
+    Checked are numbers, truth values, texts, paths, tuples, lists, dictionaries, words (`Literal`), functions, classes,
+    instances of dataclasses and of classes of this package and of Flax, and what brings its own check (`Annotated`).
+    Anything else, as an array, is not.
 
     Returns:
         The value as the annotation says it: an integer as the `float` that is meant, a text as the `Path`, a list as a
@@ -115,9 +121,15 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
             return tuple(_converted(name, entry, option) for entry, option in zip(value, types, strict=True))
     elif isinstance(value, TAKEN_FOR.get(kind, ())):
         return kind(value)  # type: ignore[operator]
-    elif not (kind in CLASSES or dataclasses.is_dataclass(kind)) or isinstance(value, kind):  # type: ignore[arg-type]
+    elif not _is_checked(kind) or (isinstance(value, kind) and not isinstance(value, EXCEPTIONS.get(kind, ()))):  # type: ignore[arg-type]
         return value
     raise TypeError
+
+
+def _is_checked(kind: Any) -> bool:
+    """Whether a value must be an instance of this class; of a protocol it need not."""
+    ours = isinstance(kind, type) and kind.__module__.split(".")[0] in ("transformer_jax", "flax")
+    return kind in CLASSES or dataclasses.is_dataclass(kind) or (ours and not getattr(kind, "_is_protocol", False))
 
 
 def _described(hint: TypeHint) -> str:
@@ -126,7 +138,7 @@ def _described(hint: TypeHint) -> str:
         return " or ".join(map(_described, arguments))
     if kind is Literal:
         return f"one of {', '.join(map(str, arguments))}"
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and hint not in NAMES and _is_checked(hint):
         return f"an instance of {hint.__name__}"
     return NAMES.get(kind or hint, str(hint))
 

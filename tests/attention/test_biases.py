@@ -92,7 +92,7 @@ def by_head(logit, batch, head, query, key, factors):
         (lambda: BiasFunction(3), "fn is 3; it must be a function"),
         (lambda: applied(BiasFunction(lambda x, b, h, q, k: x > 0)), r"<lambda> gave bool\[2, 3, 5, 7\]; it must give"),
         (lambda: applied(BiasFunction(lambda x, b, h, q, k: x.sum(-1))), r"gave float32\[2, 3, 5\]; it must give"),
-        (lambda: ALiBi(H) + Causal(), "bias has type object; it must be of a floating-point type"),
+        (lambda: ALiBi(H) + Causal(), r"bias is Causal\(\); it must be an array of numbers"),
     ],
 )
 def test_what_is_no_bias_is_an_error_that_names_it(make, message):

@@ -75,6 +75,7 @@ def dot_product_attention(
         InputError: shapes do not fit or hold a 0, an operand holds no numbers, a mask or a bias does not fit or gives
             something else than truth values or logits; or the implementation cannot do what is asked.
     """
+    check_value("tap", tap, Tap | None)
     request = AttentionRequest.of(q, k, v, mask, bias, dropout, return_attention)
     explanation = _choose(request, implementation if tap is None else "plain")
     record_attention(explanation)

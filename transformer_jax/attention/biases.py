@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import as_array, broadcasts, known_values
 from transformer_jax.attention.score_block import LogitsRule, Offset, ScoreBlock
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import pytree_class, shown, static_field
 
 Logits = Float[Array, "b h q k"]
@@ -114,7 +114,7 @@ def check_cap(name: str, cap: object) -> None:
     is_real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer))
     known = known_values(array) if is_real and not array.ndim else None
     if array.ndim or not is_real or (known is not None and not 0 < known < np.inf):
-        raise InputError(f"{name} is {cap!r}; it must be a finite number above 0")
+        raise InputError(f"{name} is {shortened(cap)}; it must be a finite number above 0")
 
 
 @pytree_class

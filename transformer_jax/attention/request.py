@@ -55,6 +55,7 @@ class AttentionRequest:
             InputError: they do not fit each other.
         """
         check_value("dropout", dropout, AttentionDropout | None)
+        check_value("return_attention", wants_attention, bool)
         check_value("backend", backend, Backend | None)
         check_operands(q=q, k=k, v=v)
         types = (

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, PyTree
 
 from transformer_jax.data.epoch_sampler import EpochIndices
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import Inputs, Targets
 
 Samples: TypeAlias = tuple[Inputs, Targets]  # one batch from a loader, arrays [B, ...]
@@ -133,7 +133,7 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
     if isinstance(samples, StackedSamples):
         return samples.stacked
     if not isinstance(samples, Sequence) or isinstance(samples, str) or not samples:
-        raise InputError(f"samples is {samples!r}; it must be a list of at least one sample")
+        raise InputError(f"samples is {shortened(samples)}; it must be a list of at least one sample")
     try:
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
     except ValueError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 import numpy as np
 from jaxtyping import Int, PyTree
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Samples, as_pair, numpy_collate
 from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices
 from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange, only_item
@@ -193,6 +194,7 @@ class Loader:
         )
 
 
+@check_arguments
 def make_loader(
     dataset: Dataset,
     batch_size: int,

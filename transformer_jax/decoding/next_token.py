@@ -43,7 +43,7 @@ def draw_tokens(
     """
     check_positive("temperature", temperature)
     # With the largest at 0, no temperature can bring all of them to -inf.
-    logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / max(temperature, _TINY)
+    logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / max(float(temperature), _TINY)
     if top_k is None and top_p is None:
         return jax.random.categorical(key, logits)
     logits, tokens = _most_probable(logits, top_k, top_p)

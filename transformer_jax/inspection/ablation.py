@@ -12,6 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import (
@@ -42,6 +43,7 @@ class Ablation(NamedTuple):
     without: dict[str, Float[np.ndarray, "L H"]]  # by kind: `encoder`, `decoder`, `cross`
 
 
+@check_arguments
 def ablate_heads(
     model: nn.Module,
     variables: Variables,
@@ -82,6 +84,7 @@ def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, *
     return OrderedDict((name, output.mean((0, 2), keepdims=True)[0]) for name, output in outputs.items())
 
 
+@check_arguments
 def ablation_table(
     trainer: Evaluator, loader: Iterable[Samples] | None = None, *, metric: str = "accuracy", by: str = "zero"
 ) -> Ablation:

@@ -8,12 +8,14 @@ import flax.linen as nn
 from jax import Array
 from jaxtyping import Float
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.inspection.inspected_call import Chosen, Metric, activations, inspected, model_call, one_by_one
 from transformer_jax.inspection.names import check_names
 from transformer_jax.inspection.patches import Change, Patch, parts_of, swap
 from transformer_jax.trees import Variables
 
 
+@check_arguments
 def patch_activations(
     model: nn.Module,
     variables: Variables,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import activations, inspected, model_call
 from transformer_jax.inspection.names import check_names
@@ -23,6 +24,7 @@ from transformer_jax.trees import Variables
 Captured = dict[str, Array]  # by name, in the order of the pass
 
 
+@check_arguments
 def capture(
     model: nn.Module, variables: Variables, *inputs: object, names: Sequence[str], **kwargs: Any
 ) -> tuple[Any, Captured]:
@@ -49,6 +51,7 @@ def capture(
     return inspected(model_call(model, variables, inputs, kwargs), check_names(names))
 
 
+@check_arguments
 def patch(
     model: nn.Module,
     variables: Variables,
@@ -75,12 +78,11 @@ def patch(
     Raises:
         InputError: as in `capture`; or a patch has another shape, or a head or a position is not there.
     """
-    if not isinstance(patches, Mapping):
-        raise InputError(f"patches is {patches!r}; it must be a dictionary from names or patterns to changes")
     output, captured = inspected(model_call(model, variables, inputs, kwargs), check_names(names or ()), patches)
     return output if names is None else (output, captured)
 
 
+@check_arguments
 def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[str, str]:
     """Names of all activations of a pass, in its order, with the letters of their axes: "B H T S".
 

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.inspection.inspected_call import Metric, attentions, inspected, model_call
 from transformer_jax.trees import Variables
 
 
+@check_arguments
 def gradient_attention(
     model: nn.Module, variables: Variables, *inputs: object, metric: Metric, **kwargs: Any
 ) -> dict[str, Float[Array, "B H T S"]]:

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.inspection.inspected_call import activations, inspected, model_call
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.trees import Variables
 
 
+@check_arguments
 def logit_lens(
     model: nn.Module, variables: Variables, *inputs: object, **kwargs: Any
 ) -> Float[Array, "L_plus_1 B T V"]:

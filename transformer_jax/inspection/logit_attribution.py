@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import OUTPUTS, activations, inspected, model_call
 from transformer_jax.inspection.names import residual_stream
@@ -19,6 +20,7 @@ from transformer_jax.trees import Params, Variables
 BIASES = "biases"
 
 
+@check_arguments
 def attribute_logits(
     model: nn.Module,
     variables: Variables,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 
 # Names of modules that are longer in an activation's name.
 ALIASES = {"self_attn": "attention", "cross_attn": "cross_attention"}
@@ -103,5 +103,5 @@ def check_names(names: object) -> tuple[str, ...]:
         InputError: they are no list of strings.
     """
     if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
-        raise InputError(f"names is {names!r}; it must be a list of names or patterns")
+        raise InputError(f"names is {shortened(names)}; it must be a list of names or patterns")
     return tuple(names)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from transformer_jax.errors import InputError
+from transformer_jax.argument_checks import check_arguments
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.inspected_call import Attention, Metric, activations, attentions, inspected, model_call
 from transformer_jax.inspection.names import HEADS
 from transformer_jax.inspection.patches import swap
@@ -18,6 +19,7 @@ READS = ("queries", "keys", "values")
 Head = tuple[str, int | Int[Array, ""]]  # name of an attention, `encoder.layers.0.attention`, and number, maybe traced
 
 
+@check_arguments
 def patch_path(
     model: nn.Module,
     variables: Variables,
@@ -93,6 +95,8 @@ def _find(what: str, head: Head, found: Sequence[Attention]) -> Attention:
     Raises:
         InputError: there is none of this name, or no such head in it.
     """
+    if not isinstance(head, tuple | list) or len(head) != 2:
+        raise InputError(f"{what} is {shortened(head)}; it must be the name of an attention and the number of a head")
     name, number = head
     named = {each.named("").removesuffix("."): each for each in found}
     if name not in named:

@@ -6,6 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
+from transformer_jax.argument_checks import as_array
 from transformer_jax.errors import InputError
 
 MAX_STEPS = 1000  # of L-BFGS
@@ -46,14 +47,15 @@ def linear_probe(
         seed: of the control task's labels.
 
     Raises:
-        InputError: the arrays differ in N.
+        InputError: the arrays differ in N, or features have another rank.
         ValueError: all elements or none are for the fit, or these have one label alone.
     """
     from sklearn.linear_model import LogisticRegression
 
-    features, labels, types, is_train = (np.asarray(array) for array in (features, labels, types, is_train))
-    if len({len(features), len(labels), len(types), len(is_train)}) > 1:
-        shapes = [array.shape for array in (features, labels, types, is_train)]
+    arrays = {"features": features, "labels": labels, "types": types, "is_train": is_train}
+    features, labels, types, is_train = (np.asarray(as_array(name, array)) for name, array in arrays.items())
+    shapes = [array.shape for array in (features, labels, types, is_train)]
+    if len({shape[:1] for shape in shapes}) > 1 or features.ndim != 2:
         raise InputError(f"features, labels, types and is_train have shapes {shapes}; they must have as many rows")
     kinds, of_kind = np.unique(types, return_inverse=True)
     control = np.random.default_rng(seed).choice(labels, size=len(kinds))[of_kind]

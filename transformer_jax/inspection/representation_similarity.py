@@ -7,6 +7,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
+from transformer_jax.argument_checks import as_array
 from transformer_jax.errors import InputError
 
 
@@ -23,7 +24,7 @@ def linear_cka(x: Float[ArrayLike, "..."], y: Float[ArrayLike, "..."]) -> Float[
     Raises:
         InputError: the leading axes differ, or hold fewer than 2 rows.
     """
-    x, y = jnp.asarray(x), jnp.asarray(y)
+    x, y = jnp.asarray(as_array("x", x)), jnp.asarray(as_array("y", y))
     if x.shape[:-1] != y.shape[:-1] or x.size < 2 * x.shape[-1]:
         raise InputError(
             f"x and y have shapes {x.shape} and {y.shape}; their leading axes must agree, with 2 rows or more"

@@ -1,8 +1,9 @@
 """Attention through all layers to the input: rollout (Abnar and Zuidema 2020)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
@@ -24,7 +25,7 @@ def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array
     Raises:
         InputError: there is no layer, or the weights are not all of one shape `[B, H, T, T]`.
     """
-    shapes = [jnp.shape(layer) for layer in weights]
+    shapes = [np.shape(layer) for layer in weights] if isinstance(weights, Iterable) else []
     if not shapes or len(set(shapes)) > 1 or len(shapes[0]) != 4 or shapes[0][2] != shapes[0][3]:
         raise InputError(f"weights has shapes {shapes}; it must hold one [B, H, T, T] for each layer")
     totals = [jnp.eye(shapes[0][-1])]

@@ -101,6 +101,7 @@ class SettingsModule(Tapped):
         settings: BlockSettings = module.settings
         shorthand: float | None = module.dropout_prob
         check_value("settings", settings, BlockSettings)
+        check_value("dropout_prob", shorthand, float | None)
         if shorthand is not None and shorthand != settings.dropout_prob:
             if settings is not type(module).settings and settings.dropout_prob != BlockSettings.dropout_prob:
                 raise InputError(

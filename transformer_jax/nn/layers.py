@@ -149,7 +149,7 @@ class GatedFeedForward(FeedForward):
         return gate * Dense(self.dim_feedforward, name="expand")(x)
 
 
-class LayerNorm(nn.LayerNorm):
+class LayerNorm(nn.LayerNorm, Checked):
     """`flax.linen.LayerNorm` with the variance as the mean of squared deviations, `E[(x - E[x])²]`.
 
     Flax's default is `E[x²] - E[x]²`, a small difference of large numbers where the mean is large: at a mean of 1000
@@ -159,7 +159,7 @@ class LayerNorm(nn.LayerNorm):
     use_fast_variance: bool = False
 
 
-class RMSNorm(nn.RMSNorm):
+class RMSNorm(nn.RMSNorm, Checked):
     """`x / √(mean(x²) + ε) · scale` over the last axis (Zhang and Sennrich 2019, equation 4): no mean, and no bias.
 
     The mean square is computed in float32 or wider.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.runs.own_files import no_link
 
 CURVES = "metrics.csv"
@@ -82,6 +83,7 @@ class CsvLogger(Logger):
         position: at which the run goes on.
     """
 
+    @check_arguments
     def __init__(self, directory: Path | str, position: LogPosition = LogPosition()) -> None:  # noqa: B008  # it is immutable
         self._file = Path(directory) / CURVES
         size = position.states.get(type(self).__name__)

@@ -18,6 +18,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.runs.loggers import Logger, LogPosition, cut_back
 
 PATTERN = "events.out.tfevents.*"
@@ -42,6 +43,7 @@ class TensorBoardLogger(Logger):
         position: at which the run goes on.
     """
 
+    @check_arguments
     def __init__(self, directory: Path | str, position: LogPosition = LogPosition()) -> None:  # noqa: B008  # it is immutable
         self._directory = Path(directory)
         cut_back(self._files(), position.states.get(type(self).__name__), position)

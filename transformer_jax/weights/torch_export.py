@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.decoder import DecoderBlock
@@ -36,6 +37,7 @@ LAYOUT = Layout(
 ACTIVATIONS = (nn.relu, nn.gelu, nn.silu, nn.tanh, nn.elu, nn.leaky_relu)
 
 
+@check_arguments
 def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Path:
     """Write a model as a PyTorch module that runs without this package, JAX and Flax.
 

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import UInt8
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.inspection.page.passes import InspectedPasses, Neighbour, Passes, compared_examples, neighbours
 from transformer_jax.inspection.page.stored_maps import StoredMap, packed, stored_maps
@@ -50,6 +51,7 @@ class Page:
         )
 
 
+@check_arguments
 def inspection_page(
     trainer: Evaluator, examples: Sequence[InspectedExample] | None = None, title: str | None = None
 ) -> Page:
