@@ -131,7 +131,7 @@ def writer():
 NO_INPUTS = {
     "reverser": [
         ([3, 10], "inputs holds the token id 10; ids may be 0 … 9"),
-        ("123", "inputs has type <U3"),
+        ("123", "inputs is '123'; it must be an array of numbers"),
         ([], r"inputs has shape \(0,\); it must hold at least one number"),
         ([1.0, NAN], "inputs has type float64"),
         ([[1], [2, 3]], "inputs has rows of different lengths"),
