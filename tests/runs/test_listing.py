@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.config import TrainingConfig
+from transformer_jax.errors import InputError
 from transformer_jax.runs.__main__ import main
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import find_runs, is_held, read_run
@@ -170,6 +171,29 @@ def test_the_table_has_a_line_for_each_run(tmp_path, capsys):
     assert (first.split()[-1], second.split()[-1]) == ("lr=0.25", "lr=0.5")
     main([str(tmp_path), "--task", "None"])
     assert capsys.readouterr().out == f"No runs in {tmp_path}\n"
+
+
+def test_columns_are_metrics_settings_and_fields_and_two_runs_are_compared(tmp_path, capsys):
+    for name, accuracy in (("a", 0.5), ("b", 0.25)):
+        with begin(tmp_path, name, lr=accuracy, seed=3) as run:
+            run.write_results(RESULTS | {"test": {"accuracy": accuracy}})
+    main([str(tmp_path), "--columns", "test/accuracy,seconds,seed"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows == [["name", "test/accuracy", "seconds", "seed"], ["a", "0.5", "10", "3"], ["b", "0.25", "10", "3"]]
+    main([str(tmp_path), "--columns", "lr,steps", "--csv"])
+    assert capsys.readouterr().out == "name,lr,steps\na,0.5,13\nb,0.25,13\n"
+    main([*(str(tmp_path / name) for name in "ab"), "--diff", "--csv"])
+    assert capsys.readouterr().out == f",{tmp_path}/a,{tmp_path}/b\nlr,0.5,0.25\ntest/accuracy,0.5,0.25\n"
+    for arguments, message in (
+        (
+            [tmp_path, "--columns", "seconds,test/f1"],
+            "names test/f1, which no run has; metrics are test/accuracy, val/",
+        ),
+        ([tmp_path / "a", "--diff"], "must be one directory, or with --diff two runs"),
+        ([tmp_path / "a", tmp_path / "c", "--diff"], "c can't be compared"),
+    ):
+        with pytest.raises(InputError, match=message):
+            main([*map(str, arguments)])
 
 
 def test_runs_are_listed_without_jax_and_saved_models_are_no_runs(three):

@@ -1,6 +1,8 @@
 """List the runs below a directory: `python -m transformer_jax.runs --help`."""
 
+import csv
 import dataclasses
+import io
 import json
 import math
 import os
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from transformer_jax.errors import InputError
 from transformer_jax.flags import Parser
-from transformer_jax.runs.listing import STATES, Run, find_runs
+from transformer_jax.runs.listing import STATES, Run, differing_settings, find_runs, read_run, with_differing_settings
 
 PROGRAM = "python -m transformer_jax.runs"
 DEFAULT = Path("checkpoints")  # as of `TrainingConfig.checkpoint_dir`
@@ -20,26 +22,48 @@ MAX_REASON = 80  # characters of it in the table; --json has all
 
 
 def main(arguments: list[str]) -> None:
-    """Print the runs below a directory, as a table or as JSON.
+    """Print the runs below a directory, as a table or as JSON, or how two runs differ.
 
     Raises:
-        InputError: an unknown flag, or there is no such directory.
+        InputError: an unknown flag or column, or there is no such directory or run.
     """
-    parser = Parser(prog=PROGRAM, description="List the runs below a directory.")
-    help_of_directory = "where runs are looked for, also further below (default: %(default)s)"
-    parser.add_argument("directory", nargs="?", type=Path, default=DEFAULT, metavar="DIR", help=help_of_directory)
+    parser = Parser(prog=PROGRAM, description="List the runs below a directory, or compare two runs.")
+    help_of_paths = f"where runs are looked for, also further below (default: {DEFAULT}); with --diff two runs"
+    parser.add_argument("paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=help_of_paths)
+    parser.add_argument("--diff", action="store_true", help="show the settings and metrics in which two runs differ")
+    columns = "metrics, as test/accuracy, settings, as lr, and fields of --json, as seconds, in place of the columns"
+    parser.add_argument("--columns", metavar="NAME,...", help=columns)
+    parser.add_argument("--csv", action="store_true", help="print comma-separated values in the place of a table")
     parser.add_argument("--json", action="store_true", help="print a JSON list in the place of a table")
     parser.add_argument("--sort", choices=SORTS, default="name", help="by what the runs are sorted (default: name)")
     parser.add_argument("--task", help="list the runs of this task alone, as ReverseTask")
     parser.add_argument("--state", choices=STATES, help="list the runs in this state alone")
     chosen = parser.parse_args(arguments)
-    runs = [] if chosen.directory == DEFAULT and not DEFAULT.exists() else find_runs(chosen.directory)
+    if len(chosen.paths) != (2 if chosen.diff else 1):
+        raise InputError(
+            f"DIR is {' '.join(map(str, chosen.paths))}; it must be one directory, or with --diff two runs"
+        )
+    if chosen.diff:
+        print(_lines(differences(*map(known_run, chosen.paths)), as_csv=chosen.csv))
+        return
+    (directory,) = chosen.paths
+    runs = [] if directory == DEFAULT and not DEFAULT.exists() else find_runs(directory)
     runs = [run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)]
     runs = sorted(runs, key=lambda run: sort_key(run, chosen.sort))
     if chosen.json:
-        print(json.dumps([dataclasses.asdict(run) for run in runs], indent=2))
+        print(json.dumps([dataclasses.asdict(run) for run in with_differing_settings(runs)], indent=2))
+    elif not runs:
+        print(f"No runs in {directory}")
+    elif chosen.columns is not None:
+        names = chosen.columns.split(",")
+        if unknown := [name for name in names if all(run.value(name) is None for run in runs)]:
+            known = ", ".join(sorted({metric for run in runs for metric in run.metrics}))
+            raise InputError(f"--columns names {unknown[0]}, which no run has; metrics are {known}")
+        rows = [[_path(run, directory), *(_shown(run.value(name)) for name in names)] for run in runs]
+        print(_lines([["name", *names], *rows], as_csv=chosen.csv))
     else:
-        print(table(runs, chosen.directory))
+        rows = [_row(run, directory) for run in with_differing_settings(runs)]
+        print(_lines([HEADINGS, *rows], as_csv=chosen.csv))
 
 
 def sort_key(run: Run, sort: str) -> tuple[object, ...]:
@@ -53,23 +77,55 @@ def sort_key(run: Run, sort: str) -> tuple[object, ...]:
     return (-(getattr(run, sort) or 0), run.path)
 
 
-def table(runs: Sequence[Run], directory: Path) -> str:
-    """The runs as lines of columns, or a sentence if there is none."""
-    if not runs:
-        return f"No runs in {directory}"
-    rows = [HEADINGS, *(_row(run, directory) for run in runs)]
+def known_run(path: Path) -> Run:
+    """The summary of a run.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    run = read_run(path)
+    if run.state == "damaged":
+        raise InputError(f"{path} can't be compared: {run.reason}")
+    return run
+
+
+def differences(one: Run, other: Run) -> list[list[str]]:
+    """Rows of a table: the names of the two runs, then the settings and metrics that are not the same in both."""
+    rows = [["", one.path, other.path]]
+    for name in ("task", *differing_settings([one.settings, other.settings]), *sorted(one.metrics | other.metrics)):
+        values = [_shown(run.value(name)) for run in (one, other)]
+        if values[0] != values[1]:
+            rows.append([name, *values])
+    return rows
+
+
+def _lines(rows: Sequence[Sequence[str]], *, as_csv: bool) -> str:
+    """A table: lines of columns, or comma-separated values."""
+    if as_csv:
+        file = io.StringIO()
+        csv.writer(file, lineterminator="\n").writerows(rows)
+        return file.getvalue().removesuffix("\n")
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _shown(value: object) -> str:
+    text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return _printable(text)
+
+
+def _path(run: Run, directory: Path) -> str:
+    path = os.path.relpath(run.path, directory)
+    return _printable(run.name if path == "." else path)
 
 
 def _row(run: Run, directory: Path) -> tuple[str, ...]:
     steps = "" if run.steps is None else str(run.steps)
     best = "" if run.best_value is None else f"{run.best_metric} {run.best_value:.4f}"
-    path = os.path.relpath(run.path, directory)
     about = " ".join(f"{name}={value}" for name, value in run.settings.items())
     return (
         _printable(run.task or "?"),
-        _printable(run.name if path == "." else path),
+        _path(run, directory),
         run.state,
         steps if run.num_steps is None else f"{steps}/{run.num_steps}",
         best,

@@ -47,19 +47,28 @@ class Run:
     seconds: float | None = None  # of training, evaluation and compilation, in all processes of the run
     bytes: int = 0  # on disk
     time: float = 0.0  # of the last change, in seconds since 1970
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)  # of a finished run, as test/accuracy
     settings: Json = dataclasses.field(default_factory=dict)  # all; in a list those that differ
     mode: str = "max"  # which of two best values is better: the max or the min
 
+    def value(self, name: str) -> object:
+        """A metric, a setting or a field of this name; None if there is none."""
+        return self.metrics.get(name, self.settings.get(name, vars(self).get(name)))
+
 
 def find_runs(directory: Path) -> list[Run]:
-    """All runs in a directory and below it, with the settings in which those of one task differ.
+    """All runs in a directory and below it.
 
     Raises:
         InputError: the directory can't be read.
     """
     if not directory.is_dir():
         raise InputError(f"DIR is {directory}; it must be a directory")
-    runs = [read_run(path) for path in _run_directories(directory)]
+    return [read_run(path) for path in _run_directories(directory)]
+
+
+def with_differing_settings(runs: Sequence[Run]) -> list[Run]:
+    """The runs with those settings alone in which runs of one task differ."""
     of_tasks = {task: [run.settings for run in runs if run.task == task] for task in {run.task for run in runs}}
     differing = {task: differing_settings(settings) for task, settings in of_tasks.items()}
     return [
@@ -129,7 +138,11 @@ def _progress(path: Path) -> Json:
     if results is not None:
         criterion, seconds = _criterion(results), {name: results[f"{name}_seconds"] for name in TIMED}
         best = float(results["val"][criterion.metric])
-        found |= {"state": "finished", "steps": int(results["steps"]), **_summary(criterion, best, seconds)}
+        metrics = {
+            f"{split}/{name}": value for split in ("val", "test") for name, value in results.get(split, {}).items()
+        }
+        found |= {"state": "finished", "steps": int(results["steps"]), "metrics": metrics}
+        found |= _summary(criterion, best, seconds)
     if status is not None:
         found |= {"state": "diverged", "reason": str(status.get("reason"))}
     if is_held(path):
