@@ -55,8 +55,10 @@ def trained_translator(config: TranslationConfig) -> TranslationTrainer:
         f.name: getattr(config, f.name) for f in dataclasses.fields(config) if getattr(config, f.name) != f.default
     }
     if idle := [name for name in given if name not in OF_MODEL + OF_SEARCH]:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in OF_MODEL + OF_SEARCH)
-        raise InputError(f"{idle[0]} is {given[idle[0]]}, but --interactive trains nothing; it reads {flags}")
+        idle_flag, *flags = [f"--{name.replace('_', '-')}" for name in (idle[0], *OF_MODEL, *OF_SEARCH)]
+        raise InputError(
+            f"{idle_flag} is {given[idle[0]]}, but --interactive trains nothing; it reads {', '.join(flags)}"
+        )
     if config.pretrained is not None:
         trainer = load_run(config.pretrained)
     elif (path := run_path(config, TranslationTrainer.name)).is_dir():
@@ -65,7 +67,7 @@ def trained_translator(config: TranslationConfig) -> TranslationTrainer:
         raise InputError(f"{path} holds no run: train one first, or translate with --pretrained dates")
     if not isinstance(trainer, TranslationTrainer):
         raise InputError(
-            f"pretrained is {config.pretrained}, a model of the task {trainer.name}, which does not translate"
+            f"--pretrained is {config.pretrained}, a model of the task {trainer.name}, which does not translate"
         )
     chosen = {name: given[name] for name in OF_SEARCH if name in given}
     translator = TranslationTrainer(dataclasses.replace(trainer.config, **chosen))

@@ -50,10 +50,10 @@ def test_an_exported_config_has_the_defaults_of_the_settings_that_do_not_change_
     ("settings", "message"),
     [
         ({"adam_b1": 1.0}, "adam_b1 is 1.0; it must be at least 0 and below 1"),
-        ({"adam_b2": 0.99999999}, "adam_b2=0.99999999 in float32 is 1.0; it must be at least 0 and below 1"),
+        ({"adam_b2": 0.99999999}, "adam_b2 is 0.99999999; in float32 it is 1.0; it must be at least 0 and below 1"),
         ({"ema": 0.0}, "ema is 0.0; it must be a finite number above 0"),
-        ({"lr": 1e-50}, "lr=1e-50 in float32 is 0.0; it must be a finite number above 0"),
-        ({"gradient_clip": 1e39}, r"gradient_clip=1e\+39 in float32 is inf; it must be a finite number above 0"),
+        ({"lr": 1e-50}, "lr is 1e-50; in float32 it is 0.0; it must be a finite number above 0"),
+        ({"gradient_clip": 1e39}, r"gradient_clip is 1e\+39; in float32 it is inf; it must be a finite number above 0"),
         ({"init_from": "a", "pretrained": "b"}, "pretrained is b, so nothing is trained, but init_from is a; give one"),
         ({"num_devices": 5}, "num_devices is 5; it must be a divisor of batch_size, 128"),
         ({"num_layers": 10**6}, "num_layers is 1000000; it may be at most 1000"),

@@ -15,6 +15,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.fields import setting
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.setting_groups import GROUPS
+from transformer_jax.tasks import TranslationConfig
 from transformer_jax.trained.shipped import SHIPPED
 
 
@@ -79,7 +80,7 @@ def test_flags_are_spelled_with_hyphens_or_as_the_fields_and_take_none():
 def test_a_flag_may_mend_what_in_the_file_alone_cannot_work(write):
     file = write("num_heads = 3")
     assert read("--config", file, "--model-dim=33").num_heads == 3
-    message = f"num_heads is 3; it must be at least 1 and divide the model's width 32 (with the settings of {file})"
+    message = f"--num-heads is 3; it must be at least 1 and divide the model's width 32 (with the settings of {file})"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         read("--config", file)
 
@@ -117,11 +118,21 @@ def test_a_runs_settings_are_taken_without_those_of_its_machine(tmp_path):
         read("--config", run)
 
 
+def test_with_other_data_a_run_leaves_what_follows_from_the_number_of_steps(tmp_path):
+    config = TranslationConfig(checkpoint_dir=tmp_path, data="one.tsv", lr=0.25).resolved(steps_per_epoch=100)
+    with RunDirectory(config, "TranslationTask") as directory:
+        run = str(directory.path)
+    same = parse(TranslationConfig, ["--config", run])
+    assert (same.max_epochs, same.warmup, same.eval_every) == (config.max_epochs, config.warmup, config.eval_every)
+    other = parse(TranslationConfig, ["--config", run, "--data", "other.tsv", "--warmup", "7"])
+    assert (other.max_epochs, other.warmup, other.eval_every, other.lr) == (None, 7, None, 0.25)
+
+
 def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
     shipped = SHIPPED / "digits"
     errors = {
-        (write("dataset = 'digits'\nset_size = 1"), "--set-size=0"): "set_size is 0; it must be at least 2",
-        (shipped, "--set-size=1"): "set_size is 1; it must be at least 2",
+        (write("dataset = 'digits'\nset_size = 1"), "--set-size=0"): "--set-size is 0; it must be at least 2",
+        (shipped, "--set-size=1"): "--set-size is 1; it must be at least 2",
         (shipped, "--dataset=cifar100"): "task is SetAnomalyTask_digits; it must be SetAnomalyTask_cifar100",
         (write("dataset = 'digit'", "a.toml"),): "dataset is 'digit'; it must be one of auto, cifar100, digits",
     }

@@ -1,12 +1,14 @@
 """Command lines made from config dataclasses, with errors in one line."""
 
+import contextlib
 import dataclasses
 import gc
 import os
+import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -20,6 +22,7 @@ from transformer_jax.errors import InputError, check_value
 from transformer_jax.fields import type_hints
 from transformer_jax.flags import check_known, flag_parser, read_flags
 from transformer_jax.runs.config_file import ConfigFile, read_config_file
+from transformer_jax.runs.same_run import FOLLOWING_EPOCHS
 from transformer_jax.trained.named import settings_of_initial
 from transformer_jax.training.signals import CommandSignals, Interrupted, Stopped, end_at_signals
 
@@ -38,7 +41,8 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
     try:
         config = read_config(sys.argv[1:])
         prepare_jax(config if isinstance(config, TrainingConfig) else None)  # before anything is computed
-        train(config)
+        with naming_flags(type(config)):
+            train(config)
         print(end="", flush=True)
         signals.raise_if_signalled()
     except (InputError, FloatingPointError, OSError, MemoryError, Interrupted, Stopped) as error:
@@ -100,13 +104,16 @@ def parse(
     given, unknown = read_flags(config_class, arguments, parser)
     check_known(unknown, [config_class, *more])
     if issubclass(config_class, TrainingConfig):
+        if file is not None and file.is_run and given.get("data", of_file.get("data")) != of_file.get("data"):
+            of_file = {name: value for name, value in of_file.items() if not _is_derived(config_class, name)}
         initial = settings_of_initial(config_class, task, settings | of_file | given)
-    try:
-        return config_class(**(settings | initial | of_file | given))
-    except InputError as error:
-        if file is None:
-            raise
-        raise InputError(f"{error} (with the settings of {file.path})") from None
+    with naming_flags(config_class):
+        try:
+            return config_class(**(settings | initial | of_file | given))
+        except InputError as error:
+            if file is None:
+                raise
+            raise InputError(f"{error} (with the settings of {file.path})") from None
 
 
 def parse_known(default: Config, arguments: list[str]) -> tuple[Config, list[str]]:
@@ -128,6 +135,23 @@ def take_file(arguments: list[str]) -> tuple[ConfigFile | None, list[str]]:
     """
     choice, others = parse_known(FileChoice(), arguments)
     return None if choice.config is None else read_config_file(choice.config), others
+
+
+@contextlib.contextmanager
+def naming_flags(config_class: type) -> Iterator[None]:
+    """A block whose errors name flags in the place of the settings of this class: `--max-epochs is 0`."""
+    names = "|".join(type_hints(config_class)) if dataclasses.is_dataclass(config_class) else "(?!)"
+    setting = re.compile(rf"(?<![\w/.-])(?:(?:{names})(?= (?:is|was) )|(?=\w*_)(?:{names})(?![\w/.-]))")
+    try:
+        yield
+    except InputError as error:
+        flags = setting.sub(lambda found: f"--{found[0].replace('_', '-')}", str(error))
+        raise InputError(flags).with_traceback(error.__traceback__) from error.__cause__
+
+
+def _is_derived(config_class: type[TrainingConfig], name: str) -> bool:
+    """Whether a setting follows from the number of steps in an epoch where it is not given."""
+    return name in FOLLOWING_EPOCHS and getattr(config_class, name) is None
 
 
 def _settings_of(

@@ -136,4 +136,4 @@ def check_fields(settings: object) -> None:
         if value is not None and callable(check):
             check(name, value)
             if isinstance(value, float):  # and what is computed with: of 0.99999999 float32 makes 1
-                check(f"{name}={value} in float32", ctypes.c_float(value).value)
+                check(f"{name} is {value}; in float32 it", ctypes.c_float(value).value)

@@ -5,40 +5,40 @@ from commands import call
 
 WRONG = {
     "reverse.py": [
-        ("--num-heads 5", "num_heads is 5; it must be at least 1 and divide the model's width 32"),
+        ("--num-heads 5", "--num-heads is 5; it must be at least 1 and divide the model's width 32"),
         ("--heads 5", "unknown arguments: --heads 5"),
-        ("--seq-len 5001", "seq_len is 5001; it may be at most 5000"),
-        ("--batch-size 50001", "batch_size is 50001; it may be at most 50000"),
-        ("--warmup 3900", "warmup is 3900; it must be below 3900, the number of steps"),
-        ("--checkpoint-dir short", "checkpoint_dir is short; it must be a directory that can be written"),
+        ("--seq-len 5001", "--seq-len is 5001; it may be at most 5000"),
+        ("--batch-size 50001", "--batch-size is 50001; it may be at most 50000"),
+        ("--warmup 3900", "--warmup is 3900; it must be below 3900, the number of steps"),
+        ("--checkpoint-dir short", "--checkpoint-dir is short; it must be a directory that can be written"),
     ],
     "anomaly.py": [
         ("--dataset mnist", "mnist"),
         ("--dataset digits --resolution 64", "unknown arguments: --resolution"),
-        ("--dataset digits --set-size 40", "set_size is 40; it may be at most"),
+        ("--dataset digits --set-size 40", "--set-size is 40; it may be at most"),
         ("--dataset files", "features is None; it must be an .npy file (--features)"),
-        ("--dataset files --features f.npy", "labels is None; it must be an .npy file (--labels)"),
+        ("--dataset files --features f.npy", "--labels is None; it must be an .npy file (--labels)"),
     ],
     "translate.py": [
         ("--data nowhere.tsv", "nowhere.tsv can't be read: No such file or directory"),
-        ("--length-penalty 11", "length_penalty is 11.0; it may be at most 10"),
-        ("--max-bytes 16 --train-size 67", "max_bytes is 16; it must be at least"),
+        ("--length-penalty 11", "--length-penalty is 11.0; it may be at most 10"),
+        ("--max-bytes 16 --train-size 67", "--max-bytes is 16; it must be at least"),
         (
             "--data pairs --warmup 6 --max-epochs 3",
-            "warmup is 6; it must be below 6, the number of steps (max_epochs is 3): choose a shorter one (--warmup), "
-            "or more epochs (--max-epochs)",
+            "--warmup is 6; it must be below 6, the number of steps (--max-epochs is 3): choose a shorter one "
+            "(--warmup), or more epochs (--max-epochs)",
         ),
-        ("--interactive --pretrained reverse", "pretrained is reverse, a model of the task ReverseTask"),
+        ("--interactive --pretrained reverse", "--pretrained is reverse, a model of the task ReverseTask"),
         ("--interactive --pretrained nowhere", "nowhere"),
         ("--interactive --name mine", "checkpoints/mine holds no run: train one first, or translate with"),
         (
             "--interactive --pretrained dates --max-epochs 3",
-            "max_epochs is 3, but --interactive trains nothing; it reads",
+            "--max-epochs is 3, but --interactive trains nothing; it reads",
         ),
         ("--interactive --typo", "unknown arguments: --typo"),
     ],
     "language_model.py": [
-        ("--seq-len 1", "seq_len is 1; it must be at least 2"),
+        ("--seq-len 1", "--seq-len is 1; it must be at least 2"),
         ("--data short", "has 5 bytes, of which 0 are for val"),
     ],
 }

@@ -89,7 +89,9 @@ def test_a_lost_best_checkpoint_and_damaged_results_are_warnings(tmp_path_factor
 
 def test_an_unfinished_run_gives_its_best_parameters(tmp_path):
     directory = run_with(tmp_path, metrics={"accuracy": 0.5})
-    np.testing.assert_array_equal(load_run(directory).params["kernel"], KERNEL)
+    with pytest.warns(UserWarning, match=f"{directory} is unfinished; these are its best parameters so far"):
+        trainer = load_run(directory)
+    np.testing.assert_array_equal(trainer.params["kernel"], KERNEL)
 
 
 def test_a_run_that_was_never_evaluated_is_an_error(tmp_path):
@@ -109,7 +111,8 @@ def test_changed_settings_of_a_run_are_named_but_for_those_that_do_not_matter(tm
     file = directory / "config.json"
     settings = json.loads(file.read_text()) | {"log_every": 7, "checkpoint_dir": "elsewhere"}
     file.write_text(json.dumps(settings))
-    load_run(directory)
+    with pytest.warns(UserWarning, match="is unfinished"):
+        load_run(directory)
     file.write_text(json.dumps(settings | {"num_heads": 4}))
     with pytest.raises(InputError, match="was damaged or changed: num_heads is 4, and was 1 in the training$"):
         load_run(directory)

@@ -17,7 +17,7 @@ from transformer_jax.runs.listing import STATES, Run, differing_settings, find_r
 PROGRAM = "python -m transformer_jax.runs"
 DEFAULT = Path("checkpoints")  # as of `TrainingConfig.checkpoint_dir`
 SORTS = ("name", "best", "seconds", "steps", "time")
-HEADINGS = ("task", "name", "state", "steps", "best", "seconds", "size", "differing settings")
+HEADINGS = ["task", "name", "state", "steps", "best", "seconds", "size", "differing settings"]
 MAX_REASON = 80  # characters of it in the table; --json has all
 
 
@@ -119,11 +119,11 @@ def _path(run: Run, directory: Path) -> str:
     return _printable(run.name if path == "." else path)
 
 
-def _row(run: Run, directory: Path) -> tuple[str, ...]:
+def _row(run: Run, directory: Path) -> list[str]:
     steps = "" if run.steps is None else str(run.steps)
     best = "" if run.best_value is None else f"{run.best_metric} {run.best_value:.4f}"
     about = " ".join(f"{name}={value}" for name, value in run.settings.items())
-    return (
+    return [
         _printable(run.task or "?"),
         _path(run, directory),
         run.state,
@@ -132,7 +132,7 @@ def _row(run: Run, directory: Path) -> tuple[str, ...]:
         "" if run.seconds is None else f"{run.seconds:.0f}",
         f"{run.bytes / 1e6:.1f} MB",
         _printable(about if run.reason is None else f"{about} ({run.reason[:MAX_REASON]})".strip()),
-    )
+    ]
 
 
 def _printable(text: str) -> str:

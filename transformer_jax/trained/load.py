@@ -56,6 +56,8 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     else:
         params = _best_params(directory, config, {"task": task, **settings}, results)
     check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
+    if not (is_saved(directory) or os.path.lexists(directory / RESULTS)):
+        warnings.warn(f"{directory} is unfinished; these are its best parameters so far", stacklevel=3)
     if directory.parent != SHIPPED:  # nothing is ever written beside the models that ship
         config = dataclasses.replace(config, checkpoint_dir=directory.parent)
     trainer = trainer_class(config)

@@ -9,7 +9,7 @@ from commands import call
 from compiled_models import compiled, drawn
 from finished_runs import LANGUAGE_MODEL, finished_run
 
-from transformer_jax import InputError, LanguageModelConfig, train_language_model
+from transformer_jax import InputError, LanguageModelConfig, load_run, train_language_model
 from transformer_jax.inspection.__main__ import text_of
 from transformer_jax.inspection.page.page import inspection_page
 from transformer_jax.tasks import LanguageModelTrainer
@@ -220,10 +220,14 @@ def test_a_run_is_evaluated_on_another_text_continues_a_prompt_and_is_begun_from
     directory = tmp_path / "LanguageModelTask_pretrained"
     assert json.loads((directory / "results.json").read_text())["bytes"]["test"] == 22
     assert (directory / "samples.txt").read_text(encoding="utf-8").startswith("--- after 'The':\n")
+    (directory / "results.json").unlink()
+    outcome = call("language_model.py", "--pretrained", run, "--prompt", "The", "--max-new", 5, "--quiet", *place)
+    assert (outcome.stdout, outcome.stderr) == (load_run(run).predict("The", max_new=5) + "\n", "")
+    assert not (directory / "results.json").exists()  # nothing was evaluated
     assert call("language_model.py", *settings, "--data", other, "--init-from", run, "--name=more", *place).status == 0
     outcome = call("language_model.py", "--pretrained", run, "--data", other, *place)
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
-    assert f"seq_len is 256; it must be 11, as in the training of {run}" in outcome.stderr
+    assert f"--seq-len is 256; it must be 11, as in the training of {run}" in outcome.stderr
 
 
 @pytest.mark.slow

@@ -45,10 +45,14 @@ def test_only_a_newline_ends_a_line(file):
     assert list(read_pairs(path)) == [TextPair("a\u2028b\x0bc\x85d", "e")]
 
 
+NO_TAB = "no tab in the line; one must separate the source text from the target text"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a\tb\nc d\ne\tf\n", ":2: no tab in the line; one must separate the source text from the target text"),
+        (b"a,b\n", f":1: {NO_TAB}; commas do not: save the table as tab-separated values"),
+        (b"a\tb\nc d\ne\tf\n", f":2: {NO_TAB}"),
         (b"a\tb\nc\td\n\xc3\xa9\xe9\tf\n", ":3: byte 3 of the line, 0xe9, is not valid UTF-8"),
         (b"a\tb\n\td\n", ":2: the source text is empty"),
         (b"a\tb\nc\t \te\n", ":2: the target text is empty"),

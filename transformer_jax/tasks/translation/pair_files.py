@@ -71,7 +71,8 @@ def _pair(line: bytes, place: str) -> TextPair:
             f"{place}: byte {error.start + 1} of the line, 0x{line[error.start]:02x}, is not valid UTF-8"
         ) from None
     if len(columns) < 2:
-        raise InputError(f"{place}: no tab in the line; one must separate the source text from the target text")
+        comma = "; commas do not: save the table as tab-separated values" if b"," in line else ""
+        raise InputError(f"{place}: no tab in the line; one must separate the source text from the target text{comma}")
     pair = TextPair(*map(str.strip, columns))
     if not (pair.source and pair.target):
         raise InputError(f"{place}: the {'target' if pair.source else 'source'} text is empty")
