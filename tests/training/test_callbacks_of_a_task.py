@@ -3,8 +3,11 @@
 import json
 import shutil
 
+import numpy as np
+import optax
 import pytest
 from events import read_scalars
+from sklearn.metrics import f1_score
 from tiny_reverse import STEPS, fit, loader, loaders, trainer_for
 
 from transformer_jax import InputError, TaskData, TrainerModule, load_run
@@ -171,8 +174,17 @@ def test_without_accuracy_the_lowest_loss_is_the_best_and_every_metric_is_in_the
             elements = super().loss_function(params, batch, key, train=train)
             return {"loss": elements["loss"], "right": elements["accuracy"]}
 
+        def create_optimizer(self, num_steps):
+            return optax.adamw(self.create_schedule(num_steps), weight_decay=0.05)
+
+        def create_model(self):
+            return super().create_model().clone(dropout_prob=0.25)
+
     trainer = fit(trainer_for(tmp_path, Other))
     results = trainer.test(loader(23), loader(11))
+    assert (results["model"]["class"], results["model"]["dropout_prob"]) == ("TransformerPredictor", 0.25)
+    assert results["model"]["settings"]["norm"] == "LayerNorm"
+    assert "weight_decay" not in results["settings"]  # that of the config is not the hook's
     assert set(results["val"]) == set(results["test"]) == {"loss", "right"}
     assert "val_acc" not in results
     assert "Test right: " in capsys.readouterr().out
@@ -180,6 +192,32 @@ def test_without_accuracy_the_lowest_loss_is_the_best_and_every_metric_is_in_the
     assert results["criterion"] == "val/loss:min"
     again = load_run(trainer.run.path, Other)
     assert again.evaluate(loader(23)) == trainer.evaluate(loader(23))
+
+
+def test_a_metric_of_the_whole_set_is_logged_and_chooses_the_best_model(tmp_path):
+    class WithF1(ReverseTrainer):
+        dataset_metric_names = ("f1",)
+
+        def dataset_metrics(self, params, loader):
+            batches = [(self.forward(inputs, params=params).argmax(-1), targets) for inputs, targets in loader]
+            answers, targets = (np.concatenate(parts).ravel() for parts in zip(*batches, strict=True))
+            return {"f1": float(f1_score(targets, answers, average="macro"))}
+
+    trainer = fit(trainer_for(tmp_path, WithF1, best_by="val/f1:max", eval_every=1))
+    results = trainer.test(loader(23), loader(11))
+    assert 0 < results["val"]["f1"] < 1
+    logged = read_scalars(trainer.run.path)["val/f1"]
+    assert results["val"]["f1"] == pytest.approx(max(logged.values()), rel=1e-6)  # float32
+    with pytest.raises(InputError, match="it must give f2, since the best model is chosen by val/f2:max"):
+        fit(trainer_for(tmp_path, WithF1, name="other", best_by="val/f2:max"))
+
+
+def test_an_event_that_there_is_not_is_an_error():
+    with pytest.raises(InputError, match="Own.on_epoch_end is never called; the events are on_step, on_evaluation, on"):
+
+        class Own(Callback):
+            def on_epoch_end(self, epoch):
+                pass
 
 
 def test_fit_lets_go_of_the_directory_and_a_with_block_keeps_it(trained):

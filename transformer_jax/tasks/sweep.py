@@ -21,7 +21,7 @@ Settings = Mapping[str, Any]
 
 SUMMARY = "summary.json"
 MAX_RUNS = 1000  # more are a slip of the hand
-ABOUT_THE_RUN = frozenset({"seed", "num_devices", "settings", "versions"})  # results that no mean is taken of
+ABOUT_THE_RUN = frozenset({"seed", "num_devices", "settings", "model", "versions"})  # results that no mean is taken of
 
 
 class Member(NamedTuple):

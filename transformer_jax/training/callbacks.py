@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from transformer_jax.config import Criterion
+from transformer_jax.errors import InputError
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.training.metrics import Sums, layer_norms, means, with_weight
 from transformer_jax.trees import Params
@@ -45,7 +46,18 @@ class Evaluation(NamedTuple):
 
 
 class Callback:
-    """Gets values from the training loop at its events. A method that is not overridden does nothing."""
+    """Gets values from the training loop at its events. A method that is not overridden does nothing.
+
+    Raises:
+        InputError: a class is defined with a method for an event that there is not, as `on_epoch_end`.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        events = [name for name in vars(Callback) if name.startswith("on_")]
+        for name in vars(cls):
+            if name.startswith("on_") and name not in events:
+                raise InputError(f"{cls.__name__}.{name} is never called; the events are {', '.join(events)}")
 
     def on_step(self, step: Step) -> None:
         """After each step, in their order. The devices may work on later ones already."""

@@ -98,7 +98,9 @@ class Evaluator(Task):
         return self.apply(params, self.prepare(inputs, constants), **options)
 
     def evaluate(self, loader: Iterable[Samples], params: Params | None = None) -> dict[str, float]:
-        """Mean of each metric over all elements of a loader; a short last batch counts for what it holds.
+        """Mean of each metric over all elements of a loader, and the `dataset_metrics`.
+
+        A short last batch counts for what it holds.
 
         Args:
             loader: of batches.
@@ -107,7 +109,7 @@ class Evaluator(Task):
         Raises:
             InputError: the loader gives no batch.
         """
-        params = self.params if params is None else params
+        params = given = self.params if params is None else params
         if self._stacked_shapes is not None:
             params = stack_layers(params, self._stacked_shapes)
         params = self.devices.place({"params": params})["params"]
@@ -116,7 +118,10 @@ class Evaluator(Task):
         steps = [self._eval_step(params, self._pad(samples), self.shared_constants) for samples in batches]
         if not steps:
             raise InputError("the loader gives no batch; evaluation needs at least one")
-        return means(whole(steps) if jax.process_count() > 1 else jax.device_get(steps))
+        metrics = means(whole(steps) if jax.process_count() > 1 else jax.device_get(steps))
+        if self.dataset_metric_names:
+            metrics |= self.dataset_metrics(whole(given) if jax.process_count() > 1 else given, loader)
+        return metrics
 
     def evaluate_state(self, loader: Loader, state: TrainState) -> dict[str, float]:
         """Metrics of the parameters, and of their moving average if there is one."""

@@ -1,6 +1,6 @@
 """Hooks that a task overrides (model, inputs, loss, optimizer, schedule), and the pure functions made of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import PRNGKeyArray
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.batch import Batch
+from transformer_jax.data.batch import Batch, Samples
 from transformer_jax.devices.specs import default_spec
 from transformer_jax.errors import InputError
 from transformer_jax.runs.loggers import CsvLogger, Logger, LogPosition
@@ -45,6 +45,8 @@ class Task:
     # By the names that the settings `schedule` and `logger` know; a task may have tables of its own.
     schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
     loggers: ClassVar[Mapping[str, Callable[[Path, LogPosition], Logger]]] = LOGGERS
+    # Names of the metrics that `dataset_metrics` gives.
+    dataset_metric_names: ClassVar[Sequence[str]] = ()
     # How an array of the training state, of this path and shape, is split over a mesh with the axes data, fsdp, tensor.
     # Paths are those of a `TrainState`: `params/encoder/layers_0/…`, `opt_state/0/mu/encoder/layers_0/…`.
     partition_spec: ClassVar[Callable[[str, Sequence[int], Mesh], PartitionSpec]] = staticmethod(default_spec)
@@ -90,6 +92,20 @@ class Task:
             `config.criterion` chooses the best model.
         """
         raise NotImplementedError
+
+    def dataset_metrics(self, params: Params, loader: Iterable[Samples]) -> Mapping[str, float]:
+        """Metrics of a whole data set that are no means over its elements, as F1 or BLEU: none, if not overridden.
+
+        They are computed after each evaluation, and logged, saved and used by `best_by` as the others.
+
+        Args:
+            params: that are evaluated; `self.forward(inputs, params=params)` gives the model's output for a batch.
+            loader: of the data set.
+
+        Returns:
+            A value for each of `dataset_metric_names`.
+        """
+        return {}
 
     def prepare(self, inputs: Inputs, constants: Arrays) -> Inputs:
         """The inputs that the model and the loss see, computed in the compiled step: the same, if not overridden."""

@@ -1,6 +1,7 @@
 """The results of a run: what is printed and what `results.json` holds, from the metrics of each split."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +16,12 @@ from transformer_jax.runs.loggers import Logger, LogPosition
 from transformer_jax.runs.provenance import git_commit, versions
 from transformer_jax.runs.settings import settings_of
 from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.hooks import Task
 from transformer_jax.training.progress import format_metric, parameter_table
 from transformer_jax.trees import Params
 
 CreateLoggers = Callable[[Path, LogPosition], Sequence[Logger]]
+OF_ADAM = ("adam_b1", "adam_b2", "weight_decay")  # settings that a task's own optimizer need not read
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
 
 
@@ -48,9 +51,11 @@ def announce(task: Evaluator, params: Params, num_steps: int, directory: Path) -
 
 
 def results_of(task: Evaluator, metrics: Metrics) -> dict[str, Any]:  # Any: JSON
-    """Metrics by split, accuracies under names of their own (`val_acc`), seconds by activity, settings, versions."""
+    """Metrics by split, accuracies under names of their own (`val_acc`), seconds, settings, the model, versions."""
     accuracies = {f"{split}_acc": of_split["accuracy"] for split, of_split in metrics.items() if "accuracy" in of_split}
-    seconds = task.stopwatch.seconds
+    seconds, settings = task.stopwatch.seconds, settings_of(task.name, task.config)
+    if type(task).create_optimizer is not Task.create_optimizer:
+        settings = {name: value for name, value in settings.items() if name not in OF_ADAM}
     return {
         **accuracies,
         **metrics,
@@ -59,10 +64,21 @@ def results_of(task: Evaluator, metrics: Metrics) -> dict[str, Any]:  # Any: JSO
         "num_devices": task.devices.mesh.size,
         "seed": task.config.seed,
         "criterion": str(task.config.criterion),
-        "settings": settings_of(task.name, task.config),
+        "settings": settings,
+        "model": description(task.model),  # whatever the settings say
         "versions": versions(),
         "git_commit": git_commit(),
     }
+
+
+def description(part: object) -> object:
+    """A model, or a part of it, as JSON: its class and its fields; of functions and classes their names."""
+    if part is None or isinstance(part, bool | int | float | str):
+        return part
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        names = [field.name for field in dataclasses.fields(part) if field.name not in ("parent", "name")]
+        return {"class": type(part).__name__, **{name: description(getattr(part, name)) for name in names}}
+    return getattr(part, "__name__", type(part).__name__)
 
 
 @contextlib.contextmanager

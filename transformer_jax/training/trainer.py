@@ -201,7 +201,8 @@ class TrainerModule(Evaluator):
             self._pad(self._local_samples(train_loader.example())),
             self.shared_constants,
         )
-        self.config = with_criterion(self.config, self._eval_step.result_shapes(*evaluated))
+        names = [*self._eval_step.result_shapes(*evaluated), *self.dataset_metric_names]
+        self.config = with_criterion(self.config, names)
         if not train_loader.has_groups:  # else the example has the shapes of one group
             self._eval_step.begin_to_compile(*evaluated)
         return programs

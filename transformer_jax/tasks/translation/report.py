@@ -19,6 +19,7 @@ def score(trainer: TrainerModule, pairs: Sequence[TextPair], *, corpus: bool) ->
         print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}")
     for pair, text in wrong[:10]:
         print(f"  {pair.source!r}: predicted {text!r}, it is {pair.target!r}")
+    print("Accuracies are of bytes, each predicted after the right ones before it (teacher forcing):")
     return scores
 
 
