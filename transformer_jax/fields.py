@@ -44,8 +44,7 @@ def setting(
     of_field: Marks = {"neutral": neutral or machine, "machine": machine, "of_model": of_model}
     of_field |= {"least": least, "most": most, "check": check}
     metadata = {name: mark for name, mark in of_field.items() if mark is not None and mark is not False}
-    field: T = dataclasses.field(default=default, metadata=metadata)
-    return field
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def marks(dataclass: type) -> dict[str, Marks]:

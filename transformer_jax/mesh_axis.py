@@ -103,7 +103,6 @@ def sum_over_devices(tree: Tree) -> Tree:
     small = {place: leaf for place, leaf in enumerate(leaves) if jax.numpy.size(leaf) <= MAX_JOINED}
     vector, split = ravel_pytree(small)
     summed = split(lax.psum(vector, axes))
-    total: Tree = jax.tree.unflatten(
+    return jax.tree.unflatten(
         structure, [summed[place] if place in summed else lax.psum(leaf, axes) for place, leaf in enumerate(leaves)]
     )
-    return total

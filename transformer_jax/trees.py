@@ -29,8 +29,7 @@ def with_floats(tree: Tree, dtype: str) -> Tree:
         is_float = hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
         return jnp.asarray(leaf, dtype) if is_float else leaf
 
-    converted: Tree = jax.tree.map(convert, tree)
-    return converted
+    return jax.tree.map(convert, tree)
 
 
 def static_field(default: Any = dataclasses.MISSING) -> Any:

@@ -192,8 +192,8 @@ def test_the_command_says_what_it_may_be_in_one_line_with_status_2(tmp_path, mon
     outcome = call("reverse.py", "--pretrained", "nowhere/model.ckpt")
     assert (outcome.status, outcome.stdout) == (2, "")
     assert outcome.stderr == (
-        "reverse.py: error: --pretrained is nowhere/model.ckpt; it must be a run's directory, a model that ships (dates, "
-        "digits, reverse), a file of the tutorials, or one of reverse-jax, reverse-pytorch, anomaly-jax, "
+        "reverse.py: error: --pretrained is nowhere/model.ckpt; it must be a run's directory, a model that ships "
+        "(dates, digits, reverse), a file of the tutorials, or one of reverse-jax, reverse-pytorch, anomaly-jax, "
         "anomaly-pytorch\n"
     )
     assert not list(tmp_path.iterdir())

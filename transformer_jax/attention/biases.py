@@ -50,8 +50,7 @@ class AttentionBias(LogitsRule):
         def added(total: Array, of_part: Array) -> Array:
             return total if of_part.dtype == jax.dtypes.float0 else total + of_part  # integers have no gradient
 
-        sums: Bias = jax.tree.map(added, self, part)
-        return sums
+        return jax.tree.map(added, self, part)
 
     def __add__(self, other: "Biases") -> "AttentionBias":
         return Chain(self, as_attention_bias(other))

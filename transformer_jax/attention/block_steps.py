@@ -174,8 +174,7 @@ def backward_step(
 
 def _product(transposed: Float[Array, "w G q"], of_logits: Logits, wide: np.dtype) -> Float[Array, "w k"]:
     columns, rows = transposed.reshape(len(transposed), -1), of_logits.reshape(-1, of_logits.shape[-1])
-    product: Array = jnp.einsum("wr,rk->wk", columns, rows, preferred_element_type=wide)
-    return product
+    return jnp.einsum("wr,rk->wk", columns, rows, preferred_element_type=wide)
 
 
 def _with_last(old: Float[Array, "G q ..."], new: Float[Array, "G part ..."]) -> Float[Array, "G q ..."]:
@@ -185,8 +184,7 @@ def _with_last(old: Float[Array, "G q ..."], new: Float[Array, "G part ..."]) ->
 
 
 def _in_range(x: Shaped[Array, "S w"], keys: Range) -> Shaped[Array, "k w"]:
-    part: Array = lax.dynamic_slice_in_dim(x, *keys, allow_negative_indices=False)
-    return part
+    return lax.dynamic_slice_in_dim(x, *keys, allow_negative_indices=False)
 
 
 def _added(total: Float[Array, "w S"], part: Float[Array, "w k"], keys: Range) -> Float[Array, "w S"]:

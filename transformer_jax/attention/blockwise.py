@@ -102,8 +102,7 @@ def blockwise_attention(
     sizes = sizes or choose_block_sizes(mask, q.shape[2], k.shape[2])
     plan = Plan(float(rate), num_batch, sizes, is_divided.get())
     constants = Constants(mask, seeds, first_row(math.prod(q.shape[:3])))
-    values: Values = _attend_compiled(plan, Operands(q, k, v, bias), constants)
-    return values
+    return _attend_compiled(plan, Operands(q, k, v, bias), constants)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

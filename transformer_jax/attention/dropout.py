@@ -35,8 +35,7 @@ class AttentionDropout:
 
     def seeds(self) -> UInt32[Array, " 2"]:
         """The bits of the key that the draws depend on."""
-        bits: Array = jax.random.bits(self.key, (2,), jnp.uint32)
-        return bits
+        return jax.random.bits(self.key, (2,), jnp.uint32)
 
 
 def first_row(num_rows: int) -> UInt32[Array, ""]:

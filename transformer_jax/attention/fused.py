@@ -122,5 +122,4 @@ def _on_tpu(
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention  # takes half a second
 
     reach = _reach(request.mask) or Reach(None, None)
-    values: Array = flash_attention(q, k, v, causal=reach.right == 0, sm_scale=1 / math.sqrt(q.shape[-1]))
-    return values
+    return flash_attention(q, k, v, causal=reach.right == 0, sm_scale=1 / math.sqrt(q.shape[-1]))

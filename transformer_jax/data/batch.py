@@ -119,8 +119,7 @@ class BatchDataset:
         raise NotImplementedError
 
     def __getitem__(self, index: int) -> Samples:
-        sample: Samples = self.__getitems__(EpochIndices([index], 0))[0]
-        return sample
+        return self.__getitems__(EpochIndices([index], 0))[0]
 
 
 def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:

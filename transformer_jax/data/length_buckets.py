@@ -58,5 +58,4 @@ def smallest_shape(
     """
     sources, targets = np.array(shapes).T
     fits = (source_lengths[:, None] <= sources) & (target_lengths[:, None] <= targets)  # [N shape]
-    first: Int[np.ndarray, " N"] = fits.argmax(1)
-    return first
+    return fits.argmax(1)

@@ -59,8 +59,7 @@ class LocalSamples(NamedTuple):
 
     def padded(self) -> Batch:
         """The rows of a single batch, as `pad_batch` gives all of them."""
-        batch: Batch = jax.tree.map(lambda array: array[0], self.stacked(1)[0])
-        return batch
+        return jax.tree.map(lambda array: array[0], self.stacked(1)[0])
 
 
 class LocalRows:
@@ -79,8 +78,7 @@ class LocalRows:
         return len(self._dataset)
 
     def __getitem__(self, index: int) -> Samples:
-        samples: Samples = self._dataset[index]
-        return samples
+        return self._dataset[index]
 
     def __getitems__(self, indices: EpochIndices) -> list[LocalSamples]:
         """This process's rows of the batches that these indices make up, for `only_item` to collate."""

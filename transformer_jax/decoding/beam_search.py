@@ -143,8 +143,7 @@ def _length_penalty(length: Int[ArrayLike, ""], alpha: float) -> Float[Array, ""
 
 def _take(tree: Rows, index: Int[Array, "B chosen"]) -> Rows:
     """Select each batch element's hypotheses with these indices from every array `[B, K, ...]` of a pytree."""
-    chosen: Rows = jax.vmap(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))(tree, index)
-    return chosen
+    return jax.vmap(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))(tree, index)
 
 
 def _check_beams(beam_width: int, length_penalty: float, n_best: int, max_length: int) -> None:

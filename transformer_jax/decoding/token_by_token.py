@@ -213,13 +213,11 @@ def decoding_loop(
         if grow:
             now = now._replace(cache=grow(now.cache, end))
         now = lax.while_loop(partial(_goes_on_before, end, goes_on), advance, now)
-    final: State = now._replace(cache=None)
-    return final
+    return now._replace(cache=None)
 
 
 def _goes_on_before(end: int, goes_on: Callable[[Any], Bool[Array, ""]], state: Any) -> Bool[Array, ""]:
-    before_end: Bool[Array, ""] = goes_on(state) & (state.position < end)
-    return before_end
+    return goes_on(state) & (state.position < end)
 
 
 def empty_results(shape: tuple[int, ...], max_length: int, pad_token: int, score: float) -> Decoded:

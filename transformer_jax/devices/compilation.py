@@ -107,8 +107,7 @@ class CompiledStep(Generic[Result]):
 
     def trace(self, state: object, batch: object, *more: object) -> jax.stages.Traced:
         """The step as it is written, for arguments of these shapes; it can be lowered for other platforms too."""
-        traced: jax.stages.Traced = self._jitted.trace(state, batch, *more)
-        return traced
+        return self._jitted.trace(state, batch, *more)
 
     @functools.cached_property
     def flops(self) -> float | None:

@@ -21,8 +21,7 @@ def keep_split(state: Tree, devices: Devices) -> Tree:
     """Inside a step: the state split as the one that the step got."""
     if not devices.is_divided:
         return state
-    kept: Tree = jax.lax.with_sharding_constraint(state, devices.shardings(state))
-    return kept
+    return jax.lax.with_sharding_constraint(state, devices.shardings(state))
 
 
 def with_gathered_params(loss_function: Function, devices: Devices, remat: str) -> Function:
@@ -44,8 +43,7 @@ def with_gathered_params(loss_function: Function, devices: Devices, remat: str) 
             name = path_name(path)
             return leaf if STACKED in name.split("/") else _gathered(f"{module}/{name}", leaf, devices)
 
-        gathered: Params = jax.tree_util.tree_map_with_path(gather_array, params)
-        return gathered
+        return jax.tree_util.tree_map_with_path(gather_array, params)
 
     def loss(params: Params, *arguments: Any, train: bool) -> Any:  # Any: pytrees of arrays
         def of_split(params: Params, *arguments: Any) -> Any:
@@ -62,8 +60,7 @@ def _gathered(path: str, leaf: Array, devices: Devices) -> Array:
     gathered = PartitionSpec(*(axis if axis == TENSOR else None for axis in split))
 
     def constrain(part: Array) -> Array:
-        whole: Array = jax.lax.with_sharding_constraint(part, NamedSharding(devices.mesh, gathered))
-        return whole
+        return jax.lax.with_sharding_constraint(part, NamedSharding(devices.mesh, gathered))
 
     gather = jax.custom_vjp(constrain)
 
@@ -73,8 +70,7 @@ def _gathered(path: str, leaf: Array, devices: Devices) -> Array:
 
     # Not by `gather`, whose result `jax.checkpoint` would keep as that of a function that it can't look into.
     gather.defvjp(lambda part: (constrain(part), None), backward)
-    whole: Array = gather(leaf)
-    return whole
+    return gather(leaf)
 
 
 def _kept_of_blocks(remat: str) -> Policy:
@@ -85,8 +81,7 @@ def _kept_of_blocks(remat: str) -> Policy:
     of_block = REMAT_POLICIES[remat]
     if of_block is None:
         return inputs
-    both: Policy = jax.checkpoint_policies.save_from_both_policies(inputs, of_block)
-    return both
+    return jax.checkpoint_policies.save_from_both_policies(inputs, of_block)
 
 
 def _is_kept(primitive: Primitive, *_: Any, **__: Any) -> bool:

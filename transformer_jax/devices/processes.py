@@ -94,8 +94,7 @@ def from_first(function: Callable[[], Value]) -> Value:
         raise error
     if "error" in answer:
         raise InputError(answer["error"])
-    value: Value = answer["value"]
-    return value
+    return answer["value"]
 
 
 def whole(tree: Tree) -> Tree:
@@ -105,8 +104,7 @@ def whole(tree: Tree) -> Tree:
         is_split = isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
         return np.array(multihost_utils.process_allgather(leaf, tiled=True) if is_split else leaf)
 
-    copies: Tree = jax.tree.map(copy, tree)
-    return copies
+    return jax.tree.map(copy, tree)
 
 
 def check_same(values: Mapping[str, object]) -> None:

@@ -45,8 +45,7 @@ class Devices:
             spec = self.spec_of(path_name(path), leaf.shape, self.mesh) if self.is_divided else PartitionSpec()
             return NamedSharding(self.mesh, spec)
 
-        shardings: Tree = jax.tree_util.tree_map_with_path(sharding, state)
-        return shardings
+        return jax.tree_util.tree_map_with_path(sharding, state)
 
     def place(self, state: Tree) -> Tree:
         """A training state, or a part of one, which every process has whole, on the devices."""
@@ -67,16 +66,13 @@ class Devices:
             # JAX does not find the shape by itself where a row lies on devices of two processes.
             num_rows = array.shape[rows_axis] * parts // (own.stop - own.start)
             shape = (*array.shape[:rows_axis], num_rows, *array.shape[rows_axis + 1 :])
-            placed: jax.Array = jax.make_array_from_process_local_data(rows, array, shape)
-            return placed
+            return jax.make_array_from_process_local_data(rows, array, shape)
 
-        on_devices: Tree = jax.tree.map(place, tree)
-        return on_devices
+        return jax.tree.map(place, tree)
 
     def shapes(self, state: Tree) -> Tree:
         """Shapes and types of a training state, with where its arrays lie on the devices."""
-        shapes: Tree = jax.tree.map(lambda shape, s: shape.update(sharding=s), state, self.shardings(state))
-        return shapes
+        return jax.tree.map(lambda shape, s: shape.update(sharding=s), state, self.shardings(state))
 
     def rows_of_process(self, batch_size: int) -> RowRange:
         """The rows of a batch that this process loads; a batch of so many rows the devices can share.
@@ -146,11 +142,9 @@ def _placed(tree: Tree, shardings: Tree) -> Tree:
 
 def _place(leaf: Any, sharding: NamedSharding) -> jax.Array:  # Any: an array, or a typed key
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:  # it is on all processes' devices
-        placed: jax.Array = jax.device_put(leaf, sharding)
-        return placed
+        return jax.device_put(leaf, sharding)
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         bits = _place(jax.random.key_data(leaf), sharding)
-        key: jax.Array = jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaf))
-        return key
+        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaf))
     array = np.asarray(leaf)
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

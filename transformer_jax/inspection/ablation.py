@@ -165,5 +165,4 @@ def _total(
     """What a function gives for each batch, summed in float64."""
     compiled = jax.jit(sums)
     parts = [compiled(params, constants, batch, *more) for batch in batches]
-    total: Sums = jax.tree.map(lambda *each: np.sum(each, axis=0, dtype=np.float64), *jax.device_get(parts))
-    return total
+    return jax.tree.map(lambda *each: np.sum(each, axis=0, dtype=np.float64), *jax.device_get(parts))

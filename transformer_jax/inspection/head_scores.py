@@ -19,8 +19,7 @@ def previous_token_scores(weights: Float[ArrayLike, "..."]) -> Float[Array, " H"
         InputError: the weights are not `[B, H, T, T]` with T of at least 2.
     """
     weights = _checked(weights)
-    scores: Array = jnp.diagonal(weights, -1, 2, 3).mean((0, 2))
-    return scores
+    return jnp.diagonal(weights, -1, 2, 3).mean((0, 2))
 
 
 def induction_scores(weights: Float[ArrayLike, "..."], tokens: Int[ArrayLike, "..."]) -> Float[Array, " H"]:

@@ -40,7 +40,6 @@ def logit_lens(
     _, values = inspected(call, stream)
 
     def answer(value: Array) -> Array:
-        output: Array = inspected(call, patches={stream[-1]: value})[0]
-        return output
+        return inspected(call, patches={stream[-1]: value})[0]
 
     return jax.vmap(answer)(jnp.stack(list(values.values())))

@@ -84,8 +84,7 @@ def attribute_logits(
             name: value * (is_there[name][:, None, None] if name.endswith(OUTPUTS) else is_there[name])
             for name, value in written.items()
         }
-        part: Array = contribution(kept, jax.tree.map(lambda bias: bias * is_there[BIASES], biases))
-        return part
+        return contribution(kept, jax.tree.map(lambda bias: bias * is_there[BIASES], biases))
 
     parts = by_component(jax.vmap(alone)(jnp.eye(total, dtype=bool)))
     parts[BIASES] += of(jax.tree.map(jnp.zeros_like, output))

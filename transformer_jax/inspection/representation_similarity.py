@@ -32,8 +32,7 @@ def linear_cka(x: Float[ArrayLike, "..."], y: Float[ArrayLike, "..."]) -> Float[
     x, y = (rows.reshape(-1, rows.shape[-1]) for rows in (x, y))
     x, y = x - x.mean(0), y - y.mean(0)
     norms = jnp.linalg.norm(x.T @ x) * jnp.linalg.norm(y.T @ y)
-    alignment: Array = jnp.linalg.norm(y.T @ x) ** 2 / norms
-    return alignment
+    return jnp.linalg.norm(y.T @ x) ** 2 / norms
 
 
 def cka_table(

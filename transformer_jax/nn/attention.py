@@ -239,8 +239,7 @@ class MultiheadAttention(Tapped):
         """Queries or keys with the positions inside attention."""
         if self.attention_positions is None:
             return x
-        encoded: Array = self.attention_positions.encode(x, first, x.shape[2] if length is None else length)
-        return encoded
+        return self.attention_positions.encode(x, first, x.shape[2] if length is None else length)
 
     def _biased(self, bias: Biases | None, first: Start) -> Biases | None:
         """The bias of the positions, then the one that was given."""

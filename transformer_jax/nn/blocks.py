@@ -89,10 +89,7 @@ class Block(SettingsModule):
     @nn.nowrap
     def position_wise(self) -> Callable[..., Array]:
         """Feed-forward network with this block's settings, to be assigned in `setup`."""
-        module: Callable[..., Array] = self.settings.feed_forward(
-            self.dim_feedforward, self.settings.dropout_prob, self.settings.activation
-        )
-        return module
+        return self.settings.feed_forward(self.dim_feedforward, self.settings.dropout_prob, self.settings.activation)
 
     @nn.nowrap
     def attention(self, positions: Positions | None = None, *, looks_ahead: bool = True) -> MultiheadAttention:

@@ -68,8 +68,7 @@ def unstack_layers(tree: Tree) -> Tree:
                 apart[name] = unstack_layers(entry)
         return apart
 
-    unstacked: Tree = jax.tree.map(unstack, tree, is_leaf=_is_mapping)
-    return unstacked
+    return jax.tree.map(unstack, tree, is_leaf=_is_mapping)
 
 
 def stack_layers(tree: Tree, like: Tree) -> Tree:
@@ -92,8 +91,7 @@ def stack_layers(tree: Tree, like: Tree) -> Tree:
                 stacked[name] = stack_layers(part[name], entry)
         return stacked
 
-    result: Tree = jax.tree.map(stack, like, tree, is_leaf=_is_mapping)
-    return result
+    return jax.tree.map(stack, like, tree, is_leaf=_is_mapping)
 
 
 def _is_mapping(part: object) -> bool:

@@ -46,8 +46,7 @@ def positions_of(table: Float[ArrayLike, "length w"], first: Start, num: int) ->
     check_offset("first", first, 0, len(table) - num)
     if num == len(table):
         return table
-    part: Array = jax.lax.dynamic_slice_in_dim(table, first, num)
-    return part
+    return jax.lax.dynamic_slice_in_dim(table, first, num)
 
 
 class AddedPositions(Checked):

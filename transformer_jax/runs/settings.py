@@ -71,8 +71,7 @@ def as_json(content: Mapping[str, object]) -> Json:
     def plain(value: object) -> object:
         return value.item() if isinstance(value, np.generic) else str(value)
 
-    as_read: Json = json.loads(json.dumps(dict(content), default=plain))
-    return as_read
+    return json.loads(json.dumps(dict(content), default=plain))
 
 
 def settings_of(task: str, config: TrainingConfig) -> Json:

@@ -31,8 +31,7 @@ def trainer_class_of(task: str) -> type[TrainerModule]:
     """
     if task not in TRAINERS:
         raise InputError(f"the task is {task}; without trainer_class it must be one of {', '.join(TRAINERS)}")
-    trainer_class: type[TrainerModule] = getattr(tasks, TRAINERS[task])
-    return trainer_class
+    return getattr(tasks, TRAINERS[task])
 
 
 @check_arguments

@@ -156,8 +156,7 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
 
     def initial_params(key: PRNGKeyArray) -> Params:
         prepared = trainer.model_inputs(trainer.prepare(inputs, trainer.constants))
-        params: Params = own_model.init(key, *prepared)["params"]
-        return params
+        return own_model.init(key, *prepared)["params"]
 
     expected = jax.eval_shape(initial_params, jax.random.key(0))
     try:

@@ -227,5 +227,4 @@ def attention_picture(maps: Float[np.ndarray, "H T S"]) -> UInt8[np.ndarray, "he
     cells = np.pad(maps / brightest, ((0, 0), (0, 0), (0, GAP)), constant_values=0.5)  # [H T S+1]
     row = np.concatenate(list(cells), axis=1)[:, :-GAP]
     size = -(-MIN_HEIGHT // maps.shape[1])
-    picture: UInt8[np.ndarray, "height width"] = np.rint(255 * row).astype(np.uint8).repeat(size, 0).repeat(size, 1)
-    return picture
+    return np.rint(255 * row).astype(np.uint8).repeat(size, 0).repeat(size, 1)

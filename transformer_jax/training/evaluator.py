@@ -83,8 +83,7 @@ class Evaluator(Task):
     @property
     def first_device(self) -> jax.Device:
         """Device of this process on which things are computed that no batch is shared for."""
-        device: jax.Device = self.devices.mesh.local_devices[0]
-        return device
+        return self.devices.mesh.local_devices[0]
 
     def eval_step(self, params: Params, batch: Batch, constants: Arrays = None) -> Sums:
         """Sums of the metrics of one batch, without dropout."""

@@ -211,8 +211,7 @@ class Task:
         variables = self.model.init(key, *self.model_inputs(self.prepare(inputs, constants)))
         if set(variables) != {"params"}:
             raise InputError(f"the model has variables {sorted(variables)}; only a model of 'params' can be trained")
-        params: Params = variables["params"]
-        return params
+        return variables["params"]
 
     def batch_loss(
         self, params: Params, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool

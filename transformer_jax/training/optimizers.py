@@ -66,8 +66,7 @@ def decay_mask(params: Params) -> Params:
         names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
         return NOT_DECAYED.isdisjoint(names[-1:]) and array.ndim - (STACKED in names) > 1
 
-    mask: Params = jax.tree_util.tree_map_with_path(decays, params)
-    return mask
+    return jax.tree_util.tree_map_with_path(decays, params)
 
 
 def with_frozen(optimizer: optax.GradientTransformation, patterns: str) -> optax.GradientTransformationExtraArgs:
@@ -84,8 +83,7 @@ def with_frozen(optimizer: optax.GradientTransformation, patterns: str) -> optax
     """
 
     def labels(params: Params) -> Params:
-        named: Params = jax.tree.map(lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, patterns))
-        return named
+        return jax.tree.map(lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, patterns))
 
     return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
 
@@ -100,15 +98,13 @@ def frozen_mask(params: Params, patterns: str) -> Params:
     frozen = matching(patterns, paths.keys(), "freeze")
     if len(frozen) == len(paths):
         raise InputError(f"freeze is {patterns}, which is the whole model; something must be left to train")
-    mask: Params = unflatten_dict({path: path in frozen for path in paths}, sep="/")
-    return mask
+    return unflatten_dict({path: path in frozen for path in paths}, sep="/")
 
 
 def stop_frozen(params: Params, patterns: str) -> Params:
     """The same parameters; a gradient with respect to the frozen ones is zero, and is not computed."""
     mask = frozen_mask(params, patterns)
-    stopped: Params = jax.tree.map(lambda a, frozen: jax.lax.stop_gradient(a) if frozen else a, params, mask)
-    return stopped
+    return jax.tree.map(lambda a, frozen: jax.lax.stop_gradient(a) if frozen else a, params, mask)
 
 
 class AveragedState(NamedTuple):

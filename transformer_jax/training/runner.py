@@ -141,8 +141,7 @@ class StepRunner:
     def run(self, state: TrainState, batches: Batch, count: ArrayLike) -> tuple[TrainState, SumsOfSteps]:
         """The first `count` of the stacked batches, a step each, and the sums of each."""
         if self._update is None:
-            after: tuple[TrainState, SumsOfSteps] = self.compiled(state, batches, count, self._constants)
-            return after
+            return self.compiled(state, batches, count, self._constants)
         return self._update(state, self.compiled(state, batches, count, self._constants))
 
     def keep_pace(self, count: int, seconds: float) -> None:

@@ -52,8 +52,7 @@ def initial_state(params: Arrays, optimizer: optax.GradientTransformation, key: 
 
 def average_of(state: TrainState) -> Params:
     """The moving average of the parameters, in a state of an optimizer `with_average`."""
-    average: Params = state.opt_state.average
-    return average
+    return state.opt_state.average
 
 
 def train_step(
@@ -104,8 +103,7 @@ def gradients_and_sums(
     with part_of_rows(0, num_parts):
         shapes = jax.eval_shape(of_part, jax.tree.map(lambda rows: rows[0], parts))
     zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
-    total: tuple[Arrays, Sums] = jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))[0]
-    return total
+    return jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))[0]
 
 
 def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -> tuple[TrainState, Sums]:

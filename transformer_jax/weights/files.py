@@ -66,8 +66,7 @@ def array_of(tensor: "torch.Tensor") -> np.ndarray:
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:  # `Tensor.numpy` lacks it
         return tensor.float().numpy().astype(jnp.bfloat16)
-    array: np.ndarray = tensor.numpy()
-    return array
+    return tensor.numpy()
 
 
 def _read_torch(path: Path, is_zip: bool) -> WeightFile:

@@ -113,14 +113,12 @@ def abstract_params(model: nn.Module, *inputs: object) -> Params:
         model: whose parameters.
         inputs: the arguments of its call, or their shapes and types.
     """
-    params: Params = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
-    return params
+    return jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
 
 
 def as_tree(arrays: Arrays) -> Params:
     """The nested dictionaries of a model's parameters, from their paths."""
-    tree: Params = unflatten_dict(arrays, sep="/")
-    return tree
+    return unflatten_dict(arrays, sep="/")
 
 
 def by_path(params: Params) -> Arrays:

@@ -78,8 +78,7 @@ def before(length: int) -> Matrix:
 
 def shared(seen: Bool[np.ndarray, "B T T"]) -> Weights:
     """Weights of queries that attend alike to all keys that they see, at least one."""
-    weights: Weights = seen / seen.sum(-1, keepdims=True)
-    return weights
+    return seen / seen.sum(-1, keepdims=True)
 
 
 class Program:

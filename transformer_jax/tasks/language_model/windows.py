@@ -89,8 +89,7 @@ def split_text(
 
 def windows(text: Text, starts: Int[np.ndarray, " B"], length: int) -> UInt8[np.ndarray, "B {length}"]:
     """A copy of the bytes of a text from each start on."""
-    taken: UInt8[np.ndarray, "B {length}"] = np.lib.stride_tricks.sliding_window_view(text, length)[starts]
-    return taken
+    return np.lib.stride_tricks.sliding_window_view(text, length)[starts]
 
 
 class RandomWindows(BatchDataset):

@@ -205,8 +205,7 @@ class TranslationTrainer(TrainerModule):
         )
         if config.beam_width == 1:
             return found
-        best: Decoded = jax.tree.map(lambda leaf: leaf[:, 0], found)
-        return best
+        return jax.tree.map(lambda leaf: leaf[:, 0], found)
 
 
 def _padded_length(length: int) -> int:
