@@ -218,6 +218,7 @@ def test_the_code_on_attention_prints_what_the_page_shows(root, capsys):
     assert capsys.readouterr().out == "".join(blocks_of("docs/attention.md", "text"))
 
 
+@pytest.mark.slow
 def test_the_code_on_circuits_prints_what_it_says(tmp_path, capsys):
     run_page("docs/circuits.md", tmp_path)
     assert capsys.readouterr().out == "1.0 1.0\n"

@@ -119,7 +119,7 @@ def test_a_runs_settings_are_taken_without_those_of_its_machine(tmp_path):
 
 
 def test_with_other_data_a_run_leaves_what_follows_from_the_number_of_steps(tmp_path):
-    config = TranslationConfig(checkpoint_dir=tmp_path, data="one.tsv", lr=0.25).resolved(steps_per_epoch=100)
+    config = TranslationConfig(checkpoint_dir=tmp_path, data=Path("one.tsv"), lr=0.25).resolved(steps_per_epoch=100)
     with RunDirectory(config, "TranslationTask") as directory:
         run = str(directory.path)
     same = parse(TranslationConfig, ["--config", run])

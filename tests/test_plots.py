@@ -40,6 +40,7 @@ def test_attention_maps_stand_by_layer_and_head_with_one_scale_for_a_layer(layer
             assert [label.get_text() for label in labels] == ["5", "6", "7", "8", "9"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "heads", "queries", "keys"),
     [(1, 1, 1, 1), (3, 12, 1, 1), (1, 12, 64, 200), (12, 1, 5, 40), (2, 5, 40, 5)],

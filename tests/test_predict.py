@@ -34,6 +34,7 @@ def test_numbers_are_answered_with_the_probability_of_all_of_them(capsys):
     assert float(probability) == pytest.approx(softmax.max(-1).prod(), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_file_has_an_input_in_each_line_and_the_table_goes_to_another(capsys, tmp_path):
     (tmp_path / "dates.txt").write_text("mardi 3 janvier 2017\n\nMarch 3, 2004\n")
     files = ["--input", str(tmp_path / "dates.txt"), "--output", str(tmp_path / "answers.tsv")]

@@ -359,6 +359,7 @@ def test_what_cannot_be_is_an_error_that_names_it(options, message):
             dot_product_attention(**{"q": q, "k": k, "v": v, "implementation": implementation} | options)
 
 
+@pytest.mark.slow
 def test_where_the_compiler_divides_the_program_blockwise_needs_no_communication(monkeypatch):
     """On a mesh that splits the batch or the heads, every device computes its own part, here of 3 × 3 blocks."""
     q, k, v, cotangent = operands(3, 3, queries=320, keys=320)

@@ -84,6 +84,7 @@ def assert_same(found: dict, expected: dict, tolerance: float) -> None:
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=tolerance * largest, err_msg=name)
 
 
+@pytest.mark.slow
 @every_kind
 def test_a_predictors_activations_are_those_of_the_formulas(settings, formulas):
     model = predictor(settings)
@@ -120,6 +121,7 @@ def test_an_encoder_decoders_activations_are_those_of_the_formulas(settings, for
     np.testing.assert_array_equal(output, found["logits"])
 
 
+@pytest.mark.slow
 def test_models_need_no_inputs_and_have_the_letters_of_their_axes():
     names = activation_names(transformer())  # the formulas have all the names
     assert "B H T S" == names["decoder.layers.1.cross_attention.weights"] == names["encoder.layers.0.attention.weights"]
@@ -132,6 +134,7 @@ def test_models_need_no_inputs_and_have_the_letters_of_their_axes():
     assert [normed[f"{name}_norm.scale"] for name in ("query", "key")] == ["B H T 1", "B Hkv S 1"]
 
 
+@pytest.mark.slow
 def test_patterns_choose_and_the_order_is_that_of_the_pass():
     model = predictor()
     variables = drawn(model, X)
@@ -142,6 +145,7 @@ def test_patterns_choose_and_the_order_is_that_of_the_pass():
     assert capture(model, variables, X, names=[])[1] == {}
 
 
+@pytest.mark.slow
 def test_layers_come_in_their_order_out_of_jit_too_and_a_question_mark_is_any_of_them():
     model, x = TransformerEncoder(11, 4, 1, 3), jnp.asarray(X[..., :4])
     variables = drawn(model, x)
@@ -149,6 +153,7 @@ def test_layers_come_in_their_order_out_of_jit_too_and_a_question_mark_is_any_of
     assert list(found) == [f"layers.{layer}.attention.weights" for layer in range(11)]  # 10 is after 2
 
 
+@pytest.mark.slow
 def test_every_method_gives_activations_in_the_order_of_the_pass():
     model, inputs = Transformer(V, V, 12, 3, 1, 1, 13), (SOURCE, TARGET)
     variables = drawn(model, *inputs)
@@ -185,6 +190,7 @@ MODELS = {"predictor": (predictor(SMALL), X), "encoder-decoder": (transformer(SM
 every_model = pytest.mark.parametrize("arguments", MODELS.values(), ids=MODELS)
 
 
+@pytest.mark.slow
 @every_model
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_off_the_program_is_the_same_text_as_without_taps(arguments, scan_layers):
@@ -240,6 +246,7 @@ def test_weights_are_those_after_dropout():
     np.testing.assert_array_equal(output, expected)
 
 
+@pytest.mark.slow
 def test_bfloat16_has_its_own_types():
     model = predictor()
     variables = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), drawn(model, X))

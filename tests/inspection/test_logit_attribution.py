@@ -42,6 +42,7 @@ def test_contributions_sum_to_the_logits(name):
         assert float(jnp.abs(total(parts) - logits).max()) < 1e-10 * float(jnp.abs(logits).max())
 
 
+@pytest.mark.slow
 def test_components_are_those_of_the_last_stack():
     case = encoder_decoder()
     _, parts = jax.eval_shape(lambda: logits_and_parts(case))
@@ -51,6 +52,7 @@ def test_components_are_those_of_the_last_stack():
     assert parts["decoder.layers.1.cross_attention.head_outputs"].shape == (3, 2, 5, 13)
 
 
+@pytest.mark.slow
 def test_a_head_of_a_pre_norm_translator_is_what_the_formula_says():
     # logits = ((x - mean x) · scale · γ + β) E^T, of which head h writes head_h W_O[h] into x.
     case = encoder_decoder(SETTINGS["pre_norm"])
@@ -75,6 +77,7 @@ class Identity(nn.Module):
         return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_with_a_norm_of_ones_own_each_component_is_what_the_formula_says(norm_first):
     # logits = x Eᵀ of a stream x without norms: the embeddings, and what each sub-layer adds.
@@ -104,6 +107,7 @@ class Doubled(Block):
         return 2 * x
 
 
+@pytest.mark.slow
 def test_what_cannot_be_split_is_an_error():
     case, x = predictor(), np.ones((2, 7, 12), np.float32)
     of_predictor = case.model, case.variables, *case.inputs
@@ -114,6 +118,7 @@ def test_what_cannot_be_split_is_an_error():
         attribute_logits(TransformerEncoder(2, 12, 3, 5, block=Doubled), {"params": {}}, x)
 
 
+@pytest.mark.slow
 def test_a_difference_of_logits_is_split_as_well():
     case = predictor()
     of = lambda logits: logits[:, 3, 1] - logits[:, 3, 4] + 0.7  # noqa: E731

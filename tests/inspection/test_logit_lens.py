@@ -9,6 +9,7 @@ from transformer_jax.inspection import logit_lens
 from transformer_jax.nn.layer_stacks import unstack_layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", ["post_norm", "scanned_alibi"])
 def test_the_lens_after_l_layers_is_the_model_that_has_only_these(settings):
     case = predictor(SETTINGS[settings])
@@ -19,6 +20,7 @@ def test_the_lens_after_l_layers_is_the_model_that_has_only_these(settings):
         np.testing.assert_allclose(lens[num_layers], expected, atol=1e-5)  # float32, logits of about 1
 
 
+@pytest.mark.slow
 def test_the_lens_of_a_translator_is_its_decoders():
     case = encoder_decoder(SETTINGS["pre_norm"])
     lens = jax.jit(lambda variables: logit_lens(case.model, variables, *case.inputs))(case.variables)

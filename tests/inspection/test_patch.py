@@ -71,6 +71,7 @@ def test_its_own_values_leave_a_pass_bitwise_the_same_and_others_move_it(argumen
     np.testing.assert_allclose(model.apply(variables, *inputs), output, rtol=0, atol=error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("heads", "positions", "chosen"),
     [
@@ -144,6 +145,7 @@ def test_what_else_is_done_to_weights_follows_the_edges_that_are_knocked_out():
         np.testing.assert_array_equal(halved["weights"], whole["weights"] / 2)
 
 
+@pytest.mark.slow
 def test_a_pass_for_each_head_is_a_vmap(variables):
     expected = [patch(MODEL, variables, X, patches={HEADS: zero(heads=head)}) for head in range(H)]
 
@@ -162,6 +164,7 @@ def test_a_pass_for_each_head_is_a_vmap(variables):
     np.testing.assert_array_equal(edges == 0, np.broadcast_to(is_zero[:, None, None], edges.shape))
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_finite_differences():
     model = TransformerPredictor(D, C, H, 1, settings=BlockSettings(activation=nn.tanh))
     names = {

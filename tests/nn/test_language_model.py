@@ -108,6 +108,7 @@ def test_cached_decoding_equals_the_full_pass(row):
         np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [greedy_decode, sample, beam_search])
 def test_every_search_runs_on_the_model_and_goes_on_after_a_prefix(params, search):
     """What follows a prefix of the search's own tokens is the rest of what it gives without a prefix."""
@@ -135,6 +136,7 @@ def test_every_search_runs_on_the_model_and_goes_on_after_a_prefix(params, searc
     np.testing.assert_array_equal(np.asarray(rest.tokens).reshape(-1), tokens[2:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [greedy_decode, beam_search])
 def test_rows_with_other_prefixes_go_on_each_after_its_own(params, search):
     """The score of a row's result is its log-probability in the full pass, after all of its prefix."""
@@ -154,6 +156,7 @@ def test_rows_with_other_prefixes_go_on_each_after_its_own(params, search):
     assert np.abs(others[:, 2] - log_probs[:, 0]).max() > 1e-2  # the last token of a prefix makes a difference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [greedy_decode, beam_search])
 def test_a_cache_without_room_grows_after_its_prefix(params, search, monkeypatch):
     monkeypatch.setattr("transformer_jax.decoding.token_by_token._SHORTEST_SEGMENT", 2)
@@ -229,6 +232,7 @@ def test_remat_changes_no_number(remat):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * largest), same, gradient)
 
 
+@pytest.mark.slow
 def test_layers_in_a_loop_can_be_initialised_and_run_in_float64():
     settings = BlockSettings(scan_layers=True)
     cases = (model_with(settings), (TOKENS,)), (Transformer(V, V, D, H, 2, 2, F, settings=settings), (TOKENS, TOKENS))

@@ -231,6 +231,7 @@ def test_parts_of_ones_own_go_through_the_same_door():
 FAST = (0, 1, 2)  # numbers of rows that are tested in the fast tests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "row",
     [pytest.param(row, marks=[] if i in FAST else pytest.mark.slow) for i, row in enumerate(pairwise())],

@@ -137,6 +137,7 @@ def test_a_setting_that_cannot_work_is_an_error(trainer_class, config_class, set
         trainer_class(config_class.from_json(sizes | settings))
 
 
+@pytest.mark.slow
 def test_sets_have_positions_only_where_they_are_asked_for():
     sets = np.random.default_rng(0).normal(size=(2, 5, 64)).astype(np.float32)
     order = np.array([3, 1, 0, 4, 2])

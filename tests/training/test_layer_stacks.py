@@ -43,6 +43,7 @@ def test_layers_are_stacked_along_a_leading_axis_and_drawn_apart(encoder):
     assert np.abs(kernels[0] - kernels[1]).max() > 0.1
 
 
+@pytest.mark.slow
 def test_layers_apart_and_stacked_give_the_same_output_and_maps(encoder):
     model, variables, x = encoder
     apart = unstack_layers(variables)

@@ -167,6 +167,7 @@ def test_an_answer_is_the_class_of_the_largest_logit_or_the_number_itself(output
     assert answer_by_position(output.astype(np.float32)).text == text
 
 
+@pytest.mark.slow
 def test_a_tasks_own_answer_may_hold_numpys_numbers():
     probability = np.float32(0.5)
     answer = Answer("yes", probability, [AnswerPart("0", "yes", probability), AnswerPart("1", "3", None)])

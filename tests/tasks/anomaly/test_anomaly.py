@@ -97,6 +97,7 @@ def test_permuting_a_set_permutes_its_prediction(digits, untrained, set_size):
     assert np.ptp(logits) > 0.1  # equal logits would be equal in any order
 
 
+@pytest.mark.slow
 def test_the_permutation_error_sees_a_model_that_knows_positions(digits, data):
     class WithPositions(AnomalyTrainer):
         def model_inputs(self, inputs):
