@@ -9,10 +9,13 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import HTTPServer
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
+from urllib.request import urlopen
 
 import jax
 import numpy as np
@@ -205,11 +208,16 @@ def test_the_code_on_fine_tuning_runs(root):
 
 
 @pytest.mark.slow
-def test_the_code_on_pytorch_prints_what_it_says(root, capsys):
-    run_page("docs/pytorch_export.md", root)
+def test_the_code_on_deployment_answers_in_a_service_in_pytorch_and_in_onnx(root, capsys):
     names = run_page("docs/deployment.md", root)
-    assert names["arrays"].keys() == flatten_dict(names["model"].params, sep="/").keys()
-    assert capsys.readouterr().out == "2017-01-03\n"
+    assert names["arrays"].keys() == flatten_dict(names["reopened"].params, sep="/").keys()
+    assert capsys.readouterr().out == "2017-01-03\n2017-01-03\n"
+    assert names["difference"] < 1e-5 * abs(names["logits"]).max()
+    with HTTPServer(("127.0.0.1", 0), names["Answers"]) as server:
+        asked = ThreadPoolExecutor().submit(server.handle_request)
+        with urlopen(f"http://127.0.0.1:{server.server_port}", b'["March 3, 2004"]') as reply:
+            assert json.load(reply) == ["2004-03-03"]
+        asked.result()
 
 
 @pytest.mark.slow
