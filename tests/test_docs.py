@@ -243,9 +243,11 @@ def new_task(root) -> dict:
 
 
 @pytest.mark.slow
-def test_the_new_task_learns_and_comes_back(new_task):
+def test_the_new_task_learns_and_comes_back(new_task, root):
     assert new_task["results"]["test_acc"] > 0.9
     np.testing.assert_array_equal(new_task["sorter"].predict(np.array([[3, 1, 2, 0]])), [[0, 1, 2, 3]])
+    assert new_task["seen"].key_labels == {"encoder": ["3", "1", "2", "0"]}
+    assert (root / "checkpoints/SortTask/attention_maps.png").is_file()
     assert new_task["sorter"].test()["test"] == pytest.approx(new_task["results"]["test"], rel=1e-5)
 
 

@@ -9,17 +9,12 @@ from transformer_jax.tasks.byte_text import encode, pad
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
 
 
-def assert_same_maps(pictured, expected) -> None:
-    assert set(pictured) == set(expected)
-    for kind, layers in expected.items():
-        for layer, wanted in zip(pictured[kind], layers, strict=True):
-            np.testing.assert_allclose(layer[0], wanted, atol=1e-6)
-
-
 def test_of_the_first_sequence():
     run = load_run("reverse")
     inputs = np.random.default_rng(0).integers(10, size=(3, 16), dtype=np.int32)
-    assert_same_maps(run.attention_maps(run.params, inputs), run.attention(inputs[0]).maps)
+    maps = run.maps_of(run.pictured_example(inputs))
+    assert maps.key_labels == {"encoder": [*map(str, inputs[0])]}
+    np.testing.assert_allclose(maps.maps["encoder"], run.attention(inputs[0]).maps["encoder"], atol=1e-6)
 
 
 def test_of_the_first_pair_without_its_padding():
@@ -27,6 +22,9 @@ def test_of_the_first_pair_without_its_padding():
     source, target = encode("3 May 2021"), encode("2021-05-03", delimited=True)[:-1]
     inputs = PairInputs(pad([source, encode("Wednesday, 5 May 2021")], 23), pad([target, target[:5]], 17))
     trainer.params = drawn(trainer.model, *trainer.model_inputs(inputs))["params"]
-    maps = trainer.attention_maps(trainer.params, inputs)
-    assert maps["cross"][0].shape[2:] == (len(target), len(source))
-    assert_same_maps(maps, trainer.maps_of_pair(source, target[1:]).maps)
+    maps = trainer.maps_of(trainer.pictured_example(inputs))
+    assert maps.key_labels["cross"] == [*"3 May 2021"]
+    assert maps.query_labels["cross"] == ["start", *"2021-05-03"]
+    own = trainer.forward(PairInputs(source[None], target[None]), return_attention=True)[1]
+    for kind, layers in own._asdict().items():
+        np.testing.assert_allclose(maps.maps[kind], np.array(layers)[:, 0], atol=1e-6)

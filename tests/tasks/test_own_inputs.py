@@ -9,9 +9,9 @@ from sklearn.datasets import load_digits
 
 from transformer_jax import Cifar100Config, InputError, LanguageModelConfig, TranslationConfig, load_run
 from transformer_jax.tasks import AnomalyTrainer, LanguageModelTrainer
-from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.byte_text import encode, labels
 from transformer_jax.tasks.translation.dates import write_date
+from transformer_jax.training.attention_maps import LabelledMaps
 
 NAN = float("nan")
 SEQUENCE = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]  # of the length that was trained
@@ -31,12 +31,12 @@ def test_a_sequence_is_answered_with_a_sequence_and_a_batch_with_a_batch(reverse
 
 def test_the_maps_of_a_sequence_are_labelled_with_its_numbers(reverser):
     maps = reverser.attention(SEQUENCE)
-    assert maps.query_labels == maps.key_labels == {"encoder": SEQUENCE}
+    assert maps.query_labels == maps.key_labels == {"encoder": [*map(str, SEQUENCE)]}
     (layer,) = maps.maps["encoder"]
     assert layer.shape == (1, 16, 16)
     assert layer[0].argmax(-1).tolist() == list(range(16))[::-1]  # the mirrored position
     many = reverser.attention([SEQUENCE, SEQUENCE[::-1]])
-    assert [one.key_labels["encoder"] for one in many] == [SEQUENCE, SEQUENCE[::-1]]
+    assert [one.key_labels["encoder"] for one in many] == [[*map(str, row)] for row in (SEQUENCE, SEQUENCE[::-1])]
     np.testing.assert_allclose(many[0].maps["encoder"][0], layer, atol=1e-6)
 
 
@@ -68,7 +68,7 @@ def test_images_of_digits_are_taken_as_they_are_one_set_or_many(finder, images):
 
 def test_the_maps_of_a_set_are_labelled_with_the_positions(finder, images):
     one, other = finder.attention(images)
-    assert list(one.key_labels["encoder"]) == list(other.query_labels["encoder"]) == list(range(10))
+    assert list(one.key_labels["encoder"]) == list(other.query_labels["encoder"]) == [f"image {n}" for n in range(10)]
     assert [layer.shape for layer in one.maps["encoder"]] == [(4, 10, 10)] * 2
     np.testing.assert_allclose(np.sum(one.maps["encoder"], -1), 1, atol=1e-5)
     alone = finder.attention(images[1])

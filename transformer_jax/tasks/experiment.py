@@ -145,8 +145,7 @@ def _train_one(
             print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
         try:
             more = {} if report is None else report(trainer, data)
-            if trainer.writes_predictions:
-                _save_predictions(trainer, data)
+            _save_answers(trainer, data)
             results = trainer.test(data.val_loader, data.test_loader, **more)
         except (Interrupted, BrokenPipeError):  # a signal; nobody reads the output any more
             raise
@@ -160,18 +159,23 @@ def _train_one(
     return trainer, results
 
 
-def _save_predictions(trainer: TrainerModule, data: TaskData) -> None:
-    """Write the answers to the first examples of the test set; of a task of one's own where they can be worded."""
+def _save_answers(trainer: TrainerModule, data: TaskData) -> None:
+    """Write the answers to the first examples of the test set, and a picture of the attention of the first one.
+
+    Of a task of one's own where they can be worded.
+    """
     trainer.test_data = data
     try:
-        examples = trainer.test_examples(range(min(MAX_PREDICTIONS, len(trainer.test_set))))
-        table = prediction_table(examples, trainer.answers(examples))
+        count = MAX_PREDICTIONS if trainer.writes_predictions else 1
+        examples = trainer.test_examples(range(min(count, len(trainer.test_set))))
+        if trainer.writes_predictions:
+            trainer.run.save_text(PREDICTIONS, prediction_table(examples, trainer.answers(examples)))
+        if trainer.has_attention:
+            trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
     except (Interrupted, BrokenPipeError):
         raise
     except Exception as error:  # of any class: the model's output may be anything
         print(f"{PREDICTIONS} is not written: examples can't be answered ({in_one_line(error, with_class=True)})")
-        return
-    trainer.run.save_text(PREDICTIONS, table)
 
 
 def _train_all(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -18,8 +18,6 @@ from transformer_jax.data.batch import Batch, BatchDataset, StackedSamples
 from transformer_jax.errors import InputError, check_probability, check_sizes
 from transformer_jax.fields import setting
 from transformer_jax.nn.predictor import TransformerPredictor
-from transformer_jax.plots import plot_attention_maps
-from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, TaskData, chosen_config, task_loaders, train_and_test
 from transformer_jax.training.inspected_example import InspectedExample
@@ -117,13 +115,6 @@ class ReverseTrainer(TrainerModule):
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B T]
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
-    def attention_maps(
-        self, params: Params, inputs: Int[np.ndarray, "B T"]
-    ) -> Mapping[str, Sequence[Float[np.ndarray, "B H T T"]]]:
-        # Of the whole batch, so that these maps and those of `save_attention_maps` come from one compiled program.
-        _, layers = self.forward(inputs, return_attention=True, params=params)
-        return {"encoder": layers}
-
     def predict(self, inputs: Numbers) -> Int[np.ndarray, "*B T"]:
         """One sequence `[T]` or many `[B, T]`, reversed as far as the model has learned to.
 
@@ -135,19 +126,8 @@ class ReverseTrainer(TrainerModule):
         numbers: Int[np.ndarray, "B T"] = logits.argmax(-1)
         return numbers[0] if is_one else numbers
 
-    def attention(self, inputs: Numbers) -> LabelledMaps | list[LabelledMaps]:
-        """The encoder's attention maps of one sequence `[T]`, or of each of many `[B, T]`; labels are its numbers.
-
-        Raises:
-            InputError: as `predict`.
-        """
-        sequences, is_one = self._sequences(inputs)
-        _, layers = self.forward(sequences, return_attention=True)
-        maps = [
-            LabelledMaps({"encoder": [layer[index] for layer in layers]}, {"encoder": labels}, {"encoder": labels})
-            for index, labels in enumerate(sequences.tolist())
-        ]
-        return maps[0] if is_one else maps
+    def is_one(self, inputs: Numbers) -> bool:
+        return np.ndim(inputs) == 1
 
     def examples(self, inputs: Numbers) -> list[InspectedExample]:
         """One sequence `[T]` or many `[B, T]`, with their reverses.
@@ -174,14 +154,6 @@ class ReverseTrainer(TrainerModule):
         return np.atleast_2d(array).astype(np.int32), array.ndim == 1
 
 
-def save_attention_maps(trainer: ReverseTrainer, data: TaskData) -> Results:
-    """Save a picture of the attention maps of a test batch in the run's directory."""
-    inputs, _ = next(iter(data.test_loader))
-    _, attention_maps = trainer.forward(inputs, return_attention=True)
-    trainer.run.save_figure("attention_maps.png", plot_attention_maps(inputs, attention_maps))
-    return {}
-
-
 @check_arguments
 def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple[ReverseTrainer, Results]:
     """Train and test; leave a run directory with checkpoints, results and attention maps.
@@ -194,4 +166,4 @@ def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple
         As `train_and_test`.
     """
     config = chosen_config(config, ReverseConfig(), settings, ReverseTrainer.name)
-    return train_and_test(ReverseTrainer, config, reverse_data, save_attention_maps)
+    return train_and_test(ReverseTrainer, config, reverse_data)

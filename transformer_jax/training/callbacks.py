@@ -11,14 +11,15 @@ from jaxtyping import Float, UInt8
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.runs.loggers import Logger
+from transformer_jax.training.attention_maps import LabelledMaps, drawable
+from transformer_jax.training.inspected_example import Label
 from transformer_jax.training.metrics import Sums, layer_norms, means, with_weight
 from transformer_jax.trees import Params
 
 Log = Callable[[int, Mapping[str, float]], None]  # takes a step and its scalars by name
-Maps = Mapping[str, Sequence[Float[np.ndarray, "B H T S"]]]  # of each layer, by kind: encoder, decoder, cross
 
-MIN_HEIGHT = 64  # pixels of a picture; the cells of a small map become squares of several pixels
-GAP = 1  # cells between the maps of two heads
+CELL = 12  # pixels of a weight, and of a letter
+GREY = 96  # behind the labels
 
 
 class Step(NamedTuple):
@@ -202,29 +203,47 @@ class SaveTimes:
 
 
 class LogAttention(Callback):
-    """Logs the attention maps of one example, the first of a batch, at each evaluation: a picture for each layer.
+    """Logs the attention maps of an example at each evaluation: a picture for each layer.
 
     Args:
         loggers: that get the pictures, `attention/encoder/layer 0` and so on.
-        maps: computes the maps of the batch with these parameters.
+        maps: computes the maps with these parameters.
     """
 
-    def __init__(self, loggers: Sequence[Logger], maps: Callable[[Params], Maps]) -> None:
+    def __init__(self, loggers: Sequence[Logger], maps: Callable[[Params], LabelledMaps]) -> None:
         self._loggers, self._maps = loggers, maps
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Draw the maps of the parameters that were evaluated."""
-        for kind, layers in self._maps(evaluation.params).items():
+        labelled = self._maps(evaluation.params)
+        for kind, layers in labelled.maps.items():
             for number, maps in enumerate(layers):
-                picture = attention_picture(np.asarray(maps[0], np.float32))
+                picture = attention_picture(maps, labelled.query_labels[kind], labelled.key_labels[kind])
                 for logger in self._loggers:
                     logger.log_image(evaluation.step, f"attention/{kind}/layer {number}", picture)
 
 
-def attention_picture(maps: Float[np.ndarray, "H T S"]) -> UInt8[np.ndarray, "height width"]:
-    """The maps of a layer's heads side by side, a row for each query: black is 0, white a map's largest."""
+def attention_picture(
+    maps: Float[np.ndarray, "H T S"], queries: Sequence[Label], keys: Sequence[Label]
+) -> UInt8[np.ndarray, "height width"]:
+    """The maps of a layer's heads side by side, with labels: black is 0, white a map's largest weight.
+
+    Drawn by Pillow, in a fiftieth of the time that a figure takes.
+    """
+    from PIL import Image, ImageDraw
+
+    num_heads, length, num_keys = maps.shape
     brightest = np.maximum(maps.max((1, 2), keepdims=True), np.finfo(np.float32).tiny)
-    cells = np.pad(maps / brightest, ((0, 0), (0, 0), (0, GAP)), constant_values=0.5)  # [H T S+1]
-    row = np.concatenate(list(cells), axis=1)[:, :-GAP]
-    size = -(-MIN_HEIGHT // maps.shape[1])
-    return np.rint(255 * row).astype(np.uint8).repeat(size, 0).repeat(size, 1)
+    cells = np.rint(255 * maps / brightest).astype(np.uint8).repeat(CELL, 1).repeat(CELL, 2)
+    rows, columns = ([drawable(label).replace("␣", "_") for label in labels] for labels in (queries, keys))
+    left, top = (CELL * max(map(len, names)) for names in (rows, columns))
+    width = left + num_keys * CELL
+    image = Image.new("L", (num_heads * width, top + length * CELL), GREY)
+    draw = ImageDraw.Draw(image)
+    for head in range(num_heads):
+        image.paste(Image.fromarray(cells[head]), (head * width + left, top))
+        for place, name in enumerate(rows):
+            draw.text((head * width + 1, top + place * CELL), name, fill=255)
+        for place, name in enumerate(columns):
+            draw.text((head * width + left + place * CELL, 1), "\n".join(name), fill=255, spacing=1)
+    return np.asarray(image)

@@ -1,6 +1,7 @@
 """A task with parameters: evaluates them on a data set, and gives the model's output."""
 
 import functools
+import inspect
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import sum_over_devices
 from transformer_jax.nn.layer_stacks import stack_layers
+from transformer_jax.training.attention_maps import LabelledMaps
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.inspected_example import Answer, InspectedExample, examples_in_batch, numbers_in
 from transformer_jax.training.metrics import Sums, means, weighted_sums
@@ -48,6 +50,8 @@ class Evaluator(Task):
         self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()
         self._eval_step = CompiledStep(self.devices.share(self.eval_step), stopwatch=self.stopwatch)
         self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
+        attended = functools.partial(self.apply, return_attention=True)
+        self._attended = jax.jit(attended, compiler_options=RUN_ONCE_OPTIONS.get(jax.default_backend()))
         self._outputs = jax.jit(self.apply, compiler_options=RUN_ONCE_OPTIONS.get(jax.default_backend()))
 
     @staticmethod
@@ -149,6 +153,47 @@ class Evaluator(Task):
         `[B, T]`, and an answer is the class of the largest logit at each position.
         """
         return examples_in_batch(inputs, lambda rows: self.prepare(rows, self.constants))
+
+    def is_one(self, inputs: Any) -> bool:  # Any: a task's own types
+        """Whether inputs, as `attention` takes them, are one and no list: never, if not overridden."""
+        return False
+
+    def attention(self, inputs: Any) -> Any:  # Any: a task's own types; maps of one input, of many a list
+        """The attention maps of inputs as `examples` takes them, a `LabelledMaps` for each.
+
+        Raises:
+            InputError: as `examples` and `maps_of`.
+        """
+        maps = [self.maps_of(example) for example in self.examples(inputs)]
+        return maps[0] if self.is_one(inputs) else maps
+
+    def maps_of(self, example: InspectedExample, params: Params | None = None) -> LabelledMaps:
+        """The attention maps of an example.
+
+        The model returns them for `return_attention=True`: for each layer one, or such a list for each kind.
+
+        Args:
+            example: of the task.
+            params: the best ones if None.
+
+        Raises:
+            InputError: the model has no such argument.
+        """
+        if not self.has_attention:
+            raise InputError(f"{type(self.model).__name__} has no argument return_attention, and so no maps to show")
+        params = jax.device_put(self.params if params is None else params, self.first_device)
+        _, found = jax.device_get(self._attended(params, example.inputs))
+        return LabelledMaps.of(example, found._asdict() if hasattr(found, "_asdict") else {self.stack: found})
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the model returns its attention maps."""
+        return "return_attention" in inspect.signature(type(self.model).__call__).parameters
+
+    def pictured_example(self, inputs: Inputs) -> InspectedExample:
+        """The first example of a batch as the data set gives it, for pictures of attention in the training."""
+        first = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], inputs)
+        return Evaluator.examples(self, first)[0]
 
     def answers(self, examples: Sequence[InspectedExample]) -> list[Answer]:
         """The model's answers to examples; those of one shape are computed together, a batch at a time."""

@@ -42,6 +42,8 @@ class Task:
     name: str  # of the task, and of the run's directory
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
     writes_predictions: ClassVar[bool] = True  # whether a run leaves `predictions.tsv`
+    stack: ClassVar[str] = "encoder"  # kind of the attention of a model that has one stack
+    attention_picture: ClassVar[str] = "attention_maps.png"  # file with the maps of the first example of the test set
     # By the names that the settings `schedule` and `logger` know; a task may have tables of its own.
     schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
     loggers: ClassVar[Mapping[str, Callable[[Path, LogPosition], Logger]]] = LOGGERS
@@ -153,26 +155,12 @@ class Task:
         """Callbacks of the task's own: none, if not overridden."""
         return []
 
-    def attention_maps(self, params: Params, inputs: Inputs) -> Mapping[str, Sequence[Any]]:
-        """Attention maps for pictures of the training: for each kind (`encoder`) one `[B, H, T, S]` for each layer.
-
-        None, if not overridden. It is called after each evaluation, with the same inputs.
-        """
-        return {}
-
     def next_command(self) -> str:
         """A command to try when the training is over, which prints it: TensorBoard, if not overridden."""
         return tensorboard_command(self.config.checkpoint_dir)
 
     def predict(self, inputs: Any) -> Any:  # Any: a task's own types
         """The task's answer to inputs of its own kind, by the best parameters."""
-        raise NotImplementedError
-
-    def attention(self, inputs: Any) -> Any:  # Any: a task's own types
-        """The attention maps of an input as `predict` takes it, with labels; of many inputs a list.
-
-        A task returns `transformer_jax.tasks.attention_maps.LabelledMaps`.
-        """
         raise NotImplementedError
 
     # Pure functions made of the hooks.

@@ -25,7 +25,6 @@ from transformer_jax.runs.settings import Json, as_json, settings_of
 from transformer_jax.training.callbacks import Callback, LogAttention
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
 from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.hooks import Task
 from transformer_jax.training.initial_params import InitialParams, check_initial, choose_initial
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.profiling import profiled_steps
@@ -210,9 +209,10 @@ class TrainerModule(Evaluator):
     def _callbacks(self, loggers: Sequence[Logger], val_loader: Loader) -> list[Callback]:
         """The task's own, and the pictures of the first validation batch's attention."""
         callbacks = [*self.create_callbacks(loggers)]
-        if type(self).attention_maps is not Task.attention_maps:
+        if self.has_attention and any(type(logger).log_image is not Logger.log_image for logger in loggers):
             inputs, _ = next(iter(val_loader))
-            callbacks.append(LogAttention(loggers, lambda params: self.attention_maps(params, inputs)))
+            example = self.pictured_example(inputs)
+            callbacks.append(LogAttention(loggers, lambda params: self.maps_of(example, params)))
         return callbacks
 
     @check_arguments

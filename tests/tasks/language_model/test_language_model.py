@@ -145,10 +145,9 @@ def test_the_inspection_page_shows_texts_and_without_them_the_test_text(trainer,
 
 def test_the_pictures_of_the_training_are_the_first_windows_maps(trainer):
     inputs = np.frombuffer(SENTENCE[:16] + SENTENCE[5:21], np.uint8).astype(np.int32).reshape(2, 16)
-    pictured = trainer.attention_maps(trainer.params, inputs)
-    expected = trainer.attention(SENTENCE[:16]).maps
-    assert pictured.keys() == expected.keys()
-    np.testing.assert_allclose(pictured["decoder"][0][0], expected["decoder"][0], atol=1e-6)
+    pictured, expected = trainer.maps_of(trainer.pictured_example(inputs)), trainer.attention(SENTENCE[:16])
+    assert pictured.key_labels == expected.key_labels
+    np.testing.assert_allclose(pictured.maps["decoder"], expected.maps["decoder"], atol=1e-6)
 
 
 @pytest.mark.parametrize(

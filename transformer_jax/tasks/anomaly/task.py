@@ -7,7 +7,7 @@ classes.
 import dataclasses
 import functools
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,7 +33,6 @@ from transformer_jax.tasks.anomaly.config import FilesConfig as FilesConfig
 from transformer_jax.tasks.anomaly.examples import features_of_images, read_images, set_example
 from transformer_jax.tasks.anomaly.report import permutation_error, predict_sets, print_mistakes, save_pictures
 from transformer_jax.tasks.anomaly.sets import AnomalySets
-from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.training.inspected_example import InspectedExample
@@ -91,13 +90,6 @@ class AnomalyTrainer(TrainerModule):
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B]
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
-    def attention_maps(
-        self, params: Params, inputs: Int[np.ndarray, "B S"] | Float[np.ndarray, "B S F"]
-    ) -> Mapping[str, Sequence[Float[np.ndarray, "1 H S S"]]]:
-        # Of one set, as `save_pictures` at the end: one program does for both.
-        _, layers = self.forward(inputs[:1], return_attention=True, params=params)
-        return {"encoder": layers}
-
     def predict(self, inputs: ArrayLike | Sequence[object]) -> Float[np.ndarray, "*B S"]:
         """The probability of each image being the odd one out of its set.
 
@@ -113,17 +105,8 @@ class AnomalyTrainer(TrainerModule):
         probabilities = np.asarray(nn.softmax(self.forward(sets)[..., 0]))
         return probabilities[0] if is_one else probabilities
 
-    def attention(self, inputs: ArrayLike | Sequence[object]) -> LabelledMaps | list[LabelledMaps]:
-        """The encoder's attention maps of one set, or of each of many; labels are the positions in the set.
-
-        Raises:
-            InputError: as `predict`.
-        """
-        sets, is_one = self._sets(inputs)
-        _, layers = self.forward(sets, return_attention=True)
-        labels = {"encoder": range(sets.shape[1])}
-        maps = [LabelledMaps({"encoder": [layer[n] for layer in layers]}, labels, labels) for n in range(len(sets))]
-        return maps[0] if is_one else maps
+    def is_one(self, inputs: ArrayLike | Sequence[object]) -> bool:
+        return self._sets(inputs)[1]
 
     def examples(self, inputs: ArrayLike | Sequence[object]) -> list[InspectedExample]:
         """One set or a batch of sets, as `predict` takes them; images are shown where they are given.

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -11,15 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
-from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.byte_text import encode, labels
+from transformer_jax.tasks.byte_text import encode
 from transformer_jax.tasks.experiment import Results, TaskData, chosen_config, task_loaders, train_and_test
 from transformer_jax.tasks.language_model.config import NUM_BYTES
 from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
@@ -33,7 +32,6 @@ from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
 PICTURED = 64  # positions of a window in the pictures of the training, and in the examples of the test set
-REPORTED = 32  # bytes of the test text in the picture at the end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +60,7 @@ class LanguageModelTrainer(TrainerModule):
         super().__init__(config, constants, model)
         self._continuation = Continuation(self.model, config.seq_len)
 
+    stack = "decoder"
     writes_predictions = False  # it continues texts, which have no right answer
     load_data = staticmethod(language_model_data)
 
@@ -85,13 +84,6 @@ class LanguageModelTrainer(TrainerModule):
         targets, scored = jnp.maximum(batch.targets, 0), batch.targets != UNSCORED
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)  # [B T]
         return {"loss": (losses, scored), "bits_per_byte": (losses / math.log(2), scored)}
-
-    def attention_maps(
-        self, params: Params, inputs: Int[np.ndarray, "B T"]
-    ) -> Mapping[str, Sequence[Float[np.ndarray, "1 H _T _T"]]]:
-        # Of the first window's beginning: the first positions of a causal model do not depend on later ones.
-        _, layers = self.forward(np.asarray(inputs)[:1, :PICTURED], return_attention=True, params=params)
-        return {"decoder": layers}
 
     def predict(
         self,
@@ -131,18 +123,11 @@ class LanguageModelTrainer(TrainerModule):
             found.append(new if isinstance(text, bytes) else new.decode(errors="replace"))
         return found[0] if isinstance(inputs, str | bytes) else found
 
-    def attention(self, inputs: str | bytes | Sequence[str | bytes]) -> Any:  # maps of a text, a list of them of a list
-        """The attention maps of a text, or of each text of a list. Labels are characters, one for each byte.
+    def is_one(self, inputs: str | bytes | Sequence[str | bytes]) -> bool:
+        return isinstance(inputs, str | bytes)
 
-        Raises:
-            InputError: `inputs` is no text and no list of texts; or a text is empty, or longer than a window.
-        """
-        maps = []
-        for ids in self._windows(inputs):
-            _, layers = self.forward(ids[None], return_attention=True)
-            names = {"decoder": labels(ids)}
-            maps.append(LabelledMaps({"decoder": [layer[0] for layer in layers]}, names, names))
-        return maps[0] if isinstance(inputs, str | bytes) else maps
+    def pictured_example(self, inputs: Int[np.ndarray, "B T"]) -> InspectedExample:
+        return text_examples([np.asarray(inputs)[0, :PICTURED]])[0]
 
     def examples(self, inputs: str | bytes | Sequence[str | bytes]) -> list[InspectedExample]:
         """A text, or the texts of a list, with the byte that the model expects after each of theirs.
@@ -183,14 +168,12 @@ def _texts(inputs: object) -> list[str | bytes]:
 
 
 def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
-    """Compare with compressors and n-grams on the test text; save samples and a picture of the attention."""
+    """Compare with compressors and n-grams on the test text; save samples."""
     model = {"this model": trainer.evaluate(data.test_loader)["bits_per_byte"]}
     bits = model | other_bits(data.text)
     print(f"Bits per byte of the test text, {len(data.text.test)} bytes:", table(bits), sep="\n")
     prompt = trainer.config.prompt
     save_samples(trainer, prompts(data.text.test) if prompt is None else [prompt.encode()])
-    maps = trainer.attention(data.text.test[: min(REPORTED, trainer.config.seq_len)].tobytes())
-    trainer.run.save_figure("attention_maps.png", maps.plot())
     return {"bits_per_byte": bits, "bytes": data.text.sizes()}
 
 

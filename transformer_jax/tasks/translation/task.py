@@ -1,7 +1,7 @@
 """Task: translate text, byte by byte: dates of many languages into ISO 8601, or any file of sentence pairs."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.attention.masks.arrays import padding_mask
@@ -20,9 +20,8 @@ from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
-from transformer_jax.tasks.attention_maps import LabelledMaps
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, labels, pad
+from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, pad
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.tasks.text_examples import encode_all, texts_in, translation_examples
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
@@ -35,8 +34,6 @@ from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
 LENGTH_STEP = 16  # texts are padded to a multiple of this length; each such length is compiled once
-# Texts at the queries and at the keys of each kind of attention.
-SIDES = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 
 
 class TranslationTrainer(TrainerModule):
@@ -45,6 +42,7 @@ class TranslationTrainer(TrainerModule):
     name = "TranslationTask"
     config_class = TranslationConfig
     config: TranslationConfig
+    attention_picture = "cross_attention.png"
 
     def __init__(self, config: TranslationConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         super().__init__(config, constants, model)
@@ -75,13 +73,6 @@ class TranslationTrainer(TrainerModule):
         real = batch.targets != PAD
         return {"loss": (losses, real), "accuracy": (logits.argmax(-1) == batch.targets, real)}
 
-    def attention_maps(
-        self, params: Params, inputs: PairInputs
-    ) -> Mapping[str, Sequence[Float[np.ndarray, "1 H _T _S"]]]:
-        # Of the first pair without its padding, which would fill most of a picture.
-        source, target = (np.asarray(ids)[0] for ids in inputs)
-        return self._attention_of(source[source != PAD], target[target != PAD], params)
-
     def predict(self, inputs: str | Sequence[str]) -> Any:  # str of str, a list of a list
         """The translation of a text, or those of a list of texts.
 
@@ -94,17 +85,13 @@ class TranslationTrainer(TrainerModule):
         translations = [decode(ids) for ids in self._translations(self._sources(inputs))]
         return translations[0] if isinstance(inputs, str) else translations
 
-    def attention(self, inputs: str | Sequence[str]) -> Any:  # maps of a text, a list of them of a list
-        """The attention maps of encoder, decoder and cross-attention, of a text or of each text of a list.
+    def is_one(self, inputs: str | Sequence[str]) -> bool:
+        return isinstance(inputs, str)
 
-        Those of the decoder are of the translation that `predict` gives. Labels are characters, one for each byte.
-
-        Raises:
-            InputError: as `predict`.
-        """
-        sources = self._sources(inputs)
-        maps = [self.maps_of_pair(*pair) for pair in zip(sources, self._translations(sources), strict=True)]
-        return maps[0] if isinstance(inputs, str) else maps
+    def pictured_example(self, inputs: PairInputs) -> InspectedExample:
+        source, target = (np.asarray(ids)[0] for ids in inputs)
+        read = target[target != PAD][1:]  # without START
+        return translation_examples([source[source != PAD]], [read], _padded_length)[0]
 
     def examples(self, inputs: str | Sequence[str]) -> list[InspectedExample]:
         """A text, or the texts of a list, with the translations that `predict` gives.
@@ -163,28 +150,6 @@ class TranslationTrainer(TrainerModule):
                     translations[index] = ids[:number]
         return translations
 
-    def maps_of_pair(self, source: Int[np.ndarray, " S"], translation: Int[np.ndarray, " _"]) -> LabelledMaps:
-        """The attention maps of a text and a translation, which the decoder reads up to its end; both are ids."""
-        target = np.concatenate([[START], translation[translation != END]])
-        names = {"source": labels(source), "target": ["start", *labels(target[1:])]}
-        return LabelledMaps(
-            {kind: [layer[0] for layer in layers] for kind, layers in self._attention_of(source, target).items()},
-            query_labels={kind: names[query] for kind, (query, _) in SIDES.items()},
-            key_labels={kind: names[key] for kind, (_, key) in SIDES.items()},
-        )
-
-    def _attention_of(
-        self, source: Int[np.ndarray, " S"], target: Int[np.ndarray, " T"], params: Params | None = None
-    ) -> dict[str, list[Float[np.ndarray, "1 H _T _S"]]]:
-        """The maps of one pair of ids without padding, by kind."""
-        lengths = {"source": len(source), "target": len(target)}
-        inputs = (pad([ids], _padded_length(len(ids))) for ids in (source, target))
-        _, padded = self.forward(PairInputs(*inputs), return_attention=True, params=params)
-        return {
-            kind: [layer[..., : lengths[query], : lengths[key]] for layer in getattr(padded, kind)]
-            for kind, (query, key) in SIDES.items()
-        }
-
     def _decode(self, params: Params, source: Int[Array, "B S"]) -> Decoded:
         """The best translation of each row: by beam search, or the greedy one where `beam_width` is 1."""
         config, apply = self.config, functools.partial(self.model.apply, {"params": params})
@@ -214,12 +179,10 @@ def _padded_length(length: int) -> int:
 
 
 def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
-    """Translate and score the test set, and save a picture of the attention of one translation."""
+    """Translate and score the test set."""
     pairs = data.splits.test.pairs
     is_from_file = trainer.config.data is not None
     scores = score(trainer, pairs, corpus=is_from_file)
-    maps = trainer.maps_of_pair(encode(pairs[0].source), encode(pairs[0].target))
-    trainer.run.save_figure("cross_attention.png", maps.plot("cross"))
     return {**scores, **({"pairs": data.splits.counts()} if is_from_file else {})}
 
 

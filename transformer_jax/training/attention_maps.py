@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError
 from transformer_jax.plots import plot_attention_maps
-from transformer_jax.training.inspected_example import Label
+from transformer_jax.training.inspected_example import InspectedExample, Label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,6 +25,19 @@ class LabelledMaps:
     maps: Mapping[str, Sequence[Float[np.ndarray, "H _T _S"]]]  # [H T S] for each layer; T and S are those of the kind
     query_labels: Mapping[str, Sequence[Label]]  # T of them: what stands at each query's position
     key_labels: Mapping[str, Sequence[Label]]  # S of them
+
+    @classmethod
+    def of(
+        cls, example: InspectedExample, maps: Mapping[str, Sequence[Float[ArrayLike, "1 H _T _S"]]]
+    ) -> "LabelledMaps":
+        """The maps of an example, of each kind those of its layers, without its padding."""
+        cut, queries, keys = {}, {}, {}
+        for kind, layers in maps.items():
+            _, _, length, num_keys = np.shape(layers[0])
+            queries[kind] = example.labels_of("decoder" if kind == "cross" else kind, length)
+            keys[kind] = example.labels_of("encoder" if kind == "cross" else kind, num_keys)
+            cut[kind] = [np.asarray(layer)[0, :, : len(queries[kind]), : len(keys[kind])] for layer in layers]
+        return cls(cut, queries, keys)
 
     def plot(self, kind: str | None = None, layer: int | None = None) -> "Figure":
         """Draw the maps of one kind: rows are layers, columns are heads.
