@@ -7,7 +7,7 @@ READY := .venv/ready
 
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: reverse anomaly translate language-model check test lint types fast-tests all-tests wheel site faults bench docs tutorial tensorboard screenshots inside clean
+.PHONY: reverse anomaly translate language-model check test lint types fast-tests all-tests wheel site faults bench docs tutorial notebook tensorboard screenshots inside clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -62,6 +62,11 @@ docs: $(READY)
 # Runs docs/tutorial.ipynb and stores what its cells put out, which the site shows.
 tutorial: $(READY)
 	PYTHONPATH=tests $(BIN)/python docs/make_tutorial.py
+
+# Opens the tutorial in Jupyter, which is installed at the first time.
+notebook: $(READY)
+	$(BIN)/python -c "import notebook" 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[notebook]'
+	$(BIN)/python -m notebook docs/tutorial.ipynb $(ARGS)
 
 tensorboard: $(READY)
 	$(BIN)/tensorboard --logdir checkpoints

@@ -221,6 +221,14 @@ def test_the_code_on_deployment_answers_in_a_service_in_pytorch_and_in_onnx(root
 
 
 @pytest.mark.slow
+def test_the_code_on_the_modules_alone_learns_to_reverse(root):
+    names = run_page("docs/only_the_modules.md", root)
+    assert names["losses"][:, -1].max() < 0.1  # of each seed
+    assert names["nnx_logits"].shape == (1, 8, 10)
+    assert names["logits"].argmax(-1).tolist() == [[6, 2, 9, 5, 1, 4, 1, 3]]
+
+
+@pytest.mark.slow
 def test_the_code_on_attention_prints_what_the_page_shows(root, capsys):
     run_page("docs/attention.md", root)
     assert capsys.readouterr().out == "".join(blocks_of("docs/attention.md", "text"))

@@ -202,7 +202,7 @@ def test_processes_of_different_settings_are_an_error_that_names_the_setting(tmp
 def test_a_batch_that_the_devices_of_all_processes_do_not_divide_is_an_error_in_each(tmp_path):
     for status, _, errors in Command(tmp_path, "--batch-size=126").end():
         assert status == 2
-        assert "mesh is data=4; data · fsdp · accumulate, 4, must divide batch_size, 126" in errors
+        assert "--mesh is data=4; data · fsdp · accumulate, 4, must divide --batch-size, 126" in errors
         assert "the nearest that work are 124 and 128" in errors
 
 
