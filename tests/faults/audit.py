@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.provenance import GIT
+from transformer_jax.training.results import GIT
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Events by the positions of the paths that they change, and of the open directories that these are relative to.

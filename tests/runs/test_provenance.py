@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from transformer_jax.runs.provenance import git_commit
+from transformer_jax.training.results import git_commit
 
 
 def git(directory: Path, *arguments: str) -> str:

@@ -7,8 +7,8 @@ from finished_runs import REVERSE, finished_run
 
 from transformer_jax import train_reverse
 from transformer_jax.runs.listing import read_run
-from transformer_jax.runs.provenance import versions
 from transformer_jax.runs.settings import read_settings
+from transformer_jax.training.results import versions
 
 pytestmark = pytest.mark.slow
 

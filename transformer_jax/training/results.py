@@ -2,6 +2,9 @@
 
 import contextlib
 import dataclasses
+import importlib.metadata
+import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +16,6 @@ import psutil
 from transformer_jax.devices.processes import is_first
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition
-from transformer_jax.runs.provenance import git_commit, versions
 from transformer_jax.runs.settings import settings_of
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.hooks import Task
@@ -23,6 +25,10 @@ from transformer_jax.trees import Params
 CreateLoggers = Callable[[Path, LogPosition], Sequence[Logger]]
 OF_ADAM = ("adam_b1", "adam_b2", "weight_decay")  # settings that a task's own optimizer need not read
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer-jax")
+REPOSITORY = Path(__file__).parents[2]  # where the package is not installed
+GIT = ("git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+MAX_SECONDS = 5.0  # for git
 
 
 _BEGAN = float(psutil.Process().create_time()) - time.time() + time.monotonic()  # the process, on a clock nobody sets
@@ -118,3 +124,30 @@ def write_end(run: RunDirectory, create_loggers: CreateLoggers, metrics: Metrics
                 {f"{split}/{name}": value for split, of in metrics.items() for name, value in of.items()}
             )
         run.write_results(results)
+
+
+def versions() -> dict[str, str | None]:
+    """The versions of Python and of the libraries that compute; None for one that is not installed."""
+    return {"python": platform.python_version()} | {name.replace("-", "_"): _version(name) for name in LIBRARIES}
+
+
+def git_commit(repository: Path = REPOSITORY) -> str | None:
+    """The commit of a git repository, with `-dirty` if a file that it tracks was changed.
+
+    Returns:
+        None if there is no repository, as where the package is installed, or git is missing or fails.
+    """
+    if not (repository / ".git").exists():
+        return None
+    try:
+        asked = subprocess.run(GIT, cwd=repository, capture_output=True, text=True, timeout=MAX_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return asked.stdout.strip()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -19,7 +19,6 @@ from transformer_jax.devices.processes import check_same, largest
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger
-from transformer_jax.runs.provenance import versions
 from transformer_jax.runs.saved_model import card_of, save_model
 from transformer_jax.runs.settings import Json, as_json, settings_of
 from transformer_jax.training.callbacks import Callback, LogAttention
@@ -30,7 +29,7 @@ from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.profiling import profiled_steps
 from transformer_jax.training.programs import Programs, begin_initial_state, create_programs
 from transformer_jax.training.progress import quietly
-from transformer_jax.training.results import announce, process_age, results_of, summary, write_end
+from transformer_jax.training.results import announce, process_age, results_of, summary, versions, write_end
 from transformer_jax.training.schedules import ignores_num_steps
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState

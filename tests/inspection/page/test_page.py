@@ -10,14 +10,12 @@ import jax
 import numpy as np
 import optax
 import pytest
-from inspection_pages import CHROMIUM, opened, value
+from inspection_pages import CHROMIUM, opened
 
 from transformer_jax import Cifar100Config, InputError, ReverseConfig, TrainerModule, TrainingConfig, capture, load_run
 from transformer_jax.inspection import logit_lens
-from transformer_jax.inspection.page import stored_maps as storing
-from transformer_jax.inspection.page.page import inspection_page
+from transformer_jax.inspection.page.page import inspection_page, packed_map
 from transformer_jax.inspection.page.passes import InspectedPasses, neighbours
-from transformer_jax.inspection.page.stored_maps import stored_maps
 from transformer_jax.tasks import AnomalyTrainer, ReverseTrainer
 from transformer_jax.tasks.anomaly.examples import read_images
 from transformer_jax.training import InspectedExample
@@ -30,30 +28,16 @@ def unpacked(text: str) -> bytes:
     return gzip.decompress(base64.b64decode(text))
 
 
-def weights_of(stored: storing.StoredMap) -> np.ndarray:
-    """As the script reads them."""
-    content = unpacked(stored.text)
-    if stored.step == 0:
-        return np.frombuffer(content, "<f4").reshape(stored.shape)
-    planes = np.frombuffer(content, np.uint8).reshape(-1, *stored.shape).astype(np.int64)
-    return sum(plane << 8 * number for number, plane in enumerate(planes)) * stored.step
-
-
 def content_of(page, number: int = 0) -> dict:
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page.text)[1])
     blob = data["examples"][number]["blob"]
     return json.loads(unpacked(re.search(rf'id="blob-{blob}">(.*?)</script>', page.text)[1]))
 
 
-@pytest.mark.parametrize("step", [0, storing.STEP])
-def test_few_weights_are_stored_as_they_are_and_many_in_steps(monkeypatch, step):
-    rng = np.random.default_rng(0)
-    maps = [rng.dirichlet(np.ones(101), (2, 37)).astype(np.float32) for _ in range(2)]
-    monkeypatch.setattr(storing, "MAX_EXACT", 2 * 2 * 37 * 101 - bool(step))
-    for stored, weights in zip(stored_maps(maps), maps, strict=True):
-        assert stored.step == step
-        assert np.abs(weights_of(stored) - weights).max() <= (step / 2 + 1e-7 if step else 0)  # float32 of about 0.1
-        assert stored.largest == weights.max()
+def test_weights_are_stored_to_four_decimals():
+    weights = np.random.default_rng(0).dirichlet(np.ones(101), (2, 37)).astype(np.float32)
+    stored = np.frombuffer(unpacked(packed_map(weights)), "<u2").reshape(weights.shape) / 10_000
+    np.testing.assert_allclose(stored, weights, rtol=0, atol=5.001e-5)
 
 
 @pytest.mark.slow
@@ -204,22 +188,6 @@ def untrained() -> TrainerModule:
 def test_wrong_inputs_are_named(wrong, message):
     with pytest.raises(InputError, match=message):
         wrong()
-
-
-@needs_chromium
-@pytest.mark.slow
-def test_a_page_with_rounded_maps_says_their_precision(tmp_path, monkeypatch):
-    monkeypatch.setattr(storing, "MAX_EXACT", 100)
-    trainer, numbers = load_run("reverse"), np.arange(16) % 10
-    inspection_page(trainer, trainer.examples(numbers)).save(tmp_path / "inspection.html")
-    weights = trainer.attention(numbers).maps["encoder"][0][0]
-    with opened(tmp_path / "inspection.html") as (page, problems, _, _):
-        page.locator("#map").focus()
-        for name in ["Home", "ArrowDown", "End"]:
-            page.keyboard.press(name)
-        assert float(value(page)) == pytest.approx(weights[1, 15], abs=storing.STEP / 2 + 1e-6)
-        assert f"(± {storing.STEP / 2})" in page.locator("#value").inner_text()
-        assert problems == []
 
 
 @needs_chromium

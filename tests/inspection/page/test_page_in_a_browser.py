@@ -36,14 +36,6 @@ def case(request, tmp_path_factory):
     return {"trainer": trainer, "file": file, "kind": kind, "layer": layer, "head": head, "cell": cell, **shown}
 
 
-def is_equal(shown: str, weight: float) -> bool:
-    """To the digits that are shown; two programs round differently in the last bits of float32."""
-    *_, digits = shown.partition(".")
-    unit = 10.0 ** -len(digits.partition("e")[0]) * 10.0 ** int(shown.partition("e")[2] or 0)
-    assert len(shown.partition("e")[0].replace(".", "").lstrip("0")) >= 4 or weight < 5e-5
-    return abs(float(shown) - weight) <= 0.5 * unit + 2e-6 * max(weight, 1e-3)
-
-
 def choose_example(page, case) -> None:
     page.get_by_label("Example").select_option(index=case["number"])
     expect(page.locator("#given")).to_contain_text(case["example"].title)
@@ -58,10 +50,10 @@ def test_a_head_is_chosen_by_mouse_and_its_weights_are_those_that_numpy_says(cas
         head_button(page, layer, head).click()
         shown_map(page, case["kind"], layer, head)
         hover(page, query, key, *weights.shape)
-        assert is_equal(value(page), weights[query, key])
+        assert float(value(page)) == pytest.approx(weights[query, key], abs=5.2e-5)  # four decimals are shown
         strongest = np.unravel_index(weights.argmax(), weights.shape)
         hover(page, *map(int, strongest), *weights.shape)
-        assert is_equal(value(page), weights.max())
+        assert float(value(page)) == pytest.approx(weights.max(), abs=5.2e-5)  # four decimals are shown
         labels = case["example"].labels_of("encoder", weights.shape[1])
         text = page.locator("#value").inner_text()
         assert f"→ key {strongest[1]} “{'␣' if (label := labels[strongest[1]]) == ' ' else label}”" in text
@@ -88,10 +80,10 @@ def test_layers_heads_and_cells_are_chosen_by_keyboard(case):
         for name in ["Home", *["PageUp"] * 9, *["ArrowDown"] * query, *["ArrowRight"] * key]:
             page.keyboard.press(name)
         expect(page.locator("#value")).to_contain_text(f"query {query} ")
-        assert is_equal(value(page), layers[case["layer"]][case["head"]][query, key])
+        assert float(value(page)) == pytest.approx(layers[case["layer"]][case["head"]][query, key], abs=5.2e-5)
         for name in ["End", *["PageDown"] * 9]:
             page.keyboard.press(name)
-        assert is_equal(value(page), layers[case["layer"]][case["head"]][-1, -1])
+        assert float(value(page)) == pytest.approx(layers[case["layer"]][case["head"]][-1, -1], abs=5.2e-5)
         assert problems == []
 
 

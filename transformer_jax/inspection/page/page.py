@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import html
 import json
+import zlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -12,17 +13,18 @@ from typing import Any, SupportsFloat
 
 import jax
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.inspection.page.passes import InspectedPasses, Neighbour, Passes, compared_examples, neighbours
-from transformer_jax.inspection.page.stored_maps import StoredMap, packed, stored_maps
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.inspected_example import Answer, InspectedExample
 
 FIRST = 4  # examples of the test set that are shown where none are given
 HEIGHT = 1000  # pixels of the page in a notebook
+GZIP = 31  # zlib's word for that format
+STEP = 1e-4  # of the weights, as in `script.js`
 Json = dict[str, Any]  # Any: JSON
 
 
@@ -72,13 +74,13 @@ def inspection_page(
     passes = InspectedPasses(trainer, examples[0].inputs)
     computed = [passes.of(example) for example in examples]
     near = neighbours(passes, examples, compared_examples(trainer))
-    stored = stored_maps([maps for arrays in computed for maps in arrays.maps])
-    numbered = iter(enumerate(stored))
+    stored = [packed_map(maps) for arrays in computed for maps in arrays.maps]
+    numbers = iter(range(len(stored)))
     contents = [
-        _content(passes, example, arrays, [next(numbered) for _ in passes.attentions], alike)
+        _content(passes, example, arrays, [next(numbers) for _ in passes.attentions], alike)
         for example, arrays, alike in zip(examples, computed, near, strict=True)
     ]
-    blobs = [maps.text for maps in stored] + [packed(json.dumps(shown).encode()) for shown in contents]
+    blobs = stored + [packed(json.dumps(shown).encode()) for shown in contents]
     listed = [
         {"title": example.title or f"example {number}", "blob": len(stored) + number}
         for number, example in enumerate(examples)
@@ -87,6 +89,17 @@ def inspection_page(
     about = f"{type(trainer.model).__name__} of {count:,} parameters"
     answers = [example.answer(arrays.output) for example, arrays in zip(examples, computed, strict=True)]
     return Page(_page_text(title or trainer.name, about, blobs, {"examples": listed}), examples, answers)
+
+
+def packed(content: bytes) -> str:
+    """The bytes as text that a browser can unpack by itself."""
+    packer = zlib.compressobj(wbits=GZIP)
+    return base64.b64encode(packer.compress(content) + packer.flush()).decode("ascii")
+
+
+def packed_map(maps: Float[np.ndarray, "H _T _S"]) -> str:
+    """Weights, which are 0 … 1, as whole multiples of `STEP` in 16 bits: more digits would be most of a page."""
+    return packed(np.rint(maps / STEP).astype("<u2").tobytes())
 
 
 def _page_text(title: str, about: str, blobs: Sequence[str], data: Json) -> str:
@@ -118,10 +131,10 @@ def _content(
     passes: InspectedPasses,
     example: InspectedExample,
     arrays: Passes,
-    stored: Sequence[tuple[int, StoredMap]],
+    blobs: Sequence[int],
     near: Sequence[Neighbour],
 ) -> Json:
-    """All that the page says of an example but its maps, as JSON for its script; `stored` numbers these."""
+    """All that the page says of an example but its maps, as JSON for its script; `blobs` are the numbers of these."""
     answer = example.answer(arrays.output)
     images, numbered = _images(example, near)
     return {
@@ -129,7 +142,7 @@ def _content(
         "expected": example.expected,
         "places": [part.place for part in answer.parts],
         "answer": _answer(answer),
-        "kinds": _kinds(passes, example, arrays, stored),
+        "kinds": _kinds(passes, example, arrays, blobs),
         "lens": [
             {"name": _lens_name(name), "answer": _answer(example.answer(output))}
             for name, output in zip(passes.stream, arrays.lens, strict=True)
@@ -139,19 +152,18 @@ def _content(
     }
 
 
-def _kinds(
-    passes: InspectedPasses, example: InspectedExample, arrays: Passes, stored: Sequence[tuple[int, StoredMap]]
-) -> list[Json]:
+def _kinds(passes: InspectedPasses, example: InspectedExample, arrays: Passes, blobs: Sequence[int]) -> list[Json]:
     """Kinds of attention, in the order of the pass, each with its layers."""
     kinds: dict[str, Json] = {}
     num_images = 0 if example.images is None else len(example.images)
-    for attention, (queries, keys), (blob, maps) in zip(passes.attentions, arrays.labels, stored, strict=True):
+    each = zip(passes.attentions, arrays.labels, arrays.maps, blobs, strict=True)
+    for attention, (queries, keys), maps, blob in each:
         has_images = num_images > 0 and len(queries) == num_images == len(keys)
         begun = {"name": attention.kind, "queries": queries, "keys": keys, "images": has_images, "layers": []}
         layers = kinds.setdefault(attention.kind, begun)["layers"]
         number = len(layers)
         heads = [_answer(example.answer(output)) for output in arrays.ablated[attention.kind][number]]
-        of_map = {"blob": blob, "shape": maps.shape, "step": maps.step, "largest": maps.largest}
+        of_map = {"blob": blob, "shape": maps.shape, "largest": float(maps.max(initial=0))}
         layers.append({"number": number, "map": of_map, "ablated": heads})
     return list(kinds.values())
 

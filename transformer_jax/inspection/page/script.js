@@ -5,7 +5,7 @@
   const unpacked = new Map(); // promises of what blobs hold, by their numbers
   const state = { example: 0, kind: 0, layer: 0, head: 0, query: 0, key: 0, zeroed: false };
   let shown = null; // the example: texts, answers, shapes
-  let weights = null; // of the chosen layer: {at(head, query, key), largest, step}
+  let weights = null; // of the chosen layer: {at(head, query, key), largest}
   let cell = 1; // pixels of a cell's side
 
   function unpack(number) {
@@ -32,28 +32,10 @@
   const percent = (p) => p === null ? "" : `${100 * p < 0.01 && p > 0 ? (100 * p).toPrecision(3) : (100 * p).toFixed(p > 0.9999 && p < 1 ? 4 : 2)} %`;
   const kind = () => shown.kinds[state.kind];
 
-  // Reading maps: float32, or bytes of whole multiples of a step, the low ones first.
   async function readMap(map) {
-    const buffer = await unpack(map.blob);
+    const multiples = new Uint16Array(await unpack(map.blob)); // of 0.0001
     const [, queries, keys] = map.shape;
-    const size = map.shape.reduce((a, b) => a * b, 1);
-    const place = (head, query, key) => (head * queries + query) * keys + key;
-    if (map.step === 0) {
-      const values = new DataView(buffer);
-      return { ...map, at: (...where) => values.getFloat32(4 * place(...where), true) };
-    }
-    const bytes = new Uint8Array(buffer), planes = bytes.length / size;
-    const at = (...where) => {
-      let multiple = 0;
-      for (let plane = planes - 1; plane >= 0; plane--) multiple = 256 * multiple + bytes[plane * size + place(...where)];
-      return multiple * map.step;
-    };
-    return { ...map, at };
-  }
-
-  function written(value) {
-    if (weights.step === 0) return value === 0 ? "0.0000" : value < 1e-4 ? value.toExponential(4) : value.toPrecision(5);
-    return `${value.toFixed(Math.max(4, Math.ceil(-Math.log10(weights.step) - 1e-9)))} (± ${weights.step / 2})`;
+    return { ...map, at: (head, query, key) => multiples[(head * queries + query) * keys + key] / 10000 };
   }
 
   function picture(number, side, label) {
@@ -92,9 +74,8 @@
       }
     }
     context.putImageData(image, 0, 0);
-    const rounded = weights.step ? ` Weights are stored to ± ${weights.step / 2}.` : "";
     byId("scale").textContent = `Rows are queries, columns are keys. The colour is the root of the weight's share in ` +
-      `the layer's largest, ${weights.largest.toPrecision(4)}.${rounded}`;
+      `the layer's largest, ${weights.largest.toFixed(4)}. Weights are stored to ± 0.00005.`;
     byId("map").setAttribute("aria-label", `Attention map of ${kind().name}, layer ${kind().layers[state.layer].number}, ` +
       `head ${state.head}: ${queries} queries, ${keys} keys; arrow keys move`);
   }
@@ -120,7 +101,7 @@
     cursor.hidden = false;
     Object.assign(cursor.style, { left: `${state.key * cell}px`, top: `${state.query * cell}px`,
       width: `${cell}px`, height: `${cell}px` });
-    const value = written(weights.at(state.head, state.query, state.key));
+    const value = weights.at(state.head, state.query, state.key).toFixed(4);
     byId("value").textContent = `query ${state.query} “${visible(kind().queries[state.query])}” → ` +
       `key ${state.key} “${visible(kind().keys[state.key])}”: ${value}`;
   }
