@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from transformer_jax import InputError, load_run
 from transformer_jax.predict import answer_lines, carry_out, read_command
-from transformer_jax.training.inspected_example import Answer, InspectedExample
-from transformer_jax.training.predictions import prediction_table
+from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 
 NUMBERS = "3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3"
 

@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import difflib
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -53,6 +54,12 @@ def in_one_line(error: Exception, *, with_class: bool = False, length: int = 300
     """The beginning of an error's message without line breaks, which a server's answer that it quotes may contain."""
     message = " ".join(f"{type(error).__name__ + ': ' if with_class else ''}{error}".split())
     return message if len(message) <= length else f"{message[:length]}…"
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: a question after the known one that is like it, if there is one."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:

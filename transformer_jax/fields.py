@@ -3,14 +3,13 @@
 import contextlib
 import ctypes
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from transformer_jax.errors import MAX_SIZE, InputError, TypeHint, check_value, shortened
+from transformer_jax.errors import MAX_SIZE, InputError, TypeHint, check_value, meant, shortened
 
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are no UTF-8
 WORDS = {"none": None, "true": True, "false": False}  # as a command line has them
@@ -89,10 +88,8 @@ def stored_values(dataclass: type, stored: Mapping[str, object], others: Collect
     """
     hints = type_hints(dataclass)
     for name in sorted(stored.keys() - hints.keys() - set(others)):
-        nearest = difflib.get_close_matches(name, hints, n=1, cutoff=0.7)
-        meant = f"; did you mean {nearest[0]}?" if nearest else ""
         shown = name if name.isidentifier() and len(name) < 60 else shortened(name)
-        raise InputError(f"{shown} is not a setting of this task{meant}")
+        raise InputError(f"{shown} is not a setting of this task{meant(name, hints)}")
     return {name: checked(name, value, hints[name]) for name, value in stored.items() if name in hints}
 
 

@@ -18,8 +18,7 @@ from transformer_jax.outside_files import outside_file
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.registry import find_trainer
 from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.inspected_example import Answer, InspectedExample
-from transformer_jax.training.predictions import prediction_table
+from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 
 MAX_BYTES = 2**30  # of a file of inputs
 PROGRAM = "python -m transformer_jax.predict"

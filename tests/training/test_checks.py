@@ -68,10 +68,10 @@ def test_a_method_that_is_named_nearly_as_a_hook_is_an_error(name, meant):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam; is cosine meant"),
+        ({"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam; did you mean cosine"),
         (
             {"logger": "csv, tensorbord"},
-            "logger is 'tensorbord'; it must be one of tensorboard, csv; is tensorboard meant",
+            "logger is 'tensorbord'; it must be one of tensorboard, csv; did you mean tensorboard",
         ),
     ],
 )

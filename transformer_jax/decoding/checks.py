@@ -5,7 +5,6 @@ inside it, the score of a result that it concerns is NaN, which `check_scores` f
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ from transformer_jax.errors import MAX_SIZE, InputError, check_value, check_whol
 
 
 def check_arguments(
-    step: Any,
+    step: Callable[..., tuple[PyTree, PyTree]],
     cache: PyTree[ArrayLike],
     batch_size: int,
     max_length: int,
@@ -59,7 +58,7 @@ def check_arguments(
         jax.eval_shape(lambda cache: step(jnp.zeros(batch_size, jnp.int32), last, cache)[0], cache)
 
 
-def check_step_result(result: Any, num_rows: int, tokens: Mapping[str, int]) -> None:
+def check_step_result(result: object, num_rows: int, tokens: Mapping[str, int]) -> None:
     """Check what a step function returned for `num_rows` rows, and that the tokens are in its vocabulary.
 
     Raises:

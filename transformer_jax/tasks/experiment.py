@@ -14,11 +14,12 @@ from transformer_jax.data.loader import Dataset, Loader, make_loader
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import MAX_SIZE, InputError, in_one_line
 from transformer_jax.runs.directory import run_path
+from transformer_jax.runs.settings import Json
 from transformer_jax.runs.tensorboard import tensorboard_command
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
 from transformer_jax.trained.named import check_fits, find_initial, find_trained, settings_of_initial
-from transformer_jax.training.predictions import MAX_PREDICTIONS, PREDICTIONS, prediction_table
+from transformer_jax.training.inspected_example import prediction_table
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.results import process_age
 from transformer_jax.training.signals import Interrupted
@@ -29,7 +30,9 @@ Config = TypeVar("Config", bound=TrainingConfig)
 Trainer = TypeVar("Trainer", bound=TrainerModule)
 Data = TypeVar("Data", bound="TaskData")
 
-Results = dict[str, Any]  # what `results.json` holds
+Results = Json  # what `results.json` holds
+PREDICTIONS = "predictions.tsv"  # answers to the first examples of the test set, in a run's directory
+MAX_PREDICTIONS = 1_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +57,10 @@ def task_loaders(
         shuffle: a new order of the training set in each epoch; False for one that draws anew.
     """
     load = functools.partial(make_loader, batch_size=config.batch_size)
+    load_train = functools.partial(load, drop_last=True, seed=config.seed, num_workers=config.num_workers)
     groups = [getattr(dataset, "buckets", None) for dataset in (train, val, test)]
-    order: dict[str, Any] = {
-        "shuffle": shuffle,
-        "drop_last": True,
-        "seed": config.seed,
-        "num_workers": config.num_workers,
-    }
-    return load(train, groups=groups[0], **order), load(val, groups=groups[1]), load(test, groups=groups[2])
+    train_loader = load_train(train, shuffle=shuffle, groups=groups[0])
+    return train_loader, load(val, groups=groups[1]), load(test, groups=groups[2])
 
 
 def chosen_config(config: Config | None, default: Config, settings: Mapping[str, Any], task: str) -> Config:

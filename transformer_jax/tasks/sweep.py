@@ -13,11 +13,8 @@ import numpy as np
 from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.fields import from_text, type_hints
-from transformer_jax.runs.settings import as_json, write_json
+from transformer_jax.runs.settings import Json, as_json, write_json
 from transformer_jax.training.progress import format_metric
-
-Results = Mapping[str, Any]  # what `results.json` holds
-Settings = Mapping[str, Any]
 
 SUMMARY = "summary.json"
 MAX_RUNS = 1000  # more are a slip of the hand
@@ -28,7 +25,7 @@ class Member(NamedTuple):
     """One run of a sweep."""
 
     config: Any  # the task's own class
-    settings: Settings  # in which the runs of the sweep differ
+    settings: Json  # in which the runs of the sweep differ
     point: str  # names the settings without the seed, as lr=0.001,num_layers=1; empty where only the seeds differ
 
 
@@ -63,7 +60,7 @@ def members(config: TrainingConfig, directory: Path) -> list[Member]:
     return runs
 
 
-def _member(shared: TrainingConfig, settings: Settings) -> Member:
+def _member(shared: TrainingConfig, settings: Json) -> Member:
     point = ",".join(f"{name}={_in_a_name(value)}" for name, value in settings.items() if name != "seed")
     seed = f"seed{settings['seed']}" if "seed" in settings else ""
     name = ",".join(filter(None, (point, seed)))
@@ -103,9 +100,7 @@ def _in_a_name(value: object) -> str:
     return re.sub(r"[^\w.+-]", "_", text)
 
 
-def write_summary(
-    directory: Path, members: Sequence[Member], outcomes: Sequence[Results | FloatingPointError]
-) -> dict[str, Any]:  # Any: JSON
+def write_summary(directory: Path, members: Sequence[Member], outcomes: Sequence[Json | FloatingPointError]) -> Json:
     """Write `summary.json`: `runs`, and `mean` and `std` of every number in their results.
 
     `runs` has the `name`, the `settings` that differ, and the `results` of each run; for one that diverged `results` is
@@ -115,9 +110,9 @@ def write_summary(
     Returns:
         The content of the file.
     """
-    runs, finished = [], dict[str, list[Results]]()
+    runs, finished = [], dict[str, list[Json]]()
     for member, outcome in zip(members, outcomes, strict=True):
-        run: dict[str, Any] = {"name": member.config.name, "settings": as_json(member.settings)}
+        run: Json = {"name": member.config.name, "settings": as_json(member.settings)}
         if isinstance(outcome, FloatingPointError):
             run |= {"results": None, "error": str(outcome)}
         else:
@@ -132,7 +127,7 @@ def write_summary(
     return summary
 
 
-def lines(summary: Results, metric: str) -> Iterator[str]:
+def lines(summary: Json, metric: str) -> Iterator[str]:
     """A line for each point of the grid, or one for all runs: mean and standard deviation of a metric on each split.
 
     Args:
@@ -165,9 +160,9 @@ def _std(values: Sequence[int | float]) -> float | None:
         return float(np.std(values, ddof=1)) if len(values) > 1 else None  # ddof=1: of a sample
 
 
-def _over(results: Sequence[Results], statistic: Callable[[Sequence[int | float]], float | None]) -> dict[str, Any]:
+def _over(results: Sequence[Json], statistic: Callable[[Sequence[int | float]], float | None]) -> Json:
     """A statistic of every number that all results have, in the form of the results."""
-    taken: dict[str, Any] = {}
+    taken: Json = {}
     for name in [name for name in results[0] if name not in ABOUT_THE_RUN]:
         values: list[Any] = [of_run.get(name) for of_run in results]
         if all(isinstance(value, Mapping) for value in values):

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import math
 import os
 import warnings
@@ -14,7 +13,7 @@ from flax.traverse_util import flatten_dict
 
 from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import EMA, TrainingConfig
-from transformer_jax.errors import InputError, shortened
+from transformer_jax.errors import InputError, meant, shortened
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
@@ -41,9 +40,8 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     directory = named_directory(directory)
     if not os.path.lexists(directory):
         names = shipped_models()
-        near = difflib.get_close_matches(str(directory), names, n=1)
-        meant = f"did you mean {near[0]}?" if near else f"models that ship are {', '.join(names) or 'none here'}"
-        raise InputError(f"{directory} holds no run: there is no such directory; {meant}")
+        hint = meant(str(directory), names) or f"; models that ship are {', '.join(names) or 'none here'}"
+        raise InputError(f"{directory} holds no run: there is no such directory{hint}")
     task, settings = read_settings(directory)
     trainer_class = trainer_class_of(task)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from transformer_jax.config import EMA, Criterion, TrainingConfig
 from transformer_jax.data.loader import Loader
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, meant
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.profiling import profiled_steps
 
@@ -90,6 +90,4 @@ def _arguments(method: object) -> str:
 
 def _check_name(setting: str, name: str, table: Collection[str]) -> None:
     if name not in table:
-        nearest = difflib.get_close_matches(name, table, n=1)
-        hint = f"; is {nearest[0]} meant?" if nearest else ""
-        raise InputError(f"{setting} is {name!r}; it must be one of {', '.join(table)}{hint}")
+        raise InputError(f"{setting} is {name!r}; it must be one of {', '.join(table)}{meant(name, table)}")

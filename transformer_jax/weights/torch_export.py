@@ -4,7 +4,6 @@ import functools
 import inspect
 import io
 from pathlib import Path
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -76,7 +75,7 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
     return source
 
 
-def _content(model: nn.Module, params: Params) -> dict[str, dict[str, Any]]:  # Any: numbers, texts, tensors
+def _content(model: nn.Module, params: Params) -> dict[str, dict[str, object]]:
     """What `weights.pt` holds: arguments of the exported classes, and the weights."""
     if type(model) is TransformerPredictor:  # a subclass may compute something else
         inputs, sizes, settings = _of_predictor(model, params)
@@ -95,7 +94,7 @@ def _content(model: nn.Module, params: Params) -> dict[str, dict[str, Any]]:  # 
     return {"settings": settings, "sizes": sizes, "state_dict": {n: array.float() for n, array in weights.items()}}
 
 
-Described = tuple[list[jax.ShapeDtypeStruct], dict[str, Any], dict[str, Any]]  # inputs, sizes, settings of a model
+Described = tuple[list[jax.ShapeDtypeStruct], dict[str, object], dict[str, object]]  # inputs, sizes, settings
 
 
 def _of_predictor(model: TransformerPredictor, params: Params) -> Described:
@@ -119,11 +118,11 @@ def _of_transformer(model: Transformer) -> Described:
             )
     sizes = ("source_vocabulary_size", "target_vocabulary_size", "num_encoder_layers", "num_decoder_layers")
     final_norm = model.settings.norm_first if model.final_norm is None else model.final_norm
-    settings = {"dim_feedforward": int(model.dim_feedforward), "final_norm": bool(final_norm)}
+    settings: dict[str, object] = {"dim_feedforward": int(model.dim_feedforward), "final_norm": bool(final_norm)}
     return 2 * [jax.ShapeDtypeStruct((1, 1), jnp.int32)], _numbers(model, *sizes, "tie_embeddings"), settings
 
 
-def _numbers(of: object, *names: str) -> dict[str, Any]:
+def _numbers(of: object, *names: str) -> dict[str, object]:
     """Fields by name, as Python's numbers."""
     return {name: np.asarray(getattr(of, name)).item() for name in names}
 

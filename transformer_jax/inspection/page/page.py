@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any, SupportsFloat
+from typing import SupportsFloat
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from jaxtyping import Float, UInt8
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.inspection.page.passes import InspectedPasses, Neighbour, Passes, compared_examples, neighbours
+from transformer_jax.runs.settings import Json
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.inspected_example import Answer, InspectedExample
 
@@ -25,7 +26,6 @@ FIRST = 4  # examples of the test set that are shown where none are given
 HEIGHT = 1000  # pixels of the page in a notebook
 GZIP = 31  # zlib's word for that format
 STEP = 1e-4  # of the weights, as in `script.js`
-Json = dict[str, Any]  # Any: JSON
 
 
 @dataclasses.dataclass(frozen=True)
