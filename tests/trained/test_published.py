@@ -21,7 +21,7 @@ FOLDER = Path(os.environ.get("PUBLISHED_WEIGHTS", REPOSITORY.parent / "shared" /
 REVERSE = FOLDER / "ReverseTask.ckpt"
 FEATURES, D, C, H, L = 11, 22, 5, 2, 1
 FLAX = flax.serialization.msgpack_serialize(flax_tree(FEATURES, D, C, L))
-BY_HAND = r"put it at .*/reverse-jax.ckpt by hand"
+BY_HAND = r"put the file at .*/reverse-jax.ckpt by hand"
 
 
 @pytest.fixture

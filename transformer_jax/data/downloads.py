@@ -1,23 +1,29 @@
 """Downloads that leave no partial file when they fail."""
 
+import http.client
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+from transformer_jax.errors import InputError, in_one_line
 
-def download(url: str, target: Path, *, timeout: float = 60.0, max_bytes: int = 2**30) -> None:
+
+def download(
+    url: str, target: Path, what: str, *, more: str = "", timeout: float = 60.0, max_bytes: int = 2**30
+) -> None:
     """Write a URL's content to a file, whole or not at all; the file's directory is made if it does not exist.
 
     Args:
         url: `https:`, `http:` or `file:`.
         target: path of the file.
+        what: name of the content, for the error.
+        more: what else can be done but to put the file there by hand, for the error.
         timeout: seconds to wait for the connection, and then for each block of data.
         max_bytes: the longest content that is taken; no more of a longer one is read.
 
     Raises:
-        OSError: the server cannot be reached, does not answer in time, or answers with an error, or with more than
-            `max_bytes`; or the file cannot be written.
-        http.client.HTTPException: the answer breaks off, or is not HTTP.
+        InputError: the server cannot be reached, does not answer in time, or answers with an error, or with more than
+            `max_bytes`; the answer breaks off, or is not HTTP; or the file cannot be written.
     """
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:
@@ -25,10 +31,13 @@ def download(url: str, target: Path, *, timeout: float = 60.0, max_bytes: int = 
             if len(content) > max_bytes:
                 raise OSError(f"the answer has more than {max_bytes} bytes")
             response.read()  # nothing, or the error of an answer that broke off
-    except urllib.error.HTTPError as error:
-        error.close()  # the error holds the open connection
-        raise
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{target.name}.unfinished")
-    temporary.write_bytes(content)
-    temporary.replace(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f"{target.name}.unfinished")
+        temporary.write_bytes(content)
+        temporary.replace(target)
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a NUL in the path
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # the error holds the open connection
+        raise InputError(
+            f"{what} could not be downloaded from {url} ({in_one_line(error)}); put the file at {target} by hand{more}"
+        ) from error

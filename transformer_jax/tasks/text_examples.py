@@ -17,8 +17,24 @@ from transformer_jax.training.inspected_example import (
     answer_of,
     probability_of_all,
 )
+from transformer_jax.training.trainer import TrainerModule
 
 Text = TypeVar("Text")
+
+
+class TextTrainer(TrainerModule):
+    """A trainer whose inputs are a text, or a list of texts."""
+
+    def is_one(self, inputs: str | bytes | Sequence[str | bytes]) -> bool:
+        return isinstance(inputs, str | bytes)
+
+    def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
+        """Texts, each a word of a command line.
+
+        Raises:
+            InputError: as `examples`.
+        """
+        return self.examples(list(words))
 
 
 def texts_in(inputs: object, *kinds: type[Text]) -> list[Text]:

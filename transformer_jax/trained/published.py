@@ -1,13 +1,12 @@
 """Models that the tutorials' authors published, by name, and files of the same two kinds, by path."""
 
 import hashlib
-import http.client
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.data.downloads import download
-from transformer_jax.errors import InputError, check_value, in_one_line
+from transformer_jax.errors import InputError, check_value
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
 from transformer_jax.weights.tutorials import load_tutorial_weights
@@ -73,12 +72,7 @@ def _load_published(name: str, num_heads: int | None, cache_dir: Path) -> tuple[
         raise InputError(f"num_heads is {num_heads}; that of {name} is {published.num_heads}")
     path = cache_dir / f"{name}.ckpt"
     if not path.is_file():
-        try:
-            download(published.url, path)
-        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a NUL in the path
-            raise InputError(
-                f"{name} could not be downloaded from {published.url} ({in_one_line(error)}); put it at {path} by hand"
-            ) from error
+        download(published.url, path, name)
     try:
         if published.sha256 not in (None, found := hashlib.sha256(path.read_bytes()).hexdigest()):
             raise InputError(f"{path} is not the published file: its SHA-256 is {found}, not {published.sha256}")

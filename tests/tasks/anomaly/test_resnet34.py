@@ -89,7 +89,7 @@ def test_weights_that_cannot_be_downloaded_say_what_to_do_and_leave_nothing(tmp_
         with pytest.raises(InputError, match=r"^ResNet-34's ImageNet weights could not be downloaded from ") as caught:
             fetch_weights(data_dir)
     for advice in (
-        f"put them at {data_dir}/flaxmodels/resnet34_weights.h5 by hand",
+        f"put the file at {data_dir}/flaxmodels/resnet34_weights.h5 by hand",
         "--features-dir",
         "--dataset digits",
         URLS["resnet34"],

@@ -1,6 +1,5 @@
 """ResNet-34 as a function from images to features, and the file of its weights."""
 
-import http.client
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from jaxtyping import Float, UInt8
 
 from transformer_jax.data.batch import pad_rows
 from transformer_jax.data.downloads import download
-from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.outside_files import outside_file
 from transformer_jax.trees import Variables
 
@@ -75,13 +73,6 @@ def fetch_weights(data_dir: Path) -> None:
     from flaxmodels.resnet.resnet import URLS
 
     target = weights_file(data_dir)
-    if target.is_file():
-        return
-    try:
-        download(URLS["resnet34"], target, max_bytes=MAX_BYTES)
-    except (OSError, http.client.HTTPException) as error:
-        raise InputError(
-            f"ResNet-34's ImageNet weights could not be downloaded from {URLS['resnet34']} ({in_one_line(error)}); put "
-            f"them at {target} by hand, use ready features (--features-dir), or the data set that needs no download "
-            "(--dataset digits)"
-        ) from error
+    if not target.is_file():
+        more = ", use ready features (--features-dir), or the data set that needs no download (--dataset digits)"
+        download(URLS["resnet34"], target, "ResNet-34's ImageNet weights", more=more, max_bytes=MAX_BYTES)

@@ -25,10 +25,9 @@ from transformer_jax.tasks.language_model.config import LanguageModelConfig as L
 from transformer_jax.tasks.language_model.continuation import DRAWS, Continuation
 from transformer_jax.tasks.language_model.report import other_bits, prompts, save_samples, table
 from transformer_jax.tasks.language_model.windows import UNSCORED, RandomWindows, ScoredWindows, TextSplits, load_text
-from transformer_jax.tasks.text_examples import encode_all, text_examples, texts_in
+from transformer_jax.tasks.text_examples import TextTrainer, encode_all, text_examples, texts_in
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
 PICTURED = 64  # positions of a window in the pictures of the training, and in the examples of the test set
@@ -49,7 +48,7 @@ def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
     return LanguageModelData(*task_loaders(config, train, *held_out, shuffle=False), text)
 
 
-class LanguageModelTrainer(TrainerModule):
+class LanguageModelTrainer(TextTrainer):
     """Trains a `TransformerLM` over bytes; `predict` continues texts."""
 
     name = "LanguageModelTask"
@@ -123,9 +122,6 @@ class LanguageModelTrainer(TrainerModule):
             found.append(new if isinstance(text, bytes) else new.decode(errors="replace"))
         return found[0] if isinstance(inputs, str | bytes) else found
 
-    def is_one(self, inputs: str | bytes | Sequence[str | bytes]) -> bool:
-        return isinstance(inputs, str | bytes)
-
     def pictured_example(self, inputs: Int[np.ndarray, "B T"]) -> InspectedExample:
         return text_examples([np.asarray(inputs)[0, :PICTURED]])[0]
 
@@ -136,14 +132,6 @@ class LanguageModelTrainer(TrainerModule):
             InputError: as `attention`.
         """
         return text_examples(self._windows(inputs))
-
-    def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
-        """Texts, each a word of a command line.
-
-        Raises:
-            InputError: as `attention`.
-        """
-        return self.examples(list(words))
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
         """The beginnings of windows of these numbers in the test text, with the bytes that do follow.

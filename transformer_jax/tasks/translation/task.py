@@ -23,20 +23,19 @@ from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, pad
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
-from transformer_jax.tasks.text_examples import encode_all, texts_in, translation_examples
+from transformer_jax.tasks.text_examples import TextTrainer, encode_all, texts_in, translation_examples
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
 from transformer_jax.tasks.translation.config import TranslationData, translation_data
 from transformer_jax.tasks.translation.padded_pairs import PairInputs, TextPair
 from transformer_jax.tasks.translation.report import score
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
 LENGTH_STEP = 16  # texts are padded to a multiple of this length; each such length is compiled once
 
 
-class TranslationTrainer(TrainerModule):
+class TranslationTrainer(TextTrainer):
     """Trains a `Transformer` over bytes, teacher-forced; `predict` translates texts."""
 
     name = "TranslationTask"
@@ -85,9 +84,6 @@ class TranslationTrainer(TrainerModule):
         translations = [decode(ids) for ids in self._translations(self._sources(inputs))]
         return translations[0] if isinstance(inputs, str) else translations
 
-    def is_one(self, inputs: str | Sequence[str]) -> bool:
-        return isinstance(inputs, str)
-
     def pictured_example(self, inputs: PairInputs) -> InspectedExample:
         source, target = (np.asarray(ids)[0] for ids in inputs)
         read = target[target != PAD][1:]  # without START
@@ -104,14 +100,6 @@ class TranslationTrainer(TrainerModule):
 
     def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
         return self.examples(list(lines))  # all at once
-
-    def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
-        """Texts, each a word of a command line.
-
-        Raises:
-            InputError: as `predict`.
-        """
-        return self.examples(list(words))
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
         """Texts of these numbers in the test set, with the model's translations and the right ones.
