@@ -107,7 +107,9 @@ class LanguageModelTrainer(TextTrainer):
             InputError: `inputs` is no text and no list of texts, or a text is empty; a setting of the draws is
                 impossible; or the model gives logits of NaN.
         """
-        texts = _texts(inputs)
+        texts: list[str | bytes] = texts_in(inputs, str, bytes)
+        if not all(texts):
+            raise InputError(f"inputs is {inputs!r:.60}, in which a text has 0 bytes; it must have at least 1")
         max_new = self.config.max_new if max_new is None else max_new
         check_sizes(max_new=max_new)
         seed = self.config.seed if seed is None else seed
@@ -129,9 +131,9 @@ class LanguageModelTrainer(TextTrainer):
         """A text, or the texts of a list, with the byte that the model expects after each of theirs.
 
         Raises:
-            InputError: as `attention`.
+            InputError: `inputs` is no text and no list of texts, or a text is empty or longer than `seq_len`.
         """
-        return text_examples(self._windows(inputs))
+        return text_examples(encode_all(texts_in(inputs, str, bytes), self.config.seq_len))
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
         """The beginnings of windows of these numbers in the test text, with the bytes that do follow.
@@ -141,18 +143,6 @@ class LanguageModelTrainer(TextTrainer):
         """
         inputs = [window[: PICTURED + 1] for window, _ in self.test_samples(numbers)]
         return text_examples([ids[:-1] for ids in inputs], [ids[1:] for ids in inputs])
-
-    def _windows(self, inputs: object) -> list[Int[np.ndarray, " _"]]:
-        """The bytes of a text, or of the texts of a list, each of which fits in a window."""
-        return encode_all(_texts(inputs), self.config.seq_len)
-
-
-def _texts(inputs: object) -> list[str | bytes]:
-    """A text, or the texts of a list, as a list; none is empty."""
-    texts: list[str | bytes] = texts_in(inputs, str, bytes)
-    if not all(texts):
-        raise InputError(f"inputs is {inputs!r:.60}; a text must have at least one byte")
-    return texts
 
 
 def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
