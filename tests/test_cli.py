@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -60,12 +60,16 @@ def test_a_signal_during_imports_ends_a_command_in_silence(script, number, tmp_p
 def test_workers_end_after_a_killed_main_process(tmp_path):
     with started(command("reverse.py", tmp_path, *LONG, "--num-workers=2")) as process:
         workers: list[psutil.Process] = []
-        while len(workers) < 2:
-            children = psutil.Process(process.pid).children(recursive=True)
-            workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
-            time.sleep(0.01)
+
+        def two_work() -> bool:
+            with suppress(psutil.NoSuchProcess):  # a child that has ended since it was listed
+                children = psutil.Process(process.pid).children(recursive=True)
+                workers[:] = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+            return len(workers) >= 2
+
+        wait_until(two_work, process)
         process.kill()
-    _, alive = psutil.wait_procs(workers, timeout=60)
+    _, alive = psutil.wait_procs(workers, timeout=PATIENCE)
     assert alive == []
 
 
