@@ -56,7 +56,6 @@ def without_type_checks() -> Iterator[None]:
 def pytest_collection_finish() -> None:
     """Modules and tests stay until the end: garbage collection need not look through them, nor often through others."""
     gc.freeze()
-    gc.set_threshold(200_000, 50, 1000)  # 5 % of the time of the fast tests
     gc.set_threshold(200_000, 50, 1_000)  # at the default, tracing collects so often that tests take 5 % longer
 
 
