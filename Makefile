@@ -65,7 +65,7 @@ tutorial: $(READY)
 
 # Opens the tutorial in Jupyter, which is installed at the first time.
 notebook: $(READY)
-	$(BIN)/python -c "import notebook" 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[notebook]'
+	$(BIN)/python -c "import notebook" 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[notebook]'
 	$(BIN)/python -m notebook docs/tutorial.ipynb $(ARGS)
 
 tensorboard: $(READY)

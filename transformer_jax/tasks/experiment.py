@@ -174,7 +174,8 @@ def _save_answers(trainer: TrainerModule, data: TaskData) -> None:
     except (Interrupted, BrokenPipeError):
         raise
     except Exception as error:  # of any class: the model's output may be anything
-        print(f"{PREDICTIONS} is not written: examples can't be answered ({in_one_line(error, with_class=True)})")
+        what = "answers to the test set, or the picture of attention"
+        print(f"There are no {what}: {in_one_line(error, with_class=True)}")
 
 
 def _train_all(

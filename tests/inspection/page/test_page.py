@@ -38,6 +38,9 @@ def test_weights_are_stored_to_four_decimals():
     weights = np.random.default_rng(0).dirichlet(np.ones(101), (2, 37)).astype(np.float32)
     stored = np.frombuffer(unpacked(packed_map(weights)), "<u2").reshape(weights.shape) / 10_000
     np.testing.assert_allclose(stored, weights, rtol=0, atol=5.001e-5)
+    for other in (weights - 0.5, 100 * weights):  # of an attention of one's own; 16 bits would wrap
+        with pytest.raises(InputError, match="a page shows those of 0 … 6.5"):
+            packed_map(other)
 
 
 @pytest.mark.slow

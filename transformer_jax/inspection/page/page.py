@@ -26,6 +26,7 @@ FIRST = 4  # examples of the test set that are shown where none are given
 HEIGHT = 1000  # pixels of the page in a notebook
 GZIP = 31  # zlib's word for that format
 STEP = 1e-4  # of the weights, as in `script.js`
+MAX_WEIGHT = 6.5  # that 16 bits hold
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +99,13 @@ def packed(content: bytes) -> str:
 
 
 def packed_map(maps: Float[np.ndarray, "H _T _S"]) -> str:
-    """Weights, which are 0 … 1, as whole multiples of `STEP` in 16 bits: more digits would be most of a page."""
+    """Weights as whole multiples of `STEP` in 16 bits: more digits would be most of a page.
+
+    Raises:
+        InputError: one is negative, or too large for 16 bits, as an attention of one's own may give them.
+    """
+    if maps.size and not 0 <= maps.min() <= maps.max() <= MAX_WEIGHT:
+        raise InputError(f"weights are {maps.min():.4g} … {maps.max():.4g}; a page shows those of 0 … {MAX_WEIGHT}")
     return packed(np.rint(maps / STEP).astype("<u2").tobytes())
 
 
