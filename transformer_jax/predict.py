@@ -17,7 +17,7 @@ from transformer_jax.flags import Parser
 from transformer_jax.outside_files import outside_file
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.registry import find_trainer
-from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 
 MAX_BYTES = 2**30  # of a file of inputs
@@ -92,7 +92,7 @@ def carry_out(command: argparse.Namespace) -> None:
 
 
 def answered(
-    trainer: Evaluator, inputs: list[str], draws: dict[str, Any], *, are_words: bool = False
+    trainer: ExampleViewer, inputs: list[str], draws: dict[str, Any], *, are_words: bool = False
 ) -> tuple[list[InspectedExample], list[Answer]]:
     """Inputs as examples, and their answers; of a language model what follows each text.
 
@@ -113,7 +113,7 @@ def answered(
     return examples, trainer.answers(examples)
 
 
-def answer_lines(trainer: Evaluator, lines: Iterable[str], draws: dict[str, Any]) -> None:
+def answer_lines(trainer: ExampleViewer, lines: Iterable[str], draws: dict[str, Any]) -> None:
     """Print the answer to each line as it comes, and its probability; an error is on standard error."""
     if sys.stdin.isatty():
         print("Type an input and Enter; Ctrl-D ends.", file=sys.stderr)

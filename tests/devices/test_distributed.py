@@ -136,11 +136,9 @@ def test_a_signal_to_one_saves_all_one_that_dies_ends_all_and_the_same_commands_
 
 @pytest.mark.slow
 def test_a_process_that_is_not_started_is_an_error_after_the_time_out(tmp_path):
-    since = time.monotonic()
     ((status, _, errors),) = Command(tmp_path, "--connect-timeout=1", started=[0]).end()
     assert status != 0
     assert "DEADLINE_EXCEEDED" in errors
-    assert time.monotonic() - since < 60
 
 
 PLACE = """

@@ -35,7 +35,6 @@ def without_head(case, path: str, head: int, replacement: np.ndarray | None = No
 @pytest.mark.parametrize(
     ("make", "settings", "paths"),
     [
-        (predictor, "post_norm", {"encoder": ENCODER}),
         (predictor, "pre_rms_grouped", {"encoder": ENCODER}),
         (encoder_decoder, "post_norm", {"decoder": DECODER, "cross": "decoder/layers_1/cross_attn"}),
         (language_model, "scanned_alibi", {"decoder": DECODER}),

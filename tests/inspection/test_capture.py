@@ -176,9 +176,7 @@ def test_a_norm_of_flax_with_the_fast_variance_is_captured_as_it_computes():
     np.testing.assert_allclose(output, block.apply(variables, x), rtol=1e-5)  # where the exact variance is 0.3 off
 
 
-def lowered(model: nn.Module, *inputs: np.ndarray) -> str:
-    variables = drawn(model, *inputs)
-
+def lowered(model: nn.Module, variables: dict, *inputs: np.ndarray) -> str:
     def loss(variables):
         return jnp.sum(model.apply(variables, *inputs, train=True, rngs={"dropout": jax.random.key(0)}) ** 2)
 
@@ -199,10 +197,11 @@ def test_off_the_program_is_the_same_text_as_without_taps(arguments, scan_layers
     without_taps = mock.patch.multiple(  # no methods of Flax's any more
         Tapped, tap=lambda _, name, x, letters: x, is_asked=lambda _, *names: False
     )
+    variables = drawn(model, *inputs)
     texts = []
     for setting in (contextlib.nullcontext(), without_taps):  # called from one line, which stands in the text
         with setting:
-            texts.append(lowered(model, *inputs))
+            texts.append(lowered(model, variables, *inputs))
     assert "self_attn.attend" in texts[0]  # the scopes that profiles show are in the text
     assert texts[0] == texts[1]
 

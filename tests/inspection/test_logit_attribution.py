@@ -11,12 +11,11 @@ from transformer_jax import BlockSettings, InputError, TransformerEncoder, attri
 from transformer_jax.nn.blocks import Block
 
 CASES = {
-    **{f"predictor_{name}": (predictor, settings) for name, settings in SETTINGS.items()},
+    "predictor_pre_norm": (predictor, SETTINGS["pre_norm"]),
     "language_model_scanned_alibi": (language_model, SETTINGS["scanned_alibi"]),
     "translator_post_rms": (encoder_decoder, SETTINGS["post_rms"]),
-    "translator_pre_rms_grouped": (encoder_decoder, SETTINGS["pre_rms_grouped"]),
     "translator_untied": (functools.partial(encoder_decoder, tied=False), SETTINGS["pre_norm"]),
-    "language_model_untied": (functools.partial(language_model, tied=False), SETTINGS["pre_norm"]),
+    "language_model_untied": (functools.partial(language_model, tied=False), SETTINGS["pre_rms_grouped"]),
 }
 
 

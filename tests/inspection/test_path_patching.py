@@ -27,10 +27,7 @@ def metric(logits):
     ("settings", "reads", "head", "through"),
     [
         ("post_norm", "queries", 2, True),
-        ("post_norm", "keys", 2, False),
-        ("pre_norm", "values", 1, True),
         ("pre_norm", "values", 1, False),
-        ("pre_rms_grouped", "queries", 2, True),
         ("pre_rms_grouped", "keys", 0, True),  # which all heads share
     ],
 )

@@ -228,14 +228,9 @@ def test_parts_of_ones_own_go_through_the_same_door():
 
 # Decoding.
 
-FAST = (0, 1, 2)  # numbers of rows that are tested in the fast tests
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "row",
-    [pytest.param(row, marks=[] if i in FAST else pytest.mark.slow) for i, row in enumerate(pairwise())],
-)
+@pytest.mark.parametrize("row", pairwise())
 def test_cached_decoding_equals_the_full_pass_for_every_pair_of_parts(row):
     model = transformer(settings_of(row))
     params = drawn(model, SOURCE, TARGET)

@@ -28,7 +28,7 @@ from transformer_jax.inspection.inspected_call import (
     one_by_one,
 )
 from transformer_jax.inspection.patches import Patch, mean, zero
-from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.metrics import weighted_sums
 from transformer_jax.trees import Arrays, Params, Variables
 
@@ -86,7 +86,7 @@ def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, *
 
 @check_arguments
 def ablation_table(
-    trainer: Evaluator, loader: Iterable[Samples] | None = None, *, metric: str = "accuracy", by: str = "zero"
+    trainer: ExampleViewer, loader: Iterable[Samples] | None = None, *, metric: str = "accuracy", by: str = "zero"
 ) -> Ablation:
     """A metric of a trained task over a data set with each head ablated, one at a time (Michel et al. 2019).
 
@@ -144,7 +144,7 @@ def _table(call: Callable[[], object], metric: Metric, means: Means | None) -> H
     return by_kind(found, one_by_one(activations(call, f"*{OUTPUTS}"), ["heads"], ablated, run))
 
 
-def _means(trainer: Evaluator, batches: Sequence[Batch], constants: Arrays) -> Means:
+def _means(trainer: ExampleViewer, batches: Sequence[Batch], constants: Arrays) -> Means:
     """Mean output of each head over the valid rows and all positions of a data set."""
 
     def sums(params: Params, constants: Arrays, batch: Batch) -> dict[str, tuple[Array, Array]]:

@@ -69,16 +69,8 @@ class TrainingLoop:
         self._run, self._config, self._request, self._stopwatch = run, config, request, stopwatch
         self.steps_per_epoch = len(loader)
         self.num_steps = self.steps_per_epoch * config.max_epochs
-        self.step = self.evaluated_step = 0  # done and logged; the state may be one call ahead
-        progress: Mapping[str, Any] = {}  # Any: JSON
-        checkpoint = run.checkpoints.newest(unstack_layers(initial))
-        if checkpoint is not None:
-            if run.checkpoints.best_step != checkpoint.step:
-                # A damaged one is noticed now, and the next best one kept from now on.
-                run.checkpoints.best(unstack_layers(initial))
-            self.step, progress = checkpoint.step, checkpoint.progress
-            self.evaluated_step = progress["evaluated_step"]
-            initial = stack_layers(checkpoint.state, initial)
+        self.step, initial, progress = self._newest(initial)  # done and logged; the state may be one call ahead
+        self.evaluated_step = progress.get("evaluated_step", 0)
         if self.step > self.num_steps:
             raise InputError(f"{run.path} is at step {self.step}; these settings and data end at step {self.num_steps}")
         self.state = runner.devices.place(initial)
@@ -94,9 +86,19 @@ class TrainingLoop:
             callbacks = self._all_callbacks(create_callbacks(loggers), opened) if is_first() else []
             self._callbacks = by_class("callbacks", callbacks)
             self._save_times = SaveTimes(config.checkpoint_every, config.checkpoint_minutes)
-            if checkpoint is not None:
+            if progress:
                 self._restore(progress)
             self._opened = opened.pop_all()
+
+    def _newest(self, initial: TrainState) -> tuple[int, TrainState, Mapping[str, Any]]:  # Any: JSON
+        """Step, state and progress of the newest checkpoint; where there is none 0, the initial state and nothing."""
+        checkpoints, like = self._run.checkpoints, unstack_layers(initial)
+        checkpoint = checkpoints.newest(like)
+        if checkpoint is None:
+            return 0, initial, {}
+        if checkpoints.best_step != checkpoint.step:
+            checkpoints.best(like)  # a damaged one is noticed now, and the next best one kept from now on
+        return checkpoint.step, stack_layers(checkpoint.state, initial), checkpoint.progress
 
     def _all_callbacks(self, own: Sequence[Callback], opened: contextlib.ExitStack) -> list[Callback]:
         """Those of every training, the bar, the task's `own`, and the profile, which `opened` closes."""

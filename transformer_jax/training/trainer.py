@@ -23,7 +23,7 @@ from transformer_jax.runs.saved_model import card_of, save_model
 from transformer_jax.runs.settings import Json, as_json, settings_of
 from transformer_jax.training.callbacks import Callback, LogAttention
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
-from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.initial_params import InitialParams, check_initial, choose_initial
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.profiling import profiled_steps
@@ -38,7 +38,7 @@ from transformer_jax.trees import Arrays, Params
 Trainer = TypeVar("Trainer", bound="TrainerModule")
 
 
-class TrainerModule(Evaluator):
+class TrainerModule(ExampleViewer):
     """Trains one model on one task. A subclass overrides the hooks of `Task`.
 
     Call `prepare_jax` before anything is computed, so that all CPU cores share the batches; `train_and_test` and the

@@ -19,7 +19,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.inspection.page.passes import InspectedPasses, Neighbour, Passes, compared_examples, neighbours
 from transformer_jax.runs.settings import Json
-from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample
 
 FIRST = 4  # examples of the test set that are shown where none are given
@@ -56,7 +56,7 @@ class Page:
 
 @check_arguments
 def inspection_page(
-    trainer: Evaluator, examples: Sequence[InspectedExample] | None = None, title: str | None = None
+    trainer: ExampleViewer, examples: Sequence[InspectedExample] | None = None, title: str | None = None
 ) -> Page:
     """Make a page that shows what a trainer's model does with some examples.
 

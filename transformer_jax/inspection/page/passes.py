@@ -17,7 +17,7 @@ from transformer_jax.inspection.activations import capture
 from transformer_jax.inspection.inspected_call import Attention, HeadTable, activations, attentions, model_call
 from transformer_jax.inspection.lens import logit_lens
 from transformer_jax.inspection.names import residual_stream
-from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample
 from transformer_jax.trees import Inputs, Params
 
@@ -47,7 +47,7 @@ class InspectedPasses:
         InputError: the model has no attention or no blocks, more weights than a page can hold, or no parameters.
     """
 
-    def __init__(self, trainer: Evaluator, inputs: Inputs) -> None:
+    def __init__(self, trainer: ExampleViewer, inputs: Inputs) -> None:
         self.trainer = trainer
         self.params = jax.device_put(trainer.params, trainer.first_device)
         model, variables, *arguments = self._of_model(self.params, inputs)
@@ -113,7 +113,7 @@ class Neighbour(NamedTuple):
     cosine: float  # of the two means, over positions, of the final residual streams
 
 
-def compared_examples(trainer: Evaluator) -> list[InspectedExample]:
+def compared_examples(trainer: ExampleViewer) -> list[InspectedExample]:
     """The first examples of the task's test set; none where the task has no data of its own here."""
     try:
         return trainer.test_examples(range(min(COMPARED, len(trainer.test_set))))

@@ -1,0 +1,168 @@
+"""Examples as a person looks at them: what a task makes of inputs, the model's attention to them and its answers."""
+
+import functools
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS
+from transformer_jax.errors import InputError
+from transformer_jax.training.attention_maps import LabelledMaps
+from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.inspected_example import Answer, InspectedExample, examples_in_batch, numbers_in
+from transformer_jax.trees import Arrays, Inputs, Params
+
+
+class ExampleViewer(Evaluator):
+    """An evaluator that shows examples: of given inputs, or of the task's own test set.
+
+    Its arguments are those of `Evaluator`.
+    """
+
+    def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
+        super().__init__(config, constants, model)
+        attended = functools.partial(self.apply, return_attention=True)
+        self._attended = jax.jit(attended, compiler_options=RUN_ONCE_OPTIONS.get(jax.default_backend()))
+        self._outputs = jax.jit(self.apply, compiler_options=RUN_ONCE_OPTIONS.get(jax.default_backend()))
+
+    @staticmethod
+    def load_data(config: Any) -> Any:  # Any: the task's own classes
+        """The task's data sets for these settings, a `TaskData`: what `test` takes after `load_run`."""
+        raise NotImplementedError
+
+    def examples(self, inputs: Any) -> list[InspectedExample]:  # Any: a task's own types
+        """Inputs as examples that can be looked into, with their labels, and the answer in words.
+
+        If not overridden, the inputs are a batch as the data set gives it; labels are its numbers if they are integers
+        `[B, T]`, and an answer is the class of the largest logit at each position.
+        """
+        return examples_in_batch(inputs, lambda rows: self.prepare(rows, self.constants))
+
+    def is_one(self, inputs: Any) -> bool:  # Any: a task's own types
+        """Whether inputs, as `attention` takes them, are one and no list: never, if not overridden."""
+        return False
+
+    def attention(self, inputs: Any) -> Any:  # Any: a task's own types; maps of one input, of many a list
+        """The attention maps of inputs as `examples` takes them, a `LabelledMaps` for each.
+
+        Raises:
+            InputError: as `examples` and `maps_of`.
+        """
+        maps = [self.maps_of(example) for example in self.examples(inputs)]
+        return maps[0] if self.is_one(inputs) else maps
+
+    def maps_of(self, example: InspectedExample, params: Params | None = None) -> LabelledMaps:
+        """The attention maps of an example.
+
+        The model returns them for `return_attention=True`: for each layer one, or such a list for each kind.
+
+        Args:
+            example: of the task.
+            params: the best ones if None.
+
+        Raises:
+            InputError: the model has no such argument.
+        """
+        if not self.has_attention:
+            raise InputError(f"{type(self.model).__name__} has no argument return_attention, and so no maps to show")
+        params = jax.device_put(self.params if params is None else params, self.first_device)
+        _, found = jax.device_get(self._attended(params, example.inputs))
+        return LabelledMaps.of(example, found._asdict() if hasattr(found, "_asdict") else {self.stack: found})
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the model returns its attention maps."""
+        return "return_attention" in inspect.signature(type(self.model).__call__).parameters
+
+    def pictured_example(self, inputs: Inputs) -> InspectedExample:
+        """The first example of a batch as the data set gives it, for pictures of attention in the training."""
+        first = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], inputs)
+        return ExampleViewer.examples(self, first)[0]
+
+    def answers(self, examples: Sequence[InspectedExample]) -> list[Answer]:
+        """The model's answers to examples; those of one shape are computed together, a batch at a time."""
+        params = jax.device_put(self.params, self.first_device)
+        by_shape: dict[str, list[int]] = {}
+        for number, example in enumerate(examples):
+            by_shape.setdefault(str(jax.tree.map(np.shape, example.inputs)), []).append(number)
+        outputs: dict[int, np.ndarray] = {}
+        for numbers in by_shape.values():
+            size = min(self.config.batch_size, len(numbers))
+            for start in range(0, len(numbers), size):
+                batch = numbers[start : start + size]
+                rows = batch + batch[:1] * (size - len(batch))  # one size, one compilation
+                inputs = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[examples[n].inputs for n in rows])
+                outputs |= zip(batch, jax.device_get(self._outputs(params, inputs)), strict=False)
+        return [example.answer(outputs[number]) for number, example in enumerate(examples)]
+
+    def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
+        """Lines as examples: as `read_examples` of each line alone, if not overridden.
+
+        Raises:
+            InputError: a line is no input of the task's.
+        """
+        return [example for line in lines for example in self.read_examples([line])]
+
+    def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
+        """Words of a command line as examples: sequences of whole numbers, if not overridden.
+
+        Raises:
+            InputError: the words are no inputs of the task's.
+        """
+        return [example for row in numbers_in(words) for example in self.examples(np.array([row], np.int32))]
+
+    def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
+        """Examples of these numbers in the task's own test set.
+
+        Raises:
+            InputError: the task has no `load_data`, or a number is not in the test set.
+        """
+        rows = [jax.tree.map(_as_row, inputs) for inputs, _ in self.test_samples(numbers)]
+        return [example for row in rows for example in self.examples(row)]
+
+    def test_samples(self, numbers: Sequence[int]) -> list[Any]:  # Any: the task's own types
+        """Samples of these numbers in the task's own test set.
+
+        Raises:
+            InputError: as `test_examples`.
+        """
+        size = len(self.test_set)
+        if outside := [number for number in numbers if not 0 <= number < size]:
+            raise InputError(f"example {outside[0]} is not there; the test set of {self.name} has 0 … {size - 1}")
+        return [self.test_set[number] for number in numbers]
+
+    @functools.cached_property
+    def test_set(self) -> Any:  # Any: the task's own data set
+        """The task's own test set."""
+        return self.test_data.test_loader.dataset
+
+    @functools.cached_property
+    def test_data(self) -> Any:  # Any: the task's `TaskData`
+        """The task's own data sets, loaded when they are first asked for.
+
+        Raises:
+            InputError: the task has no `load_data`.
+        """
+        return self._own_data("and so no examples of its own; give inputs")
+
+    def _own_data(self, remedy: str) -> Any:  # Any: the task's `TaskData`
+        """The task's own data sets, whose constants the task has from now on.
+
+        Raises:
+            InputError: the task has no `load_data`; the message ends with the remedy.
+        """
+        if type(self).load_data is ExampleViewer.load_data:
+            raise InputError(f"{type(self).__name__} has no load_data, {remedy}")
+        data = type(self).load_data(self.config)
+        self.shared_constants = self.devices.place_whole(data.constants)
+        return data
+
+
+def _as_row(leaf: Any) -> np.ndarray:
+    """An array of a sample as that of a batch of one."""
+    return np.asarray(leaf)[None]
