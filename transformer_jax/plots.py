@@ -114,9 +114,10 @@ def _draw_maps(
         for head, (ax, weights) in enumerate(zip(axes, maps[number], strict=False)):
             image = ax.imshow(weights, vmin=0, vmax=maps[number].max(), cmap="viridis", interpolation="nearest")
             ax.set_title(f"Head {head}", fontsize="small")
+            ax.tick_params(labelsize=LETTERS, length=2)
             ax.set_xticks(list(panels.key_ticks), list(panels.key_ticks.values()), rotation=rotation)
             ax.set_yticks(list(panels.query_ticks), list(panels.query_ticks.values()))
-            ax.tick_params(labelsize=LETTERS, length=2)
+            ax.label_outer()
         for ax in axes[len(maps[number]) :]:
             ax.remove()
         bar = part.colorbar(image, ax=axes[: len(maps[number])].tolist(), fraction=0.05, shrink=0.9, aspect=12)

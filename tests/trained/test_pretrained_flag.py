@@ -83,7 +83,7 @@ def test_an_evaluation_begins_anew_and_leaves_no_picture_of_the_one_before(copie
             ["anomaly.py", "--dataset", "digits"],
             "SetAnomalyTask_digits",
             {"train_acc": 0.99, "test_acc": 0.99},
-            ["attention_maps", "example_sets", "right_prediction", "wrong_prediction"],
+            ["example_sets", "right_prediction", "wrong_prediction"],
         ),
         (
             ["translate.py", "--train-size", 71, "--val-size", 71, "--test-size", 101],

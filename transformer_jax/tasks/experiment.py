@@ -169,7 +169,7 @@ def _save_answers(trainer: TrainerModule, data: TaskData) -> None:
         examples = trainer.test_examples(range(min(count, len(trainer.test_set))))
         if trainer.writes_predictions:
             trainer.run.save_text(PREDICTIONS, prediction_table(examples, trainer.answers(examples)))
-        if trainer.has_attention:
+        if trainer.has_attention and trainer.attention_picture is not None:
             trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
     except (Interrupted, BrokenPipeError):
         raise

@@ -191,6 +191,7 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     print_mistakes(predictions, data.table.labels)
     if data.table.images is not None:
         save_pictures(trainer, data.table.images, predictions, data.test_loader)
+        trainer.attention_picture = None  # those of the predictions have the maps
     return {
         "train_acc": train_acc,
         "dataset": trainer.config.dataset,
