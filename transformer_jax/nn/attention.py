@@ -1,5 +1,6 @@
 """Multi-head attention as a module (Vaswani et al. 2017)."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.argument_checks import Probability, Size, check_kv_heads, check_sequence, head_width
+from transformer_jax.argument_checks import Positive, Probability, Size, check_kv_heads, check_sequence, head_width
 from transformer_jax.attention.attention import Implementation, dot_product_attention
 from transformer_jax.attention.biases import AttentionBias, Biases
 from transformer_jax.attention.dropout import AttentionDropout
@@ -48,11 +49,12 @@ class MultiheadAttention(Tapped):
     With fewer heads of keys and values, the H / Hkv query heads of a group share one (Ainslie et al. 2023).
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `embed_dim`, `num_kv_heads` does not divide
-            `num_heads`, `dropout_prob` is outside [0, 1), or the positions do not work with the width of a head.
+        InputError: at construction, if `num_heads` does not divide `embed_dim` and there is no `head_width`,
+            `num_kv_heads` does not divide `num_heads`, `dropout_prob` is outside [0, 1), or the positions do not work
+            with the width of a head.
     """
 
-    embed_dim: Size  # D, the width of the output and of the H heads together
+    embed_dim: Size  # D, the width of the output, and without `head_width` that of the H heads together
     num_heads: Size  # H
     dropout_prob: Probability = 0.0  # of the attention weights
     implementation: Implementation = "auto"  # of `dot_product_attention`
@@ -60,25 +62,33 @@ class MultiheadAttention(Tapped):
     qk_norm: Callable[..., nn.Module] | None = None  # of each head's queries and keys, as RMSNorm
     positions: Positions = NoPositions()  # of self-attention; those added to embeddings do nothing here
     looks_ahead: bool = True  # whether queries may see later keys: without, a learned bias has no buckets for them
+    head_width: Size | None = None  # d; None: D / H
+    input_bias: bool = True  # of the projections to queries, keys and values
+    output_bias: bool = True  # of the output projection
+    scale: Positive | None = None  # of the logits; None: 1/√d
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_kv_heads(self.num_kv_heads, self.num_heads)
-        self.positions.check(head_width(self.embed_dim, self.num_heads))
+        self.positions.check(self.width())
 
     def setup(self) -> None:
-        kv_width = self._kv_heads() * head_width(self.embed_dim, self.num_heads)
-        self.query_proj = self._dense(self.embed_dim)
-        self.key_proj = self._dense(kv_width)
-        self.value_proj = self._dense(kv_width)
-        self.output_proj = self._dense(self.embed_dim)
+        self.query_proj = self._dense(self.num_heads * self.width(), self.input_bias)
+        self.key_proj = self._dense(self._kv_heads() * self.width(), self.input_bias)
+        self.value_proj = self._dense(self._kv_heads() * self.width(), self.input_bias)
+        self.output_proj = self._dense(self.embed_dim, self.output_bias)
         if self.qk_norm is not None:
             self.query_norm = self.qk_norm()
             self.key_norm = self.qk_norm()
         self.attention_positions = self.positions.in_attention(self.num_heads, self.looks_ahead)
 
-    def _dense(self, features: int) -> Dense:
-        return Dense(features, kernel_init=nn.initializers.xavier_uniform())
+    @nn.nowrap
+    def width(self) -> int:
+        """Width d of a head."""
+        return self.head_width or head_width(self.embed_dim, self.num_heads)
+
+    def _dense(self, features: int, use_bias: bool) -> Dense:
+        return Dense(features, nn.initializers.xavier_uniform(), use_bias)
 
     def _kv_heads(self) -> int:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
@@ -190,6 +200,8 @@ class MultiheadAttention(Tapped):
         return_attention: ReturnAttention,
     ) -> tuple[Float[Array, "B H T d"], Weights | None]:
         """Each head's output, and the weights if asked for."""
+        if self.scale is not None:  # attention itself divides by √d
+            query = query * (self.scale * math.sqrt(self.width()))
         is_tapped = self.is_asked("logits", "weights")
         rows = return_attention if isinstance(return_attention, AttentionRows) else None
         wants_all = return_attention is True or (rows is not None and is_tapped and dropout is None)
@@ -210,7 +222,7 @@ class MultiheadAttention(Tapped):
         return values, attention
 
     def extend(
-        self, x: Float[ArrayLike, "B T D"], cache: KeyValue, position: Int[ArrayLike, ""]
+        self, x: Float[ArrayLike, "B T D"], cache: KeyValue, position: Int[ArrayLike, ""], bias: Biases | None = None
     ) -> tuple[Float[Array, "B T D"], KeyValue]:
         """Compute causal self-attention for T more positions, and add their keys and values to the cache.
 
@@ -218,6 +230,7 @@ class MultiheadAttention(Tapped):
             x: the new positions.
             cache: keys and values of S positions, of which those before `position` are filled.
             position: index of the first new position.
+            bias: of the logits, its queries those from `position` on.
 
         Returns:
             The output at the new positions, and the cache with their keys and values.
@@ -225,12 +238,11 @@ class MultiheadAttention(Tapped):
         first: Start = position if isinstance(position, int) else jnp.asarray(position)
         pairs = zip(cache, self.project(x, first, cache.key.shape[2]), strict=True)
         cache = KeyValue(*(jax.lax.dynamic_update_slice_in_dim(old, new, first, 2) for old, new in pairs))
-        return self.attend_from(x, cache, Causal(first), first=first)[0], cache
+        return self.attend_from(x, cache, Causal(first), bias=bias, first=first)[0], cache
 
     def empty_cache(self, batch_size: int, length: int, dtype: Any) -> KeyValue:
         """Keys and values of `length` positions of which none is filled."""
-        d = head_width(self.embed_dim, self.num_heads)
-        empty = jnp.zeros((batch_size, self._kv_heads(), length, d), dtype)
+        empty = jnp.zeros((batch_size, self._kv_heads(), length, self.width()), dtype)
         return KeyValue(empty, empty)
 
     def _with_positions(
@@ -250,9 +262,8 @@ class MultiheadAttention(Tapped):
         return own if bias is None else own + bias
 
     def _split_heads(self, x: Float[Array, "B T width"]) -> Float[Array, "B heads T d"]:
-        d = head_width(self.embed_dim, self.num_heads)
-        return x.reshape(*x.shape[:-1], x.shape[-1] // d, d).swapaxes(-3, -2)
+        return x.reshape(*x.shape[:-1], -1, self.width()).swapaxes(-3, -2)
 
-    def _join_heads(self, x: Float[Array, "B H T d"]) -> Float[Array, "B T D"]:
+    def _join_heads(self, x: Float[Array, "B H T d"]) -> Float[Array, "B T Hd"]:
         x = x.swapaxes(-3, -2)  # [B T H d]
-        return x.reshape(*x.shape[:-2], self.embed_dim)
+        return x.reshape(*x.shape[:-2], -1)

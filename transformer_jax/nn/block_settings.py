@@ -43,6 +43,10 @@ class AttentionSettings:
     qk_norm: NormFactory | None = None
     dropout_prob: Probability = 0.0  # of the attention weights
     implementation: Implementation = "auto"  # of `dot_product_attention`
+    head_width: Size | None = None  # d; None: D / H
+    input_bias: bool = True  # of the projections to queries, keys and values
+    output_bias: bool = True  # of the output projection
+    scale: Positive | None = None  # of the logits; None: 1/√d
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -79,7 +83,7 @@ class BlockSettings:
     def check_heads(self, width: int, num_heads: int) -> None:
         """Raise an `InputError` unless `num_heads` heads divide a model of this width and work with these settings."""
         check_kv_heads(self.attention.num_kv_heads, num_heads)
-        self.positions.check(head_width(width, num_heads))
+        self.positions.check(self.attention.head_width or head_width(width, num_heads))
 
     def make_norm(self) -> nn.Module:
         """A norm with these settings, to be assigned in `setup`."""

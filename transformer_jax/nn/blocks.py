@@ -4,7 +4,7 @@ A Transformer block is two or three sub-layers (attention, feed-forward), each i
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import flax.linen as nn
 import jax
@@ -15,7 +15,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Count, Probability, Size, check_sequence
+from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.rows import ReturnAttention
+from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
@@ -42,13 +44,21 @@ class Residual(Tapped):
         self.norm = self.settings.make_norm()
         self.dropout = Dropout(self.settings.dropout_prob)
 
-    def __call__(self, x: Float[ArrayLike, "B T D"], sublayer: Callable[[Array], Any], *, train: bool) -> Any:
+    def __call__(
+        self,
+        x: Float[ArrayLike, "B T D"],
+        sublayer: Callable[[Array], Any],
+        *,
+        train: bool,
+        onto: Float[ArrayLike, "B T D"] | None = None,
+    ) -> Any:
         """Apply the connection.
 
         Args:
             x: `[B, T, D]`.
             sublayer: function from `[B, T, D]` to `[B, T, D]`, or to a tuple of that and more results.
             train: apply dropout to the sub-layer's output; `sublayer` itself is called as it is.
+            onto: what the sub-layer's output is added to; None for `x`.
 
         Returns:
             `[B, T, D]`; where the sub-layer returns a tuple, a tuple of that and the sub-layer's other results.
@@ -60,7 +70,7 @@ class Residual(Tapped):
         output, *more = result if isinstance(result, tuple) else (result,)
         if jnp.shape(output) != jnp.shape(x):  # they could broadcast
             raise InputError(f"sublayer gave shape {jnp.shape(output)}; it must be that of x, {jnp.shape(x)}")
-        y = jnp.asarray(x) + self.dropout(output, train=train)
+        y = jnp.asarray(x if onto is None else onto) + self.dropout(output, train=train)
         if not self.settings.norm_first:
             y = self.norm(y)
         y = self.tap("after", y, "B T D")
@@ -81,6 +91,8 @@ class Block(SettingsModule):
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings()
 
+    looks_ahead: ClassVar[bool] = True  # whether a position may see later ones in self-attention
+
     @nn.nowrap  # so that the module belongs to the caller's `setup`, which names it
     def residual(self) -> Residual:
         """Residual connection with this block's settings, to be assigned in `setup`."""
@@ -99,16 +111,12 @@ class Block(SettingsModule):
             positions: inside self-attention, those of the settings; None for cross-attention.
             looks_ahead: whether the mask of self-attention lets queries see later keys.
         """
-        settings = self.settings.attention
         return MultiheadAttention(
             self.input_dim,
             self.num_heads,
-            settings.dropout_prob,
-            settings.implementation,
-            settings.num_kv_heads,
-            settings.qk_norm,
-            NoPositions() if positions is None else positions,
-            looks_ahead,
+            positions=NoPositions() if positions is None else positions,
+            looks_ahead=looks_ahead,
+            **vars(self.settings.attention),
         )
 
 
@@ -137,6 +145,12 @@ class Stack(SettingsModule):
         else:
             self.layers = [self.block(*sizes, settings=self.settings) for _ in range(self.num_layers)]
         self.norm = self.settings.make_norm()  # has parameters only where it is called
+        self.positions = self.settings.positions.in_stack(self.num_heads, self.block.looks_ahead)
+
+    def _shared_bias(self, first: Start = 0) -> dict[str, AttentionBias]:
+        """The argument `bias` of the blocks' self-attention, where all share one; queries begin at `first`."""
+        bias = None if self.positions is None else self.positions.bias()
+        return {} if bias is None else {"bias": bias.shifted(first)}
 
     def _loops_over_layers(self) -> bool:
         """Whether the layers run as a loop in the program: parameters that are stacked do, with any settings."""
@@ -159,10 +173,12 @@ class Stack(SettingsModule):
             The output, with `return_attention` a pair of it and the attention weights of each block, as it gives them.
         """
         check_sequence("x", x, self.input_dim)
+        arrays = *arrays, self._shared_bias()
         is_scanned = self._loops_over_layers()
 
         def run_block(layer: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, Any]:  # flags are no arrays
-            result = layer(x, *arrays, train=train, return_attention=return_attention)
+            *arrays, shared = arrays
+            result = layer(x, *arrays, train=train, return_attention=return_attention, **shared)
             return result if return_attention else (result, None)
 
         policies = [REMAT_POLICIES[self.settings.remat]] if self.settings.remat != "none" and train else []
@@ -221,7 +237,7 @@ class Stack(SettingsModule):
         """
         updated = []
         for layer, cache in zip(self.layers, caches, strict=True):
-            x, cache = layer.step(x, cache, position, *arrays)
+            x, cache = layer.step(x, cache, position, *arrays, **self._shared_bias(position))
             updated.append(cache)
         return self.normalize(x), updated
 

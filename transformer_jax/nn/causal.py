@@ -1,5 +1,6 @@
 """Blocks of causal self-attention and feed-forward, stacked: an encoder in which no position sees a later one."""
 
+from collections.abc import Callable
 from typing import Any
 
 from flax import linen as nn
@@ -7,11 +8,12 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
+from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.masks.symbolic import Masks, causal_and
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block
-from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.encoder import EncoderBlock, OfKeys, TransformerEncoder
 
 
 class CausalBlock(EncoderBlock):
@@ -24,14 +26,29 @@ class CausalBlock(EncoderBlock):
     looks_ahead = False
 
     def step(
-        self, x: Float[ArrayLike, "B T D"], cache: KeyValue, position: Int[ArrayLike, ""]
+        self, x: Float[ArrayLike, "B T D"], cache: KeyValue, position: Int[ArrayLike, ""], bias: Biases | None = None
     ) -> tuple[Float[Array, "B T D"], KeyValue]:
         """Run one block for T more positions from `position` on, given the keys and values of the earlier ones."""
-        return self.sublayers(x, lambda h: self.self_attn.extend(h, cache, position), train=False)
+        return self.sublayers(x, lambda h: self.self_attn.extend(h, cache, position, bias), train=False)
 
     def empty_cache(self, batch_size: int, length: int, dtype: Any) -> KeyValue:
         """Cache before the first of at most `length` positions."""
         return self.self_attn.empty_cache(batch_size, length, dtype)
+
+
+class ParallelBlock(CausalBlock):
+    """Causal block whose two sub-layers read the same stream, each with its norm: `x + Attention(Norm_1(x)) +
+    FeedForward(Norm_2(x))` (Black et al. 2022, section 2.1.2, as released). It is for pre-norm.
+
+    Its fields and errors are those of `Block`.
+    """
+
+    def sublayers(
+        self, x: Float[ArrayLike, "B T D"], attend: Callable[[Array], tuple[Array, OfKeys]], *, train: bool
+    ) -> tuple[Float[Array, "B T D"], OfKeys]:
+        after, of_keys = self.self_attn_residual(x, attend, train=train)
+        fed = self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train, onto=after)
+        return fed, of_keys
 
 
 def check_causal(block: type[Block]) -> None:

@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import check_sequence
+from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.masks.symbolic import Masks, causal_and
 from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.nn.attention import KeyValue
@@ -42,8 +43,10 @@ class DecoderBlock(Block):
     in cached decoding. Source: Vaswani et al. 2017, section 3.1.
     """
 
+    looks_ahead = False
+
     def setup(self) -> None:
-        self.self_attn = self.attention(self.settings.positions, looks_ahead=False)
+        self.self_attn = self.attention(self.settings.positions, looks_ahead=self.looks_ahead)
         self.self_attn_residual = self.residual()
         self.cross_attn = self.attention()
         self.cross_attn_residual = self.residual()
@@ -59,6 +62,7 @@ class DecoderBlock(Block):
         *,
         train: bool = False,
         return_attention: ReturnAttention = False,
+        bias: Biases | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], BlockAttention]:
         """Run one block.
 
@@ -70,11 +74,14 @@ class DecoderBlock(Block):
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
             return_attention: also return the weights that this pass used, or those of an `AttentionRows(queries,
                 heads)` of both attentions.
+            bias: of the self-attention's logits, as in `dot_product_attention`.
         """
         check_sequence("x", x, self.input_dim)
         x, of_target, of_memory = self.sublayers(
             x,
-            lambda h: self.self_attn.attend_from(h, mask=mask, train=train, return_attention=return_attention),
+            lambda h: self.self_attn.attend_from(
+                h, mask=mask, bias=bias, train=train, return_attention=return_attention
+            ),
             lambda h: self.cross_attn.attend_from(
                 h, memory, memory_mask, train=train, return_attention=return_attention
             ),
@@ -90,11 +97,12 @@ class DecoderBlock(Block):
         cache: BlockCache,
         position: Int[ArrayLike, ""],
         memory_mask: Masks | None = None,
+        bias: Biases | None = None,
     ) -> tuple[Float[Array, "B T D"], BlockCache]:
         """Run one block for T more positions from `position` on, given the keys and values of the earlier ones."""
         x, target, _ = self.sublayers(
             x,
-            lambda h: self.self_attn.extend(h, cache.target, position),
+            lambda h: self.self_attn.extend(h, cache.target, position, bias),
             lambda h: self.cross_attn.attend_from(h, cache.memory, memory_mask),
             train=False,
         )

@@ -1,7 +1,7 @@
 """Transformer encoder: blocks of self-attention and feed-forward, stacked."""
 
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import flax.linen as nn
 from jax import Array
@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_sequence
+from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block, Stack
@@ -33,8 +34,6 @@ class EncoderBlock(Block):
         model = TransformerPredictor(32, num_classes=10, num_heads=4, num_layers=2, block=ParallelBlock)
     """
 
-    looks_ahead: ClassVar[bool] = True  # whether a position may see later ones
-
     def setup(self) -> None:
         self.self_attn = self.attention(self.settings.positions, looks_ahead=self.looks_ahead)
         self.self_attn_residual = self.residual()
@@ -48,6 +47,7 @@ class EncoderBlock(Block):
         *,
         train: bool = False,
         return_attention: ReturnAttention = False,
+        bias: Biases | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Weights]:
         """Run one block.
 
@@ -57,11 +57,14 @@ class EncoderBlock(Block):
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
             return_attention: also return the weights `[B, H, T, T]` that this pass used, or those of an
                 `AttentionRows(queries, heads)`.
+            bias: of the attention's logits, as in `dot_product_attention`.
         """
         check_sequence("x", x, self.input_dim)
         x, attention = self.sublayers(
             x,
-            lambda h: self.self_attn.attend_from(h, mask=mask, train=train, return_attention=return_attention),
+            lambda h: self.self_attn.attend_from(
+                h, mask=mask, bias=bias, train=train, return_attention=return_attention
+            ),
             train=train,
         )
         return x if attention is None else (x, attention)

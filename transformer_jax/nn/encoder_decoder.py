@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
@@ -22,9 +23,9 @@ from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttenti
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
+from transformer_jax.nn.embeddings import EmbeddingSettings, embedded, tied_logits, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.layers import Dense, Dropout
-from transformer_jax.nn.positions import embedded, token_embedding
 
 # Token ids, or features of the model's width, which no embedding changes.
 Source = Int[ArrayLike, "B S"] | Float[ArrayLike, "B S D"]
@@ -58,7 +59,7 @@ class DecodingCache(NamedTuple):
 class Transformer(SettingsModule):
     """Encoder and decoder, with embeddings and a projection to logits where there are vocabularies.
 
-    Tokens are embedded, scaled by √D, and get positions and dropout; features go into the stacks unchanged. Learned
+    Tokens are embedded, scaled by √D unless `embeddings` says otherwise, and get positions and dropout; features go into the stacks unchanged. Learned
     positions are the same for source and target; those inside attention are in self-attention alone. The defaults are
     the paper's base model. Dropout, 0.1 by default, also applies to the embeddings.
 
@@ -81,6 +82,7 @@ class Transformer(SettingsModule):
     max_len: Size = 5000  # longest sequence of tokens
     encoder_block: type[Block] = EncoderBlock  # class of the encoder's blocks
     decoder_block: type[Block] = DecoderBlock  # class of the decoder's blocks
+    embeddings: EmbeddingSettings = EmbeddingSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,9 +99,12 @@ class Transformer(SettingsModule):
         self.embedding_dropout = Dropout(self.settings.dropout_prob)
         if self.source_vocabulary_size is not None:
             self.source_embedding = token_embedding(self.source_vocabulary_size, self.model_dim)
+        self.output_bias = None
         if self.target_vocabulary_size is not None and not self.tie_embeddings:
             self.target_embedding = token_embedding(self.target_vocabulary_size, self.model_dim)
-            self.output_layer = Dense(self.target_vocabulary_size)
+            self.output_layer = Dense(self.target_vocabulary_size, use_bias=self.embeddings.output_bias is not False)
+        elif self.embeddings.output_bias:
+            self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.target_vocabulary_size,))
 
     def __call__(
         self,
@@ -255,7 +260,8 @@ class Transformer(SettingsModule):
         if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):
             self._check_tokens(side, sequence, "[B, T]")
             embedding = self.source_embedding if self.tie_embeddings else getattr(self, f"{side}_embedding")
-            x = embedded(embedding, jnp.asarray(sequence), self.positional_encoding, **at)
+            is_scaled = self.embeddings.is_scaled
+            x = embedded(embedding, jnp.asarray(sequence), self.positional_encoding, is_scaled=is_scaled, **at)
             x = self.embedding_dropout(x, train=train)
         else:
             check_sequence(side, sequence, self.model_dim)
@@ -272,5 +278,7 @@ class Transformer(SettingsModule):
     def _project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V_or_D"]:
         if self.target_vocabulary_size is None:
             return x
-        logits = self.source_embedding.attend(x) if self.tie_embeddings else self.output_layer(x)
+        if not self.tie_embeddings:
+            return self.tap("logits", self.output_layer(x), "B T V")
+        logits = tied_logits(self.source_embedding, x, self.embeddings.output_scale, self.output_bias)
         return self.tap("logits", logits, "B T V")

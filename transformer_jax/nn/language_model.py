@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
@@ -14,8 +15,8 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.causal import CausalBlock, CausalStack, check_causal
+from transformer_jax.nn.embeddings import EmbeddingSettings, embedded, tied_logits, token_embedding
 from transformer_jax.nn.layers import Dense, Dropout
-from transformer_jax.nn.positions import embedded, token_embedding
 
 
 class CausalCache(NamedTuple):
@@ -34,7 +35,7 @@ class CausalCache(NamedTuple):
 class TransformerLM(SettingsModule):
     """Language model: predicts each token of a sequence from those before it.
 
-    Tokens are embedded, scaled by √D, and get positions and dropout; then come causal blocks of self-attention and
+    Tokens are embedded, scaled by √D unless `embeddings` says otherwise, and get positions and dropout; then come causal blocks of self-attention and
     feed-forward, and the projection to logits, by the embedding's own matrix unless `tie_embeddings` is False.
 
     Raises:
@@ -53,6 +54,7 @@ class TransformerLM(SettingsModule):
     tie_embeddings: bool = True  # the embedding's matrix projects to logits, too
     max_len: Size = 5000  # longest sequence to which positions can be added
     block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with all that it has
+    embeddings: EmbeddingSettings = EmbeddingSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,8 +73,11 @@ class TransformerLM(SettingsModule):
             final_norm=self.final_norm,
             block=self.block,
         )
+        self.output_bias = None
         if not self.tie_embeddings:
-            self.output_layer = Dense(self.vocabulary_size)
+            self.output_layer = Dense(self.vocabulary_size, use_bias=self.embeddings.output_bias is not False)
+        elif self.embeddings.output_bias:
+            self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.vocabulary_size,))
 
     def __call__(
         self,
@@ -155,9 +160,12 @@ class TransformerLM(SettingsModule):
 
     def _embed(self, name: str, tokens: ArrayLike, *, train: bool = False, **at: Any) -> Float[Array, "B T D"]:
         check_token_ids(name, tokens, self.vocabulary_size, "[B, P]" if name == "prefix" else "[B, T]")
-        x = embedded(self.embedding, jnp.asarray(tokens), self.positional_encoding, **at)
+        is_scaled = self.embeddings.is_scaled
+        x = embedded(self.embedding, jnp.asarray(tokens), self.positional_encoding, is_scaled=is_scaled, **at)
         return self.tap("embeddings", self.embedding_dropout(x, train=train), "B T D")
 
     def _project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        logits: Array = self.embedding.attend(x) if self.tie_embeddings else self.output_layer(x)
+        if not self.tie_embeddings:
+            return self.tap("logits", self.output_layer(x), "B T V")
+        logits = tied_logits(self.embedding, x, self.embeddings.output_scale, self.output_bias)
         return self.tap("logits", logits, "B T V")

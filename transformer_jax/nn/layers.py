@@ -72,6 +72,7 @@ class Dense(Checked):
 
     features: Size  # D_out
     kernel_init: Initializer = nn.initializers.lecun_normal()  # of W; b starts at zero
+    use_bias: bool = True  # b
 
     @nn.compact
     def __call__(self, x: Float[ArrayLike, "*leading D_in"]) -> Float[Array, "*leading D_out"]:
@@ -82,10 +83,11 @@ class Dense(Checked):
             if x.shape[-1] != expected:
                 raise InputError(f"features for {self.name} have shape {x.shape}; they must be {expected} wide")
         kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        biases = [self.param("bias", nn.initializers.zeros, (self.features,))] if self.use_bias else []
         *leading, width = x.shape
-        x, kernel, bias = (jnp.asarray(array) for array in promote_dtype(x, kernel, bias, dtype=None))
-        return (x.reshape(-1, width) @ kernel + bias).reshape(*leading, self.features)
+        x, kernel, *biases = (jnp.asarray(array) for array in promote_dtype(x, kernel, *biases, dtype=None))
+        y = x.reshape(-1, width) @ kernel
+        return (y + biases[0] if biases else y).reshape(*leading, self.features)
 
 
 class Dropout(Checked):
@@ -115,6 +117,7 @@ class FeedForward(Tapped):
     dim_feedforward: Size  # F
     dropout_prob: Probability = 0.0  # of dropping a hidden unit
     activation: Activation = nn.relu  # between the two layers
+    use_bias: bool = True  # in all layers
 
     @nn.compact
     def __call__(self, x: Float[ArrayLike, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
@@ -122,19 +125,24 @@ class FeedForward(Tapped):
         check_sequence("x", x)
         x = jnp.asarray(x)
         hidden = Dropout(self.dropout_prob)(self.tap("hidden", self.hidden(x), "B T F"), train=train)
-        return self.tap("output", Dense(x.shape[-1], name="contract")(hidden), "B T D")
+        return self.tap("output", self.dense(x.shape[-1], "contract")(hidden), "B T D")
 
     @nn.nowrap  # so that its layers are those of `__call__`
     def hidden(self, x: Array) -> Array:
         """The hidden units."""
-        return self.activation(Dense(self.dim_feedforward, name="expand")(x))
+        return self.activation(self.dense(self.dim_feedforward, "expand")(x))
+
+    @nn.nowrap
+    def dense(self, features: int, name: str) -> Dense:
+        """One of its layers."""
+        return Dense(features, use_bias=self.use_bias, name=name)
 
 
 class GatedFeedForward(FeedForward):
     """`W_2 Dropout(activation(x W + b) ⊗ (x V + c)) + b_2`: a gated linear unit (Shazeer 2020, equation 6).
 
     With `flax.linen.silu` it is SwiGLU, with `gelu` GEGLU, with `sigmoid` the GLU of Dauphin et al. 2017. Shazeer
-    leaves out the biases. It has three matrices: 2/3 of F gives it as many parameters as `FeedForward` has.
+    leaves out the biases (`use_bias`). It has three matrices: 2/3 of F gives it as many parameters as `FeedForward` has.
 
     Raises:
         InputError: at construction, if `dim_feedforward` is below 1.
@@ -145,8 +153,8 @@ class GatedFeedForward(FeedForward):
     @nn.nowrap
     def hidden(self, x: Array) -> Array:
         """The hidden units."""
-        gate = self.activation(Dense(self.dim_feedforward, name="gate")(x))  # [B T F]
-        return gate * Dense(self.dim_feedforward, name="expand")(x)
+        gate = self.activation(self.dense(self.dim_feedforward, "gate")(x))  # [B T F]
+        return gate * self.dense(self.dim_feedforward, "expand")(x)
 
 
 class LayerNorm(nn.LayerNorm, Checked):

@@ -16,6 +16,7 @@ happens inside self-attention (`in_attention`), or both.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -35,13 +36,17 @@ from transformer_jax.nn.positions import (
     positions_of,
 )
 
+FrequencyScaling = Callable[[np.ndarray], np.ndarray]
+
 
 @dataclasses.dataclass(frozen=True)
 class SinusoidalPositions(Positions):
     """Sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
+    in_halves: bool = False  # all sines, then all cosines, as in Marian; else they alternate
+
     def encoding(self, d_model: int, max_len: int) -> PositionalEncoding:
-        return PositionalEncoding(d_model, max_len)
+        return PositionalEncoding(d_model, max_len, self.in_halves)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,16 +68,25 @@ class RotaryPositions(Positions):
     """Queries and keys rotated by angles that grow with their position (Su et al. 2021).
 
     Raises:
-        InputError: `base` is no finite number above 0; at use, a head has an odd width.
+        InputError: `base` is no finite number above 0, or `fraction` is outside (0, 1]; at use, the part of a head that
+            turns has an odd width.
     """
 
     base: Positive = 10_000.0  # what the angles' frequencies are powers of
+    fraction: Positive = 1.0  # of each head that turns, its first elements (Black et al. 2022, section 2.1.1)
+    in_halves: bool = False  # the pairs are (x_i, x_{i + d/2}), as in Llama; else neighbours
+    scaling: FrequencyScaling | None = None  # of the frequencies, for longer sequences than the model was trained on
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fraction > 1:
+            raise InputError(f"fraction is {self.fraction}; it must be above 0 and at most 1")
 
     def check(self, head_width: int) -> None:
-        check_even(head_width)
+        check_even(int(head_width * self.fraction))
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
-        return RotaryInAttention(float(self.base))
+        return RotaryInAttention(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,14 +104,13 @@ class ALiBiPositions(Positions):
 class RelativePositions(Positions):
     """A learned number added to the logits for each head and bucket of distances (Raffel et al. 2020, section 2.1).
 
-    Each block has a table of its own; in T5 the blocks of a stack share one.
-
     Raises:
         InputError: `num_buckets` is odd or below 4, or `max_distance` is no more than the exact buckets' distances.
     """
 
     num_buckets: int = 32  # of distances; half of them for keys after the query, where it sees such
     max_distance: int = 128  # from which on all distances share a bucket
+    is_shared: bool = False  # one table for all blocks of a stack, as in T5; else each has its own
 
     def __post_init__(self) -> None:
         check_sizes(4, num_buckets=self.num_buckets)
@@ -105,17 +118,32 @@ class RelativePositions(Positions):
             raise InputError(f"num_buckets is {self.num_buckets}; it must be even, as each direction has half of them")
         check_sizes(self.num_buckets // 2 + 1, max_distance=self.max_distance)
 
-    def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
+    def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
+        return None if self.is_shared else self._module(num_heads, looks_ahead)
+
+    def in_stack(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
+        return self._module(num_heads, looks_ahead) if self.is_shared else None
+
+    def _module(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
         return RelativeInAttention(num_heads, looks_ahead, self.num_buckets, self.max_distance)
 
 
 class RotaryInAttention(AttentionPositions):
     """`rotate` of queries and keys."""
 
-    base: float = 10_000.0
+    kind: RotaryPositions
 
     def encode(self, x: Float[Array, "B heads T d"], first: Start, length: int) -> Float[Array, "B heads T d"]:
-        return rotate(x, first, length, self.base)
+        num_turned = int(x.shape[-1] * self.kind.fraction)
+        turned = rotate(
+            x[..., :num_turned],
+            first,
+            length,
+            self.kind.base,
+            in_halves=self.kind.in_halves,
+            scaling=self.kind.scaling,
+        )
+        return turned if num_turned == x.shape[-1] else jnp.concatenate([turned, x[..., num_turned:]], axis=-1)
 
 
 class ALiBiInAttention(AttentionPositions):
@@ -151,19 +179,29 @@ def check_even(head_width: int) -> None:
         )
 
 
-def rotary_table(length: int, head_width: int, base: float = 10_000.0) -> Float[np.ndarray, "T d"]:
+def rotary_table(
+    length: int, head_width: int, base: float = 10_000.0, scaling: FrequencyScaling | None = None
+) -> Float[np.ndarray, "T d"]:
     """Cosines, then sines, of the angles `pos · base^(-2i/d)`, i = 0 … d/2 - 1 (Su et al. 2021, section 3.3).
 
     Computed in float64 and rounded once to float32.
     """
     check_even(head_width)
     frequency = base ** (-np.arange(0, head_width, 2) / head_width)  # [d/2]
+    if scaling is not None:
+        frequency = scaling(frequency)
     angle = np.arange(length)[:, None] * frequency
     return np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
 
 
 def rotate(
-    x: Float[Array, "*leading T d"], first: Start = 0, length: int | None = None, base: float = 10_000.0
+    x: Float[Array, "*leading T d"],
+    first: Start = 0,
+    length: int | None = None,
+    base: float = 10_000.0,
+    *,
+    in_halves: bool = False,
+    scaling: FrequencyScaling | None = None,
 ) -> Float[Array, "*leading T d"]:
     """Turn the pair (x_2i, x_2i+1) of each position by its angle `pos · base^(-2i/d)` (Su et al. 2021, equation 34).
 
@@ -174,14 +212,20 @@ def rotate(
         first: position of the first, 0 … length - T.
         length: number of positions that there can be; None: T.
         base: what the angles' frequencies are powers of.
+        in_halves: the pairs are (x_i, x_{i + d/2}).
+        scaling: of the frequencies `base^(-2i/d)`.
 
     Raises:
         InputError: d is odd, or `first` is known and outside of its range.
     """
     *_, num, width = x.shape
-    table = positions_of(rotary_table(length or num, width, base), first, num)
+    table = positions_of(rotary_table(length or num, width, base, scaling), first, num)
     cos, sin = table[:, : width // 2], table[:, width // 2 :]  # [T d/2]
-    pairs = x.reshape(*x.shape[:-1], width // 2, 2)
-    even, odd = pairs[..., 0], pairs[..., 1]
-    rotated = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)  # float32 or wider
+    if in_halves:
+        even, odd = jnp.split(x, 2, axis=-1)
+    else:
+        pairs = x.reshape(*x.shape[:-1], width // 2, 2)
+        even, odd = pairs[..., 0], pairs[..., 1]
+    turned = [even * cos - odd * sin, even * sin + odd * cos]  # float32 or wider
+    rotated = jnp.concatenate(turned, axis=-1) if in_halves else jnp.stack(turned, axis=-1)
     return rotated.reshape(x.shape).astype(x.dtype)

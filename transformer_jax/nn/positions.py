@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from transformer_jax.argument_checks import Size, check_fields, check_offset, check_sequence
 from transformer_jax.attention.biases import AttentionBias
@@ -18,10 +18,15 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.layers import Checked
 
 
-def sinusoidal_table(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
+def sinusoidal_table(length: int, d_model: int, *, in_halves: bool = False) -> Float[np.ndarray, "T D"]:
     """`PE[pos, 2i] = sin(pos / 10000^(2i/D))`, `PE[pos, 2i+1] = cos(pos / 10000^(2i/D))`.
 
     Computed in float64 and rounded once to float32. An odd D ends on a sine.
+
+    Args:
+        length: number of positions T.
+        d_model: D.
+        in_halves: all sines, then all cosines.
 
     Raises:
         InputError: `length` or `d_model` is below 1.
@@ -30,9 +35,10 @@ def sinusoidal_table(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
     position = np.arange(length)[:, None]  # [T 1]
     frequency = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)  # [ceil(D/2)]
     angle = position * frequency  # [T ceil(D/2)]
-    table = np.empty((length, d_model), np.float32)
-    table[:, 0::2] = np.sin(angle)
-    table[:, 1::2] = np.cos(angle[:, : d_model // 2])
+    sines, cosines = np.sin(angle), np.cos(angle[:, : d_model // 2])
+    table = np.concatenate([sines, cosines], axis=1).astype(np.float32)
+    if not in_halves:
+        table[:, 0::2], table[:, 1::2] = sines, cosines
     return table
 
 
@@ -101,8 +107,10 @@ class PositionalEncoding(AddedPositions):
         InputError: at construction, if `d_model` or `max_len` is below 1.
     """
 
+    in_halves: bool = False  # all sines, then all cosines
+
     def table(self, length: int) -> Float[np.ndarray, "T D"]:
-        return sinusoidal_table(length, self.d_model)
+        return sinusoidal_table(length, self.d_model, in_halves=self.in_halves)
 
 
 class LearnedEncoding(AddedPositions):
@@ -172,33 +180,11 @@ class Positions:
         """
         return None
 
+    def in_stack(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
+        """Module whose bias all blocks of a stack share in their self-attention, as `in_attention`; None for none."""
+        return None
+
 
 @dataclasses.dataclass(frozen=True)
 class NoPositions(Positions):
     """No positions. Without a causal mask a permuted sequence gets the same outputs, permuted."""
-
-
-def token_embedding(vocabulary_size: int, width: int) -> nn.Embed:
-    """Embedding for `embedded`, to be assigned in `setup`; it starts with a standard deviation of 1/√D."""
-    return nn.Embed(vocabulary_size, width, embedding_init=nn.initializers.normal(1 / math.sqrt(width)))
-
-
-def embedded(
-    embedding: nn.Embed,
-    tokens: Int[Array, "..."],
-    positions: AddedPositions | None,
-    first: Start = 0,
-    length: int | None = None,
-) -> Float[Array, "... D"]:
-    """Embeddings times √D, so that tokens start as large as the positions that are added to them.
-
-    Args:
-        embedding: of `token_embedding`.
-        tokens: their ids.
-        positions: module that adds them; None for none.
-        first: position of the first token.
-        length: number of positions that there can be; None for that of the tokens.
-    """
-    x: Array = embedding(tokens)
-    x = x * math.sqrt(embedding.features)
-    return x if positions is None else positions(x, first, length)

@@ -1,0 +1,66 @@
+"""Tokens as vectors, and vectors as logits of tokens."""
+
+import dataclasses
+import math
+
+import flax.linen as nn
+from jax import Array
+from jaxtyping import Float, Int
+
+from transformer_jax.argument_checks import Positive, check_fields
+from transformer_jax.attention.score_block import Start
+from transformer_jax.nn.positions import AddedPositions
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingSettings:
+    """How a model's tokens become vectors, and its last vectors logits.
+
+    Raises:
+        InputError: a field is not what its annotation says.
+    """
+
+    is_scaled: bool = True  # embeddings times √D, so that they start as large as the positions that are added
+    output_bias: bool | None = None  # of the logits; None: where a matrix of its own, not the embedding's, makes them
+    output_scale: Positive = 1.0  # of the vectors that the embedding's matrix projects to logits; in T5 1/√D
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def token_embedding(vocabulary_size: int, width: int) -> nn.Embed:
+    """Embedding for `embedded`, to be assigned in `setup`; it starts with a standard deviation of 1/√D."""
+    return nn.Embed(vocabulary_size, width, embedding_init=nn.initializers.normal(1 / math.sqrt(width)))
+
+
+def embedded(
+    embedding: nn.Embed,
+    tokens: Int[Array, "..."],
+    positions: AddedPositions | None,
+    first: Start = 0,
+    length: int | None = None,
+    *,
+    is_scaled: bool = True,
+) -> Float[Array, "... D"]:
+    """Embeddings of tokens, with their positions.
+
+    Args:
+        embedding: of `token_embedding`.
+        tokens: their ids.
+        positions: module that adds them; None for none.
+        first: position of the first token.
+        length: number of positions that there can be; None for that of the tokens.
+        is_scaled: multiply the embeddings by √D.
+    """
+    x: Array = embedding(tokens)
+    if is_scaled:
+        x = x * math.sqrt(embedding.features)
+    return x if positions is None else positions(x, first, length)
+
+
+def tied_logits(
+    embedding: nn.Embed, x: Float[Array, "B T D"], scale: float = 1.0, bias: Array | None = None
+) -> Float[Array, "B T V"]:
+    """Logits by an embedding's matrix: `scale · x Eᵀ + b`."""
+    logits: Array = embedding.attend(x if scale == 1 else x * scale)
+    return logits if bias is None else logits + bias
