@@ -5,14 +5,19 @@ None of them runs code that a file holds.
 """
 
 import contextlib
+import json
 import stat
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from transformer_jax.errors import InputError, in_one_line
 
 ZIP_START = b"PK\x03\x04"
+MAX_JSON_BYTES = 2**22  # of a JSON file: Python needs 25 times as much memory for it
+
+Json = dict[str, Any]  # a JSON object
 
 
 @contextlib.contextmanager
@@ -44,6 +49,19 @@ def outside_file(path: str | Path, kind: str, max_bytes: int) -> Iterator[Path]:
         raise InputError(f"{path} can't be read: {reason}") from error
     except Exception as error:  # damaged bytes make libraries raise errors of many classes
         raise InputError(f"{path} is not {kind}, or damaged: {in_one_line(error, with_class=True)}") from error
+
+
+def read_json(file: Path, kind: str = "a JSON object", max_bytes: int = MAX_JSON_BYTES) -> Json:
+    """The object in a JSON file.
+
+    Raises:
+        InputError: there is no such file, it can't be read, or it holds no `kind`.
+    """
+    with outside_file(file, kind, max_bytes) as checked:
+        content: Json = json.loads(checked.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("it holds no JSON object")
+    return content
 
 
 @contextlib.contextmanager

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
+from transformer_jax.outside_files import MAX_JSON_BYTES
 from transformer_jax.runs import CsvLogger, LogPosition, TensorBoardLogger
 from transformer_jax.runs.directory import RunDirectory, run_path
 from transformer_jax.runs.listing import read_run
-from transformer_jax.runs.settings import MAX_JSON_BYTES
 
 STATE = {"params": np.arange(15, dtype=np.float32)}
 AFRESH = {"resume": False, "overwrite": True}

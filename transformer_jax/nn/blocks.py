@@ -177,8 +177,8 @@ class Stack(SettingsModule):
         is_scanned = self._loops_over_layers()
 
         def run_block(layer: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, Any]:  # flags are no arrays
-            *arrays, shared = arrays
-            result = layer(x, *arrays, train=train, return_attention=return_attention, **shared)
+            *inputs, shared = arrays
+            result = layer(x, *inputs, train=train, return_attention=return_attention, **shared)
             return result if return_attention else (result, None)
 
         policies = [REMAT_POLICIES[self.settings.remat]] if self.settings.remat != "none" and train else []
@@ -237,7 +237,7 @@ class Stack(SettingsModule):
         """
         updated = []
         for layer, cache in zip(self.layers, caches, strict=True):
-            x, cache = layer.step(x, cache, position, *arrays, **self._shared_bias(position))
+            x, cache = layer.step(x, cache, position, *arrays, **self._shared_bias(jnp.asarray(position)))
             updated.append(cache)
         return self.normalize(x), updated
 

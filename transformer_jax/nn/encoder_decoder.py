@@ -59,9 +59,10 @@ class DecodingCache(NamedTuple):
 class Transformer(SettingsModule):
     """Encoder and decoder, with embeddings and a projection to logits where there are vocabularies.
 
-    Tokens are embedded, scaled by √D unless `embeddings` says otherwise, and get positions and dropout; features go into the stacks unchanged. Learned
-    positions are the same for source and target; those inside attention are in self-attention alone. The defaults are
-    the paper's base model. Dropout, 0.1 by default, also applies to the embeddings.
+    Tokens are embedded, scaled by √D (unless `embeddings` says otherwise), and get positions and dropout; features go
+    into the stacks unchanged. Learned positions are the same for source and target; those inside attention are in
+    self-attention alone. The defaults are the paper's base model. Dropout, 0.1 by default, also applies to the
+    embeddings.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, a setting is

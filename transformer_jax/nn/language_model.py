@@ -35,8 +35,9 @@ class CausalCache(NamedTuple):
 class TransformerLM(SettingsModule):
     """Language model: predicts each token of a sequence from those before it.
 
-    Tokens are embedded, scaled by √D unless `embeddings` says otherwise, and get positions and dropout; then come causal blocks of self-attention and
-    feed-forward, and the projection to logits, by the embedding's own matrix unless `tie_embeddings` is False.
+    Tokens are embedded, scaled by √D (unless `embeddings` says otherwise), and get positions and dropout; then come
+    causal blocks of self-attention and feed-forward, and the projection to logits, by the embedding's own matrix unless
+    `tie_embeddings` is False.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, a setting is

@@ -142,7 +142,7 @@ class GatedFeedForward(FeedForward):
     """`W_2 Dropout(activation(x W + b) ⊗ (x V + c)) + b_2`: a gated linear unit (Shazeer 2020, equation 6).
 
     With `flax.linen.silu` it is SwiGLU, with `gelu` GEGLU, with `sigmoid` the GLU of Dauphin et al. 2017. Shazeer
-    leaves out the biases (`use_bias`). It has three matrices: 2/3 of F gives it as many parameters as `FeedForward` has.
+    leaves out the biases (`use_bias`). It has three matrices: with 2/3 of F as many parameters as `FeedForward`.
 
     Raises:
         InputError: at construction, if `dim_feedforward` is below 1.

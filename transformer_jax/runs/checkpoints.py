@@ -13,8 +13,8 @@ from jaxtyping import PyTree
 from transformer_jax.config import Criterion
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
+from transformer_jax.outside_files import Json
 from transformer_jax.runs.record import HALF_WRITTEN, STATE, Record, Records, best_step, digests_of_files, may_be_gone
-from transformer_jax.runs.settings import Json
 from transformer_jax.runs.state_arrays import arrays_like, digest_of_arrays, read_arrays, unshared_arrays
 
 NEWEST = 2  # checkpoints that are kept beside the best

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.fields import stored_values
-from transformer_jax.outside_files import outside_file
-from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, Json, read_settings
+from transformer_jax.outside_files import Json, outside_file
+from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, read_settings
 
 
 class ConfigFile(NamedTuple):

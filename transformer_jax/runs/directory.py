@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import writing_into
+from transformer_jax.outside_files import Json, writing_into
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.loggers import CURVES
 from transformer_jax.runs.own_files import check_unused, clear, write_recorded
@@ -23,7 +23,6 @@ from transformer_jax.runs.settings import (
     LOCK,
     RESULTS,
     STATUS,
-    Json,
     as_json,
     is_run,
     read_settings,

@@ -11,19 +11,9 @@ from typing import Literal, get_args
 
 from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError, in_one_line
+from transformer_jax.outside_files import Json, read_json
 from transformer_jax.runs.record import Records, best_step
-from transformer_jax.runs.settings import (
-    CHECKPOINTS,
-    CONFIG,
-    LOCK,
-    PARAMETERS,
-    RESULTS,
-    STATUS,
-    WEIGHTS,
-    Json,
-    read_json,
-    read_settings,
-)
+from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, LOCK, PARAMETERS, RESULTS, STATUS, WEIGHTS, read_settings
 
 State = Literal["running", "interrupted", "finished", "diverged", "damaged"]
 STATES: tuple[State, ...] = get_args(State)

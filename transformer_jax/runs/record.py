@@ -10,8 +10,9 @@ from typing import NamedTuple, TypeVar
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
+from transformer_jax.outside_files import MAX_JSON_BYTES, Json, read_json
 from transformer_jax.runs.own_files import digest_of
-from transformer_jax.runs.settings import FORMAT, MAX_JSON_BYTES, FormatError, Json, check_format, read_json, write_json
+from transformer_jax.runs.settings import FORMAT, FormatError, check_format, write_json
 
 RECORD = Path("record", "metadata")  # inside the directory of a checkpoint
 STATE = "state"  # Orbax's files, beside the record

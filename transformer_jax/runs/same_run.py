@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from transformer_jax.errors import InputError
-from transformer_jax.runs.settings import Json, differing_settings
+from transformer_jax.outside_files import Json
+from transformer_jax.runs.settings import differing_settings
 
 FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}  # a task may choose the others by the number of epochs
 REMEDY = "choose another checkpoint_dir or name, or --no-resume --overwrite to replace that run"

@@ -8,9 +8,9 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import writing_into
+from transformer_jax.outside_files import Json, writing_into
 from transformer_jax.runs.own_files import digest_of, write_whole
-from transformer_jax.runs.settings import CONFIG, RESULTS, WEIGHTS, Json, write_json, write_settings
+from transformer_jax.runs.settings import CONFIG, RESULTS, WEIGHTS, write_json, write_settings
 from transformer_jax.trees import Params
 
 CARD, DIGESTS = "README.md", "SHA256SUMS"

@@ -5,13 +5,12 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import outside_file
+from transformer_jax.outside_files import MAX_JSON_BYTES, Json, read_json
 from transformer_jax.runs.own_files import write_whole
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
@@ -19,14 +18,12 @@ STATUS = "status.json"  # of a training that diverged
 WEIGHTS = "model.safetensors"  # of a saved model, instead of checkpoints
 PARAMETERS = "params.msgpack"  # the same in Flax's format, of the models that ship
 LOCK = ".lock"
-MAX_CONFIG_BYTES, MAX_JSON_BYTES = 2**20, 2**22  # Python needs 25 times as much memory for it
+MAX_CONFIG_BYTES = 2**20
 
 # Of config.json and of the checkpoints. Raise it by one with every change after which older files would be misread.
 FORMAT = 5
 OLDEST_FORMAT = 4  # that is still read: its checkpoints have a digest of the arrays in place of digests of the files
 UNNUMBERED = 1  # the format of files without a number, which were written before there were numbers
-
-Json = dict[str, Any]  # a JSON object
 
 
 class FormatError(InputError):
@@ -38,19 +35,6 @@ def check_format(name: str, content: Json) -> None:
     number = content.get("format", UNNUMBERED)
     if number not in range(OLDEST_FORMAT, FORMAT + 1):
         raise FormatError(f"{name} is of format {number}, this version reads {FORMAT} and {OLDEST_FORMAT}")
-
-
-def read_json(file: Path, kind: str = "a JSON object", max_bytes: int = MAX_JSON_BYTES) -> Json:
-    """The object in a JSON file.
-
-    Raises:
-        InputError: there is no such file, it can't be read, or it holds no `kind`.
-    """
-    with outside_file(file, kind, max_bytes) as checked:
-        content: Json = json.loads(checked.read_bytes())
-        if not isinstance(content, dict):
-            raise ValueError("it holds no JSON object")
-    return content
 
 
 def write_json(file: Path, content: Mapping[str, object]) -> None:

@@ -13,8 +13,8 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Dataset, Loader, make_loader
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import MAX_SIZE, InputError, in_one_line
+from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import run_path
-from transformer_jax.runs.settings import Json
 from transformer_jax.runs.tensorboard import tensorboard_command
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary

@@ -13,7 +13,8 @@ import numpy as np
 from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.fields import from_text, type_hints
-from transformer_jax.runs.settings import Json, as_json, write_json
+from transformer_jax.outside_files import Json
+from transformer_jax.runs.settings import as_json, write_json
 from transformer_jax.training.progress import format_metric
 
 SUMMARY = "summary.json"

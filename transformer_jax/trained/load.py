@@ -14,16 +14,9 @@ from flax.traverse_util import flatten_dict
 from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.errors import InputError, meant, shortened
+from transformer_jax.outside_files import Json, read_json
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.settings import (
-    CHECKPOINTS,
-    CONFIG,
-    RESULTS,
-    Json,
-    differing_settings,
-    read_json,
-    read_settings,
-)
+from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, RESULTS, differing_settings, read_settings
 from transformer_jax.trained.shipped import SHIPPED, is_saved, named_directory, read_params, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params

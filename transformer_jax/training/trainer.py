@@ -17,10 +17,11 @@ from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader, import_pytorch
 from transformer_jax.devices.processes import check_same, largest
 from transformer_jax.errors import InputError
+from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.runs.saved_model import card_of, save_model
-from transformer_jax.runs.settings import Json, as_json, settings_of
+from transformer_jax.runs.settings import as_json, settings_of
 from transformer_jax.training.callbacks import Callback, LogAttention
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
 from transformer_jax.training.example_viewer import ExampleViewer

@@ -47,6 +47,7 @@ class Layout(NamedTuple):
     renames: tuple[tuple[str, str], ...]  # regular expressions and replacements, applied to our path in order
     transposed: bool  # kernels are [out, in], as in PyTorch; ours are [in, out]
     num_groups: int = 1  # in which query, key and value alternate where `renames` gives them one name: H if by head
+    reshaped: Mapping[str, tuple[int, ...]] = {}  # theirs, of arrays whose axes are not ours, by our path
 
     def name(self, path: str) -> str:
         """Name of our array in the other program."""
@@ -69,7 +70,8 @@ class Layout(NamedTuple):
             shape = ours[paths[0]]
             if len(paths) > 1:
                 shape = (*shape[:-1], sum(ours[path][-1] for path in paths))
-            theirs[name] = shape[::-1] if self._is_transposed(paths[0]) else shape
+            transposed = shape[::-1] if self._is_transposed(paths[0]) else shape
+            theirs[name] = self.reshaped.get(paths[0], transposed)
         return theirs
 
     def to_theirs(self, params: Params) -> Arrays:
@@ -79,7 +81,10 @@ class Layout(NamedTuple):
         for name, paths in self.names(arrays).items():
             parts = [np.asarray(arrays[path]) for path in paths]
             whole = fuse(parts, self.num_groups) if len(parts) > 1 else parts[0]
-            theirs[name] = whole.T if self._is_transposed(paths[0]) else whole
+            is_transposed = self._is_transposed(paths[0])
+            if (shape := self.reshaped.get(paths[0])) is not None:
+                whole = whole.reshape(shape[::-1] if is_transposed else shape)
+            theirs[name] = whole.T if is_transposed else whole
         return theirs
 
     def to_ours(self, arrays: Arrays, like: Params, source: str) -> Params:
@@ -96,10 +101,20 @@ class Layout(NamedTuple):
         check_arrays(arrays, self.shapes(like), source)
         ours: Arrays = {}
         for name, paths in self.names(flatten_dict(like, sep="/")).items():
-            whole = arrays[name].T if self._is_transposed(paths[0]) else arrays[name]
-            parts = split(whole, self.num_groups) if len(paths) > 1 else [whole]
+            parts = self.parts(paths, arrays[name])
             ours |= {path: np.array(part, order="C") for path, part in zip(paths, parts, strict=True)}
         return as_tree(ours)
+
+    def parts(self, paths: Sequence[str], whole: np.ndarray) -> Kernels:
+        """Our arrays at these paths, from the other program's one: views where they can be."""
+        if self._is_transposed(paths[0]):
+            whole = whole.T
+        if paths[0] in self.reshaped:
+            if paths[0].endswith("kernel"):
+                whole = whole.reshape(-1, whole.shape[-1])
+            while len(whole) == 1:
+                whole = whole[0]
+        return split(whole, self.num_groups) if len(paths) > 1 else [whole]
 
     def _is_transposed(self, path: str) -> bool:
         """Whether our array is [in, out] and theirs [out, in]; an embedding [V, D] is the same in both."""
@@ -149,14 +164,19 @@ def check_arrays(arrays: Mapping[str, np.ndarray | jax.Array], shapes: Shapes, s
         InputError: an array is missing or has no counterpart in the model, has another shape, is of no floating-point
             type, or is not finite; the message names the first.
     """
-    if missing := [name for name in shapes if name not in arrays]:
-        raise InputError(f"{source} lacks {_first_of(missing)}")
-    if extra := [name for name in arrays if name not in shapes]:
-        raise InputError(f"{source} has {_first_of(extra)}, for which the model has no place")
-    for name, array in arrays.items():
-        if array.shape != shapes[name]:
-            raise InputError(f"{name} in {source} has the shape {[*array.shape]}; it must be {[*shapes[name]]}")
+    check_shapes({name: array.shape for name, array in arrays.items()}, shapes, source)
     check_numbers(arrays, source)
+
+
+def check_shapes(found: Shapes, expected: Shapes, source: str) -> None:
+    """Raise an `InputError` that names the first array that is missing, has no counterpart, or has another shape."""
+    if missing := [name for name in expected if name not in found]:
+        raise InputError(f"{source} lacks {_first_of(missing)}")
+    if extra := [name for name in found if name not in expected]:
+        raise InputError(f"{source} has {_first_of(extra)}, for which the model has no place")
+    for name, shape in found.items():
+        if shape != expected[name]:
+            raise InputError(f"{name} in {source} has the shape {[*shape]}; it must be {[*expected[name]]}")
 
 
 def _first_of(names: list[str]) -> str:

@@ -18,7 +18,7 @@ from jaxtyping import Float, UInt8
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.inspection.page.passes import InspectedPasses, Neighbour, Passes, compared_examples, neighbours
-from transformer_jax.runs.settings import Json
+from transformer_jax.outside_files import Json
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample
 

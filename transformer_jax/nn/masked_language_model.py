@@ -1,0 +1,152 @@
+"""Encoder over tokens with BERT's heads: one that predicts masked tokens, and one that classifies texts."""
+
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int
+
+from transformer_jax.argument_checks import Count, Probability, Size, check_token_ids
+from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.rows import ReturnAttention, Weights
+from transformer_jax.errors import InputError
+from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
+from transformer_jax.nn.embeddings import tied_logits, token_embedding
+from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.layers import Dense, Dropout, Tapped
+from transformer_jax.nn.position_kinds import LearnedPositions
+from transformer_jax.nn.positions import LearnedEncoding
+
+
+class Pooler(Tapped):
+    """`tanh(x_0 W + b)` of the vector at the first position (Devlin et al. 2019, section 3)."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B D"]:
+        """One vector for each row, `[B, D]`."""
+        return self.tap("output", nn.tanh(Dense(x.shape[-1], name="dense")(x[:, 0])), "B D")
+
+
+class TransformerMLM(SettingsModule):
+    """Encoder over tokens: predicts each token from all of them, or classifies the text (Devlin et al. 2019).
+
+    The embeddings of tokens, of learned positions and of the tokens' types, where there are any, are added up; then
+    come a norm, dropout and the encoder. The heads are
+
+    - `tokens`: `Norm(activation(x W + b)) Eᵀ + c`, with the matrix E of the embedding;
+    - `classes`: `Dropout(Pooler(x)) W + b`;
+    - `none`: the encoder's output as it is.
+
+    Raises:
+        InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, a setting is
+            impossible, the positions are not `LearnedPositions`, or classes are asked for and there are none.
+    """
+
+    vocabulary_size: Size  # V
+    model_dim: Size = 768  # D
+    num_heads: Size = 12  # H
+    num_layers: Count = 12  # L
+    dim_feedforward: Size = 3072  # F
+    dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
+    settings: BlockSettings = BlockSettings(dropout_prob=0.1, positions=LearnedPositions())
+    max_len: Size = 512  # positions that are learned
+    num_types: Count = 0  # of tokens, such as those of a first and of a second text
+    head: Literal["tokens", "classes", "none"] = "tokens"
+    num_classes: Count = 0  # C, of texts
+    has_pooler: bool = False  # also without classes; its output is the activation `pooler.output`
+    # The id of padding, where positions count the other tokens alone, from this id + 1 on (Liu et al. 2019).
+    pad_token: Count | None = None
+    block: type[Block] = EncoderBlock  # class of the blocks
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.settings.positions, LearnedPositions):
+            raise InputError(f"settings.positions is {self.settings.positions}; it must be LearnedPositions()")
+        if self.head == "classes" and not self.num_classes:
+            raise InputError("num_classes is 0; with head='classes' it must be at least 1")
+
+    def setup(self) -> None:
+        self.embedding = token_embedding(self.vocabulary_size, self.model_dim)
+        self.positional_encoding = LearnedEncoding(self.model_dim, self.max_len)
+        if self.num_types:
+            self.type_embedding = token_embedding(self.num_types, self.model_dim)
+        self.embedding_norm = self.settings.make_norm()
+        self.embedding_dropout = Dropout(self.settings.dropout_prob)
+        sizes = self.num_layers, self.model_dim, self.num_heads, self.dim_feedforward
+        self.encoder = TransformerEncoder(*sizes, settings=self.settings, block=self.block)
+        if self.has_pooler or self.head == "classes":
+            self.pooler = Pooler()
+        if self.head == "classes":
+            self.output_dropout = Dropout(self.settings.dropout_prob)
+            self.output_layer = Dense(self.num_classes)
+        elif self.head == "tokens":
+            self.output_hidden = Dense(self.model_dim)
+            self.output_norm = self.settings.make_norm()
+            self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.vocabulary_size,))
+
+    def __call__(
+        self,
+        tokens: Int[ArrayLike, "B T"],
+        mask: Masks | None = None,
+        types: Int[ArrayLike, "B T"] | None = None,
+        *,
+        train: bool = False,
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "..."] | tuple[Float[Array, "..."], list[Weights]]:
+        """Apply the model.
+
+        Args:
+            tokens: `[B, T]`.
+            mask: which keys a query may see, as in `dot_product_attention`: `padding_mask(valid)`.
+            types: of the tokens `[B, T]`; None for type 0.
+            train: apply dropout; needs the random key `dropout` where a probability is not zero.
+            return_attention: also return the weights that this pass used, or those of an `AttentionRows(queries,
+                heads)`.
+
+        Returns:
+            Logits `[B, T, V]` or `[B, C]`, or the encoder's output `[B, T, D]`; with `return_attention` a pair of that
+            and the list of the L layers' weights.
+
+        Raises:
+            InputError: tokens or types are of another type or shape, hold an unknown id, or are more than `max_len`; or
+                the mask does not broadcast.
+        """
+        x = self._embed(tokens, types, train=train)
+        result: Any = self.encoder(x, mask, train=train, return_attention=return_attention)
+        x, maps = result if return_attention else (result, None)
+        output = self._output(x, train=train)
+        return output if maps is None else (output, maps)
+
+    def _embed(
+        self, tokens: Int[ArrayLike, "B T"], types: Int[ArrayLike, "B T"] | None, *, train: bool
+    ) -> Float[Array, "B T D"]:
+        check_token_ids("tokens", tokens, self.vocabulary_size)
+        tokens = jnp.asarray(tokens)
+        x = self.embedding(tokens)
+        if self.num_types:
+            types = jnp.zeros_like(tokens) if types is None else types
+            check_token_ids("types", types, self.num_types)
+            x = x + self.type_embedding(jnp.asarray(types))
+        elif types is not None:
+            raise InputError("types are given, but num_types is 0")
+        if self.pad_token is None:
+            x = self.positional_encoding(x)
+        else:
+            is_token = tokens != self.pad_token
+            places = jnp.cumsum(is_token, axis=1) * is_token + self.pad_token
+            x = x + self.positional_encoding.table(self.max_len)[places]
+        x = self.embedding_dropout(self.embedding_norm(x), train=train)
+        return self.tap("embeddings", x, "B T D")
+
+    def _output(self, x: Float[Array, "B T D"], *, train: bool) -> Float[Array, "..."]:
+        """What the head makes of the encoder's output."""
+        if self.head == "classes":
+            return self.tap("logits", self.output_layer(self.output_dropout(self.pooler(x), train=train)), "B C")
+        if self.has_pooler:
+            self.pooler(x)
+        if self.head == "none":
+            return x
+        hidden = self.output_norm(self.settings.activation(self.output_hidden(x)))
+        return self.tap("logits", tied_logits(self.embedding, hidden, bias=self.output_bias), "B T V")

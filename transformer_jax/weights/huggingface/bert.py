@@ -1,0 +1,128 @@
+"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019): encoders, masked language models, classifiers of texts."""
+
+from typing import Any
+
+from transformer_jax.nn.block_settings import BlockSettings
+from transformer_jax.nn.masked_language_model import TransformerMLM
+from transformer_jax.nn.position_kinds import LearnedPositions
+from transformer_jax.outside_files import Json
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.family import ENDS, Family, Renames
+from transformer_jax.weights.layouts import Layout, Shapes
+
+BLOCKS: Renames = (
+    (r"encoder/layers_(\d+)", r"encoder/layer/\1"),
+    (r"self_attn/(query|key|value)_proj", r"attention/self/\1"),
+    ("self_attn/output_proj", "attention/output/dense"),
+    ("self_attn_residual/norm", "attention/output/LayerNorm"),
+    ("feed_forward/expand", "intermediate/dense"),
+    ("feed_forward/contract", "output/dense"),
+    ("feed_forward_residual/norm", "output/LayerNorm"),
+)
+EMBEDDINGS: Renames = (
+    ("^embedding/", "embeddings/word_embeddings/"),
+    ("^positional_encoding", "embeddings/position_embeddings"),
+    ("^type_embedding", "embeddings/token_type_embeddings"),
+    ("^embedding_norm", "embeddings/LayerNorm"),
+)
+BERT_HEADS: Renames = (
+    ("^output_hidden", "cls/predictions/transform/dense"),
+    ("^output_norm", "cls/predictions/transform/LayerNorm"),
+    ("^output_bias", "cls/predictions/bias"),
+    ("^output_layer", "classifier"),
+)
+ROBERTA_HEADS: Renames = (
+    ("^output_hidden", "lm_head/dense"),
+    ("^output_norm", "lm_head/layer_norm"),
+    ("^output_bias", "lm_head/bias"),
+    ("^output_layer", "classifier/out_proj"),
+)
+
+
+def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
+    """The model of a `config.json`, with the heads whose arrays are there."""
+    is_roberta = keys.take("model_type", str) == "roberta"
+    for name in ("is_decoder", "add_cross_attention"):
+        keys.one_of(name, False)
+    keys.one_of("tie_word_embeddings", True)
+    keys.one_of("position_embedding_type", "absolute")
+    classes = shapes.get("classifier.out_proj.weight" if is_roberta else "classifier.weight", (0,))[0]
+    has_tokens = ("lm_head.dense.weight" if is_roberta else "cls.predictions.transform.dense.weight") in shapes
+    activation = keys.activation("hidden_act", "gelu")
+    if is_roberta and has_tokens:  # whose head has this activation whatever the config says
+        keys.one_of("hidden_act", "gelu")
+    return TransformerMLM(
+        vocabulary_size=keys.take("vocab_size", int, 30522),
+        model_dim=keys.take("hidden_size", int, 768),
+        num_heads=keys.take("num_attention_heads", int, 12),
+        num_layers=keys.take("num_hidden_layers", int, 12),
+        dim_feedforward=keys.take("intermediate_size", int, 3072),
+        settings=BlockSettings(
+            activation=activation,
+            layer_norm_epsilon=keys.take("layer_norm_eps", float, 1e-12),
+            positions=LearnedPositions(),
+        ),
+        max_len=keys.take("max_position_embeddings", int, 512),
+        num_types=keys.take("type_vocab_size", int, 2),
+        head="classes" if classes else "tokens" if has_tokens else "none",
+        num_classes=classes,
+        has_pooler=any(name.endswith("pooler.dense.weight") for name in shapes),
+        pad_token=keys.take("pad_token_id", int, 1) if is_roberta else None,
+    )
+
+
+def configure(model: TransformerMLM) -> Json:
+    """The `config.json` of a model."""
+    is_roberta = model.pad_token is not None
+    name = "Roberta" if is_roberta else "Bert"
+    head = {"tokens": "ForMaskedLM", "classes": "ForSequenceClassification", "none": "Model"}[model.head]
+    config: dict[str, Any] = {
+        "model_type": name.lower(),
+        "architectures": [name + head],
+        "vocab_size": model.vocabulary_size,
+        "hidden_size": model.model_dim,
+        "num_attention_heads": model.num_heads,
+        "num_hidden_layers": model.num_layers,
+        "intermediate_size": model.dim_feedforward,
+        "hidden_act": activation_name(model.settings.activation),
+        "layer_norm_eps": model.settings.layer_norm_epsilon,
+        "max_position_embeddings": model.max_len,
+        "type_vocab_size": model.num_types,
+    }
+    if is_roberta:
+        config["pad_token_id"] = model.pad_token
+    if model.num_classes:
+        config["id2label"] = {str(label): f"LABEL_{label}" for label in range(model.num_classes)}
+    return config
+
+
+def layout(model: TransformerMLM) -> Layout:
+    """The names of its arrays."""
+    is_roberta = model.pad_token is not None
+    heads = ROBERTA_HEADS if is_roberta else BERT_HEADS
+    if is_roberta and model.head == "classes":  # whose pooler has another name
+        heads = (("^pooler/dense", "classifier/dense"), *heads)
+    base = ("^(embeddings|encoder|pooler)/", rf"{'roberta' if is_roberta else 'bert'}/\1/")
+    return Layout((*EMBEDDINGS, *BLOCKS, *heads, base, *ENDS), transposed=True)
+
+
+BERT = Family(
+    ("bert",),
+    create,
+    configure,
+    layout,
+    prefix="bert.",
+    copies={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    ignored=r"position_ids$|^cls\.seq_relationship\.",
+)
+ROBERTA = BERT._replace(
+    model_types=("roberta",),
+    prefix="roberta.",
+    copies={
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+)

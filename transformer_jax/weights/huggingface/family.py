@@ -1,0 +1,26 @@
+"""What a family of models is: its `config.json` as a model and back, and the names of its arrays."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from transformer_jax.nn.block_settings import SettingsModule
+from transformer_jax.outside_files import Json
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys
+from transformer_jax.weights.layouts import Layout, Shapes
+
+Renames = tuple[tuple[str, str], ...]
+# The end of every path: PyTorch's words for kernels, scales and embeddings, and dots.
+ENDS: Renames = (("(kernel|scale|embedding)$", "weight"), ("/", "."))
+TIED_HEAD = "lm_head.weight"
+
+
+class Family(NamedTuple):
+    """Models whose `config.json` has one of these `model_type`s."""
+
+    model_types: tuple[str, ...]
+    create: Callable[[ConfigKeys, Shapes], SettingsModule]  # of config.json and of the shapes of the arrays
+    configure: Callable[[Any], Json]  # Any: a model of the family; the keys that `create` takes, and `architectures`
+    layout: Callable[[Any], Layout]
+    prefix: str  # of the arrays of the model without its head, which some files lack
+    copies: Mapping[str, str] = {}  # names of arrays that are others once more, which files may have or lack
+    ignored: str = "$^"  # regular expression of arrays that are no parameters, or of heads that are not supported

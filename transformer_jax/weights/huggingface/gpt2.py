@@ -1,0 +1,82 @@
+"""GPT-2 (Radford et al. 2019)."""
+
+from transformer_jax.nn.block_settings import BlockSettings
+from transformer_jax.nn.embeddings import EmbeddingSettings
+from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.nn.position_kinds import LearnedPositions
+from transformer_jax.outside_files import Json
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family
+from transformer_jax.weights.layouts import Layout, Shapes
+
+RENAMES = (
+    ("^embedding", "transformer/wte"),
+    ("^positional_encoding", "transformer/wpe"),
+    (r"^decoder/layers_(\d+)", r"transformer/h/\1"),
+    ("^decoder/norm", "transformer/ln_f"),
+    ("^output_layer", "lm_head"),
+    ("self_attn/(query|key|value)_proj", "attn/c_attn"),
+    ("self_attn/output_proj", "attn/c_proj"),
+    ("self_attn_residual/norm", "ln_1"),
+    ("feed_forward/expand", "mlp/c_fc"),
+    ("feed_forward/contract", "mlp/c_proj"),
+    ("feed_forward_residual/norm", "ln_2"),
+    *ENDS,
+)
+
+
+def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
+    """The model of a `config.json`."""
+    width = keys.take("n_embd", int, 768)
+    keys.one_of("scale_attn_weights", True)
+    for name in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"):
+        keys.one_of(name, False)
+    keys.one_of("tie_word_embeddings", True)
+    keys.without_effect(*(f"summary_{what}" for what in ("type", "use_proj", "activation", "proj_to_labels")))
+    keys.without_effect("summary_first_dropout")
+    return TransformerLM(
+        vocabulary_size=keys.take("vocab_size", int, 50257),
+        model_dim=width,
+        num_heads=keys.take("n_head", int, 12),
+        num_layers=keys.take("n_layer", int, 12),
+        dim_feedforward=keys.take("n_inner", int | None, None) or 4 * width,
+        max_len=keys.take("n_positions", int, 1024),
+        settings=BlockSettings(
+            norm_first=True,
+            activation=keys.activation("activation_function", "gelu_new"),
+            layer_norm_epsilon=keys.take("layer_norm_epsilon", float, 1e-5),
+            positions=LearnedPositions(),
+        ),
+        embeddings=EmbeddingSettings(is_scaled=False),
+    )
+
+
+def configure(model: TransformerLM) -> Json:
+    """The `config.json` of a model."""
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": model.vocabulary_size,
+        "n_embd": model.model_dim,
+        "n_head": model.num_heads,
+        "n_layer": model.num_layers,
+        "n_inner": model.dim_feedforward,
+        "n_positions": model.max_len,
+        "activation_function": activation_name(model.settings.activation),
+        "layer_norm_epsilon": model.settings.layer_norm_epsilon,
+    }
+
+
+def layout(model: TransformerLM) -> Layout:
+    """The names of its arrays; kernels are `[in, out]`, as ours."""
+    return Layout(RENAMES, transposed=False)
+
+
+GPT2 = Family(
+    ("gpt2",),
+    create,
+    configure,
+    layout,
+    prefix="transformer.",
+    copies={TIED_HEAD: "transformer.wte.weight"},
+    ignored=r"\.attn\.(masked_)?bias$",
+)

@@ -1,0 +1,88 @@
+"""GPT-NeoX (Black et al. 2022), which Pythia is too (Biderman et al. 2023)."""
+
+from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.causal import CausalBlock, ParallelBlock
+from transformer_jax.nn.embeddings import EmbeddingSettings
+from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.outside_files import Json
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.family import ENDS, Family
+from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
+from transformer_jax.weights.layouts import Layout, Shapes
+
+RENAMES = (
+    ("^embedding", "gpt_neox/embed_in"),
+    (r"^decoder/layers_(\d+)", r"gpt_neox/layers/\1"),
+    ("^decoder/norm", "gpt_neox/final_layer_norm"),
+    ("^output_layer", "embed_out"),
+    ("self_attn/(query|key|value)_proj", "attention/query_key_value"),
+    ("self_attn/output_proj", "attention/dense"),
+    ("self_attn_residual/norm", "input_layernorm"),
+    ("feed_forward/expand", "mlp/dense_h_to_4h"),
+    ("feed_forward/contract", "mlp/dense_4h_to_h"),
+    ("feed_forward_residual/norm", "post_attention_layernorm"),
+    *ENDS,
+)
+
+
+def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
+    """The model of a `config.json`."""
+    is_parallel = keys.take("use_parallel_residual", bool, True)
+    has_bias = keys.take("attention_bias", bool, True)
+    keys.one_of("is_decoder", False, True)
+    positions = rotary_positions(
+        keys, keys.take("rotary_emb_base", int | float, 10_000.0), keys.take("rotary_pct", float, 0.25)
+    )
+    return TransformerLM(
+        vocabulary_size=keys.take("vocab_size", int, 50432),
+        model_dim=keys.take("hidden_size", int, 6144),
+        num_heads=keys.take("num_attention_heads", int, 64),
+        num_layers=keys.take("num_hidden_layers", int, 44),
+        dim_feedforward=keys.take("intermediate_size", int, 24576),
+        max_len=keys.take("max_position_embeddings", int, 2048),
+        settings=BlockSettings(
+            norm_first=True,
+            activation=keys.activation("hidden_act", "gelu"),
+            layer_norm_epsilon=keys.take("layer_norm_eps", float, 1e-5),
+            positions=positions,
+            attention=AttentionSettings(input_bias=has_bias, output_bias=has_bias),
+        ),
+        tie_embeddings=keys.take("tie_word_embeddings", bool, False),
+        embeddings=EmbeddingSettings(is_scaled=False, output_bias=False),
+        block=ParallelBlock if is_parallel else CausalBlock,
+    )
+
+
+def configure(model: TransformerLM) -> Json:
+    """The `config.json` of a model."""
+    return {
+        "architectures": ["GPTNeoXForCausalLM"],
+        "vocab_size": model.vocabulary_size,
+        "hidden_size": model.model_dim,
+        "num_attention_heads": model.num_heads,
+        "num_hidden_layers": model.num_layers,
+        "intermediate_size": model.dim_feedforward,
+        "max_position_embeddings": model.max_len,
+        "hidden_act": activation_name(model.settings.activation),
+        "layer_norm_eps": model.settings.layer_norm_epsilon,
+        "rope_parameters": rope_parameters(model.settings.positions),
+        "attention_bias": model.settings.attention.input_bias,
+        "tie_word_embeddings": model.tie_embeddings,
+        "use_parallel_residual": issubclass(model.block, ParallelBlock),
+    }
+
+
+def layout(model: TransformerLM) -> Layout:
+    """The names of its arrays; each head's query, key and value stand together."""
+    return Layout(RENAMES, transposed=True, num_groups=model.num_heads)
+
+
+GPT_NEOX = Family(
+    ("gpt_neox",),
+    create,
+    configure,
+    layout,
+    prefix="gpt_neox.",
+    copies={"embed_out.weight": "gpt_neox.embed_in.weight"},
+    ignored=r"\.attention\.((masked_)?bias|rotary_emb\.inv_freq)$",
+)

@@ -1,0 +1,119 @@
+"""Llama (Touvron et al. 2023) and Qwen 2 and 3, which differ in biases and in norms of queries and keys."""
+
+import functools
+
+from transformer_jax.errors import InputError
+from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.embeddings import EmbeddingSettings
+from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.nn.layers import GatedFeedForward, RMSNorm
+from transformer_jax.outside_files import Json
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family
+from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
+from transformer_jax.weights.layouts import Layout, Shapes
+
+RENAMES = (
+    ("^embedding", "model/embed_tokens"),
+    (r"^decoder/layers_(\d+)", r"model/layers/\1"),
+    ("^decoder/norm", "model/norm"),
+    ("^output_layer", "lm_head"),
+    ("self_attn/(query|key|value)_(proj|norm)", r"self_attn/#\1_\2"),
+    ("#query", "q"),
+    ("#key", "k"),
+    ("#value", "v"),
+    ("self_attn/output_proj", "self_attn/o_proj"),
+    ("self_attn_residual/norm", "input_layernorm"),
+    ("feed_forward/gate", "mlp/gate_proj"),
+    ("feed_forward/expand", "mlp/up_proj"),
+    ("feed_forward/contract", "mlp/down_proj"),
+    ("feed_forward_residual/norm", "post_attention_layernorm"),
+    *ENDS,
+)
+
+
+def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
+    """The model of a `config.json`."""
+    kind = keys.take("model_type", str)
+    has_input_bias = kind == "qwen2" or keys.take("attention_bias", bool, False)
+    has_bias = kind == "llama" and keys.take("mlp_bias", bool, False)
+    width, num_heads = keys.take("hidden_size", int), keys.take("num_attention_heads", int)
+    epsilon = keys.take("rms_norm_eps", float, 1e-6)
+    _check_full_attention(keys)
+    keys.without_effect("pretraining_tp")
+    return TransformerLM(
+        vocabulary_size=keys.take("vocab_size", int),
+        model_dim=width,
+        num_heads=num_heads,
+        num_layers=keys.take("num_hidden_layers", int),
+        dim_feedforward=keys.take("intermediate_size", int),
+        max_len=keys.take("max_position_embeddings", int, 2048),
+        settings=BlockSettings(
+            norm=RMSNorm,
+            norm_first=True,
+            activation=keys.activation("hidden_act", "silu"),
+            layer_norm_epsilon=epsilon,
+            positions=rotary_positions(keys, keys.take("rope_theta", int | float, 10_000.0)),
+            feed_forward=functools.partial(GatedFeedForward, use_bias=has_bias),
+            attention=AttentionSettings(
+                num_kv_heads=keys.take("num_key_value_heads", int | None, None) or num_heads,
+                qk_norm=functools.partial(RMSNorm, epsilon) if kind == "qwen3" else None,
+                head_width=keys.take("head_dim", int | None, None) or (128 if kind == "qwen3" else width // num_heads),
+                input_bias=has_input_bias,
+                output_bias=has_input_bias and kind != "qwen2",
+            ),
+        ),
+        tie_embeddings=keys.take("tie_word_embeddings", bool, False),
+        embeddings=EmbeddingSettings(is_scaled=False, output_bias=False),
+    )
+
+
+def _check_full_attention(keys: ConfigKeys) -> None:
+    """Raise an `InputError` if some layers have windows."""
+    keys.one_of("use_sliding_window", False)
+    keys.without_effect("sliding_window", "max_window_layers")
+    kinds = set(keys.take("layer_types", list | None, None) or [])
+    if kinds - {"full_attention"}:
+        raise InputError(f"layer_types in {keys.source} has {kinds}; only full_attention is supported")
+
+
+def configure(model: TransformerLM) -> Json:
+    """The `config.json` of a model."""
+    attention, feed_forward = model.settings.attention, model.settings.feed_forward
+    config = {
+        "vocab_size": model.vocabulary_size,
+        "hidden_size": model.model_dim,
+        "num_attention_heads": model.num_heads,
+        "num_key_value_heads": attention.num_kv_heads,
+        "head_dim": attention.head_width,
+        "num_hidden_layers": model.num_layers,
+        "intermediate_size": model.dim_feedforward,
+        "max_position_embeddings": model.max_len,
+        "hidden_act": activation_name(model.settings.activation),
+        "rms_norm_eps": model.settings.layer_norm_epsilon,
+        "rope_parameters": rope_parameters(model.settings.positions),
+        "tie_word_embeddings": model.tie_embeddings,
+    }
+    if attention.input_bias and not attention.output_bias:
+        return config | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+    config["attention_bias"] = attention.input_bias
+    if attention.qk_norm is not None:
+        return config | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+    has_bias = feed_forward(1, 0.0, model.settings.activation).use_bias
+    return config | {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "mlp_bias": has_bias}
+
+
+def layout(model: TransformerLM) -> Layout:
+    """The names of its arrays."""
+    return Layout(RENAMES, transposed=True)
+
+
+LLAMA = Family(
+    ("llama", "qwen2", "qwen3"),
+    create,
+    configure,
+    layout,
+    prefix="model.",
+    copies={TIED_HEAD: "model.embed_tokens.weight"},
+    ignored=r"rotary_emb\.inv_freq$",
+)

@@ -1,0 +1,196 @@
+"""A directory of HuggingFace Transformers as a model with its variables, and back."""
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.typing import DTypeLike
+
+from transformer_jax.argument_checks import check_arguments
+from transformer_jax.errors import InputError, shortened
+from transformer_jax.nn.block_settings import SettingsModule
+from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.nn.layer_stacks import unstack_layers
+from transformer_jax.nn.vision import VisionTransformer
+from transformer_jax.outside_files import Json, read_json, writing_into
+from transformer_jax.trees import Params, Variables
+from transformer_jax.weights.huggingface.bert import BERT, ROBERTA
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys
+from transformer_jax.weights.huggingface.family import Family
+from transformer_jax.weights.huggingface.gpt2 import GPT2
+from transformer_jax.weights.huggingface.gpt_neox import GPT_NEOX
+from transformer_jax.weights.huggingface.llama import LLAMA
+from transformer_jax.weights.huggingface.marian import MARIAN
+from transformer_jax.weights.huggingface.stored_arrays import StoredArrays, write_arrays
+from transformer_jax.weights.huggingface.t5 import T5
+from transformer_jax.weights.huggingface.vit import VIT
+from transformer_jax.weights.layouts import Shapes, abstract_params, by_path, check_shapes
+
+CONFIG = "config.json"
+ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, VIT, T5, MARIAN
+FAMILIES = {name: family for family in ALL for name in family.model_types}
+OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+
+
+@check_arguments
+def from_transformers(directory: str | Path, dtype: DTypeLike | None = None) -> tuple[SettingsModule, Variables]:
+    """The model and the variables of a directory that `save_pretrained` of `transformers` wrote.
+
+    It is called as our models are: `model.apply(variables, tokens)`. Its dropout is 0, whatever the config says;
+    `model.clone(dropout_prob=0.1)` has some.
+
+    Args:
+        directory: with `config.json` and `model.safetensors`, or several safetensors files with their index.
+        dtype: of the variables; None: as they are stored.
+
+    Raises:
+        InputError: the directory or a file can't be read, the model is of no family in `FAMILIES`, a key of the config
+            could change what the model computes and is not supported, or an array is missing or left over.
+    """
+    directory = Path(directory)
+    config = read_json(directory / CONFIG, "a config.json")
+    if config.get("model_type") not in FAMILIES:
+        kind = shortened(config.get("model_type"))
+        raise InputError(f"model_type in {directory / CONFIG} is {kind}; it must be one of {', '.join(FAMILIES)}")
+    family = FAMILIES[config["model_type"]]
+    stored = StoredArrays(directory)
+    names = _names(family, stored.shapes)
+    shapes = {name: stored.shapes[theirs] for name, theirs in names.items()}
+    keys = ConfigKeys(config, str(directory / CONFIG))
+    model = family.create(keys, shapes)
+    keys.finish()
+    if _num_layers(model) > len(shapes):
+        raise InputError(f"{directory / CONFIG} says {_num_layers(model)} layers; there are {len(shapes)} arrays")
+    layout, like = family.layout(model), abstract_params(model, *_inputs(model))
+    expected = layout.shapes(like)
+    _drop_copies(family, stored, names, shapes, expected)
+    check_shapes(shapes, expected, str(directory))
+    params: dict[str, jax.Array] = {}
+    for name, paths in layout.names(flatten_dict(like, sep="/")).items():
+        parts = layout.parts(paths, stored.read(names[name]))
+        params |= {path: jnp.asarray(part, dtype) for path, part in zip(paths, parts, strict=True)}
+    return model, {"params": unflatten_dict(params, sep="/")}
+
+
+@check_arguments
+def save_transformers(
+    directory: str | Path, model: SettingsModule, variables: Variables, *, config: Json | None = None
+) -> None:
+    """Write a model so that the `from_pretrained` of its class in `transformers` opens it.
+
+    Args:
+        directory: made if it is missing; `config.json` and `model.safetensors` are replaced.
+        model: one that `from_transformers` gave, or one with the same parts.
+        variables: its own.
+        config: further entries of `config.json`, such as `eos_token_id`.
+
+    Raises:
+        InputError: no family has such models, the config is of another model, the variables are not the model's, or the
+            directory can't be written.
+    """
+    directory = Path(directory)
+    family, content = _family_of(model, config or {})
+    params: Params = unstack_layers(variables["params"])
+    expected = {
+        path: leaf.shape for path, leaf in flatten_dict(abstract_params(model, *_inputs(model)), sep="/").items()
+    }
+    arrays = by_path(params)
+    check_shapes({path: array.shape for path, array in arrays.items()}, expected, "variables")
+    dtypes = {str(array.dtype) for array in arrays.values()}
+    content["dtype"] = dtypes.pop() if len(dtypes) == 1 else "float32"
+    with writing_into("directory", directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    write_arrays(directory, family.layout(model).to_theirs(params))
+
+
+def _names(family: Family, shapes: Shapes) -> dict[str, str]:
+    """The names in a file by those of the family; files of a model without its head lack a prefix."""
+    lacks_prefix = not any(name.startswith(family.prefix) for name in shapes)
+    names = {}
+    for theirs in shapes:
+        name = f"{family.prefix}{theirs}" if lacks_prefix else theirs
+        for old, new in OLD_NAMES:
+            name = name.replace(old, new)
+        if not re.search(family.ignored, name):
+            names[name] = theirs
+    return names
+
+
+def _drop_copies(family: Family, stored: StoredArrays, names: dict[str, str], shapes: Shapes, expected: Shapes) -> None:
+    """Leave out the arrays that are others once more.
+
+    Raises:
+        InputError: they are not the same.
+    """
+    for copy, original in family.copies.items():
+        if copy not in names or copy in expected or original not in names:
+            continue
+        if not np.array_equal(stored.read(names[copy]), stored.read(names[original])):
+            raise InputError(
+                f"{names[copy]} in {stored.directory} differs from {names[original]}, whose copy it is in this model"
+            )
+        del names[copy], shapes[copy]
+
+
+def _inputs(model: nn.Module) -> tuple[Any, ...]:
+    """Inputs with which a model can be initialized."""
+    if isinstance(model, VisionTransformer):
+        return (jax.ShapeDtypeStruct((1, *model.image_size, model.num_channels), jnp.float32),)
+    tokens = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    return (tokens, tokens) if isinstance(model, Transformer) else (tokens,)
+
+
+def _num_layers(model: Any) -> int:
+    return model.num_encoder_layers + model.num_decoder_layers if isinstance(model, Transformer) else model.num_layers
+
+
+def _family_of(model: SettingsModule, given: Json) -> tuple[Family, Json]:
+    """The family whose `config.json` describes exactly this model, and that config with the given entries.
+
+    Raises:
+        InputError: there is none; the message names what the nearest family would do otherwise.
+    """
+    settings = dataclasses.replace(
+        model.settings,
+        dropout_prob=0.0,
+        remat="none",
+        scan_layers=False,
+        attention=dataclasses.replace(model.settings.attention, dropout_prob=0.0, implementation="auto"),
+    )
+    plain = model.clone(settings=settings, parent=None)
+    shapes = abstract_params(plain, *_inputs(plain))
+    found: list[list[str]] = []
+    for family in ALL:
+        try:
+            config = {"model_type": family.model_types[0], **family.configure(plain), **given}
+            made = family.create(ConfigKeys(config, CONFIG), family.layout(plain).shapes(shapes))
+        except (InputError, AttributeError, KeyError):
+            continue
+        different = list(_differences(plain, made))
+        if not different:
+            return family, config
+        found.append(different)
+    nearest = f": {min(found, key=len)[0]}" if found else ""
+    raise InputError(f"model is no model of {', '.join(FAMILIES)}{nearest}")
+
+
+def _differences(one: Any, other: Any, name: str = "model") -> Iterator[str]:
+    """Fields of two models in which they differ."""
+    if isinstance(one, functools.partial) and isinstance(other, functools.partial):
+        one, other = ((part.func, part.args, part.keywords) for part in (one, other))
+    if dataclasses.is_dataclass(one) and type(one) is type(other) and not isinstance(one, type):
+        for field in dataclasses.fields(one):
+            if field.name not in ("parent", "name"):
+                yield from _differences(getattr(one, field.name), getattr(other, field.name), f"{name}.{field.name}")
+    elif one != other:
+        yield f"{name} is {one}, and would be {other}"

@@ -1,0 +1,95 @@
+"""Rotary positions in a `config.json`: `rope_parameters`, or `rope_theta` and `rope_scaling` of older files."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.argument_checks import Positive, check_fields
+from transformer_jax.errors import InputError, shortened
+from transformer_jax.nn.position_kinds import RotaryPositions
+from transformer_jax.nn.positions import Positions
+from transformer_jax.outside_files import Json
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearScaling:
+    """All frequencies divided by a factor (Chen et al. 2023, *Extending Context Window*)."""
+
+    factor: Positive
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __call__(self, frequencies: np.ndarray) -> np.ndarray:
+        return frequencies / self.factor
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama3Scaling:
+    """Low frequencies divided by a factor, high ones kept, those between mixed (Llama 3.1, Dubey et al. 2024)."""
+
+    factor: Positive
+    low_freq_factor: Positive  # turns in the original length up to which a frequency is low
+    high_freq_factor: Positive  # and from which on it is high
+    original_max_position_embeddings: int  # length of the sequences in the first training
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __call__(self, frequencies: np.ndarray) -> np.ndarray:
+        turns = self.original_max_position_embeddings * frequencies / (2 * np.pi)
+        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        kept = np.clip(kept, 0, 1)
+        return frequencies * (kept + (1 - kept) / self.factor)
+
+
+SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling}
+
+
+def rotary_positions(keys: ConfigKeys, base: float, fraction: float = 1.0) -> RotaryPositions:
+    """The positions that a config describes.
+
+    Args:
+        keys: of the config.
+        base: where the config has no `rope_theta` in `rope_parameters`.
+        fraction: likewise, of each head that turns.
+    """
+    older = keys.take("rope_scaling", dict | None, None) or {}
+    rope: dict[str, Any] = dict(keys.take("rope_parameters", dict | None, None) or older)  # Any: JSON
+    kind = rope.pop("rope_type", rope.pop("type", "default"))
+    rope.pop("type", None)
+    base = rope.pop("rope_theta", base)
+    fraction = rope.pop("partial_rotary_factor", fraction)
+    scaling = None
+    if kind != "default":
+        if kind not in SCALINGS:
+            known = ", ".join(["default", *SCALINGS])
+            raise InputError(f"rope_type in {keys.source} is {shortened(kind)}; it must be one of {known}")
+        names = [field.name for field in dataclasses.fields(SCALINGS[kind])]
+        if missing := [name for name in names if name not in rope]:
+            raise InputError(f"rope_parameters in {keys.source} lacks {missing[0]}")
+        scaling = SCALINGS[kind](*(rope.pop(name) for name in names))
+    if rope:
+        raise InputError(f"rope_parameters in {keys.source} has {next(iter(rope))}, which is not supported")
+    return RotaryPositions(base, fraction, in_halves=True, scaling=scaling)
+
+
+def rope_parameters(positions: Positions) -> Json:
+    """The entry of a config for these positions.
+
+    Raises:
+        InputError: it can't describe them.
+    """
+    if not isinstance(positions, RotaryPositions) or not positions.in_halves:
+        raise InputError(f"settings.positions is {positions}; it must be RotaryPositions(in_halves=True)")
+    entry: Json = {"rope_type": "default", "rope_theta": positions.base}
+    if positions.fraction != 1:
+        entry["partial_rotary_factor"] = positions.fraction
+    if positions.scaling is not None:
+        kinds = [name for name, kind in SCALINGS.items() if isinstance(positions.scaling, kind)]
+        if not kinds:
+            raise InputError(f"scaling is {positions.scaling}; it must be one of {', '.join(SCALINGS)}")
+        entry |= {"rope_type": kinds[0], **vars(positions.scaling)}
+    return entry

@@ -1,0 +1,127 @@
+"""T5 (Raffel et al. 2020), the encoder-decoder with one matrix for both embeddings and the logits."""
+
+import functools
+import math
+
+from transformer_jax.errors import InputError
+from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.embeddings import EmbeddingSettings
+from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.nn.layers import FeedForward, GatedFeedForward, RMSNorm
+from transformer_jax.nn.position_kinds import RelativePositions
+from transformer_jax.outside_files import Json
+from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family
+from transformer_jax.weights.layouts import Layout, Shapes
+
+RENAMES = (
+    ("^source_embedding", "shared"),
+    ("^(encoder|decoder)/norm", r"\1/final_layer_norm"),
+    ("^(encoder|decoder)/positions", r"\1/block/0/layer/0/SelfAttention/relative_attention_bias"),
+    (r"layers_(\d+)", r"block/\1/layer"),
+    ("self_attn_residual/norm", "0/layer_norm"),
+    ("cross_attn_residual/norm", "1/layer_norm"),
+    ("self_attn/", "0/SelfAttention/"),
+    ("cross_attn/", "1/EncDecAttention/"),
+    ("(query|key|value|output)_proj", r"#\1"),
+    ("#query", "q"),
+    ("#key", "k"),
+    ("#value", "v"),
+    ("#output", "o"),
+    ("^(encoder/.*/)feed_forward", r"\g<1>1/DenseReluDense"),
+    ("^(decoder/.*/)feed_forward", r"\g<1>2/DenseReluDense"),
+    ("DenseReluDense_residual/norm", "layer_norm"),
+    ("DenseReluDense/contract", "DenseReluDense/wo"),
+)
+
+
+def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
+    """The model of a `config.json`."""
+    if "lm_head.weight" in shapes:
+        raise InputError(f"{keys.source} is of a T5 whose logits have a matrix of their own, which is not supported")
+    *gated, word = keys.take("feed_forward_proj", str, "relu").split("-")
+    word = "gelu_new" if gated and word == "gelu" else word
+    if gated not in ([], ["gated"]) or word not in ACTIVATIONS:
+        raise InputError(f"feed_forward_proj in {keys.source} is not supported")
+    keys.one_of("dense_act_fn", word)
+    keys.one_of("is_gated_act", bool(gated))
+    keys.one_of("is_decoder", False)
+    is_scaled = keys.take("scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True))
+    width, num_layers = keys.take("d_model", int, 512), keys.take("num_layers", int, 6)
+    vocabulary_size = keys.take("vocab_size", int, 32128)
+    buckets = keys.take("relative_attention_num_buckets", int, 32)
+    keys.without_effect("n_positions")  # of the training
+    return Transformer(
+        source_vocabulary_size=vocabulary_size,
+        target_vocabulary_size=vocabulary_size,
+        model_dim=width,
+        num_heads=keys.take("num_heads", int, 8),
+        num_encoder_layers=num_layers,
+        num_decoder_layers=keys.take("num_decoder_layers", int | None, None) or num_layers,
+        dim_feedforward=keys.take("d_ff", int, 2048),
+        settings=BlockSettings(
+            norm=RMSNorm,
+            norm_first=True,
+            activation=ACTIVATIONS[word],
+            layer_norm_epsilon=keys.take("layer_norm_epsilon", float, 1e-6),
+            positions=RelativePositions(
+                buckets, keys.take("relative_attention_max_distance", int, 128), is_shared=True
+            ),
+            feed_forward=functools.partial(GatedFeedForward if gated else FeedForward, use_bias=False),
+            attention=AttentionSettings(
+                head_width=keys.take("d_kv", int, 64), input_bias=False, output_bias=False, scale=1.0
+            ),
+        ),
+        tie_embeddings=True,
+        embeddings=EmbeddingSettings(is_scaled=False, output_scale=1 / math.sqrt(width) if is_scaled else 1.0),
+    )
+
+
+def configure(model: Transformer) -> Json:
+    """The `config.json` of a model."""
+    settings, positions = model.settings, model.settings.positions
+    if not isinstance(positions, RelativePositions):
+        raise InputError(f"settings.positions is {positions}; it must be RelativePositions(is_shared=True)")
+    word = activation_name(settings.activation)
+    is_gated = _is_gated(model)
+    name = {"gelu_new": "gelu"}.get(word, word) if is_gated else word
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "vocab_size": model.source_vocabulary_size,
+        "d_model": model.model_dim,
+        "d_kv": settings.attention.head_width,
+        "d_ff": model.dim_feedforward,
+        "num_heads": model.num_heads,
+        "num_layers": model.num_encoder_layers,
+        "num_decoder_layers": model.num_decoder_layers,
+        "feed_forward_proj": f"gated-{name}" if is_gated else name,
+        "layer_norm_epsilon": settings.layer_norm_epsilon,
+        "relative_attention_num_buckets": positions.num_buckets,
+        "relative_attention_max_distance": positions.max_distance,
+        "tie_word_embeddings": model.embeddings.output_scale != 1,  # by which `transformers` means this scale
+        "is_encoder_decoder": True,
+    }
+
+
+def _is_gated(model: Transformer) -> bool:
+    return isinstance(model.settings.feed_forward(1, 0.0, model.settings.activation), GatedFeedForward)
+
+
+def layout(model: Transformer) -> Layout:
+    """The names of its arrays."""
+    hidden = (("Dense/gate", "Dense/wi_0"), ("Dense/expand", "Dense/wi_1" if _is_gated(model) else "Dense/wi"))
+    return Layout((*RENAMES, *hidden, *ENDS), transposed=True)
+
+
+T5 = Family(
+    ("t5",),
+    create,
+    configure,
+    layout,
+    prefix="",
+    copies={
+        TIED_HEAD: "shared.weight",
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+    },
+)

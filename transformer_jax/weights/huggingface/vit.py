@@ -1,0 +1,93 @@
+"""ViT (Dosovitskiy et al. 2021): the encoder, and classifiers of images."""
+
+from typing import Any
+
+from transformer_jax.errors import InputError
+from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.position_kinds import LearnedPositions
+from transformer_jax.nn.vision import VisionTransformer
+from transformer_jax.outside_files import Json
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.family import ENDS, Family
+from transformer_jax.weights.layouts import Layout, Shapes
+
+RENAMES = (
+    ("^class_token", "embeddings/cls_token"),
+    ("^patch_layer", "embeddings/patch_embeddings/projection"),
+    ("^positional_encoding/embedding", "embeddings/position_embeddings"),
+    (r"encoder/layers_(\d+)", r"encoder/layer/\1"),
+    ("^encoder/norm", "layernorm"),
+    (r"self_attn/(query|key|value)_proj", r"attention/attention/\1"),
+    ("self_attn/output_proj", "attention/output/dense"),
+    ("self_attn_residual/norm", "layernorm_before"),
+    ("feed_forward/expand", "intermediate/dense"),
+    ("feed_forward/contract", "output/dense"),
+    ("feed_forward_residual/norm", "layernorm_after"),
+    ("^output_layer", "classifier"),
+    ("^(embeddings|encoder|layernorm|pooler)/", r"vit/\1/"),
+    *ENDS,
+)
+
+
+def create(keys: ConfigKeys, shapes: Shapes) -> VisionTransformer:
+    """The model of a `config.json`, with the heads whose arrays are there."""
+    image = keys.take("image_size", int | list, 224)
+    patch = keys.take("patch_size", int | list, 16)
+    height, width = image if isinstance(image, list) else (image, image)
+    sides = set(patch) if isinstance(patch, list) else {patch}
+    if len(sides) != 1:
+        raise InputError(f"patch_size in {keys.source} is {patch}; patches must be squares")
+    keys.one_of("pooler_act", "tanh")
+    keys.without_effect("encoder_stride", "pooler_output_size")
+    return VisionTransformer(
+        image_size=(height, width),
+        patch_size=sides.pop(),
+        model_dim=keys.take("hidden_size", int, 768),
+        num_heads=keys.take("num_attention_heads", int, 12),
+        num_layers=keys.take("num_hidden_layers", int, 12),
+        dim_feedforward=keys.take("intermediate_size", int, 3072),
+        num_classes=shapes.get("classifier.weight", (0,))[0],
+        num_channels=keys.take("num_channels", int, 3),
+        settings=BlockSettings(
+            norm_first=True,
+            activation=keys.activation("hidden_act", "gelu"),
+            layer_norm_epsilon=keys.take("layer_norm_eps", float, 1e-12),
+            positions=LearnedPositions(),
+            attention=AttentionSettings(input_bias=keys.take("qkv_bias", bool, True)),
+        ),
+        has_pooler="vit.pooler.dense.weight" in shapes,
+    )
+
+
+def configure(model: VisionTransformer) -> Json:
+    """The `config.json` of a model."""
+    config: dict[str, Any] = {
+        "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
+        "image_size": list(model.image_size) if len(set(model.image_size)) > 1 else model.image_size[0],
+        "patch_size": model.patch_size,
+        "num_channels": model.num_channels,
+        "hidden_size": model.model_dim,
+        "num_attention_heads": model.num_heads,
+        "num_hidden_layers": model.num_layers,
+        "intermediate_size": model.dim_feedforward,
+        "hidden_act": activation_name(model.settings.activation),
+        "layer_norm_eps": model.settings.layer_norm_epsilon,
+        "qkv_bias": model.settings.attention.input_bias,
+    }
+    if model.num_classes:
+        config["id2label"] = {str(label): f"LABEL_{label}" for label in range(model.num_classes)}
+    return config
+
+
+def layout(model: VisionTransformer) -> Layout:
+    """The names of its arrays; a patch's kernel is that of a convolution, `[D, channels, height, width]`."""
+    size, width = model.patch_size, model.model_dim
+    reshaped = {
+        "class_token": (1, 1, width),
+        "positional_encoding/embedding": (1, model.num_patches() + 1, width),
+        "patch_layer/kernel": (width, model.num_channels, size, size),
+    }
+    return Layout(RENAMES, transposed=True, reshaped=reshaped)
+
+
+VIT = Family(("vit",), create, configure, layout, prefix="vit.")
