@@ -7,7 +7,7 @@ from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, Family, Renames
+from transformer_jax.weights.huggingface.family import ENDS, SIZES, Family, Renames, sizes_of
 from transformer_jax.weights.layouts import Layout, Shapes
 
 BLOCKS: Renames = (
@@ -52,18 +52,13 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     if is_roberta and has_tokens:  # whose head has this activation whatever the config says
         keys.one_of("hidden_act", "gelu")
     return TransformerMLM(
-        vocabulary_size=keys.take("vocab_size", int, 30522),
-        model_dim=keys.take("hidden_size", int, 768),
-        num_heads=keys.take("num_attention_heads", int, 12),
-        num_layers=keys.take("num_hidden_layers", int, 12),
-        dim_feedforward=keys.take("intermediate_size", int, 3072),
+        **keys.sizes(SIZES),
+        num_types=keys.take("type_vocab_size", int),
         settings=BlockSettings(
             activation=activation,
             layer_norm_epsilon=keys.take("layer_norm_eps", float, 1e-12),
             positions=LearnedPositions(),
         ),
-        max_len=keys.take("max_position_embeddings", int, 512),
-        num_types=keys.take("type_vocab_size", int, 2),
         head="classes" if classes else "tokens" if has_tokens else "none",
         num_classes=classes,
         has_pooler=any(name.endswith("pooler.dense.weight") for name in shapes),
@@ -79,15 +74,10 @@ def configure(model: TransformerMLM) -> Json:
     config: dict[str, Any] = {
         "model_type": name.lower(),
         "architectures": [name + head],
-        "vocab_size": model.vocabulary_size,
-        "hidden_size": model.model_dim,
-        "num_attention_heads": model.num_heads,
-        "num_hidden_layers": model.num_layers,
-        "intermediate_size": model.dim_feedforward,
+        **sizes_of(model, SIZES),
+        "type_vocab_size": model.num_types,
         "hidden_act": activation_name(model.settings.activation),
         "layer_norm_eps": model.settings.layer_norm_epsilon,
-        "max_position_embeddings": model.max_len,
-        "type_vocab_size": model.num_types,
     }
     if is_roberta:
         config["pad_token_id"] = model.pad_token

@@ -61,6 +61,14 @@ class ConfigKeys:
             raise InputError(f"{self.source} lacks {name}")
         return value if value is default else check_value(f"{name} in {self.source}", value, hint)
 
+    def sizes(self, names: Mapping[str, str]) -> dict[str, Any]:  # Any: whole numbers
+        """Fields of a model by the names of their keys, which the config must have.
+
+        Raises:
+            InputError: a key is missing, or no whole number.
+        """
+        return {field: self.take(name, int) for field, name in names.items()}
+
     def one_of(self, name: str, *allowed: object) -> object:
         """The value of a key that may have few; the first of them is that of a file without the key.
 

@@ -12,6 +12,20 @@ Renames = tuple[tuple[str, str], ...]
 # The end of every path: PyTorch's words for kernels, scales and embeddings, and dots.
 ENDS: Renames = (("(kernel|scale|embedding)$", "weight"), ("/", "."))
 TIED_HEAD = "lm_head.weight"
+# Fields of a model, and the keys that most families have for them.
+SIZES = {
+    "vocabulary_size": "vocab_size",
+    "model_dim": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "num_layers": "num_hidden_layers",
+    "dim_feedforward": "intermediate_size",
+    "max_len": "max_position_embeddings",
+}
+
+
+def sizes_of(model: Any, names: Mapping[str, str]) -> Json:  # Any: a model with these fields
+    """The entries of a config for the fields of a model, by the names of their keys."""
+    return {name: getattr(model, field) for field, name in names.items()}
 
 
 class Family(NamedTuple):

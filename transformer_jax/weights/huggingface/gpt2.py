@@ -6,7 +6,7 @@ from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family
+from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.layouts import Layout, Shapes
 
 RENAMES = (
@@ -23,24 +23,27 @@ RENAMES = (
     ("feed_forward_residual/norm", "ln_2"),
     *ENDS,
 )
+GPT2_SIZES = {
+    "vocabulary_size": "vocab_size",
+    "model_dim": "n_embd",
+    "num_heads": "n_head",
+    "num_layers": "n_layer",
+    "max_len": "n_positions",
+}
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     """The model of a `config.json`."""
-    width = keys.take("n_embd", int, 768)
+    sizes = keys.sizes(GPT2_SIZES)
     keys.one_of("scale_attn_weights", True)
     for name in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"):
         keys.one_of(name, False)
     keys.one_of("tie_word_embeddings", True)
     keys.without_effect(*(f"summary_{what}" for what in ("type", "use_proj", "activation", "proj_to_labels")))
-    keys.without_effect("summary_first_dropout")
+    keys.without_effect("summary_first_dropout", "n_ctx")
     return TransformerLM(
-        vocabulary_size=keys.take("vocab_size", int, 50257),
-        model_dim=width,
-        num_heads=keys.take("n_head", int, 12),
-        num_layers=keys.take("n_layer", int, 12),
-        dim_feedforward=keys.take("n_inner", int | None, None) or 4 * width,
-        max_len=keys.take("n_positions", int, 1024),
+        **sizes,
+        dim_feedforward=keys.take("n_inner", int | None, None) or 4 * sizes["model_dim"],
         settings=BlockSettings(
             norm_first=True,
             activation=keys.activation("activation_function", "gelu_new"),
@@ -55,12 +58,8 @@ def configure(model: TransformerLM) -> Json:
     """The `config.json` of a model."""
     return {
         "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": model.vocabulary_size,
-        "n_embd": model.model_dim,
-        "n_head": model.num_heads,
-        "n_layer": model.num_layers,
+        **sizes_of(model, GPT2_SIZES),
         "n_inner": model.dim_feedforward,
-        "n_positions": model.max_len,
         "activation_function": activation_name(model.settings.activation),
         "layer_norm_epsilon": model.settings.layer_norm_epsilon,
     }

@@ -6,7 +6,7 @@ from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, Family
+from transformer_jax.weights.huggingface.family import ENDS, SIZES, Family, sizes_of
 from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
 from transformer_jax.weights.layouts import Layout, Shapes
 
@@ -34,12 +34,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
         keys, keys.take("rotary_emb_base", int | float, 10_000.0), keys.take("rotary_pct", float, 0.25)
     )
     return TransformerLM(
-        vocabulary_size=keys.take("vocab_size", int, 50432),
-        model_dim=keys.take("hidden_size", int, 6144),
-        num_heads=keys.take("num_attention_heads", int, 64),
-        num_layers=keys.take("num_hidden_layers", int, 44),
-        dim_feedforward=keys.take("intermediate_size", int, 24576),
-        max_len=keys.take("max_position_embeddings", int, 2048),
+        **keys.sizes(SIZES),
         settings=BlockSettings(
             norm_first=True,
             activation=keys.activation("hidden_act", "gelu"),
@@ -57,12 +52,7 @@ def configure(model: TransformerLM) -> Json:
     """The `config.json` of a model."""
     return {
         "architectures": ["GPTNeoXForCausalLM"],
-        "vocab_size": model.vocabulary_size,
-        "hidden_size": model.model_dim,
-        "num_attention_heads": model.num_heads,
-        "num_hidden_layers": model.num_layers,
-        "intermediate_size": model.dim_feedforward,
-        "max_position_embeddings": model.max_len,
+        **sizes_of(model, SIZES),
         "hidden_act": activation_name(model.settings.activation),
         "layer_norm_eps": model.settings.layer_norm_epsilon,
         "rope_parameters": rope_parameters(model.settings.positions),

@@ -9,7 +9,7 @@ from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.layers import GatedFeedForward, RMSNorm
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family
+from transformer_jax.weights.huggingface.family import ENDS, SIZES, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
 from transformer_jax.weights.layouts import Layout, Shapes
 
@@ -37,17 +37,13 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     kind = keys.take("model_type", str)
     has_input_bias = kind == "qwen2" or keys.take("attention_bias", bool, False)
     has_bias = kind == "llama" and keys.take("mlp_bias", bool, False)
-    width, num_heads = keys.take("hidden_size", int), keys.take("num_attention_heads", int)
+    sizes = keys.sizes(SIZES)
+    d = 128 if kind == "qwen3" else sizes["model_dim"] // sizes["num_heads"]
     epsilon = keys.take("rms_norm_eps", float, 1e-6)
     _check_full_attention(keys)
     keys.without_effect("pretraining_tp")
     return TransformerLM(
-        vocabulary_size=keys.take("vocab_size", int),
-        model_dim=width,
-        num_heads=num_heads,
-        num_layers=keys.take("num_hidden_layers", int),
-        dim_feedforward=keys.take("intermediate_size", int),
-        max_len=keys.take("max_position_embeddings", int, 2048),
+        **sizes,
         settings=BlockSettings(
             norm=RMSNorm,
             norm_first=True,
@@ -56,9 +52,9 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
             positions=rotary_positions(keys, keys.take("rope_theta", int | float, 10_000.0)),
             feed_forward=functools.partial(GatedFeedForward, use_bias=has_bias),
             attention=AttentionSettings(
-                num_kv_heads=keys.take("num_key_value_heads", int | None, None) or num_heads,
+                num_kv_heads=keys.take("num_key_value_heads", int | None, None) or sizes["num_heads"],
                 qk_norm=functools.partial(RMSNorm, epsilon) if kind == "qwen3" else None,
-                head_width=keys.take("head_dim", int | None, None) or (128 if kind == "qwen3" else width // num_heads),
+                head_width=keys.take("head_dim", int | None, None) or d,
                 input_bias=has_input_bias,
                 output_bias=has_input_bias and kind != "qwen2",
             ),
@@ -71,6 +67,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
 def _check_full_attention(keys: ConfigKeys) -> None:
     """Raise an `InputError` if some layers have windows."""
     keys.one_of("use_sliding_window", False)
+    keys.one_of("use_mrope", False)
     keys.without_effect("sliding_window", "max_window_layers")
     kinds = set(keys.take("layer_types", list | None, None) or [])
     if kinds - {"full_attention"}:
@@ -81,14 +78,9 @@ def configure(model: TransformerLM) -> Json:
     """The `config.json` of a model."""
     attention, feed_forward = model.settings.attention, model.settings.feed_forward
     config = {
-        "vocab_size": model.vocabulary_size,
-        "hidden_size": model.model_dim,
-        "num_attention_heads": model.num_heads,
+        **sizes_of(model, SIZES),
         "num_key_value_heads": attention.num_kv_heads,
         "head_dim": attention.head_width,
-        "num_hidden_layers": model.num_layers,
-        "intermediate_size": model.dim_feedforward,
-        "max_position_embeddings": model.max_len,
         "hidden_act": activation_name(model.settings.activation),
         "rms_norm_eps": model.settings.layer_norm_epsilon,
         "rope_parameters": rope_parameters(model.settings.positions),

@@ -6,7 +6,7 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family
+from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.layouts import Layout, Shapes
 
 RENAMES = (
@@ -25,61 +25,51 @@ RENAMES = (
     ("feed_forward_residual/norm", "final_layer_norm"),
     *ENDS,
 )
-SIDES = "encoder", "decoder"
+MARIAN_SIZES = {
+    "source_vocabulary_size": "vocab_size",
+    "target_vocabulary_size": "vocab_size",
+    "model_dim": "d_model",
+    "num_heads": "encoder_attention_heads",
+    "num_encoder_layers": "encoder_layers",
+    "num_decoder_layers": "decoder_layers",
+    "dim_feedforward": "encoder_ffn_dim",
+    "max_len": "max_position_embeddings",
+}
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     """The model of a `config.json`."""
-    vocabulary_size = keys.take("vocab_size", int, 58101)
-    keys.one_of("decoder_vocab_size", vocabulary_size, None)
+    sizes = keys.sizes(MARIAN_SIZES)
+    keys.one_of("decoder_vocab_size", sizes["source_vocabulary_size"], None)
+    keys.one_of("decoder_attention_heads", sizes["num_heads"])
+    keys.one_of("decoder_ffn_dim", sizes["dim_feedforward"])
     for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings"):
         keys.one_of(name, True)
-    for name in ("is_decoder", "normalize_before", "normalize_embedding", "add_final_layer_norm"):
+    for name in ("is_decoder", "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits"):
         keys.one_of(name, False)
-    for name in (
-        "add_bias_logits",
-        "static_position_embeddings",
-        "extra_pos_embeddings",
-        "num_beams",
-        "num_hidden_layers",
-    ):
-        keys.without_effect(name)
-    keys.without_effect("bad_words_ids", "max_length", "forced_bos_token_id", "scale_attn_weights", "classif_dropout")
-    num_heads, width = keys.take("encoder_attention_heads", int, 16), keys.take("encoder_ffn_dim", int, 4096)
-    keys.one_of("decoder_attention_heads", num_heads)
-    keys.one_of("decoder_ffn_dim", width)
+    keys.one_of("static_position_embeddings", True)
+    keys.without_effect("_num_labels", "bad_words_ids", "classif_dropout", "extra_pos_embeddings", "max_length")
+    keys.without_effect("num_beams", "num_hidden_layers", "output_past")
     return Transformer(
-        source_vocabulary_size=vocabulary_size,
-        target_vocabulary_size=vocabulary_size,
-        model_dim=keys.take("d_model", int, 1024),
-        num_heads=num_heads,
-        num_encoder_layers=keys.take("encoder_layers", int, 12),
-        num_decoder_layers=keys.take("decoder_layers", int, 12),
-        dim_feedforward=width,
+        **sizes,
         settings=BlockSettings(
             activation=keys.activation("activation_function", "gelu"),
             layer_norm_epsilon=1e-5,
             positions=SinusoidalPositions(in_halves=True),
         ),
         tie_embeddings=True,
-        max_len=keys.take("max_position_embeddings", int, 1024),
         embeddings=EmbeddingSettings(is_scaled=bool(keys.take("scale_embedding", bool, False)), output_bias=True),
     )
 
 
 def configure(model: Transformer) -> Json:
     """The `config.json` of a model."""
-    sides = {f"{side}_attention_heads": model.num_heads for side in SIDES}
     return {
         "architectures": ["MarianMTModel"],
-        "vocab_size": model.source_vocabulary_size,
-        "d_model": model.model_dim,
-        "encoder_layers": model.num_encoder_layers,
-        "decoder_layers": model.num_decoder_layers,
-        **sides,
-        **{f"{side}_ffn_dim": model.dim_feedforward for side in SIDES},
+        **sizes_of(model, MARIAN_SIZES),
+        "decoder_attention_heads": model.num_heads,
+        "decoder_ffn_dim": model.dim_feedforward,
         "activation_function": activation_name(model.settings.activation),
-        "max_position_embeddings": model.max_len,
         "scale_embedding": model.embeddings.is_scaled,
         "is_encoder_decoder": True,
         # Padding is the last token of these vocabularies, and with it a translation starts.

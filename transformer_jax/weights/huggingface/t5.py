@@ -11,7 +11,7 @@ from transformer_jax.nn.layers import FeedForward, GatedFeedForward, RMSNorm
 from transformer_jax.nn.position_kinds import RelativePositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family
+from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.layouts import Layout, Shapes
 
 RENAMES = (
@@ -33,12 +33,18 @@ RENAMES = (
     ("DenseReluDense_residual/norm", "layer_norm"),
     ("DenseReluDense/contract", "DenseReluDense/wo"),
 )
+T5_SIZES = {
+    "source_vocabulary_size": "vocab_size",
+    "target_vocabulary_size": "vocab_size",
+    "model_dim": "d_model",
+    "num_heads": "num_heads",
+    "num_encoder_layers": "num_layers",
+    "dim_feedforward": "d_ff",
+}
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     """The model of a `config.json`."""
-    if "lm_head.weight" in shapes:
-        raise InputError(f"{keys.source} is of a T5 whose logits have a matrix of their own, which is not supported")
     *gated, word = keys.take("feed_forward_proj", str, "relu").split("-")
     word = "gelu_new" if gated and word == "gelu" else word
     if gated not in ([], ["gated"]) or word not in ACTIVATIONS:
@@ -47,18 +53,13 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     keys.one_of("is_gated_act", bool(gated))
     keys.one_of("is_decoder", False)
     is_scaled = keys.take("scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True))
-    width, num_layers = keys.take("d_model", int, 512), keys.take("num_layers", int, 6)
-    vocabulary_size = keys.take("vocab_size", int, 32128)
+    sizes = keys.sizes(T5_SIZES)
+    scale = 1 / math.sqrt(sizes["model_dim"]) if is_scaled else 1.0
     buckets = keys.take("relative_attention_num_buckets", int, 32)
-    keys.without_effect("n_positions")  # of the training
+    keys.without_effect("n_positions", "output_past")  # of the training
     return Transformer(
-        source_vocabulary_size=vocabulary_size,
-        target_vocabulary_size=vocabulary_size,
-        model_dim=width,
-        num_heads=keys.take("num_heads", int, 8),
-        num_encoder_layers=num_layers,
-        num_decoder_layers=keys.take("num_decoder_layers", int | None, None) or num_layers,
-        dim_feedforward=keys.take("d_ff", int, 2048),
+        **sizes,
+        num_decoder_layers=keys.take("num_decoder_layers", int | None, None) or sizes["num_encoder_layers"],
         settings=BlockSettings(
             norm=RMSNorm,
             norm_first=True,
@@ -73,7 +74,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
             ),
         ),
         tie_embeddings=True,
-        embeddings=EmbeddingSettings(is_scaled=False, output_scale=1 / math.sqrt(width) if is_scaled else 1.0),
+        embeddings=EmbeddingSettings(is_scaled=False, output_scale=scale),
     )
 
 
@@ -87,12 +88,8 @@ def configure(model: Transformer) -> Json:
     name = {"gelu_new": "gelu"}.get(word, word) if is_gated else word
     return {
         "architectures": ["T5ForConditionalGeneration"],
-        "vocab_size": model.source_vocabulary_size,
-        "d_model": model.model_dim,
+        **sizes_of(model, T5_SIZES),
         "d_kv": settings.attention.head_width,
-        "d_ff": model.dim_feedforward,
-        "num_heads": model.num_heads,
-        "num_layers": model.num_encoder_layers,
         "num_decoder_layers": model.num_decoder_layers,
         "feed_forward_proj": f"gated-{name}" if is_gated else name,
         "layer_norm_epsilon": settings.layer_norm_epsilon,

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from transformer_jax.errors import InputError
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, Family
+from transformer_jax.weights.huggingface.family import ENDS, SIZES, Family, sizes_of
 from transformer_jax.weights.layouts import Layout, Shapes
 
 RENAMES = (
@@ -27,27 +26,20 @@ RENAMES = (
     ("^(embeddings|encoder|layernorm|pooler)/", r"vit/\1/"),
     *ENDS,
 )
+VIT_SIZES = {field: SIZES[field] for field in ("model_dim", "num_heads", "num_layers", "dim_feedforward")}
+VIT_SIZES |= {"patch_size": "patch_size", "num_channels": "num_channels"}
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> VisionTransformer:
     """The model of a `config.json`, with the heads whose arrays are there."""
     image = keys.take("image_size", int | list, 224)
-    patch = keys.take("patch_size", int | list, 16)
     height, width = image if isinstance(image, list) else (image, image)
-    sides = set(patch) if isinstance(patch, list) else {patch}
-    if len(sides) != 1:
-        raise InputError(f"patch_size in {keys.source} is {patch}; patches must be squares")
     keys.one_of("pooler_act", "tanh")
     keys.without_effect("encoder_stride", "pooler_output_size")
     return VisionTransformer(
+        **keys.sizes(VIT_SIZES),
         image_size=(height, width),
-        patch_size=sides.pop(),
-        model_dim=keys.take("hidden_size", int, 768),
-        num_heads=keys.take("num_attention_heads", int, 12),
-        num_layers=keys.take("num_hidden_layers", int, 12),
-        dim_feedforward=keys.take("intermediate_size", int, 3072),
         num_classes=shapes.get("classifier.weight", (0,))[0],
-        num_channels=keys.take("num_channels", int, 3),
         settings=BlockSettings(
             norm_first=True,
             activation=keys.activation("hidden_act", "gelu"),
@@ -63,13 +55,8 @@ def configure(model: VisionTransformer) -> Json:
     """The `config.json` of a model."""
     config: dict[str, Any] = {
         "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
+        **sizes_of(model, VIT_SIZES),
         "image_size": list(model.image_size) if len(set(model.image_size)) > 1 else model.image_size[0],
-        "patch_size": model.patch_size,
-        "num_channels": model.num_channels,
-        "hidden_size": model.model_dim,
-        "num_attention_heads": model.num_heads,
-        "num_hidden_layers": model.num_layers,
-        "intermediate_size": model.dim_feedforward,
         "hidden_act": activation_name(model.settings.activation),
         "layer_norm_eps": model.settings.layer_norm_epsilon,
         "qkv_bias": model.settings.attention.input_bias,
