@@ -3,8 +3,10 @@ from .block_settings import AttentionSettings as AttentionSettings
 from .block_settings import BlockSettings as BlockSettings
 from .causal import CausalBlock as CausalBlock
 from .causal import CausalStack as CausalStack
+from .causal import ParallelBlock as ParallelBlock
 from .decoder import DecoderBlock as DecoderBlock
 from .decoder import TransformerDecoder as TransformerDecoder
+from .embeddings import EmbeddingSettings as EmbeddingSettings
 from .encoder import EncoderBlock as EncoderBlock
 from .encoder import TransformerEncoder as TransformerEncoder
 from .encoder_decoder import DecodingCache as DecodingCache
@@ -15,6 +17,7 @@ from .layers import FeedForward as FeedForward
 from .layers import GatedFeedForward as GatedFeedForward
 from .layers import LayerNorm as LayerNorm
 from .layers import RMSNorm as RMSNorm
+from .masked_language_model import TransformerMLM as TransformerMLM
 from .position_kinds import ALiBiPositions as ALiBiPositions
 from .position_kinds import LearnedPositions as LearnedPositions
 from .position_kinds import RelativePositions as RelativePositions
@@ -26,3 +29,4 @@ from .positions import NoPositions as NoPositions
 from .positions import PositionalEncoding as PositionalEncoding
 from .positions import Positions as Positions
 from .predictor import TransformerPredictor as TransformerPredictor
+from .vision import VisionTransformer as VisionTransformer

@@ -169,19 +169,22 @@ def _family_of(model: SettingsModule, given: Json) -> tuple[Family, Json]:
     )
     plain = model.clone(settings=settings, parent=None)
     shapes = abstract_params(plain, *_inputs(plain))
-    found: list[list[str]] = []
+    found: dict[str, list[str]] = {}
     for family in ALL:
         try:
             config = {"model_type": family.model_types[0], **family.configure(plain), **given}
             made = family.create(ConfigKeys(config, CONFIG), family.layout(plain).shapes(shapes))
         except (InputError, AttributeError, KeyError):
             continue
+        if type(made) is not type(plain):
+            continue
         different = list(_differences(plain, made))
         if not different:
             return family, config
-        found.append(different)
-    nearest = f": {min(found, key=len)[0]}" if found else ""
-    raise InputError(f"model is no model of {', '.join(FAMILIES)}{nearest}")
+        found[family.model_types[0]] = different
+    nearest = min(found, key=lambda name: len(found[name]), default=None)
+    reason = "" if nearest is None else f"; as one of {nearest}, {found[nearest][0]}"
+    raise InputError(f"model is no model of {', '.join(FAMILIES)}{reason}")
 
 
 def _differences(one: Any, other: Any, name: str = "model") -> Iterator[str]:

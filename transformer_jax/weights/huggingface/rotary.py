@@ -84,9 +84,11 @@ def rope_parameters(positions: Positions) -> Json:
     """
     if not isinstance(positions, RotaryPositions) or not positions.in_halves:
         raise InputError(f"settings.positions is {positions}; it must be RotaryPositions(in_halves=True)")
-    entry: Json = {"rope_type": "default", "rope_theta": positions.base}
-    if positions.fraction != 1:
-        entry["partial_rotary_factor"] = positions.fraction
+    entry: Json = {
+        "rope_type": "default",
+        "rope_theta": positions.base,
+        "partial_rotary_factor": positions.fraction,
+    }
     if positions.scaling is not None:
         kinds = [name for name, kind in SCALINGS.items() if isinstance(positions.scaling, kind)]
         if not kinds:

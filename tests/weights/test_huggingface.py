@@ -1,0 +1,311 @@
+"""Models of HuggingFace Transformers: what ours compute with their weights, and what is written back."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import shutil
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from compiled_models import quick_jit, started
+from flax.traverse_util import flatten_dict
+from huggingface_models import FAMILIES, drawn, passed
+from safetensors.numpy import load_file, save_file
+
+from transformer_jax import InputError, capture, from_transformers, greedy_decode, padding_mask, save_transformers
+from transformer_jax.decoding import AfterPrefix, after_prefix, beam_search
+from transformer_jax.nn import (
+    CausalBlock,
+    EmbeddingSettings,
+    SinusoidalPositions,
+    Transformer,
+    TransformerLM,
+    TransformerMLM,
+)
+
+pytestmark = pytest.mark.slow  # they compile
+
+# Of each family. HUGGINGFACE_MODELS=20 draws 20 of each, which takes half an hour.
+NUM_MODELS = int(os.environ.get("HUGGINGFACE_MODELS", "2"))
+MODELS = [(family, seed) for family in FAMILIES for seed in range(NUM_MODELS)]
+B, T, S = 2, 7, 11
+EXACT_GELU = functools.partial(nn.gelu, approximate=False)
+EMBEDDINGS = ("embedding/embedding", "source_embedding/embedding", "patch_layer/kernel")
+
+
+@functools.cache
+def opened(family: str, seed: int):
+    """A model of `transformers`, and ours with its weights, from its files."""
+    import tempfile
+
+    theirs = drawn(family, seed)
+    with tempfile.TemporaryDirectory() as directory:
+        theirs.save_pretrained(directory)
+        return theirs, *from_transformers(directory)
+
+
+def inputs_of(model, seed: int):
+    """Inputs of ours, and the same by the names of `transformers`."""
+    rng = np.random.default_rng(seed)
+    if isinstance(model, Transformer):
+        source = rng.integers(2, model.source_vocabulary_size, size=(B, S))
+        target = rng.integers(2, model.source_vocabulary_size, size=(B, T))
+        valid = np.arange(S) < np.array([[S], [S - 3]])
+        theirs = {"input_ids": source, "attention_mask": valid.astype(int), "decoder_input_ids": target}
+        return (source, target, padding_mask(valid)), theirs
+    if isinstance(model, TransformerMLM):
+        valid = np.arange(S) < np.array([[S], [S - 3]])
+        tokens = np.where(valid, rng.integers(2, model.vocabulary_size, size=(B, S)), 1)  # RoBERTa's padding
+        types = rng.integers(model.num_types, size=(B, S))
+        theirs = {"input_ids": tokens, "attention_mask": valid.astype(int), "token_type_ids": types}
+        return (tokens, padding_mask(valid), types), theirs
+    if isinstance(model, TransformerLM):
+        tokens = rng.integers(model.vocabulary_size, size=(B, S))
+        return (tokens,), {"input_ids": tokens}
+    images = rng.normal(size=(B, *model.image_size, model.num_channels)).astype(np.float32)
+    return (images,), {"pixel_values": images.transpose(0, 3, 1, 2)}
+
+
+def assert_close(found, expected, tolerance):
+    """Within a share of the largest number."""
+    assert np.shape(found) == np.shape(expected)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("family", "seed"), MODELS)
+def test_logits_residual_streams_attention_and_gradients_are_those_of_transformers(family, seed):
+    theirs, model, variables = opened(family, seed)
+    arguments, named = inputs_of(model, seed)
+    weights = np.random.default_rng(seed).normal(size=jax.eval_shape(model.apply, variables, *arguments).shape)
+    expected = passed(theirs, weights.astype(np.float32), **named)
+
+    def ours(params):
+        names = ["*.layers.*.output", "*.weights"]
+        output, seen = capture(model, {"params": params}, *arguments, names=names)
+        return jnp.sum(output * weights), (output, seen)
+
+    (_, (output, seen)), gradient = quick_jit(jax.value_and_grad(ours, has_aux=True))(variables["params"])
+    assert_close(output, expected.output, 1e-5)
+    blocks = [value for name, value in seen.items() if name.endswith(".output") and name.split(".")[-2].isdigit()]
+    assert len(blocks) == len(expected.blocks)
+    for found, block in zip(blocks, expected.blocks, strict=True):
+        assert_close(found, block, 1e-5)
+    kinds = [name for name in seen if name.endswith(".weights")]
+    order = sorted(kinds, key=lambda name: 2 if "cross" in name else int(name.startswith("decoder")))
+    assert len(order) == len(expected.attention)
+    for name, attention in zip(order, expected.attention, strict=True):
+        assert_close(seen[name], attention, 1e-5)
+    path = next(path for path in flatten_dict(gradient, sep="/") if path in EMBEDDINGS)
+    found = np.asarray(flatten_dict(gradient, sep="/")[path])
+    if path == "patch_layer/kernel":
+        found = found.reshape(expected.gradient.T.shape).T
+    is_counted = np.arange(len(found)) != getattr(model, "pad_token", None)  # PyTorch leaves out that of padding
+    assert_close(found[is_counted], expected.gradient[is_counted], 1e-4)
+
+
+def step_and_cache(model, variables, *arguments, **options):
+    """A step function of the model for the decoding functions, and its first cache."""
+    cache = started(model, variables, *arguments, **options)
+    return functools.partial(model.apply, variables, method="decode_step"), cache
+
+
+@pytest.mark.parametrize(("family", "seed"), [model for model in MODELS if model[0] in ("gpt2", "gpt_neox", "llama")])
+def test_64_tokens_continue_a_prompt_as_in_transformers(family, seed):
+    theirs, model, variables = opened(family, seed)
+    prompt = np.random.default_rng(seed).integers(model.vocabulary_size, size=(B, T))
+    with torch.no_grad():
+        expected = theirs.generate(
+            torch.tensor(prompt), attention_mask=torch.ones(B, T), do_sample=False, max_new_tokens=64, pad_token_id=0
+        )
+    step, cache = step_and_cache(model, variables, prefix=prompt[:, :-1], length=T + 64)
+
+    def without_end(*arguments):  # the end token is one after the vocabulary, with probability 0
+        logits, cache = step(*arguments)
+        return jnp.pad(logits, ((0, 0), (0, 1)), constant_values=-jnp.inf), cache
+
+    tokens = {"start_token": 0, "end_token": model.vocabulary_size, "pad_token": 0, "max_length": 64}
+    decode = quick_jit(lambda cache: greedy_decode(after_prefix(without_end, T - 1), cache, B, **tokens))
+    found = decode(AfterPrefix(cache, prompt[:, -1]))
+    np.testing.assert_array_equal(found.tokens, expected[:, T:])
+
+
+@pytest.mark.parametrize(("family", "seed"), [model for model in MODELS if model[0] in ("t5", "marian")])
+def test_translations_are_those_of_transformers_by_greedy_and_by_beam_search(family, seed):
+    theirs, model, variables = opened(family, seed)
+    (source, _, mask), named = inputs_of(model, seed)
+    given = {name: torch.tensor(named[name]) for name in ("input_ids", "attention_mask")}
+    step, cache = step_and_cache(model, variables, source, mask, length=64)
+    tokens = {"start_token": 0, "end_token": 1, "pad_token": 0, "max_length": 64}
+    greedy = quick_jit(lambda cache: greedy_decode(step, cache, B, **tokens))(cache)
+    # Scores without a length penalty are log-probabilities in both.
+    beams = quick_jit(lambda cache: beam_search(step, cache, B, **tokens, beam_width=3, length_penalty=0, n_best=1))
+    found = beams(cache).tokens[:, 0]
+    with torch.no_grad():
+        for ours, options in ((greedy.tokens, {}), (found, {"num_beams": 3, "length_penalty": 0.0})):
+            options |= {"early_stopping": "never"} if options else {}
+            expected = theirs.generate(**given, do_sample=False, max_new_tokens=64, **options)[:, 1:].numpy()
+            np.testing.assert_array_equal(ours[:, : expected.shape[1]], expected)
+            assert not np.any(ours[:, expected.shape[1] :])
+
+
+@pytest.mark.parametrize(("family", "seed"), MODELS)
+def test_what_is_written_back_is_opened_with_the_same_state(family, seed, tmp_path):
+    theirs, model, variables = opened(family, seed)
+    save_transformers(tmp_path, model, variables, config={"use_cache": False})
+    again = type(theirs).from_pretrained(tmp_path)
+    assert again.config.architectures == [type(theirs).__name__]
+    expected, found = theirs.state_dict(), again.state_dict()
+    assert set(found) == set(expected)
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+    with pytest.raises(InputError, match="as one of .*, model.settings.norm_first is "):
+        save_transformers(tmp_path, with_settings(model, norm_first=not model.settings.norm_first), variables)
+
+
+def with_settings(model, **changes):
+    return model.clone(settings=dataclasses.replace(model.settings, **changes))
+
+
+def with_part(model, part, **changes):
+    return with_settings(model, **{part: dataclasses.replace(getattr(model.settings, part), **changes)})
+
+
+WRONG = {
+    "epsilon": ("gpt2", lambda m: with_settings(m, layer_norm_epsilon=m.settings.layer_norm_epsilon / 10)),
+    "activation": ("gpt_neox", lambda m: with_settings(m, activation=EXACT_GELU)),
+    "scaled embeddings": ("gpt2", lambda m: m.clone(embeddings=EmbeddingSettings())),
+    "pairs": ("llama", lambda m: with_part(m, "positions", in_halves=False)),
+    "fraction": ("gpt_neox", lambda m: with_part(m, "positions", fraction=1.0)),
+    "block": ("gpt_neox", lambda m: m.clone(block=CausalBlock)),
+    "scale": ("t5", lambda m: with_part(m, "attention", scale=None)),
+    "scale of logits": ("t5", lambda m: m.clone(embeddings=EmbeddingSettings(is_scaled=False, output_scale=0.9))),
+    "sines": ("marian", lambda m: with_settings(m, positions=SinusoidalPositions())),
+    "positions": ("bert", lambda m: m.clone(pad_token=None)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_setting_would_be_seen(wrong):
+    # In the first model of the family in which it changes something, ten times what the comparison allows.
+    family, change = WRONG[wrong]
+    for seed in range(10):
+        _, model, variables = opened(family, seed)
+        if (other := change(model)) != model:
+            arguments, _ = inputs_of(model, seed)
+            right, changed = model.apply(variables, *arguments), other.apply(variables, *arguments)
+            if np.abs(right - changed).max() > 1e-4 * np.abs(right).max():
+                return
+    raise AssertionError(f"{wrong} changes nothing")
+
+
+@pytest.fixture(scope="module")
+def gpt2_files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("gpt2")
+    drawn("gpt2", 0).save_pretrained(directory)
+    return directory
+
+
+def damaged(directory, target, config=None, **changes):
+    """A copy of a model with other entries in `config.json`, other arrays, or other files."""
+    shutil.copytree(directory, target, dirs_exist_ok=True)
+    if config is not None:
+        old = json.loads((target / "config.json").read_text())
+        (target / "config.json").write_text(json.dumps(old | config))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"attention_window": 3}, r"config.json has attention_window = 3, which is not supported"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx in .* is True; only False is"),
+        ({"model_type": "mamba"}, "model_type in .* is 'mamba'; it must be one of gpt2, "),
+        ({"model_type": None}, "model_type in .* is None"),
+        ({"auto_map": {"AutoModel": "evil.Model"}}, "has auto_map = "),
+        ({"n_layer": 10**9}, "says 1000000000 layers"),
+        ({"n_embd": 10**9}, "in .* has the shape"),
+        ({"n_head": 7}, "num_heads"),
+        ({"n_layer": 7}, r"lacks transformer\.h\."),
+        ({"n_embd": "12"}, "n_embd in .*config.json is '12'"),
+        ({"activation_function": "maxout"}, "activation_function in .* is 'maxout'; it must be one of gelu, "),
+        ({"layer_norm_epsilon": -1.0}, "layer_norm_epsilon"),
+    ],
+)
+def test_a_config_that_is_not_honoured_is_named(gpt2_files, tmp_path, config, message):
+    with pytest.raises(InputError, match=message):
+        from_transformers(damaged(gpt2_files, tmp_path, config))
+
+
+def test_arrays_that_are_left_over_or_other_than_their_copy_are_named(gpt2_files, tmp_path):
+    arrays = load_file(gpt2_files / "model.safetensors")
+    damaged(gpt2_files, tmp_path)
+    bias, embedding = "transformer.ln_f.bias", arrays["transformer.wte.weight"]
+    for more, message in (
+        ({"transformer.h.9.ln_1.bias": np.zeros(3, np.float32)}, r"has transformer\.h\.9\.ln_1\.bias, for which"),
+        ({"lm_head.weight": embedding + 1}, r"lm_head.weight in .* differs from transformer\.wte"),
+        ({bias: np.full_like(arrays[bias], np.nan)}, "holds NaN or infinity"),
+        ({bias: np.zeros(1, np.int32)}, "has the type I32"),
+    ):
+        save_file({**arrays, **more}, tmp_path / "model.safetensors")
+        with pytest.raises(InputError, match=message):
+            from_transformers(tmp_path)
+
+
+def test_files_in_parts_and_names_of_older_versions_are_read(tmp_path):
+    theirs = drawn("bert", 0)
+    theirs.save_pretrained(tmp_path, max_shard_size="3KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    _, whole = from_transformers(tmp_path)
+    for path in tmp_path.glob("model-*.safetensors"):
+        older = {name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): array
+                 for name, array in load_file(path).items()}  # fmt: skip
+        save_file(older, path)
+    jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], whole)
+
+
+def test_pickled_files_are_refused_with_the_line_that_converts_them(gpt2_files, tmp_path):
+    damaged(gpt2_files, tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"pickled files are not read. This writes .*: python -c .*AutoModel"):
+        from_transformers(tmp_path)
+
+
+def test_variables_have_the_type_that_is_stored_or_asked_for(gpt2_files, tmp_path):
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(from_transformers(gpt2_files)[1])} == {"float32"}
+    model, variables = from_transformers(gpt2_files, dtype=jnp.bfloat16)
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(variables)} == {"bfloat16"}
+    save_transformers(tmp_path, model, variables)
+    jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], variables)
+
+
+def test_two_hundred_damaged_directories_raise_nothing_else_than_an_input_error(gpt2_files, tmp_path):
+    rng, num_opened = np.random.default_rng(0), 0
+    for number in range(200):
+        directory = damaged(gpt2_files, tmp_path / str(number))
+        name = ("config.json", "model.safetensors")[number % 2]
+        content = bytearray((directory / name).read_bytes())
+        match number % 5:
+            case 0:
+                content = content[: rng.integers(len(content))]
+            case 1:  # a header, or its length, that lies
+                content[rng.integers(8)] = rng.integers(1, 256)
+            case 2:
+                for place in rng.integers(min(len(content), 900), size=20):
+                    content[place] = rng.integers(256)
+            case 3:
+                content = bytearray(rng.bytes(rng.integers(1, 999)))
+            case 4:
+                (directory / "model.safetensors").unlink()
+                index = {"weight_map": {"a": rng.choice(["../x.safetensors", "/etc/passwd", "no.safetensors", "a\0b"])}}
+                name, content = "model.safetensors.index.json", bytearray(json.dumps(index).encode())
+        (directory / name).write_bytes(content)
+        with contextlib.suppress(InputError):  # and nothing else
+            from_transformers(directory)
+            num_opened += 1
+    assert num_opened < 60  # bytes of the numbers, which no checksum guards
