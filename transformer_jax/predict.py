@@ -15,12 +15,13 @@ from transformer_jax.cli import run
 from transformer_jax.errors import InputError
 from transformer_jax.flags import Parser
 from transformer_jax.outside_files import outside_file
-from transformer_jax.tasks import LanguageModelTrainer
+from transformer_jax.tasks import LanguageModelTrainer, PretrainedText
 from transformer_jax.tasks.registry import find_trainer
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 
 MAX_BYTES = 2**30  # of a file of inputs
+CONTINUES = LanguageModelTrainer, PretrainedText  # models whose answer is a text of their own
 PROGRAM = "python -m transformer_jax.predict"
 EXAMPLES = f"""examples:
   {PROGRAM} reverse "3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3"
@@ -75,7 +76,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
 def carry_out(command: argparse.Namespace) -> None:
     """Print the answers, or write them."""
     trainer = find_trainer(command.run)
-    if command.draws and not isinstance(trainer, LanguageModelTrainer):
+    if command.draws and not isinstance(trainer, CONTINUES):
         flag = f"--{next(iter(command.draws)).replace('_', '-')}"
         raise InputError(f"{flag} is given, which a language model takes; {command.run} is a model of {trainer.name}")
     if command.inputs or command.input is not None:
@@ -106,7 +107,7 @@ def answered(
     """
     if not inputs:
         return [], []
-    if isinstance(trainer, LanguageModelTrainer):
+    if isinstance(trainer, CONTINUES):
         examples = [InspectedExample(inputs=None, title=text) for text in inputs]
         return examples, [Answer(text, None, ()) for text in trainer.predict(inputs, **draws)]
     examples = trainer.read_examples(inputs) if are_words else trainer.read_lines(inputs)

@@ -36,7 +36,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", metavar="RUN", help="a run's directory, a model that ships, or a tutorial's model")
+    parser.add_argument("run", metavar="RUN", help="a run's directory, a model that ships, or one of HuggingFace")
     parser.add_argument(
         "words", metavar="INPUT", nargs="*",
         help="numbers (reverse), texts (translation, language model), or numbers of test sets or image files "

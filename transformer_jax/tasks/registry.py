@@ -10,8 +10,10 @@ from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trained.load import open_run
 from transformer_jax.trained.named import directory_of, kinds_of_models
 from transformer_jax.trained.published import PUBLISHED, load_pretrained
+from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
+from transformer_jax.weights.huggingface.pretrained import is_of_transformers
 
 TRAINERS = {  # names in `tasks`, whose face imports a trainer when it is first used, by the task's name in config.json
     "ReverseTask": "ReverseTrainer",
@@ -53,17 +55,18 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
     return open_run(directory, lambda task: trainer_class or trainer_class_of(task))
 
 
-def find_trainer(what: str) -> TrainerModule:
-    """The trainer of a model, ready to `predict`.
+def find_trainer(what: str) -> ExampleViewer:
+    """A model with its task, ready to `predict`.
 
     Args:
-        what: a run's directory, the name of a model that ships, or a model of the tutorials by name or file.
+        what: a run's directory, the name of a model that ships, a directory of HuggingFace Transformers, or a model of
+            the tutorials by name or file.
 
     Raises:
         InputError: there is no such model, or it can't be read.
     """
     if (directory := directory_of(what)) is not None:
-        return load_run(directory)
+        return tasks.load_transformers(directory) if is_of_transformers(directory) else load_run(directory)
     if what in PUBLISHED or os.path.isfile(what):
         return _tutorials_trainer(*load_pretrained(what))
     raise InputError(f"run is {what}; it must be {kinds_of_models(is_predictor=True)}")

@@ -42,7 +42,7 @@ class Task:
     name: str  # of the task, and of the run's directory
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
     writes_predictions: ClassVar[bool] = True  # whether a run leaves `predictions.tsv`
-    stack: ClassVar[str] = "encoder"  # kind of the attention of a model that has one stack
+    stack: str = "encoder"  # kind of the attention of a model that has one stack
     attention_picture: str | None = "attention_maps.png"  # file with the maps of the first example of the test set
     # By the names that the settings `schedule` and `logger` know; a task may have tables of its own.
     schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES

@@ -28,6 +28,7 @@ from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 from transformer_jax.weights.huggingface.family import Family
 from transformer_jax.weights.huggingface.gpt2 import GPT2
 from transformer_jax.weights.huggingface.gpt_neox import GPT_NEOX
+from transformer_jax.weights.huggingface.hub import local_directory
 from transformer_jax.weights.huggingface.llama import LLAMA
 from transformer_jax.weights.huggingface.marian import MARIAN
 from transformer_jax.weights.huggingface.stored_arrays import StoredArrays, write_arrays
@@ -49,14 +50,15 @@ def from_transformers(directory: str | Path, dtype: DTypeLike | None = None) -> 
     `model.clone(dropout_prob=0.1)` has some.
 
     Args:
-        directory: with `config.json` and `model.safetensors`, or several safetensors files with their index.
+        directory: with `config.json` and `model.safetensors`, or several safetensors files with their index; or the
+            name of a model on HuggingFace's hub, which is then downloaded.
         dtype: of the variables; None: as they are stored.
 
     Raises:
         InputError: the directory or a file can't be read, the model is of no family in `FAMILIES`, a key of the config
             could change what the model computes and is not supported, or an array is missing or left over.
     """
-    directory = Path(directory)
+    directory = local_directory(directory)
     config = read_json(directory / CONFIG, "a config.json")
     if config.get("model_type") not in FAMILIES:
         kind = shortened(config.get("model_type"))
@@ -79,6 +81,14 @@ def from_transformers(directory: str | Path, dtype: DTypeLike | None = None) -> 
         parts = layout.parts(paths, stored.read(names[name]))
         params |= {path: jnp.asarray(part, dtype) for path, part in zip(paths, parts, strict=True)}
     return model, {"params": unflatten_dict(params, sep="/")}
+
+
+def is_of_transformers(directory: Path) -> bool:
+    """Whether a directory holds a model of HuggingFace Transformers, whose `config.json` has a `model_type`."""
+    try:
+        return "model_type" in read_json(directory / CONFIG)
+    except InputError:
+        return False
 
 
 @check_arguments

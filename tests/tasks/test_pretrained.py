@@ -1,0 +1,137 @@
+"""Models of HuggingFace Transformers with tokenizers: text in, text or classes out, and the page on what they do."""
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+import transformers
+from huggingface_models import drawn
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from transformer_jax import InputError, capture, load_transformers
+from transformer_jax.inspection import inspection_page
+
+pytestmark = pytest.mark.slow  # they compile
+
+WORDS = ["<pad>", "</s>", "[MASK]", *(f"w{number}" for number in range(3, 31))]
+TEXT = "w3 w17 w5 w30 w4"
+
+
+def saved(model, directory):
+    """A model in a directory, with a tokenizer of its vocabulary."""
+    names = WORDS[: model.config.vocab_size]
+    tokenizer = tokenizers.Tokenizer(WordLevel({name: number for number, name in enumerate(names)}, unk_token="</s>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.add_special_tokens(names[:3])
+    model.save_pretrained(directory)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    return directory
+
+
+def with_vocabulary(family, *, head=""):
+    """The first drawn model of a family with 31 tokens and this head."""
+    for seed in range(99):
+        model = drawn(family, seed)
+        if model.config.vocab_size == len(WORDS) and type(model).__name__.endswith(head):
+            return model
+    raise AssertionError(family)
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory):
+    return saved(with_vocabulary("gpt2"), tmp_path_factory.mktemp("causal"))
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    return saved(with_vocabulary("marian"), tmp_path_factory.mktemp("translator"))
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    return saved(with_vocabulary("bert", head="ForMaskedLM"), tmp_path_factory.mktemp("masked"))
+
+
+def test_a_language_model_continues_a_text_as_transformers_does(causal):
+    theirs, run = transformers.GPT2LMHeadModel.from_pretrained(causal), load_transformers(causal)
+    for text in (TEXT, "w9"):
+        ids = torch.tensor([run.tokenizer.encode(text).ids])
+        expected = theirs.generate(ids, do_sample=False, max_new_tokens=11, pad_token_id=0)[0, ids.shape[1] :]
+        assert run.predict(text, max_new=11) == run.tokenizer.decode(expected.tolist())
+    assert run.predict([TEXT], max_new=3) == [run.predict(TEXT, max_new=3)]
+    assert run.predict(TEXT, temperature=9.0, seed=1) == run.predict(TEXT, temperature=9.0, seed=1)
+    assert run.predict(TEXT, temperature=9.0, seed=1) != run.predict(TEXT, temperature=9.0, seed=2)
+    assert run.predict(TEXT, temperature=9.0, top_k=1, max_new=9) == run.predict(TEXT, max_new=9)
+
+
+def test_an_encoder_decoder_translates_a_text_as_transformers_does(translator):
+    theirs, run = transformers.MarianMTModel.from_pretrained(translator), load_transformers(translator)
+    ids = torch.tensor([run.tokenizer.encode(TEXT).ids])
+    for beam_width in (1, 3):
+        options = {"num_beams": beam_width, "length_penalty": 0.0, "early_stopping": "never"} if beam_width > 1 else {}
+        expected = theirs.generate(ids, do_sample=False, max_new_tokens=11, **options)[0]
+        assert run.predict(TEXT, max_new=11, beam_width=beam_width) == run.tokenizer.decode(expected.tolist())
+
+
+def test_masks_are_filled_and_texts_are_classified_as_by_transformers(masked, tmp_path):
+    theirs, run = transformers.AutoModelForMaskedLM.from_pretrained(masked), load_transformers(masked)
+    text = "w3 [MASK] w5"
+    ids = torch.tensor([run.tokenizer.encode(text).ids])
+    word = WORDS[int(theirs(ids).logits[0, 1].argmax())]
+    assert run.predict(text) == " ".join(["w3", *([word] if word not in WORDS[:3] else []), "w5"])
+    model = with_vocabulary("bert", head="ForSequenceClassification")
+    model.config.id2label = {number: f"class {number}" for number in range(5)}
+    classifier = load_transformers(saved(model, tmp_path))
+    ids = torch.tensor([classifier.tokenizer.encode(TEXT).ids])
+    assert classifier.predict(TEXT) == f"class {int(model(ids).logits.argmax())}"
+    (answer,) = classifier.answers(classifier.examples(TEXT))
+    assert (answer.text, len(answer.parts)) == (classifier.predict(TEXT), 1)
+    probability = float(model(ids).logits.softmax(-1).max().detach())
+    assert answer.probability == pytest.approx(probability, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["causal", "translator", "masked"])
+def test_the_page_shows_the_models_maps_with_its_tokens(kind, request):
+    run = load_transformers(request.getfixturevalue(kind))
+    page = inspection_page(run, run.examples([TEXT]))
+    maps = run.attention(TEXT)
+    stack = "decoder" if kind == "causal" else "encoder"
+    assert list(maps.key_labels[stack]) == TEXT.split()
+    inputs = run.model_inputs(run.examples(TEXT)[0].inputs)
+    names = [f"{stack}.layers.0.attention.weights"]
+    _, seen = capture(run.model, run.variables, *inputs, names=names)
+    np.testing.assert_allclose(maps.maps[stack][0], seen[names[0]][0], atol=1e-6)
+    assert len(page.answers[0].parts) == (len(maps.query_labels["decoder"]) if kind == "translator" else 5)
+    if kind == "translator":
+        assert page.answers[0].text.startswith(run.predict(TEXT))
+
+
+def test_the_command_writes_the_page_and_predict_answers(causal, tmp_path):
+    page = tmp_path / "page.html"
+    for program, more in (("inspection", ["--output", page]), ("predict", [])):
+        command = [sys.executable, "-m", f"transformer_jax.{program}", causal, TEXT, *more]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert TEXT in done.stdout
+        assert program == "inspection" or load_transformers(causal).predict(TEXT) in done.stdout
+    assert page.stat().st_size > 10_000
+
+
+def test_errors_are_one_line(causal, tmp_path, monkeypatch):
+    run = load_transformers(causal)
+    for wrong, message in (("w3 " * 98, "98 tokens; the model takes 97"), ("", "has no tokens"), (3, "must be a text")):
+        with pytest.raises(InputError, match=message):
+            run.predict(wrong, max_new=1) if wrong == "" or wrong == 3 else run.examples(wrong)
+    copied = shutil.copytree(causal, tmp_path / "copied")
+    (copied / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="tokenizer.json is not a tokenizer.json, or damaged"):
+        load_transformers(copied)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InputError, match="some/model is no directory, and can't be downloaded") as caught:
+        load_transformers("some/model")
+    assert "\n" not in str(caught.value)

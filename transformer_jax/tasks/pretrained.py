@@ -1,0 +1,253 @@
+"""Models of HuggingFace Transformers with their tokenizers: text in, and text or classes out."""
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int, PRNGKeyArray
+
+from transformer_jax.argument_checks import check_arguments
+from transformer_jax.config import TrainingConfig
+from transformer_jax.decoding.beam_search import beam_search
+from transformer_jax.decoding.prefixes import AfterPrefix, after_prefix
+from transformer_jax.decoding.token_by_token import Cache, Decoded, greedy_decode, sample
+from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.nn.masked_language_model import TransformerMLM
+from transformer_jax.outside_files import Json, outside_file, read_json
+from transformer_jax.tasks.text_examples import texts_in
+from transformer_jax.training.example_viewer import ExampleViewer
+from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of
+from transformer_jax.trees import Params
+from transformer_jax.weights.huggingface.hub import local_directory
+from transformer_jax.weights.huggingface.pretrained import CONFIG, from_transformers
+
+if TYPE_CHECKING:
+    import tokenizers
+
+TOKENIZER, GENERATION = "tokenizer.json", "generation_config.json"
+MAX_BYTES = 2**28  # of a tokenizer
+MASKS = "[MASK]", "<mask>"
+DRAWS = "temperature", "top_k"  # how a language model draws the next token
+
+
+class PretrainedText(ExampleViewer):
+    """A pretrained model of texts, with its tokenizer: `predict`, `attention` and the inspection page take texts.
+
+    Args:
+        config: of which the devices and the batch size matter.
+        model: a language model, a masked one, or an encoder-decoder.
+        tokenizer: its own.
+        tokens: ids by the names of `config.json`: `eos_token_id`, `pad_token_id`, `decoder_start_token_id`; and
+            `id2label`.
+    """
+
+    name = "PretrainedText"
+    config_class = TrainingConfig
+
+    def __init__(self, config: TrainingConfig, model: Any, tokenizer: "tokenizers.Tokenizer", tokens: Json) -> None:
+        super().__init__(config, model=model)
+        self.tokenizer, self.tokens = tokenizer, tokens
+        self.stack = "decoder" if isinstance(model, TransformerLM) else "encoder"
+        self._continued = jax.jit(self._continuation, static_argnames=("max_new", *DRAWS))
+        self._translated = jax.jit(self._translation, static_argnames=("max_new", "beam_width"))
+
+    def model_inputs(self, inputs: Any) -> tuple[Any, ...]:
+        return inputs if isinstance(inputs, tuple) else (inputs,)
+
+    def is_one(self, inputs: str | Sequence[str]) -> bool:
+        return isinstance(inputs, str)
+
+    def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
+        """Texts, each a word of a command line."""
+        return self.examples(list(words))
+
+    def predict(
+        self, inputs: str | Sequence[str], *, max_new: int = 64, beam_width: int = 1, seed: int = 0, **draws: Any
+    ) -> Any:  # str after str, a list after a list
+        """What the model makes of a text, or of each text of a list.
+
+        Args:
+            inputs: text or texts.
+            max_new: tokens that are generated at most.
+            beam_width: of the search of an encoder-decoder; 1 takes the most probable token at each position.
+            seed: of a language model's draws.
+            **draws: `temperature` and `top_k` of these; without one of them it takes the most probable tokens.
+
+        Returns:
+            The continuation by a language model, the translation by an encoder-decoder, the class by a classifier, and
+            the text with words in the places of its masks by a masked language model.
+
+        Raises:
+            InputError: `inputs` is no text and no list of texts, a text has more tokens than the model takes, or a
+                setting is impossible or of another kind of model.
+        """
+        check_sizes(max_new=max_new, beam_width=beam_width)
+        texts: list[str] = texts_in(inputs, str)
+        if unknown := [name for name in draws if name not in DRAWS or not isinstance(self.model, TransformerLM)]:
+            raise InputError(f"{unknown[0]} is given; a {type(self.model).__name__} takes no such setting")
+        keys = jax.random.split(jax.random.key(seed), len(texts))
+        found = [self._answer_to(text, max_new, beam_width, key, draws) for text, key in zip(texts, keys, strict=True)]
+        return found[0] if isinstance(inputs, str) else found
+
+    def examples(self, inputs: str | Sequence[str]) -> list[InspectedExample]:
+        """A text, or the texts of a list, with what the model says at each token; an encoder-decoder translates them.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        return [self._example(text) for text in texts_in(inputs, str)]
+
+    def _example(self, text: str) -> InspectedExample:
+        ids = self._encode(text)
+        labels = self._names(ids[0])
+        if not isinstance(self.model, Transformer):
+            places = ["text"] if getattr(self.model, "head", "") == "classes" else labels
+            return InspectedExample(inputs=ids, labels=labels, title=text, answer=functools.partial(self._said, places))
+        target = np.concatenate([[self._token("decoder_start_token_id")], self._translate(ids, 64, 1)])[None]
+        read = self._names(target[0])
+        return InspectedExample(
+            inputs=(ids, target.astype(np.int32)),
+            labels={"encoder": labels, "decoder": read},
+            title=text,
+            answer=functools.partial(self._said, read),
+        )
+
+    def _said(self, places: Sequence[str], output: Float[np.ndarray, "*T V"]) -> Answer:
+        """The most probable token or class at each place."""
+        rows = np.asarray(output, np.float32).reshape(-1, np.shape(output)[-1])
+        answer = answer_of(rows, places, self._label if places == ["text"] else lambda token: self._names([token])[0])
+        ids = rows[: len(places)].argmax(-1)
+        text = answer.text if places == ["text"] else self.tokenizer.decode(ids.tolist())
+        return answer._replace(text=text, probability=answer.probability if places == ["text"] else None)
+
+    def _answer_to(self, text: str, max_new: int, beam_width: int, key: PRNGKeyArray, draws: Mapping[str, Any]) -> str:
+        ids = self._encode(text)
+        if isinstance(self.model, Transformer):
+            return str(self.tokenizer.decode(self._translate(ids, max_new, beam_width).tolist()))
+        if isinstance(self.model, TransformerLM):
+            self._check_length(ids.shape[1] + max_new)
+            found = self._continued(self.params, ids, key, max_new=max_new, **draws)
+            return str(self.tokenizer.decode(self._cut(found).tolist()))
+        if self.model.head == "classes":
+            return self._label(int(self.forward(ids)[0].argmax()))
+        masked = [token for token in map(self.tokenizer.token_to_id, MASKS) if token is not None]
+        filled = np.where(np.isin(ids, masked), self.forward(ids).argmax(-1), ids)
+        return str(self.tokenizer.decode(filled[0].tolist()))
+
+    def _translate(self, ids: Int[np.ndarray, "1 S"], max_new: int, beam_width: int) -> Int[np.ndarray, " T"]:
+        return self._cut(self._translated(self.params, ids, max_new=max_new, beam_width=beam_width))
+
+    def _continuation(
+        self, params: Params, prompt: Int[Array, "1 P"], key: PRNGKeyArray, *, max_new: int, **draws: Any
+    ) -> Int[Array, " T"]:
+        length = prompt.shape[1] - 1
+        apply = functools.partial(self.model.apply, {"params": params})
+        given = {"prefix": prompt[:, :-1]} if length else {"batch_size": 1}
+        cache = apply(**given, length=length + max_new, method="start_decoding")
+        step = after_prefix(functools.partial(self._step, apply), length)
+        decode: Callable[..., Decoded] = functools.partial(sample, key=key, **draws) if draws else greedy_decode
+        return decode(step, AfterPrefix(cache, prompt[:, -1]), 1, **self._ends(max_new)).tokens[0]
+
+    def _translation(
+        self, params: Params, source: Int[Array, "1 S"], *, max_new: int, beam_width: int
+    ) -> Int[Array, " T"]:
+        apply = functools.partial(self.model.apply, {"params": params})
+        cache = apply(source, length=max_new, method="start_decoding")
+        arguments = functools.partial(self._step, apply), cache, 1
+        ends = self._ends(max_new) | {"start_token": self._token("decoder_start_token_id")}
+        if beam_width == 1:
+            return greedy_decode(*arguments, **ends).tokens[0]
+        return beam_search(*arguments, **ends, beam_width=beam_width, n_best=1, length_penalty=0.0).tokens[0, 0]
+
+    def _step(self, apply: Any, tokens: Array, position: Array, cache: Cache) -> tuple[Float[Array, "N V+1"], Cache]:
+        """A step of the model, with a token after the vocabulary that ends texts where no other does."""
+        logits, cache = apply(tokens, position, cache, method="decode_step")
+        banned = [ids[0] for ids in self.tokens.get("bad_words_ids") or [] if len(ids) == 1]
+        logits = logits.at[:, np.array(banned, int)].set(-jnp.inf) if banned else logits
+        return jnp.pad(logits, ((0, 0), (0, 1)), constant_values=-jnp.inf), cache
+
+    def _ends(self, max_new: int) -> dict[str, Any]:  # Any: whole numbers
+        size = self._vocabulary_size()
+        end = self.tokens.get("eos_token_id")
+        end = end[0] if isinstance(end, list) else end
+        return {"start_token": 0, "end_token": size if end is None else end, "pad_token": 0, "max_length": max_new}
+
+    def _cut(self, found: Array) -> Int[np.ndarray, " T"]:
+        """The tokens before the end."""
+        ids = np.asarray(found)
+        ends = np.flatnonzero(ids == self._ends(1)["end_token"])
+        return ids[: ends[0]] if ends.size else ids
+
+    def _vocabulary_size(self) -> int:
+        model: Any = self.model  # its class decides which field it has
+        return int(model.target_vocabulary_size if hasattr(model, "encoder_block") else model.vocabulary_size)
+
+    def _token(self, name: str) -> int:
+        token = self.tokens.get(name, self.tokens.get("pad_token_id"))
+        if token is None:
+            raise InputError(f"config.json and {GENERATION} have no {name}")
+        return int(token)
+
+    def _encode(self, text: str) -> Int[np.ndarray, "1 T"]:
+        ids = np.array([self.tokenizer.encode(text).ids], np.int32)
+        if not ids.size:
+            raise InputError(f"the text {text!r:.60} has no tokens")
+        self._check_length(ids.shape[1])
+        return ids
+
+    def _check_length(self, length: int) -> None:
+        longest = getattr(self.model, "max_len", length)
+        if length > longest:
+            raise InputError(f"the text and what is generated have {length} tokens; the model takes {longest}")
+
+    def _names(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> list[str]:
+        """Tokens as the vocabulary writes them."""
+        return [self.tokenizer.id_to_token(int(token)) or f"#{token}" for token in ids]
+
+    def _label(self, number: int) -> str:
+        return str((self.tokens.get("id2label") or {}).get(str(number), number))
+
+
+@check_arguments
+def load_transformers(directory: str | Path) -> PretrainedText:
+    """A model of texts with its tokenizer, ready to `predict`: `load_transformers("gpt2").predict("Once upon")`.
+
+    Its `model`, `variables` and `tokenizer` are those of the directory. For images, and for tokens without a tokenizer,
+    there is `from_transformers`.
+
+    Args:
+        directory: that `save_pretrained` wrote; or the name of a model on HuggingFace's hub, which is then downloaded.
+
+    Raises:
+        InputError: as `from_transformers`; the directory has no `tokenizer.json`; or the model is none of texts.
+    """
+    directory = local_directory(directory)
+    model, variables = from_transformers(directory)
+    if not isinstance(model, TransformerLM | TransformerMLM | Transformer):
+        raise InputError(f"{directory} holds a {type(model).__name__}; from_transformers opens what takes no texts")
+    tokens = read_json(directory / CONFIG)
+    if os.path.lexists(directory / GENERATION):
+        tokens |= read_json(directory / GENERATION)
+    found = PretrainedText(TrainingConfig(), model, read_tokenizer(directory / TOKENIZER), tokens)
+    found.params = variables["params"]
+    return found
+
+
+def read_tokenizer(path: Path) -> "tokenizers.Tokenizer":
+    """A tokenizer of the library `tokenizers`, from its file.
+
+    Raises:
+        InputError: the file can't be read, or is of another kind.
+    """
+    import tokenizers
+
+    with outside_file(path, f"a {TOKENIZER}", MAX_BYTES) as checked:
+        return tokenizers.Tokenizer.from_file(str(checked))
