@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,9 +78,11 @@ def from_transformers(directory: str | Path, dtype: DTypeLike | None = None) -> 
     _drop_copies(family, stored, names, shapes, expected)
     check_shapes(shapes, expected, str(directory))
     params: dict[str, jax.Array] = {}
-    for name, paths in layout.names(flatten_dict(like, sep="/")).items():
-        parts = layout.parts(paths, stored.read(names[name]))
-        params |= {path: jnp.asarray(part, dtype) for path, part in zip(paths, parts, strict=True)}
+    paths_of = layout.names(flatten_dict(like, sep="/"))
+    for name in sorted(expected, key=lambda name: -math.prod(expected[name])):  # so that two copies are of small ones
+        parts = layout.parts(paths_of[name], stored.read(names[name], dtype))
+        for path, part in zip(paths_of[name], parts, strict=True):
+            params[path] = jnp.array(part).block_until_ready()
     return model, {"params": unflatten_dict(params, sep="/")}
 
 

@@ -1,14 +1,16 @@
 """The arrays of a model in safetensors files, read one at a time."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
+from jax.typing import DTypeLike
 
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.outside_files import outside_file, read_json, writing_into
@@ -17,7 +19,8 @@ from transformer_jax.weights.layouts import Shapes
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = "pytorch_model.bin"
-FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+BLOCK = 2**22  # numbers that are read at once
+FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
 
 
 class StoredArrays:
@@ -34,24 +37,39 @@ class StoredArrays:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.shapes: Shapes = {}  # of all arrays, by name
-        self._files: dict[str, Any] = {}  # the open file of each array
+        self._files: dict[str, tuple[Path, np.dtype]] = {}  # of each array, and its type there
         for path in self._paths():
             with outside_file(path, "a safetensors file", MAX_BYTES):
-                file: Any = safetensors.safe_open(path, framework="numpy")
-                for name in file.keys():  # noqa: SIM118  # it is no mapping
-                    self._check(name, file.get_slice(name).get_dtype(), path)
-                    self._files[name] = file
-                    self.shapes[name] = tuple(file.get_slice(name).get_shape())
+                file: Any  # which has no types
+                with safetensors.safe_open(path, framework="numpy") as file:
+                    for name in file.keys():  # noqa: SIM118  # it is no mapping
+                        array = file.get_slice(name)
+                        self._check(name, array.get_dtype(), path)
+                        self._files[name] = path, np.dtype(FLOATS[array.get_dtype()])
+                        self.shapes[name] = tuple(array.get_shape())
 
-    def read(self, name: str) -> np.ndarray:
+    def read(self, name: str, dtype: DTypeLike | None = None) -> np.ndarray:
         """One array, a copy of its own.
+
+        Args:
+            name: of the array.
+            dtype: None for that in which it is stored.
 
         Raises:
             InputError: it is not finite.
         """
+        path, stored = self._files[name]
+        shape = self.shapes[name]
+        array = np.empty(shape, stored if dtype is None else jnp.dtype(dtype))
+        rows = max(1, BLOCK // max(1, math.prod(shape[1:])))
         with self._named(name):
-            array: np.ndarray = self._files[name].get_tensor(name)
-        if not np.isfinite(array).all():
+            for start in range(0, len(array), rows):
+                stop = min(start + rows, len(array))
+                # Opened anew: pages of a file that were read count as memory of the process until it is closed.
+                file: Any  # which has no types
+                with safetensors.safe_open(path, framework="numpy") as file:
+                    array[start:stop] = file.get_slice(name)[start:stop]
+        if not np.isfinite(array.sum(dtype=np.float64)):  # for which no finite numbers are too large
             raise InputError(f"{name} in {self.directory} holds NaN or infinity; every number must be finite")
         return array
 
