@@ -1,5 +1,6 @@
 """Models of HuggingFace Transformers with tokenizers: text in, text or classes out, and the page on what they do."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tokenizers
 import torch
 import transformers
 from huggingface_models import drawn
+from repository import REPOSITORY
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
@@ -120,6 +122,17 @@ def test_the_command_writes_the_page_and_predict_answers(causal, tmp_path):
         assert TEXT in done.stdout
         assert program == "inspection" or load_transformers(causal).predict(TEXT) in done.stdout
     assert page.stat().st_size > 10_000
+
+
+def test_the_code_on_pretrained_models_runs(causal, tmp_path, monkeypatch):
+    text = (REPOSITORY / "docs" / "pretrained.md").read_text()
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[:2])
+    shutil.copytree(causal, tmp_path / "gpt2")
+    monkeypatch.chdir(tmp_path)
+    names = {"tokens": np.array([[3, 4, 5]])}
+    exec(code, names)
+    assert len(names["seen"]) == names["model"].num_layers
+    assert transformers.AutoModelForCausalLM.from_pretrained("again").config.n_layer == names["model"].num_layers
 
 
 def test_errors_are_one_line(causal, tmp_path, monkeypatch):

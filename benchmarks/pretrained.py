@@ -1,0 +1,159 @@
+"""Measures a GPT-2 with random weights, opened by `from_transformers` and by `transformers` in PyTorch.
+
+python benchmarks/pretrained.py                         # GPT-2 small: about six minutes on two CPU cores
+python benchmarks/pretrained.py --num-layers 2 --width 64 --vocabulary 97   # seconds, as the test does
+
+Loading is measured in a process of its own, with the memory that it adds at its peak. A pass is that of 8 × 512 tokens;
+a generated token is one step with a cache of 128 positions, of 1 and of 16 rows. The contestants take turns; the median
+counts. What reading the weights from memory takes at least is measured by summing them up.
+"""
+
+import dataclasses
+import functools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax import from_transformers
+from transformer_jax.cli import parse, run
+from transformer_jax.fields import check_fields, setting
+
+LOAD = """
+import resource, sys, time
+import jax, jax.numpy as jnp
+from transformer_jax.weights.huggingface import pretrained
+jnp.zeros(1).block_until_ready()
+before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+_, variables = pretrained.from_transformers(sys.argv[1])
+seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(seconds, (after - before) * 1024 / sum(leaf.nbytes for leaf in jax.tree.leaves(variables)))
+"""
+CACHE = 128  # positions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainedConfig:
+    """Measure a pretrained model."""
+
+    width: int = setting(768, least=64)  # D, of heads 64 wide
+    num_layers: int = setting(12, least=1)  # L
+    vocabulary: int = setting(50257, least=2)  # V
+    batch_size: int = setting(8, least=1)  # of a pass
+    length: int = setting(512, least=1)  # of a pass
+    repeats: int = setting(5, least=1)  # times that each contestant is measured; the median counts
+    compiled: bool = True  # also PyTorch's compiled pass
+    json: Path | None = None  # file for the results
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+Calls = dict[str, Callable[[], object]]
+
+
+def contestants(config: PretrainedConfig, directory: str) -> dict[str, Calls]:
+    """By what is measured the call of each contestant."""
+    import torch
+    import transformers
+
+    model, variables = from_transformers(directory)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(directory).eval()
+    tokens = np.random.default_rng(0).integers(config.vocabulary, size=(config.batch_size, config.length))
+    ids, forward = torch.tensor(tokens), jax.jit(model.apply)
+
+    def pass_of(call: Callable[..., object]) -> object:
+        with torch.inference_mode():
+            return call(ids, use_cache=False)
+
+    calls: dict[str, Calls] = {
+        f"pass of {config.batch_size} x {config.length} tokens": {
+            "transformer-jax": lambda: jax.block_until_ready(forward(variables, tokens)),
+            "eager PyTorch": functools.partial(pass_of, theirs),
+        }
+    }
+    if config.compiled:
+        calls[next(iter(calls))]["torch.compile"] = functools.partial(pass_of, torch.compile(theirs))
+    step = jax.jit(functools.partial(model.apply, method="decode_step"), donate_argnums=3)
+    for rows in (1, 16):
+        cache = jax.jit(lambda v, n=rows: model.apply(v, n, CACHE, method="start_decoding"))(variables)
+        ours = _Steps(functools.partial(step, variables), cache, np.zeros(rows, np.int32))
+        prompt = torch.zeros((rows, CACHE - 1), dtype=torch.long)
+        with torch.inference_mode():
+            filled = theirs(prompt, use_cache=True).past_key_values
+        calls[f"token, batch {rows}"] = {
+            "transformer-jax": ours,
+            "eager PyTorch": functools.partial(_torch_step, theirs, filled, prompt[:, :1]),
+        }
+    return calls
+
+
+class _Steps:
+    """One more step of decoding at each call, at the cache's last position; the cache is used up and replaced."""
+
+    def __init__(self, step: Callable[..., tuple[jax.Array, object]], cache: object, tokens: np.ndarray) -> None:
+        self.step, self.cache, self.tokens, self.position = step, cache, tokens, jnp.int32(CACHE - 1)
+
+    def __call__(self) -> None:
+        logits, self.cache = self.step(self.tokens, self.position, self.cache)
+        jax.block_until_ready(logits)
+
+
+def _torch_step(model: Callable[..., object], cache: object, tokens: object) -> None:
+    import torch
+
+    with torch.inference_mode():
+        model(tokens, past_key_values=cache, use_cache=True)
+        cache.crop(-1)  # what it added
+
+
+def measure(config: PretrainedConfig) -> dict[str, dict[str, float]]:
+    """Milliseconds by what is measured and by contestant, and the figures of loading."""
+    import transformers
+
+    with tempfile.TemporaryDirectory() as directory:
+        of_gpt2 = transformers.GPT2Config(
+            vocab_size=config.vocabulary, n_embd=config.width, n_layer=config.num_layers, n_head=config.width // 64
+        )
+        transformers.GPT2LMHeadModel(of_gpt2).save_pretrained(directory)
+        loads = [
+            subprocess.run([sys.executable, "-c", LOAD, directory], check=True, capture_output=True, text=True)
+            for _ in range(3)
+        ]
+        calls = contestants(config, directory)
+        weights = list(jax.tree.leaves(from_transformers(directory)[1]))
+    read = jax.jit(lambda arrays: sum(jnp.sum(array) for array in arrays))
+    calls["token, batch 1"]["reading the weights"] = lambda: jax.block_until_ready(read(weights))
+    seconds, memory = np.median([[*map(float, load.stdout.split())] for load in loads], axis=0)
+    found: dict[str, dict[str, float]] = {"load": {"seconds": seconds, "peak memory / weights": memory}}
+    for what, of_what in calls.items():
+        times: dict[str, list[float]] = {name: [] for name in of_what}
+        for turn in range(config.repeats + 1):  # the first compiles
+            for name, call in of_what.items():
+                began = time.perf_counter()
+                call()
+                if turn:
+                    times[name].append(1000 * (time.perf_counter() - began))
+        found[what] = {name: median(each) for name, each in times.items()}
+    return found
+
+
+def main(config: PretrainedConfig) -> None:
+    found = measure(config)
+    for what, figures in found.items():
+        unit = "" if what == "load" else " ms"
+        print(f"{what}: " + ", ".join(f"{name} {value:.4g}{unit}" for name, value in figures.items()))
+    if config.json is not None:
+        config.json.write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    run(functools.partial(parse, PretrainedConfig), main)
