@@ -28,14 +28,19 @@ from transformer_jax.cli import parse, run
 from transformer_jax.fields import check_fields, setting
 
 LOAD = """
-import resource, sys, time
+import re, sys, time
+from pathlib import Path
 import jax, jax.numpy as jnp
 from transformer_jax.weights.huggingface import pretrained
+
+def most():  # bytes of memory that this process had at its peak; ru_maxrss begins with that of its parent
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
 jnp.zeros(1).block_until_ready()
-before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+before, began = most(), time.perf_counter()
 _, variables = pretrained.from_transformers(sys.argv[1])
-seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(seconds, (after - before) * 1024 / sum(leaf.nbytes for leaf in jax.tree.leaves(variables)))
+seconds = time.perf_counter() - began
+print(seconds, (most() - before) / sum(leaf.nbytes for leaf in jax.tree.leaves(variables)))
 """
 CACHE = 128  # positions
 
