@@ -131,6 +131,8 @@ def drawn(family: str, seed: int) -> Any:
     torch.manual_seed(seed)
     config._attn_implementation = "eager"
     model = model_class(config).eval()
+    if family == "t5" and not config.scale_decoder_outputs and pick.random() < 0.5:  # as in T5 1.1
+        model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))

@@ -21,6 +21,7 @@ class EmbeddingSettings:
     """
 
     is_scaled: bool = True  # embeddings times √D, so that they start as large as the positions that are added
+    ties_output: bool = True  # where embeddings are tied, their matrix makes the logits too
     output_bias: bool | None = None  # of the logits; None: where a matrix of its own, not the embedding's, makes them
     output_scale: Positive = 1.0  # of the vectors that the embedding's matrix projects to logits; in T5 1/√D
 

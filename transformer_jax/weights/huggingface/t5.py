@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020), the encoder-decoder with one matrix for both embeddings and the logits."""
+"""T5 (Raffel et al. 2020), whose two embeddings are one matrix; since T5 1.1 the logits have one of their own."""
 
 import functools
 import math
@@ -16,6 +16,7 @@ from transformer_jax.weights.layouts import Layout, Shapes
 
 RENAMES = (
     ("^source_embedding", "shared"),
+    ("^output_layer", "lm_head"),
     ("^(encoder|decoder)/norm", r"\1/final_layer_norm"),
     ("^(encoder|decoder)/positions", r"\1/block/0/layer/0/SelfAttention/relative_attention_bias"),
     (r"layers_(\d+)", r"block/\1/layer"),
@@ -55,6 +56,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     is_scaled = keys.take("scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True))
     sizes = keys.sizes(T5_SIZES)
     scale = 1 / math.sqrt(sizes["model_dim"]) if is_scaled else 1.0
+    has_own_output = TIED_HEAD in shapes and not is_scaled
     buckets = keys.take("relative_attention_num_buckets", int, 32)
     keys.without_effect("n_positions", "output_past")  # of the training
     return Transformer(
@@ -74,7 +76,9 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
             ),
         ),
         tie_embeddings=True,
-        embeddings=EmbeddingSettings(is_scaled=False, output_scale=scale),
+        embeddings=EmbeddingSettings(
+            is_scaled=False, ties_output=not has_own_output, output_bias=False, output_scale=scale
+        ),
     )
 
 
