@@ -1,12 +1,15 @@
 """What a person sees who opens the page of each task: from a file, without a network."""
 
+import itertools
+
+import jax
 import numpy as np
 import pytest
 from inspection_pages import CHROMIUM, choose_kind, head_button, hover, opened, parts, shown_map, value
 from playwright.sync_api import expect
 
-from transformer_jax import load_run, patch
-from transformer_jax.inspection import zero
+from transformer_jax import Causal, TrainerModule, TrainingConfig, load_run, patch
+from transformer_jax.inspection import ablate_heads, induction_circuit, zero
 from transformer_jax.inspection.page.page import inspection_page
 
 pytestmark = [
@@ -66,9 +69,9 @@ def test_layers_heads_and_cells_are_chosen_by_keyboard(case):
         choose_example(page, case)
         page.locator("#kind").focus()
         page.keyboard.press("Tab")  # to the chosen head, the only one in the order of the tabulator
-        expect(head_button(page, 0, 0)).to_be_focused()
-        for _ in range(case["layer"]):
-            page.keyboard.press("ArrowDown")
+        expect(page.locator("#heads button:focus")).to_have_attribute("aria-pressed", "true")
+        for name in [*["ArrowUp"] * 9, "Home", *["ArrowDown"] * case["layer"]]:
+            page.keyboard.press(name)
         for _ in range(case["head"]):
             page.keyboard.press("ArrowRight")
         shown_map(page, kind, case["layer"], case["head"])
@@ -110,3 +113,86 @@ def test_a_zeroed_head_gives_the_answer_that_patch_gives(case):
             sum(a.text != b.text for a, b in zip(expected.parts, case["answer"].parts, strict=True))
         )
         assert problems == []
+
+
+class InductionTrainer(TrainerModule):
+    """A task of one's own, with a model of known circuit: it repeats what followed a token the last time."""
+
+    name = "InductionTask"
+    config_class = TrainingConfig
+    model_class = None
+    circuit = induction_circuit(max_length=41, num_tokens=97)
+
+    def create_model(self):
+        return self.circuit.model
+
+    def model_inputs(self, inputs):
+        return jax.nn.one_hot(inputs, 98), Causal()
+
+    def loss_function(self, params, batch, key, *, train):
+        raise NotImplementedError  # it is never trained
+
+
+@pytest.fixture(scope="module")
+def induction(tmp_path_factory):
+    """The file of a page on 40 tokens of which the last 20 repeat those before, and the accuracy without each head."""
+    trainer = InductionTrainer(TrainingConfig())
+    trainer.params = trainer.circuit.variables["params"]
+    tokens = np.concatenate([[0], np.tile(np.random.default_rng(0).permutation(np.arange(1, 98))[:20], 2)])[None, :40]
+    file = tmp_path_factory.mktemp("page") / "induction.html"
+    inspection_page(trainer, trainer.examples(tokens)).save(file)
+    said = trainer.forward(tokens).argmax(-1)
+    without = ablate_heads(
+        trainer.model, trainer.variables, *trainer.model_inputs(tokens), metric=lambda y: (y.argmax(-1) == said).mean()
+    )
+    return file, tokens[0], np.asarray(without["encoder"])
+
+
+def test_the_heads_that_work_are_coloured_and_the_first_map_is_of_the_one_that_matters_most(induction):
+    file, _, without = induction
+    with opened(file) as (page, problems, _, _):
+        colours = "buttons => buttons.map(b => +b.style.background.match(/\\d+/)[0])"  # red: 247 is none, 8 is full
+        red = np.reshape(page.locator("#heads button").evaluate_all(colours), without.shape)
+        works = InductionTrainer.circuit.working_heads
+        np.testing.assert_array_equal(without < 0.9, works)  # the others change nothing
+        assert red[~works].min() > 240
+        assert red[works].min() == 8  # the full colour
+        assert red[works].max() < 150
+        layer, head = np.unravel_index(red.argmin(), red.shape)
+        expect(head_button(page, layer, head)).to_have_attribute("aria-pressed", "true")
+        assert problems == []
+
+
+def test_a_uniform_map_stays_pale_and_a_product_of_many_probabilities_is_left_out(tmp_path):
+    trainer = InductionTrainer(TrainingConfig())
+    trainer.params = jax.tree.map(np.zeros_like, trainer.circuit.variables["params"])
+    trainer.model_inputs = lambda inputs: (jax.nn.one_hot(inputs, 98),)  # no mask: 1 / 40 everywhere
+    inspection_page(trainer, trainer.examples(np.arange(40)[None])).save(tmp_path / "page.html")
+    with opened(tmp_path / "page.html") as (page, *_):
+        pixel = "canvas => canvas.getContext('2d').getImageData(0, 39, 1, 1).data[0]"
+        assert page.locator("#map canvas").evaluate(pixel) == pytest.approx(247 - (247 - 8) / 8, abs=1)
+        assert "%" not in page.locator("#said").inner_text()  # 98 ** -40
+        assert parts(page)[0][2] == "1.02 %"
+
+
+def test_the_lens_is_headed_by_tokens(induction):
+    file, tokens, _ = induction
+    with opened(file) as (page, *_):
+        assert page.locator("#lens tr").first.locator("th").all_inner_texts() == list(map(str, tokens))
+
+
+@pytest.mark.parametrize("width", [360, 420, 1280, 3840])
+def test_at_every_width_the_map_is_whole_and_labels_stand_apart(induction, width):
+    with opened(induction[0], width=width, height=width * 9 // 16 if width > 1000 else 800) as (page, *_):
+        for selector in ("html", "#map-box", "#heads-box"):
+            sizes = "e => [e.scrollWidth, e.clientWidth]"
+            found, window = page.locator(selector).evaluate(sizes)
+            assert found <= window, selector
+        for axis, side, direction in (("key", "x", "width"), ("query", "y", "height")):
+            texts = """ticks => ticks.map(tick => {
+              const range = document.createRange(); range.selectNodeContents(tick);
+              const {x, y, width, height} = range.getBoundingClientRect(); return {x, y, width, height}; })"""
+            boxes = page.locator(f"#{axis}-axis .tick").evaluate_all(texts)
+            for before, after in itertools.pairwise(boxes):
+                assert before[side] + before[direction] <= after[side] + 0.5
+        assert page.locator("#map canvas").bounding_box()["width"] >= min(0.7 * width, 560)

@@ -17,7 +17,14 @@ from jaxtyping import Float, UInt8
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, check_value
-from transformer_jax.inspection.page.passes import InspectedPasses, Neighbour, Passes, compared_examples, neighbours
+from transformer_jax.inspection.page.passes import (
+    InspectedPasses,
+    Neighbour,
+    Passes,
+    answer_changes,
+    compared_examples,
+    neighbours,
+)
 from transformer_jax.outside_files import Json
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample
@@ -147,7 +154,7 @@ def _content(
     return {
         "title": example.title,
         "expected": example.expected,
-        "places": [part.place for part in answer.parts],
+        "places": _places(answer, example.labels_of(passes.last_stack, len(answer.parts))),
         "answer": _answer(answer),
         "kinds": _kinds(passes, example, arrays, blobs),
         "lens": [
@@ -159,9 +166,17 @@ def _content(
     }
 
 
+def _places(answer: Answer, labels: list[str]) -> list[str]:
+    """Labels of the answer's positions, where the answer only numbers them."""
+    places = [part.place for part in answer.parts]
+    return labels if len(labels) == len(places) and places == list(map(str, range(len(places)))) else places
+
+
 def _kinds(passes: InspectedPasses, example: InspectedExample, arrays: Passes, blobs: Sequence[int]) -> list[Json]:
     """Kinds of attention, in the order of the pass, each with its layers."""
     kinds: dict[str, Json] = {}
+    length = len(example.answer(arrays.output).parts)
+    changes = {kind: answer_changes(arrays.output, outputs, length) for kind, outputs in arrays.ablated.items()}
     num_images = 0 if example.images is None else len(example.images)
     each = zip(passes.attentions, arrays.labels, arrays.maps, blobs, strict=True)
     for attention, (queries, keys), maps, blob in each:
@@ -171,7 +186,8 @@ def _kinds(passes: InspectedPasses, example: InspectedExample, arrays: Passes, b
         number = len(layers)
         heads = [_answer(example.answer(output)) for output in arrays.ablated[attention.kind][number]]
         of_map = {"blob": blob, "shape": maps.shape, "largest": float(maps.max(initial=0))}
-        layers.append({"number": number, "map": of_map, "ablated": heads})
+        of_heads = changes[attention.kind][number].tolist()
+        layers.append({"number": number, "map": of_map, "ablated": heads, "changes": of_heads})
     return list(kinds.values())
 
 

@@ -18,7 +18,7 @@ from transformer_jax.inspection.inspected_call import Attention, HeadTable, acti
 from transformer_jax.inspection.lens import logit_lens
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.training.example_viewer import ExampleViewer
-from transformer_jax.training.inspected_example import Answer, InspectedExample
+from transformer_jax.training.inspected_example import Answer, InspectedExample, softmax
 from transformer_jax.trees import Inputs, Params
 
 MOST = 5  # neighbours of an example
@@ -55,6 +55,7 @@ class InspectedPasses:
         self.attentions: list[Attention] = attentions(call)
         found = activations(call)
         self.stream = residual_stream(each.name for each in found)
+        self.last_stack = re.sub(r"\.?layers\.0\.input$", "", self.stream[0])
         if (count := sum(math.prod(each.shape) for each in found if each.name.endswith(".weights"))) > MAX_WEIGHTS:
             raise InputError(f"the example has {count:,} attention weights; a page may have {MAX_WEIGHTS:,}")
         self._all = jax.jit(self._all_passes)
@@ -77,8 +78,7 @@ class InspectedPasses:
     def final_mean(self, example: InspectedExample) -> tuple[np.ndarray, Float[np.ndarray, " D"]]:
         """Output, and mean of the final residual stream over the shown positions, scaled to length 1."""
         output, stream = jax.device_get(self._last(self.params, example.inputs))
-        last_stack = re.sub(r"\.?layers\.0\.input$", "", self.stream[0])
-        mean = stream[0, : len(example.labels_of(last_stack, stream.shape[1]))].mean(0)
+        mean = stream[0, : len(example.labels_of(self.last_stack, stream.shape[1]))].mean(0)
         return output[0], mean / max(float(np.linalg.norm(mean)), 1e-12)
 
     def _of_model(self, params: Params, inputs: Inputs) -> tuple[Any, ...]:
@@ -103,6 +103,29 @@ class InspectedPasses:
             name = type(self.trainer.model).__name__
             raise InputError(f"{name} gives a {type(output).__name__}; it must be an array")
         return output.astype(jnp.float32)
+
+
+def answer_changes(
+    output: Float[np.ndarray, "*T C"], ablated: Float[np.ndarray, "L H *T C"], length: int
+) -> Float[np.ndarray, "L H"]:
+    """How far the probability of what the whole model says moves without each head: the mean over the positions.
+
+    A position of which the model knows little counts little, as its answer has a small probability. Where an output
+    is one number, it is how far that moves.
+
+    Args:
+        output: of the whole model.
+        ablated: without each head.
+        length: number of positions that count.
+    """
+    if output.ndim == 1:
+        output, ablated = output[None], ablated[:, :, None]
+    output, ablated = output[:length], ablated[:, :, :length]
+    if output.shape[-1] > 1:
+        output, ablated = softmax(output), softmax(ablated)
+    said = output.argmax(-1)[:, None]  # [T 1]
+    moved = np.take_along_axis(ablated, said[None, None], -1) - np.take_along_axis(output, said, -1)
+    return np.asarray(np.abs(moved).mean((2, 3)))
 
 
 class Neighbour(NamedTuple):

@@ -6,7 +6,7 @@
   const state = { example: 0, kind: 0, layer: 0, head: 0, query: 0, key: 0, zeroed: false };
   let shown = null; // the example: texts, answers, shapes
   let weights = null; // of the chosen layer: {at(head, query, key), largest}
-  let cell = 1; // pixels of a cell's side
+  let cell = 1; // pixels of a cell's side, a fraction of one where the map is wider than the window
 
   function unpack(number) {
     if (!unpacked.has(number)) {
@@ -30,6 +30,8 @@
 
   const visible = (text) => text.replace(/^ $/, "␣").replace(/[\u0000-\u001f\u007f]/g, "�");
   const percent = (p) => p === null ? "" : `${100 * p < 0.01 && p > 0 ? (100 * p).toPrecision(3) : (100 * p).toFixed(p > 0.9999 && p < 1 ? 4 : 2)} %`;
+  const said = ({ text, probability }) => // of a long text a product that says nothing
+    `${text}${probability === null || probability < 1e-4 ? "" : ` (${percent(probability)})`}`;
   const kind = () => shown.kinds[state.kind];
 
   async function readMap(map) {
@@ -61,6 +63,7 @@
 
   function drawMap() {
     const [, queries, keys] = weights.shape, [low, high] = colours();
+    const full = Math.max(weights.largest, Math.min(1, 8 / keys)); // so that equal weights, 1 / keys, stay pale
     const canvas = byId("map").querySelector("canvas");
     Object.assign(canvas, { width: keys, height: queries });
     canvas.style.width = `${keys * cell}px`;
@@ -68,21 +71,22 @@
     const context = canvas.getContext("2d"), image = context.createImageData(keys, queries);
     for (let query = 0, i = 0; query < queries; query++) {
       for (let key = 0; key < keys; key++, i += 4) {
-        const share = Math.sqrt(Math.max(0, weights.at(state.head, query, key)) / (weights.largest || 1));
+        const share = weights.at(state.head, query, key) / full;
         for (let c = 0; c < 3; c++) image.data[i + c] = low[c] + (high[c] - low[c]) * share;
         image.data[i + 3] = 255;
       }
     }
     context.putImageData(image, 0, 0);
-    byId("scale").textContent = `Rows are queries, columns are keys. The colour is the root of the weight's share in ` +
-      `the layer's largest, ${weights.largest.toFixed(4)}. Weights are stored to ± 0.00005.`;
+    byId("scale").textContent = `Rows are queries, columns are keys. The full colour is a weight of ` +
+      `${full.toFixed(4)} or more. Weights are stored to ± 0.00005.`;
     byId("map").setAttribute("aria-label", `Attention map of ${kind().name}, layer ${kind().layers[state.layer].number}, ` +
       `head ${state.head}: ${queries} queries, ${keys} keys; arrow keys move`);
   }
 
   function drawAxis(id, labels, withImages) {
     const axis = byId(id), isKeys = id === "key-axis", every = Math.ceil(14 / cell);
-    axis.classList.toggle("long", (every > 1 || labels.some((label) => [...label].length > 2)) && !withImages);
+    const wide = (label) => [...label].reduce((sum, letter) => sum + (letter > "\u00ff" ? 12 : 7.3), 2) > cell;
+    axis.classList.toggle("long", (every > 1 || labels.some(wide)) && !withImages);
     axis.replaceChildren(...labels.flatMap((label, number) => {
       if (number % every) return [];
       const tick = element("div", every > 1 ? String(number) : visible(label), { className: "tick" });
@@ -91,6 +95,17 @@
       if (every > 1) tick.style.alignItems = "flex-start"; // at the first of its cells
       return [tick];
     }));
+  }
+
+  function layOut() { // as large as the window lets the map be
+    const { queries, keys, images } = kind(), main = document.querySelector("main");
+    const most = Math.max(600, 0.6 * innerHeight), beside = matchMedia("(max-width: 60rem)").matches ? 14 : 304;
+    for (let labels = 40, turn = 0; turn < 2; turn++, labels = byId("query-axis").offsetWidth) {
+      const side = Math.min(most / queries.length, Math.min(most, main.clientWidth - beside - labels) / keys.length, most / 16);
+      cell = side > 1 ? Math.floor(side) : side;
+      drawAxis("key-axis", keys, images);
+      drawAxis("query-axis", queries, images);
+    }
   }
 
   function point(query, key) {
@@ -107,21 +122,25 @@
   }
 
   // The table of heads.
-  function effect(answer) { // the largest change at a position: of its probability, or 1 where it says something else
-    const now = shown.answer.parts;
-    return answer.parts.reduce((most, [text, p], i) =>
-      Math.max(most, text !== now[i][0] ? 1 : Math.abs((p ?? 0) - (now[i][1] ?? 0))), 0);
+  const largest = (kinds) => Math.max(...kinds.flatMap(({ layers }) => layers.flatMap(({ changes }) => changes)));
+
+  function mostChanging(kinds) { // kind, layer and head without which the answer changes most
+    const most = largest(kinds), has = ({ changes }) => changes.includes(most);
+    const { layers } = kinds.find(({ layers }) => layers.some(has)), layer = layers.findIndex(has);
+    return { kind: shown.kinds.findIndex((each) => each.layers === layers), layer, head: layers[layer].changes.indexOf(most) };
   }
 
   function drawHeads() {
-    const [low, high] = colours();
+    const [low, high] = colours(), most = largest(shown.kinds);
+    byId("heads-note").textContent = "The more colour, the more the probability of the answer changes when the head is " +
+      `zeroed, on average over the positions: at most by ${most.toPrecision(3)}, the full colour.`;
     byId("heads").replaceChildren(...kind().layers.map((layer, row) => {
       const line = element("tr");
       line.append(element("th", `layer ${layer.number}`, { scope: "row" }));
-      layer.ablated.forEach((answer, head) => {
-        const share = effect(answer), isChosen = row === state.layer && head === state.head;
+      layer.changes.forEach((change, head) => {
+        const share = change / (most || 1), isChosen = row === state.layer && head === state.head;
         const button = element("button", String(head), { type: "button", "aria-label":
-          `layer ${layer.number}, head ${head}; zeroing it changes the answer by ${percent(share)}`,
+          `layer ${layer.number}, head ${head}; zeroing it changes the answer by ${change.toPrecision(3)}`,
           "aria-pressed": String(isChosen), tabIndex: isChosen ? 0 : -1 });
         Object.assign(button.dataset, { layer: row, head });
         button.style.background = `rgb(${low.map((value, c) => Math.round(value + (high[c] - value) * share)).join(" ")})`;
@@ -140,7 +159,6 @@
   function drawAnswer() {
     const { answer, places, expected } = shown, other = state.zeroed ? zeroed() : null;
     byId("given").textContent = `${shown.title}${expected === null ? "" : ` (right: ${expected})`}`;
-    const said = ({ text, probability }) => `${text}${probability === null ? "" : ` (${percent(probability)})`}`;
     byId("said").textContent = other === null ? said(answer) :
       `with head ${state.head} of ${kind().name} layer ${kind().layers[state.layer].number} zeroed: ${said(other)}; before: ${said(answer)}`;
     const head = element("tr");
@@ -191,7 +209,7 @@
       if (images !== null) {
         example.append(" ", ...Array.from({ length: images[1] }, (_, i) => picture(images[0] + i, 24, `image ${i}`)));
       }
-      row.append(element("td", cosine.toFixed(4)), example, element("td", `${text}${probability === null ? "" : ` (${percent(probability)})`}`));
+      row.append(element("td", cosine.toFixed(4)), example, element("td", said({ text, probability })));
       if (isKnown) row.append(element("td", expected ?? ""));
       return row;
     }));
@@ -219,10 +237,7 @@
   async function chooseKind(number) {
     state.kind = number;
     byId("kind").value = number;
-    const { queries, keys, images } = kind();
-    cell = Math.max(1, Math.min(36, Math.floor(600 / Math.max(queries.length, keys.length, 1))));
-    drawAxis("key-axis", keys, images);
-    drawAxis("query-axis", queries, images);
+    layOut();
     drawHeads();
     await chooseHead(state.layer, state.head);
   }
@@ -231,10 +246,12 @@
     const read = JSON.parse(new TextDecoder().decode(await unpack(page.examples[number].blob)));
     if (read.images) read.images.pixels = Uint8Array.from(atob(read.images.pixels), (c) => c.charCodeAt(0));
     Object.assign(state, { example: number, query: 0, key: 0 });
+    const isFirst = shown === null;
     shown = read;
     byId("kind").replaceChildren(...shown.kinds.map(({ name }, i) => element("option", name, { value: i })));
     drawLens();
     drawNeighbours();
+    if (isFirst) Object.assign(state, mostChanging(shown.kinds));
     await chooseKind(Math.min(state.kind, shown.kinds.length - 1));
   }
 
@@ -260,7 +277,10 @@
   async function start() {
     byId("example").append(...page.examples.map(({ title }, i) => element("option", title, { value: i })));
     byId("example").addEventListener("change", (event) => chooseExample(Number(event.target.value)));
-    byId("kind").addEventListener("change", (event) => chooseKind(Number(event.target.value)));
+    byId("kind").addEventListener("change", ({ target }) => {
+      Object.assign(state, mostChanging([shown.kinds[Number(target.value)]]));
+      chooseKind(state.kind);
+    });
     byId("choices").addEventListener("submit", (event) => event.preventDefault());
     byId("heads").addEventListener("click", ({ target }) => {
       if (target.dataset.head !== undefined) chooseHead(Number(target.dataset.layer), Number(target.dataset.head));
@@ -273,6 +293,7 @@
       point(Math.floor((event.clientY - box.top) / cell), Math.floor((event.clientX - box.left) / cell));
     });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawHeads(); drawMap(); drawLens(); });
+    addEventListener("resize", () => { layOut(); drawMap(); point(state.query, state.key); });
     await chooseExample(0);
     document.querySelector("main").setAttribute("aria-busy", "false");
   }
