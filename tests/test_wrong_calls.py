@@ -322,7 +322,7 @@ MORE_CALLS = [
         Call.of(partial(of_pass, function), {**PASS, "metric": jnp.sum}, "model variables", metric=(None, 3))
         for function in (inspection.gradient_attention, inspection.ablate_heads)
     ),
-    Call.of(inspection.patch_path, PATH, "model variables", metric=(None, 3), sender=("x", 3, ("x",)), clean=(3, "x")),
+    Call.of(inspection.patch_path, PATH, "model variables", metric=(None, 3), sender=(3, ("x",)), clean=(3, "x")),
     Call.of(inspection.inspection_page, {"trainer": None}, trainer=(None, 3)),
     Call.of(
         inspection.linear_probe, PROBE, features=(None, "x", zeros(3), [[1], [1, 2]]), labels=(None, "x", zeros(2))

@@ -32,6 +32,7 @@ from transformer_jax import (
     padding_mask,
     patch,
 )
+from transformer_jax.decoding import greedy_decode
 from transformer_jax.inspection import (
     gradient_attention,
     mean_head_outputs,
@@ -298,6 +299,18 @@ def test_a_users_modules_are_named_after_their_paths_and_their_second_run_has_a_
         hidden = np.tanh(everything[f"block.feed_forward.expand.output{end}"])
         expected = hidden @ contract["kernel"] + contract["bias"]
         np.testing.assert_allclose(everything[f"block.feed_forward.output{end}"], expected, atol=1e-5)
+
+
+def test_a_capture_around_a_loop_of_decoding_says_what_to_do_instead():
+    model = TransformerLM(V, 12, 3, 1, F)
+    variables = drawn(model, TARGET)
+
+    def decode(model):
+        ends = {"start_token": 1, "end_token": 2, "pad_token": 0}
+        return greedy_decode(model.decode_step, model.start_decoding(B, T), B, **ends, max_length=T)
+
+    with pytest.raises(InputError, match="inside of it, one step of decoding with method='decode_step', and return"):
+        capture(model, variables, names=["logits"], method=decode)
 
 
 class Cell(Tapped):

@@ -206,6 +206,14 @@ def test_steps_of_decoding_are_captured_and_patched_as_the_whole_pass():
             expected = whole[name][..., position : position + 1, :]
             np.testing.assert_allclose(array, expected, rtol=0, atol=1e-5 * np.abs(expected).max(), err_msg=name)
 
+    def step(cache, at):  # in a loop: values leave it as its results
+        (_, cache), found = patch(model, variables, *at, cache, patches=patches, names=names, method="decode_step")
+        return cache, found["logits"][:, 0]
+
+    cache = model.apply(variables, SOURCE, mask, T, method="start_decoding")
+    _, logits = jax.lax.scan(step, cache, (TARGET.T, np.arange(T)))
+    np.testing.assert_allclose(logits.swapaxes(0, 1), whole["logits"], rtol=0, atol=1e-5 * np.abs(logits).max())
+
 
 @pytest.mark.parametrize(
     ("patches", "message"),

@@ -57,6 +57,52 @@ def test_a_path_is_made_of_three_passes_in_which_other_heads_keep_their_clean_ou
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
+@pytest.mark.parametrize(("settings", "through"), [("post_norm", True), ("pre_rms_grouped", False)])
+def test_paths_between_sets_of_heads_feed_forwards_and_logits_are_those_of_passes_made_by_hand(settings, through):
+    case, corrupted = in_float64(predictor(SETTINGS[settings], num_layers=3)), in_float64(predictor(seed=5)).inputs
+    of_model = case.model, case.variables
+    outputs, written = f"{FIRST}.head_outputs", "encoder.layers.0.feed_forward.output"
+    found = jax.jit(
+        lambda head: patch_path(
+            *of_model,
+            case.inputs,
+            corrupted,
+            senders=[(FIRST, 0), (FIRST, head), "encoder.layers.0.feed_forward"],
+            receivers=[(LAST, 1), "encoder.layers.1.feed_forward", "logits"],
+            reads=["queries", "values"],
+            metric=metric,
+            through_feed_forward=through,
+        )
+    )(2)
+    end = "encoder.layers.2.output"
+    kept = ["*.head_outputs", end] + ([] if through else ["*feed_forward.output"])
+    low, values = capture(*of_model, *case.inputs, names=kept)
+    high, other = capture(*of_model, *corrupted, names=[outputs, written])
+    clean_end = values.pop(end)
+    values[outputs] = swap(values[outputs].at[:, [0, 2]].set(other[outputs][:, [0, 2]]))
+    values[written] = other[written]
+    read = [f"{LAST}.queries", f"{LAST}.values", "encoder.layers.1.feed_forward.hidden"]
+    _, seen = patch(*of_model, *case.inputs, patches=values, names=[*read, end])
+    group = 0 if settings == "pre_rms_grouped" else 1
+    changes = {read[0]: swap(seen[read[0]], heads=1), read[1]: swap(seen[read[1]], heads=group), read[2]: seen[read[2]]}
+    changes[end] = lambda x: x + seen[end] - clean_end
+    patched = patch(*of_model, *case.inputs, patches=changes)
+    np.testing.assert_allclose(found, (metric(patched) - metric(low)) / (metric(high) - metric(low)), atol=1e-9)
+
+
+def test_a_feed_forwards_direct_path_to_the_logits_is_what_it_writes_there():
+    case, corrupted = in_float64(predictor(SETTINGS["pre_norm"], num_layers=3)), in_float64(predictor(seed=5)).inputs
+    of_model, name = (case.model, case.variables), "encoder.layers.1.feed_forward"
+    found = patch_path(*of_model, case.inputs, corrupted, sender=name, receiver="logits", metric=metric,
+                       through_feed_forward=False)  # fmt: skip
+    end = "encoder.layers.2.output"
+    low, clean = capture(*of_model, *case.inputs, names=[f"{name}.output", end])
+    high, other = capture(*of_model, *corrupted, names=[f"{name}.output"])
+    moved = clean[end] + other[f"{name}.output"] - clean[f"{name}.output"]
+    patched = patch(*of_model, *case.inputs, patches={end: moved})
+    np.testing.assert_allclose(found, (metric(patched) - metric(low)) / (metric(high) - metric(low)), atol=1e-9)
+
+
 def test_bad_arguments_are_named():
     case = predictor()
     arguments = case.model, case.variables, case.inputs, case.inputs
@@ -66,6 +112,9 @@ def test_bad_arguments_are_named():
         ({"receiver": (SECOND, 3)}, r"receiver is head 3; encoder\.layers\.1\.attention has 3, 0 … 2"),
         ({"receiver": (FIRST, 1)}, r"receiver is in encoder\.layers\.0\.attention; it must come after the sender"),
         ({"reads": "output"}, "reads is 'output'; it must be one of 'queries', 'keys', 'values'"),
+        ({"sender": "logits"}, r"sender is in 'logits'; it must be in one of .*feed_forward.*; logits only receive"),
+        ({"sender": None}, "there is no sender; give sender or senders"),
+        ({"sender": (SECOND, 0), "receiver": "encoder.layers.0.feed_forward"}, "it must come after the sender"),
     ):
         with pytest.raises(InputError, match=message):
             patch_path(*arguments, **(good | changed))

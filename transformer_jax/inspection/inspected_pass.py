@@ -108,7 +108,8 @@ class InspectedPass:
             # Its value could not leave the trace, which Flax may run twice or keep for passes that are not inspected.
             raise InputError(
                 f"{site.name} is inside of a loop or another transformation of a module (nn.scan, nn.remat, nn.jit, "
-                "jax.vmap, …), where it can be neither captured nor patched"
+                "jax.vmap, …), where it can be neither captured nor patched from outside; capture or patch inside of "
+                "it, one step of decoding with method='decode_step', and return the values from its body"
             )
         for part in changes:
             shown = part.apply(shown, site)

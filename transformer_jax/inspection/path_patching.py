@@ -1,7 +1,7 @@
-"""Path patching: does one head read what another wrote? (Wang et al. 2023; Goldowsky-Dill et al. 2023)."""
+"""Path patching: who reads what another wrote? (Wang et al. 2023; Goldowsky-Dill et al. 2023)."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -10,13 +10,27 @@ from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.inspection.inspected_call import Attention, Metric, activations, attentions, inspected, model_call
-from transformer_jax.inspection.names import HEADS
-from transformer_jax.inspection.patches import swap
+from transformer_jax.inspection.inspected_call import OUTPUTS, Metric, activations, inspected, model_call
+from transformer_jax.inspection.names import HEADS, Activation, residual_stream
+from transformer_jax.inspection.patches import Patch, add, swap
 from transformer_jax.trees import Variables
 
 READS = ("queries", "keys", "values")
+LOGITS = "logits"
 Head = tuple[str, int | Int[Array, ""]]  # name of an attention, `encoder.layers.0.attention`, and number, maybe traced
+Component: TypeAlias = Head | str  # a head, a feed-forward by its name, or "logits"
+
+
+class _Found(NamedTuple):
+    """A component of a model."""
+
+    path: str  # of its attention or feed-forward, or "logits"
+    head: int | Array | None  # None for all that is not a head
+
+    @property
+    def writes(self) -> str:
+        """Name of the activation that it writes."""
+        return f"{self.path}.output" if self.head is None else f"{self.path}.{OUTPUTS}"
 
 
 @check_arguments
@@ -26,20 +40,26 @@ def patch_path(
     clean: Sequence[object],
     corrupted: Sequence[object],
     *,
-    sender: Head,
-    receiver: Head,
-    reads: str,
     metric: Metric,
+    sender: Component | None = None,
+    receiver: Component | None = None,
+    senders: Sequence[Component] = (),
+    receivers: Sequence[Component] = (),
+    reads: str | Sequence[str] = (),
     through_feed_forward: bool = True,
     **kwargs: Any,
 ) -> Float[Array, "..."]:
-    """How much of a metric changes if one head sees another one's output for another input.
+    """How much of a metric changes if some components see others' outputs for another input.
 
     The steps are those of Wang et al. 2023, appendix B. A clean and a corrupted pass give the outputs of all heads. In
-    a clean pass the sender gets its corrupted output and all other heads their clean ones: so the receiver's queries,
-    keys or values are what they are if this path alone is corrupted. In another clean pass the receiver gets these.
-    The change is `(m(patched) - m(clean)) / (m(corrupted) - m(clean))`: 0 where the receiver does not read the sender,
-    or nothing depends on it.
+    a clean pass the senders get their corrupted outputs and all other heads their clean ones: so what the receivers
+    read is what it is if these paths alone are corrupted. In another clean pass all receivers get that at once.
+    The change is `(m(patched) - m(clean)) / (m(corrupted) - m(clean))`: 0 where no receiver reads a sender, or nothing
+    depends on it.
+
+    A component is a head, `("encoder.layers.0.attention", 2)`, a feed-forward, `"encoder.layers.0.feed_forward"`, or,
+    as a receiver, `"logits"`: the direct path from the senders to them, which is left out unless they are named. It is
+    the change of the last block's output, added to what the other receivers make of it.
 
     A pure function, for `jax.jit` and, over the numbers of the heads, `jax.vmap`.
 
@@ -48,11 +68,13 @@ def patch_path(
         variables: likewise.
         clean: inputs of the model.
         corrupted: inputs of the model, of the same shapes.
-        sender: the attention and the number of the head that writes: `("encoder.layers.0.attention", 2)`.
-        receiver: of the head that reads.
-        reads: what the receiver makes of it: "queries", "keys" or "values". Where heads share keys and values, those of
-            the receiver's group are changed.
         metric: of the model's output, an array of any shape.
+        sender: the component that writes.
+        receiver: the component that reads.
+        senders: further ones that write.
+        receivers: further ones that read.
+        reads: what the heads among the receivers make of it: "queries", "keys" or "values", or several of them. Where
+            heads share keys and values, those of the receiver's group are changed.
         through_feed_forward: whether paths through feed-forwards between the two count too; else these keep their clean
             outputs.
         **kwargs: as in `capture`, for both inputs.
@@ -61,47 +83,90 @@ def patch_path(
         The change, with the axes of the metric.
 
     Raises:
-        InputError: there is no such attention or head, the receiver does not come after the sender, or `reads` is
-            something else.
+        InputError: there is no such component, a receiver comes before all senders, or `reads` is something else.
     """
     clean_call = model_call(model, variables, clean, kwargs)
-    found = attentions(clean_call)
-    writer, reader = _find("sender", sender, found), _find("receiver", receiver, found)
-    if found.index(reader) <= found.index(writer):
-        raise InputError(f"receiver is in {receiver[0]}; it must come after the sender, which is in {sender[0]}")
-    if reads not in READS:
-        raise InputError(f"reads is {reads!r}; it must be one of {', '.join(map(repr, READS))}")
-    kept = [each.head_outputs for each in found]
-    if not through_feed_forward:
-        kept += [each.name for each in activations(clean_call) if each.name.endswith("feed_forward.output")]
-    output, values = inspected(clean_call, kept)
+    sites = {each.name: each for each in activations(clean_call)}
+    stream = residual_stream(sites)[-1]
+    writers = _all_found("sender", sender, senders, sites)
+    readers = _all_found("receiver", receiver, receivers, sites)
+    read = [(name, reader.head) for reader in readers for name in _read_by(reader, reads, stream)]
+    _check_order(writers, [name for name, _ in read], list(sites))
+    ends = (f".{OUTPUTS}",) if through_feed_forward else (f".{OUTPUTS}", "feed_forward.output")
+    kept = [name for name in sites if f".{name}".endswith(ends)]
+    output, values = inspected(clean_call, [*kept, stream])
     low = metric(output)
-    name = writer.head_outputs
-    output, corrupted_values = inspected(model_call(model, variables, corrupted, kwargs), [name])
+    corrupted_call = model_call(model, variables, corrupted, kwargs)
+    output, others = inspected(corrupted_call, [each.writes for each in writers])
     high = metric(output)
 
-    read = reader.named(reads)
-    sends = [swap(values[name]), swap(corrupted_values[name], heads=sender[1])]
-    _, seen = inspected(clean_call, [read], {**values, name: sends})
-    num_groups = activations(clean_call, read)[0].size(HEADS) or 1  # fewer than heads, where these share keys
-    group = jnp.asarray(receiver[1]) * num_groups // reader.num_heads
-    patched, _ = inspected(clean_call, patches={read: swap(seen[read], heads=group)})
+    sent: dict[str, list[Patch]] = {name: [swap(values[name])] for name in kept}
+    for each in writers:
+        sent.setdefault(each.writes, []).append(swap(others[each.writes], heads=each.head))
+    _, seen = inspected(clean_call, [name for name, _ in read], sent)
+    received: dict[str, list[Patch]] = {}
+    for name, head in read:
+        is_logits = name == stream
+        change = add(seen[name] - values[name]) if is_logits else swap(seen[name], heads=_group(name, head, sites))
+        received.setdefault(name, []).append(change)
+    patched, _ = inspected(clean_call, patches=received)
     return (metric(patched) - low) / (high - low)
 
 
-def _find(what: str, head: Head, found: Sequence[Attention]) -> Attention:
-    """The attention of a head.
+def _all_found(
+    what: str, one: Component | None, others: Sequence[Component], sites: Mapping[str, Activation]
+) -> list[_Found]:
+    given = [*([] if one is None else [one]), *others]
+    if not given:
+        raise InputError(f"there is no {what}; give {what} or {what}s")
+    return [_find(what, each, sites) for each in given]
+
+
+def _find(what: str, component: Component, sites: Mapping[str, Activation]) -> _Found:
+    """The parts of a component's name.
 
     Raises:
         InputError: there is none of this name, or no such head in it.
     """
-    if not isinstance(head, tuple | list) or len(head) != 2:
-        raise InputError(f"{what} is {shortened(head)}; it must be the name of an attention and the number of a head")
-    name, number = head
-    named = {each.named("").removesuffix("."): each for each in found}
-    if name not in named:
-        raise InputError(f"{what} is in {name!r}; it must be in one of {', '.join(named)}")
-    attention = named[name]
-    if isinstance(number, int) and number not in range(attention.num_heads):
-        raise InputError(f"{what} is head {number}; {name} has {attention.num_heads}, 0 … {attention.num_heads - 1}")
-    return attention
+    path, head = component if isinstance(component, tuple) and len(component) == 2 else (str(component), None)
+    end = "hidden" if head is None else OUTPUTS
+    known = [name.rpartition(".")[0] for name in sites if f".{name}".endswith(f".{end}")]
+    if head is None and what == "receiver":
+        known.append(LOGITS)
+    if path not in known:
+        raise InputError(
+            f"{what} is in {shortened(path)}; it must be in one of {', '.join(known)}: a head is a pair "
+            "(name of an attention, number), a feed-forward its name; logits only receive"
+        )
+    if isinstance(head, int) and head not in range(num_heads := sites[f"{path}.{OUTPUTS}"].size(HEADS) or 0):
+        raise InputError(f"{what} is head {head}; {path} has {num_heads}, 0 … {num_heads - 1}")
+    return _Found(path, head)
+
+
+def _read_by(reader: _Found, reads: str | Sequence[str], stream: str) -> list[str]:
+    """Names of the activations that a receiver makes of the residual stream.
+
+    Raises:
+        InputError: it is a head, and `reads` does not say which.
+    """
+    if reader.head is None:
+        return [stream if reader.path == LOGITS else f"{reader.path}.hidden"]
+    wanted = [reads] if isinstance(reads, str) else list(reads)
+    if not wanted or not set(wanted) <= set(READS):
+        raise InputError(f"reads is {reads!r}; it must be one of {', '.join(map(repr, READS))}, or several of them")
+    return [f"{reader.path}.{each}" for each in wanted]
+
+
+def _check_order(writers: Sequence[_Found], read: Sequence[str], names: list[str]) -> None:
+    first = min((each.writes for each in writers), key=names.index)
+    if early := [name for name in read if names.index(name) < names.index(first)]:
+        path, start = (name.rpartition(".")[0] for name in (early[0], first))
+        raise InputError(f"receiver is in {path}; it must come after the sender, which is in {start}")
+
+
+def _group(name: str, head: int | Array | None, sites: Mapping[str, Activation]) -> Array | None:
+    """The number of a head among those of the activation: of keys that heads share there are fewer than heads."""
+    if head is None:
+        return None
+    num_heads = sites[f"{name.rpartition('.')[0]}.{OUTPUTS}"].size(HEADS) or 1
+    return jnp.asarray(head) * (sites[name].size(HEADS) or 1) // num_heads
