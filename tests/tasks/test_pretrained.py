@@ -66,6 +66,13 @@ def test_a_language_model_continues_a_text_as_transformers_does(causal):
         expected = theirs.generate(ids, do_sample=False, max_new_tokens=11, pad_token_id=0)[0, ids.shape[1] :]
         assert run.predict(text, max_new=11) == run.tokenizer.decode(expected.tolist())
     assert run.predict([TEXT], max_new=3) == [run.predict(TEXT, max_new=3)]
+    whole = run.predict(TEXT, max_new=11).split()
+    run.tokens["eos_token_id"] = [  # several, as Llama 3 has; the second comes up
+        next(number for number, word in enumerate(WORDS) if word not in whole),
+        WORDS.index(whole[4]),
+    ]
+    assert run.predict(TEXT, max_new=11).split() == whole[: whole.index(whole[4])]
+    run.tokens["eos_token_id"] = None
     assert run.predict(TEXT, temperature=9.0, seed=1) == run.predict(TEXT, temperature=9.0, seed=1)
     assert run.predict(TEXT, temperature=9.0, seed=1) != run.predict(TEXT, temperature=9.0, seed=2)
     assert run.predict(TEXT, temperature=9.0, top_k=1, max_new=9) == run.predict(TEXT, max_new=9)
@@ -144,7 +151,9 @@ def test_errors_are_one_line(causal, tmp_path, monkeypatch):
     (copied / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="tokenizer.json is not a tokenizer.json, or damaged"):
         load_transformers(copied)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="beam_width is 2; a TransformerLM searches no beams"):
+        run.predict(TEXT, beam_width=2)
     with pytest.raises(InputError, match="some/model is no directory, and can't be downloaded") as caught:
         load_transformers("some/model")
     assert "\n" not in str(caught.value)

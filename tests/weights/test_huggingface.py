@@ -1,11 +1,13 @@
 """Models of HuggingFace Transformers: what ours compute with their weights, and what is written back."""
 
-import contextlib
 import dataclasses
 import functools
 import json
 import os
+import shlex
 import shutil
+import subprocess
+import sys
 
 import flax.linen as nn
 import jax
@@ -18,7 +20,15 @@ from flax.traverse_util import flatten_dict
 from huggingface_models import FAMILIES, drawn, passed
 from safetensors.numpy import load_file, save_file
 
-from transformer_jax import InputError, capture, from_transformers, greedy_decode, padding_mask, save_transformers
+from transformer_jax import (
+    InputError,
+    attribute_logits,
+    capture,
+    from_transformers,
+    greedy_decode,
+    padding_mask,
+    save_transformers,
+)
 from transformer_jax.decoding import AfterPrefix, after_prefix, beam_search
 from transformer_jax.nn import (
     CausalBlock,
@@ -28,10 +38,11 @@ from transformer_jax.nn import (
     TransformerLM,
     TransformerMLM,
 )
+from transformer_jax.nn.layer_stacks import stack_layers
 
 pytestmark = pytest.mark.slow  # they compile
 
-# Of each family. HUGGINGFACE_MODELS=20 draws 20 of each, which takes half an hour.
+# Of each family. HUGGINGFACE_MODELS=20 draws 20 of each, which takes ten minutes.
 NUM_MODELS = int(os.environ.get("HUGGINGFACE_MODELS", "2"))
 MODELS = [(family, seed) for family in FAMILIES for seed in range(NUM_MODELS)]
 B, T, S = 2, 7, 11
@@ -169,8 +180,19 @@ def test_what_is_written_back_is_opened_with_the_same_state(family, seed, tmp_pa
     assert set(found) == set(expected)
     for name, tensor in expected.items():
         assert torch.equal(found[name], tensor), name
+
+
+def test_a_model_of_no_family_is_not_written(tmp_path):
+    _, model, variables = opened("gpt2", 0)
     with pytest.raises(InputError, match="as one of .*, model.settings.norm_first is "):
-        save_transformers(tmp_path, with_settings(model, norm_first=not model.settings.norm_first), variables)
+        save_transformers(tmp_path, with_settings(model, norm_first=False), variables)
+    with pytest.raises(InputError, match="variables has no 'params'"):
+        save_transformers(tmp_path, model, variables["params"])
+    outside = tmp_path / "outside.json"
+    outside.write_text("kept")
+    (tmp_path / "config.json").symlink_to(outside)
+    save_transformers(tmp_path, model, variables)
+    assert outside.read_text() == "kept"
 
 
 def with_settings(model, **changes):
@@ -197,16 +219,16 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_setting_would_be_seen(wrong):
-    # In the first model of the family in which it changes something, ten times what the comparison allows.
     family, change = WRONG[wrong]
-    for seed in range(10):
+
+    def moved(seed):
         _, model, variables = opened(family, seed)
-        if (other := change(model)) != model:
-            arguments, _ = inputs_of(model, seed)
-            right, changed = model.apply(variables, *arguments), other.apply(variables, *arguments)
-            if np.abs(right - changed).max() > 1e-4 * np.abs(right).max():
-                return
-    raise AssertionError(f"{wrong} changes nothing")
+        arguments, _ = inputs_of(model, seed)
+        right, changed = (each.apply(variables, *arguments) for each in (model, change(model)))
+        return np.abs(right - changed).max() / np.abs(right).max()
+
+    # In one model of the family at least, as others have that setting; ten times what the comparison allows.
+    assert any(moved(seed) > 1e-4 for seed in range(10))
 
 
 @pytest.fixture(scope="module")
@@ -216,8 +238,8 @@ def gpt2_files(tmp_path_factory):
     return directory
 
 
-def damaged(directory, target, config=None, **changes):
-    """A copy of a model with other entries in `config.json`, other arrays, or other files."""
+def damaged(directory, target, config=None):
+    """A copy of a model, with other entries in `config.json`."""
     shutil.copytree(directory, target, dirs_exist_ok=True)
     if config is not None:
         old = json.loads((target / "config.json").read_text())
@@ -255,7 +277,7 @@ def test_arrays_that_are_left_over_or_other_than_their_copy_are_named(gpt2_files
         ({"transformer.h.9.ln_1.bias": np.zeros(3, np.float32)}, r"has transformer\.h\.9\.ln_1\.bias, for which"),
         ({"lm_head.weight": embedding + 1}, r"lm_head.weight in .* differs from transformer\.wte"),
         ({bias: np.full_like(arrays[bias], np.nan)}, "holds NaN or infinity"),
-        ({bias: np.zeros(1, np.int32)}, "has the type I32"),
+        ({bias: arrays[bias].astype(np.int32)}, "has the type I32"),
     ):
         save_file({**arrays, **more}, tmp_path / "model.safetensors")
         with pytest.raises(InputError, match=message):
@@ -274,11 +296,55 @@ def test_files_in_parts_and_names_of_older_versions_are_read(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], whole)
 
 
-def test_pickled_files_are_refused_with_the_line_that_converts_them(gpt2_files, tmp_path):
-    damaged(gpt2_files, tmp_path)
-    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"pickled files are not read. This writes .*: python -c .*AutoModel"):
+def test_buffers_of_older_files_are_passed_over_whatever_their_type(gpt2_files, tmp_path):
+    arrays = load_file(damaged(gpt2_files, tmp_path) / "model.safetensors")
+    older = {"transformer.h.0.attn.bias": np.ones((1, 1, 3, 3), bool), "transformer.h.0.attn.masked_bias": np.ones(1)}
+    save_file({**arrays, **older}, tmp_path / "model.safetensors")
+    jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], from_transformers(gpt2_files)[1])
+    theirs = drawn("bert", 1)  # a classifier
+    theirs.save_pretrained(tmp_path / "bert")
+    path = tmp_path / "bert" / "model.safetensors"
+    name = f"{theirs.base_model_prefix}.embeddings.position_ids"
+    save_file({**load_file(path), name: np.arange(29)[None]}, path)
+    assert from_transformers(tmp_path / "bert")[0].head == "classes"
+
+
+def test_pickled_files_are_refused_with_the_line_that_converts_them(tmp_path):
+    theirs = drawn("bert", 1)
+    theirs.save_pretrained(tmp_path)
+    _, expected = from_transformers(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="pickled files are not read. This writes what is read: python -c ") as caught:
         from_transformers(tmp_path)
+    _, code = shlex.split(str(caught.value).partition("is read: python ")[2])
+    subprocess.run([sys.executable, "-c", code], check=True)
+    jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], expected)
+
+
+def test_more_tokens_than_positions_are_an_error_where_padding_counts_none():
+    model = TransformerMLM(13, 8, 2, 1, 11, max_len=9, pad_token=1)
+    tokens = np.full((1, 7), 5)
+    variables = model.init(jax.random.key(0), tokens)  # of the positions 0 and 1 none is a token's
+    with pytest.raises(InputError, match="max_len is 9; it must be at least 10"):
+        model.apply(variables, np.full((1, 8), 5))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_contributions_sum_to_the_logits_and_layers_run_in_a_loop(family):
+    _, model, variables = opened(family, 1)
+    arguments, _ = inputs_of(model, 1)
+    output = model.apply(variables, *arguments)
+    looped = with_settings(model, scan_layers=True, remat="all")
+    stacked = stack_layers(variables["params"], jax.eval_shape(looped.init, jax.random.key(0), *arguments)["params"])
+    assert_close(looped.apply({"params": stacked}, *arguments, train=True), output, 1e-5)
+    if getattr(model, "head", "none") != "none":
+        with pytest.raises(InputError, match="head of the TransformerMLM is 'classes'"):
+            attribute_logits(model, variables, *arguments)
+        return
+    parts = attribute_logits(model, variables, *arguments)
+    total = sum(part.sum(0) if name.endswith("head_outputs") else part for name, part in parts.items())
+    assert_close(total, output, 1e-5)
 
 
 def test_variables_have_the_type_that_is_stored_or_asked_for(gpt2_files, tmp_path):
@@ -289,8 +355,8 @@ def test_variables_have_the_type_that_is_stored_or_asked_for(gpt2_files, tmp_pat
     jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], variables)
 
 
-def test_two_hundred_damaged_directories_raise_nothing_else_than_an_input_error(gpt2_files, tmp_path):
-    rng, num_opened = np.random.default_rng(0), 0
+def test_two_hundred_damaged_directories_are_one_line_each(gpt2_files, tmp_path):
+    rng = np.random.default_rng(0)
     for number in range(200):
         directory = damaged(gpt2_files, tmp_path / str(number))
         name = ("config.json", "model.safetensors")[number % 2]
@@ -310,7 +376,7 @@ def test_two_hundred_damaged_directories_raise_nothing_else_than_an_input_error(
                 index = {"weight_map": {"a": rng.choice(["../x.safetensors", "/etc/passwd", "no.safetensors", "a\0b"])}}
                 name, content = "model.safetensors.index.json", bytearray(json.dumps(index).encode())
         (directory / name).write_bytes(content)
-        with contextlib.suppress(InputError):  # and nothing else
+        with pytest.raises(InputError) as caught:
             from_transformers(directory)
-            num_opened += 1
-    assert num_opened < 60  # bytes of the numbers, which no checksum guards
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 1_000

@@ -15,6 +15,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import OUTPUTS, activations, inspected, model_call
 from transformer_jax.inspection.names import residual_stream
+from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.trees import Params, Variables
 
 BIASES = "biases"
@@ -54,8 +55,10 @@ def attribute_logits(
 
     Raises:
         InputError: the model has no blocks, a block has no residual connections with the names of its sub-layers, or
-            `of` is not linear: split the logits, not their log-softmax.
+            `of` is not linear: split the logits, not their log-softmax; or the model's head is not: a `TransformerMLM`
+            that classifies, or whose activation is another than ReLU.
     """
+    _check_head(model)
     call = model_call(model, variables, inputs, kwargs)
     names = [each.name for each in activations(call)]
     components = _components(names)
@@ -69,7 +72,7 @@ def attribute_logits(
         return of(inspected(call, patches={**values, **written})[0])
 
     params = variables["params"]
-    biases = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf * (path[-1].key == "bias"), params)
+    biases = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf * (path[-1].key.endswith("bias")), params)
     _, contribution = jax.linearize(logits, written, params)
     numbers = {name: value.shape[1] if name.endswith(OUTPUTS) else 1 for name, value in written.items()} | {BIASES: 1}
     *starts, total = np.cumsum(list(numbers.values())).tolist()
@@ -110,6 +113,14 @@ def _components(names: Sequence[str]) -> list[str]:
             raise InputError(f"{block[:-1]} has no residual connection named after each sub-layer, as mixer_residual")
         written += writers
     return written
+
+
+def _check_head(model: nn.Module) -> None:
+    """Raise an `InputError` if what comes after the last stack is more than norms, linear layers and ReLUs."""
+    if isinstance(model, TransformerMLM):
+        activation = model.settings.activation
+        if model.head == "classes" or (model.head == "tokens" and activation is not nn.relu):
+            raise InputError(f"head of the TransformerMLM is {model.head!r}, which no sum of components goes through")
 
 
 def _check_linear(of: Callable[[Array], Array], logits: Array) -> None:

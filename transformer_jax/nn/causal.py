@@ -38,10 +38,18 @@ class CausalBlock(EncoderBlock):
 
 class ParallelBlock(CausalBlock):
     """Causal block whose two sub-layers read the same stream, each with its norm: `x + Attention(Norm_1(x)) +
-    FeedForward(Norm_2(x))` (Black et al. 2022, section 2.1.2, as released). It is for pre-norm.
+    FeedForward(Norm_2(x))` (Black et al. 2022, section 2.1.2, as released).
 
     Its fields and errors are those of `Block`.
+
+    Raises:
+        InputError: also if the settings have post-norm.
     """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.settings.norm_first:
+            raise InputError("settings.norm_first is False; in a ParallelBlock the norms come first")
 
     def sublayers(
         self, x: Float[ArrayLike, "B T D"], attend: Callable[[Array], tuple[Array, OfKeys]], *, train: bool

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from transformer_jax.argument_checks import Count, Probability, Size, check_token_ids
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import ReturnAttention, Weights
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.embeddings import tied_logits, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
@@ -51,7 +51,7 @@ class TransformerMLM(SettingsModule):
     dim_feedforward: Size = 3072  # F
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings(dropout_prob=0.1, positions=LearnedPositions())
-    max_len: Size = 512  # positions that are learned
+    max_len: Size = 512  # positions that are learned; with a pad token, one more than its id of them are no token's
     num_types: Count = 0  # of tokens, such as those of a first and of a second text
     head: Literal["tokens", "classes", "none"] = "tokens"
     num_classes: Count = 0  # C, of texts
@@ -110,8 +110,8 @@ class TransformerMLM(SettingsModule):
             and the list of the L layers' weights.
 
         Raises:
-            InputError: tokens or types are of another type or shape, hold an unknown id, or are more than `max_len`; or
-                the mask does not broadcast.
+            InputError: tokens or types are of another type or shape, hold an unknown id, or are more than can get
+                positions; or the mask does not broadcast.
         """
         x = self._embed(tokens, types, train=train)
         result: Any = self.encoder(x, mask, train=train, return_attention=return_attention)
@@ -134,6 +134,7 @@ class TransformerMLM(SettingsModule):
         if self.pad_token is None:
             x = self.positional_encoding(x)
         else:
+            check_sizes(tokens.shape[1] + self.pad_token + 1, max_len=self.max_len)
             is_token = tokens != self.pad_token
             places = jnp.cumsum(is_token, axis=1) * is_token + self.pad_token
             x = x + self.positional_encoding.table(self.max_len)[places]

@@ -90,6 +90,9 @@ class PretrainedText(ExampleViewer):
                 setting is impossible or of another kind of model.
         """
         check_sizes(max_new=max_new, beam_width=beam_width)
+        check_sizes(0, seed=seed)
+        if beam_width > 1 and not isinstance(self.model, Transformer):
+            raise InputError(f"beam_width is {beam_width}; a {type(self.model).__name__} searches no beams")
         texts: list[str] = texts_in(inputs, str)
         if unknown := [name for name in draws if name not in DRAWS or not isinstance(self.model, TransformerLM)]:
             raise InputError(f"{unknown[0]} is given; a {type(self.model).__name__} takes no such setting")
@@ -176,14 +179,17 @@ class PretrainedText(ExampleViewer):
 
     def _ends(self, max_new: int) -> dict[str, Any]:  # Any: whole numbers
         size = self._vocabulary_size()
-        end = self.tokens.get("eos_token_id")
-        end = end[0] if isinstance(end, list) else end
-        return {"start_token": 0, "end_token": size if end is None else end, "pad_token": 0, "max_length": max_new}
+        return {"start_token": 0, "end_token": (self._end_tokens() or [size])[0], "pad_token": 0, "max_length": max_new}
+
+    def _end_tokens(self) -> list[int]:
+        """The tokens that end a text: none, one or several."""
+        ends = self.tokens.get("eos_token_id")
+        return ends if isinstance(ends, list) else [] if ends is None else [ends]
 
     def _cut(self, found: Array) -> Int[np.ndarray, " T"]:
-        """The tokens before the end."""
+        """The tokens before the end; decoding itself stops at the first of several end tokens alone."""
         ids = np.asarray(found)
-        ends = np.flatnonzero(ids == self._ends(1)["end_token"])
+        ends = np.flatnonzero(np.isin(ids, self._end_tokens()))
         return ids[: ends[0]] if ends.size else ids
 
     def _vocabulary_size(self) -> int:

@@ -4,7 +4,9 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import DTypeLike
 
@@ -32,7 +35,7 @@ from transformer_jax.weights.huggingface.gpt_neox import GPT_NEOX
 from transformer_jax.weights.huggingface.hub import local_directory
 from transformer_jax.weights.huggingface.llama import LLAMA
 from transformer_jax.weights.huggingface.marian import MARIAN
-from transformer_jax.weights.huggingface.stored_arrays import StoredArrays, write_arrays
+from transformer_jax.weights.huggingface.stored_arrays import SINGLE, StoredArrays
 from transformer_jax.weights.huggingface.t5 import T5
 from transformer_jax.weights.huggingface.vit import VIT
 from transformer_jax.weights.layouts import Shapes, abstract_params, by_path, check_shapes
@@ -112,6 +115,8 @@ def save_transformers(
     """
     directory = Path(directory)
     family, content = _family_of(model, config or {})
+    if "params" not in variables:
+        raise InputError("variables has no 'params'; it must be what from_transformers or the model's init gave")
     params: Params = unstack_layers(variables["params"])
     expected = {
         path: leaf.shape for path, leaf in flatten_dict(abstract_params(model, *_inputs(model)), sep="/").items()
@@ -120,20 +125,26 @@ def save_transformers(
     check_shapes({path: array.shape for path, array in arrays.items()}, expected, "variables")
     dtypes = {str(array.dtype) for array in arrays.values()}
     content["dtype"] = dtypes.pop() if len(dtypes) == 1 else "float32"
+    theirs = {name: np.ascontiguousarray(array) for name, array in family.layout(model).to_theirs(params).items()}
     with writing_into("directory", directory):
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
-    write_arrays(directory, family.layout(model).to_theirs(params))
+        with tempfile.TemporaryDirectory(dir=directory) as beside:  # so that no file is written through a link
+            (Path(beside) / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+            safetensors.numpy.save_file(theirs, Path(beside) / SINGLE, metadata={"format": "pt"})
+            for name in (SINGLE, CONFIG):
+                os.replace(Path(beside) / name, directory / name)
 
 
 def _names(family: Family, shapes: Shapes) -> dict[str, str]:
     """The names in a file by those of the family; files of a model without its head lack a prefix."""
     lacks_prefix = not any(name.startswith(family.prefix) for name in shapes)
-    names = {}
+    names: dict[str, str] = {}
     for theirs in shapes:
         name = f"{family.prefix}{theirs}" if lacks_prefix else theirs
         for old, new in OLD_NAMES:
             name = name.replace(old, new)
+        if name in names:
+            raise InputError(f"{names[name]} and {theirs} are the same array of the model")
         if not re.search(family.ignored, name):
             names[name] = theirs
     return names

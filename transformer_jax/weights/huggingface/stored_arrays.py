@@ -2,23 +2,27 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import safetensors
-import safetensors.numpy
 from jax.typing import DTypeLike
 
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.outside_files import outside_file, read_json, writing_into
+from transformer_jax.outside_files import outside_file, read_json
 from transformer_jax.weights.files import MAX_BYTES, MAX_NAME
 from transformer_jax.weights.layouts import Shapes
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-PICKLED = "pytorch_model.bin"
+# Of all arrays of the pickled files, those too that are others once more.
+CONVERSION = (
+    'python -c "import pathlib, torch; from safetensors.torch import save_file; d = pathlib.Path({!r}); '
+    "save_file({{n: a.clone() for f in d.glob('pytorch_model*.bin') "
+    "for n, a in torch.load(f, weights_only=True).items()}}, d / 'model.safetensors', metadata={{'format': 'pt'}})\""
+)
 BLOCK = 2**22  # numbers that are read at once
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
 
@@ -30,22 +34,22 @@ class StoredArrays:
         directory: of the files.
 
     Raises:
-        InputError: there are none, one is damaged, or the index names a file outside of the directory or another
-            content than the files have.
+        InputError: there are none, one is damaged, two have an array of one name, or the index names a file outside of
+            the directory.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.shapes: Shapes = {}  # of all arrays, by name
-        self._files: dict[str, tuple[Path, np.dtype]] = {}  # of each array, and its type there
+        self._files: dict[str, tuple[Path, str]] = {}  # of each array, and its type there
         for path in self._paths():
             with outside_file(path, "a safetensors file", MAX_BYTES):
                 file: Any  # which has no types
                 with safetensors.safe_open(path, framework="numpy") as file:
                     for name in file.keys():  # noqa: SIM118  # it is no mapping
                         array = file.get_slice(name)
-                        self._check(name, array.get_dtype(), path)
-                        self._files[name] = path, np.dtype(FLOATS[array.get_dtype()])
+                        self._check(name, path)
+                        self._files[name] = path, array.get_dtype()
                         self.shapes[name] = tuple(array.get_shape())
 
     def read(self, name: str, dtype: DTypeLike | None = None) -> np.ndarray:
@@ -56,11 +60,13 @@ class StoredArrays:
             dtype: None for that in which it is stored.
 
         Raises:
-            InputError: it is not finite.
+            InputError: it is of no floating-point type, or not finite.
         """
         path, stored = self._files[name]
+        if stored not in FLOATS:
+            raise InputError(f"{name} in {path} has the type {stored}; it must be one of {', '.join(FLOATS)}")
         shape = self.shapes[name]
-        array = np.empty(shape, stored if dtype is None else jnp.dtype(dtype))
+        array = np.empty(shape, FLOATS[stored] if dtype is None else jnp.dtype(dtype))
         rows = max(1, BLOCK // max(1, math.prod(shape[1:])))
         with self._named(name):
             for start in range(0, len(array), rows):
@@ -80,26 +86,20 @@ class StoredArrays:
         except Exception as error:  # of any class: a file that was cut while it was open
             raise InputError(f"{name} in {self.directory} can't be read: {error}") from error
 
-    def _check(self, name: str, dtype: str, path: Path) -> None:
+    def _check(self, name: str, path: Path) -> None:
         if name in self._files:
             raise InputError(f"{path} has {shortened(name)}, which another file of {self.directory} has too")
         if not name.isprintable() or len(name) > MAX_NAME:
             raise InputError(f"{path} has a name that is no text of at most {MAX_NAME} printable characters")
-        if dtype not in FLOATS:
-            raise InputError(f"{name} in {path} has the type {dtype}; it must be one of {', '.join(FLOATS)}")
 
     def _paths(self) -> list[Path]:
         directory = self.directory
         if (directory / SINGLE).exists():
             return [directory / SINGLE]
         if not (directory / INDEX).exists():
-            remedy = ""
-            if any(directory.glob("pytorch_model*.bin")):
-                remedy = (
-                    '; pickled files are not read. This writes what is read: python -c "from transformers import '
-                    f"AutoModel; AutoModel.from_pretrained('{directory}').save_pretrained('{directory}')\""
-                )
-            raise InputError(f"{directory} has no {SINGLE}{remedy}")
+            remedy = f"; pickled files are not read. This writes what is read: {CONVERSION.format(str(directory))}"
+            is_pickled = any(directory.glob("pytorch_model*.bin"))
+            raise InputError(f"{directory} has no {SINGLE}{remedy if is_pickled else ''}")
         index = read_json(directory / INDEX, "an index of safetensors files").get("weight_map")
         if not isinstance(index, dict) or not all(isinstance(file, str) for file in index.values()):
             raise InputError(f"{directory / INDEX} has no weight_map from names of arrays to names of files")
@@ -107,10 +107,3 @@ class StoredArrays:
             if file != Path(file).name or not file.endswith(".safetensors"):
                 raise InputError(f"{directory / INDEX} names {shortened(file)}; it must be a file beside it")
         return [directory / file for file in sorted(set(index.values()))]
-
-
-def write_arrays(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write `model.safetensors`."""
-    with writing_into("directory", directory):
-        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        safetensors.numpy.save_file(contiguous, directory / SINGLE, metadata={"format": "pt"})
