@@ -39,7 +39,8 @@ def plain_attention(
         InputError: a mask or a bias does not fit.
     """
     wide = jnp.promote_types(q.dtype, jnp.float32)
-    logits = or_nan(_product("...td,...sd->...ts", q, k, wide)) / math.sqrt(q.shape[-1])
+    product = _logits if q.dtype == wide else _logits_of_narrow
+    logits = or_nan(product(q, k)) / math.sqrt(q.shape[-1])
     seen = None if mask is None else fitted(mask, logits.shape)
     if bias is not None:
         logits = _biased(logits, bias)
@@ -55,6 +56,23 @@ def plain_attention(
     if tap is not None:
         attention = tap("weights", attention, "B H T S")
     return _product("...ts,...sd->...td", attention, v, None), attention
+
+
+def _logits(q: Array, k: Array) -> Logits:
+    return _product("...td,...sd->...ts", q, k, jnp.promote_types(q.dtype, jnp.float32))
+
+
+@jax.custom_jvp
+def _logits_of_narrow(q: Array, k: Array) -> Logits:
+    """Logits in float32 of operands of 16 bits, in whose derivative the products too have operands of 16 bits."""
+    return _logits(q, k)
+
+
+@_logits_of_narrow.defjvp
+def _logits_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Logits, Logits]:
+    logits = _logits(*primals)
+    _, tangent = jax.jvp(lambda q, k: _product("...td,...sd->...ts", q, k, None), primals, tangents)
+    return logits, tangent.astype(logits.dtype)
 
 
 def _product(spec: str, x: Float[Array, "... x"], y: Float[Array, "... y"], wide: np.dtype | None) -> Array:

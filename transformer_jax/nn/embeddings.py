@@ -4,11 +4,13 @@ import dataclasses
 import math
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Positive, check_fields
 from transformer_jax.attention.score_block import Start
+from transformer_jax.nn.layers import plus
 from transformer_jax.nn.positions import AddedPositions
 
 
@@ -29,9 +31,22 @@ class EmbeddingSettings:
         check_fields(self)
 
 
-def token_embedding(vocabulary_size: int, width: int) -> nn.Embed:
+class Embedding(nn.Embed):
+    """`flax.linen.Embed` whose gradient is summed over the tokens in float32 or wider.
+
+    In bfloat16 a sum stops growing at 256 times what is added: a frequent token's gradient would be far too small.
+    """
+
+    def __call__(self, inputs: Int[Array, "..."]) -> Float[Array, "... D"]:
+        """The rows of these tokens."""
+        table = jnp.asarray(self.embedding)
+        wide = jnp.promote_types(table.dtype, jnp.float32)
+        return jnp.take(table.astype(wide), inputs, axis=0).astype(table.dtype)
+
+
+def token_embedding(vocabulary_size: int, width: int) -> Embedding:
     """Embedding for `embedded`, to be assigned in `setup`; it starts with a standard deviation of 1/√D."""
-    return nn.Embed(vocabulary_size, width, embedding_init=nn.initializers.normal(1 / math.sqrt(width)))
+    return Embedding(vocabulary_size, width, embedding_init=nn.initializers.normal(1 / math.sqrt(width)))
 
 
 def embedded(
@@ -64,4 +79,4 @@ def tied_logits(
 ) -> Float[Array, "B T V"]:
     """Logits by an embedding's matrix: `scale · x Eᵀ + b`."""
     logits: Array = embedding.attend(x if scale == 1 else x * scale)
-    return logits if bias is None else logits + bias
+    return logits if bias is None else plus(logits, bias)

@@ -60,6 +60,12 @@ class Tapped(Checked):
         return False
 
 
+def plus(x: Float[Array, "*leading D"], bias: Float[Array, "..."]) -> Float[Array, "*leading D"]:
+    """`x + b` in the type of `x`; the gradient of b, a sum over all rows, is summed in float32 or wider."""
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    return (x.astype(wide) + bias.astype(wide)).astype(x.dtype)
+
+
 class Dense(Checked):
     """`x W + b` over the last axis, with parameters named as those of `flax.linen.Dense`.
 
@@ -87,7 +93,7 @@ class Dense(Checked):
         *leading, width = x.shape
         x, kernel, *biases = (jnp.asarray(array) for array in promote_dtype(x, kernel, *biases, dtype=None))
         y = x.reshape(-1, width) @ kernel
-        return (y + biases[0] if biases else y).reshape(*leading, self.features)
+        return (plus(y, biases[0]) if biases else y).reshape(*leading, self.features)
 
 
 class Dropout(Checked):

@@ -15,7 +15,7 @@ from transformer_jax.argument_checks import Size, check_fields, check_offset, ch
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.layers import Checked
+from transformer_jax.nn.layers import Checked, plus
 
 
 def sinusoidal_table(length: int, d_model: int, *, in_halves: bool = False) -> Float[np.ndarray, "T D"]:
@@ -83,7 +83,7 @@ class AddedPositions(Checked):
         x = jnp.asarray(x)
         self._check(length or x.shape[-2], x.shape[-1])
         table = positions_of(self.table(length or x.shape[-2]), first, x.shape[-2])
-        return x + table.astype(x.dtype)
+        return plus(x, jnp.asarray(table))
 
     def table(self, length: int) -> Float[Array | np.ndarray, "T D"]:
         """The vectors of the positions 0 … length - 1."""
