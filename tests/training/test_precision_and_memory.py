@@ -19,7 +19,9 @@ from transformer_jax.data.batch import pad_batch
 from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import all_rows, part_of_rows
 from transformer_jax.nn.blocks import BlockSettings
-from transformer_jax.nn.layers import counter_bits
+from transformer_jax.nn.embeddings import Embedding
+from transformer_jax.nn.layers import Dense, counter_bits
+from transformer_jax.nn.positions import LearnedEncoding
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.training.step import gradients_and_sums, initial_state
 
@@ -139,11 +141,31 @@ def test_the_model_multiplies_in_the_chosen_type_and_softmax_loss_and_gradients_
     task = ReverseTrainer(dataclasses.replace(CONFIG, dtype=dtype))
     params = drawn(task.model, jnp.zeros((1, 5, 3)))["params"]
     state = initial_state(params, task.update_rule(50).optimizer, jax.random.key(5))
-    program = jax.jit(lambda params: task.batch_loss(params, BATCH, None, state.key, train=True)).lower(params)
-    types = [types_in(program.as_text(), operation) for operation in ("dot_general", "exponential")]
-    assert types == [{short}, {"f32"}]
-    gradients, sums = jax.eval_shape(lambda state: gradients_and_sums(state, BATCH, None, task.batch_loss), state)
+    traced = jax.jit(lambda state: gradients_and_sums(state, BATCH, None, task.batch_loss)).trace(state)
+    program = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert [types_in(program, operation) for operation in ("dot_general", "exponential")] == [{short}, {"f32"}]
+    gradients, sums = traced.out_info
     assert {str(leaf.dtype) for leaf in jax.tree.leaves((gradients, sums))} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs"),
+    [
+        (Dense(3), np.zeros((8191, 3), jnp.bfloat16)),
+        (Embedding(2, 3), np.zeros(8191, np.int32)),
+        (LearnedEncoding(3, max_len=1), np.zeros((8191, 1, 3), jnp.bfloat16)),
+    ],
+)
+def test_a_gradient_of_bfloat16_is_summed_over_the_rows_in_float32(module, inputs):
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), module.init(jax.random.key(0), inputs))
+    weights = np.random.default_rng(0).normal(1, size=(8191, 3)).astype(jnp.bfloat16)
+    gradient = jax.grad(lambda p, w: (module.apply(p, inputs).reshape(-1, 3) * w).astype(jnp.float32).sum())
+    lowered = jax.jit(gradient).lower(params, weights)
+    sums = re.findall(r"(?:applies stablehlo.add across|: \(tensor<2x3x\w+>, ).*", lowered.as_text())  # the second scatters
+    assert sums
+    assert not any("bf16" in line for line in sums)
+    leaf = jax.tree.leaves(lowered.compile()(params, weights))[0]
+    np.testing.assert_allclose(leaf.reshape(-1, 3)[0].astype(np.float32), weights.astype(np.float32).sum(0), rtol=0.01)
 
 
 @pytest.mark.slow
