@@ -6,6 +6,7 @@ import math
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Positive, check_fields
@@ -31,22 +32,19 @@ class EmbeddingSettings:
         check_fields(self)
 
 
-class Embedding(nn.Embed):
-    """`flax.linen.Embed` whose gradient is summed over the tokens in float32 or wider.
-
-    In bfloat16 a sum stops growing at 256 times what is added: a frequent token's gradient would be far too small.
-    """
-
-    def __call__(self, inputs: Int[Array, "..."]) -> Float[Array, "... D"]:
-        """The rows of these tokens."""
-        table = jnp.asarray(self.embedding)
-        wide = jnp.promote_types(table.dtype, jnp.float32)
-        return jnp.take(table.astype(wide), inputs, axis=0).astype(table.dtype)
-
-
-def token_embedding(vocabulary_size: int, width: int) -> Embedding:
+def token_embedding(vocabulary_size: int, width: int) -> nn.Embed:
     """Embedding for `embedded`, to be assigned in `setup`; it starts with a standard deviation of 1/√D."""
-    return Embedding(vocabulary_size, width, embedding_init=nn.initializers.normal(1 / math.sqrt(width)))
+    return nn.Embed(vocabulary_size, width, embedding_init=nn.initializers.normal(1 / math.sqrt(width)))
+
+
+def rows_of(table: Float[ArrayLike, "V D"], tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
+    """Rows of an embedding's matrix, whose gradient is summed over the tokens in float32 or wider.
+
+    A sum of bfloat16 stops growing at 256 times what is added: a frequent token's gradient would be far too small.
+    """
+    table = jnp.asarray(table)
+    wide = jnp.promote_types(table.dtype, jnp.float32)
+    return jnp.take(table.astype(wide), tokens, axis=0).astype(table.dtype)
 
 
 def embedded(
@@ -68,7 +66,7 @@ def embedded(
         length: number of positions that there can be; None for that of the tokens.
         is_scaled: multiply the embeddings by √D.
     """
-    x: Array = embedding(tokens)
+    x = rows_of(embedding.embedding, tokens)
     if is_scaled:
         x = x * math.sqrt(embedding.features)
     return x if positions is None else positions(x, first, length)

@@ -13,7 +13,7 @@ from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
-from transformer_jax.nn.embeddings import tied_logits, token_embedding
+from transformer_jax.nn.embeddings import rows_of, tied_logits, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.layers import Dense, Dropout, Tapped
 from transformer_jax.nn.position_kinds import LearnedPositions
@@ -124,11 +124,11 @@ class TransformerMLM(SettingsModule):
     ) -> Float[Array, "B T D"]:
         check_token_ids("tokens", tokens, self.vocabulary_size)
         tokens = jnp.asarray(tokens)
-        x = self.embedding(tokens)
+        x = rows_of(self.embedding.embedding, tokens)
         if self.num_types:
             types = jnp.zeros_like(tokens) if types is None else types
             check_token_ids("types", types, self.num_types)
-            x = x + self.type_embedding(jnp.asarray(types))
+            x = x + rows_of(self.type_embedding.embedding, jnp.asarray(types))
         elif types is not None:
             raise InputError("types are given, but num_types is 0")
         if self.pad_token is None:
@@ -137,7 +137,7 @@ class TransformerMLM(SettingsModule):
             check_sizes(tokens.shape[1] + self.pad_token + 1, max_len=self.max_len)
             is_token = tokens != self.pad_token
             places = jnp.cumsum(is_token, axis=1) * is_token + self.pad_token
-            x = x + self.positional_encoding.table(self.max_len)[places]
+            x = x + rows_of(self.positional_encoding.table(self.max_len), places)
         x = self.embedding_dropout(self.embedding_norm(x), train=train)
         return self.tap("embeddings", x, "B T D")
 
