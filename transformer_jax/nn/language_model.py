@@ -108,7 +108,7 @@ class TransformerLM(SettingsModule):
         """
         x = self._embed("tokens", tokens, train=train)
         result: Any = self.decoder(x, mask, train=train, return_attention=return_attention)
-        return (self._project(result[0]), result[1]) if return_attention else self._project(result)
+        return (self.project(result[0]), result[1]) if return_attention else self.project(result)
 
     def start_decoding(
         self, batch_size: int | None = None, length: int = 0, *, prefix: Int[ArrayLike, "B P"] | None = None
@@ -157,7 +157,7 @@ class TransformerLM(SettingsModule):
         check_offset("position", position, 0, length - 1)
         x = self._embed("tokens", jnp.asarray(tokens)[:, None], first=position, length=length)
         x, blocks = self.decoder.step(x, cache.blocks, position)
-        return self._project(x)[:, 0], CausalCache(blocks)
+        return self.project(x)[:, 0], CausalCache(blocks)
 
     def _embed(self, name: str, tokens: ArrayLike, *, train: bool = False, **at: Any) -> Float[Array, "B T D"]:
         check_token_ids(name, tokens, self.vocabulary_size, "[B, P]" if name == "prefix" else "[B, T]")
@@ -165,7 +165,22 @@ class TransformerLM(SettingsModule):
         x = embedded(self.embedding, jnp.asarray(tokens), self.positional_encoding, is_scaled=is_scaled, **at)
         return self.tap("embeddings", self.embedding_dropout(x, train=train), "B T D")
 
-    def _project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+    def hidden_states(
+        self, tokens: Int[ArrayLike, "B T"], mask: Masks | None = None, *, train: bool = False
+    ) -> Float[Array, "B T D"]:
+        """The vectors of which `project` makes the logits: for a loss that takes a few positions at a time."""
+        x: Array = self.decoder(self._embed("tokens", tokens, train=train), mask, train=train)
+        return x
+
+    @property
+    def output_params(self) -> tuple[str, ...]:
+        """Names of the parameters that `project` reads."""
+        if not self.tie_embeddings:
+            return ("output_layer",)
+        return ("embedding", "output_bias") if self.embeddings.output_bias else ("embedding",)
+
+    def project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """Logits of hidden states."""
         if not self.tie_embeddings:
             return self.tap("logits", self.output_layer(x), "B T V")
         logits = tied_logits(self.embedding, x, self.embeddings.output_scale, self.output_bias)

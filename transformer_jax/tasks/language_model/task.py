@@ -7,9 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.typing import ArrayLike
 from jaxtyping import Int, PRNGKeyArray
 
@@ -28,6 +26,7 @@ from transformer_jax.tasks.language_model.windows import UNSCORED, RandomWindows
 from transformer_jax.tasks.text_examples import TextTrainer, encode_all, text_examples, texts_in
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
+from transformer_jax.training.token_losses import token_losses
 from transformer_jax.trees import Arrays, Params
 
 PICTURED = 64  # positions of a window in the pictures of the training, and in the examples of the test set
@@ -79,9 +78,8 @@ class LanguageModelTrainer(TextTrainer):
         return (inputs,)
 
     def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
-        logits = self.apply(params, batch.inputs, key, train=train)  # [B T V]
-        targets, scored = jnp.maximum(batch.targets, 0), batch.targets != UNSCORED
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)  # [B T]
+        losses = token_losses(self, params, batch.inputs, batch.targets, key, train=train)  # [B T]
+        scored = batch.targets != UNSCORED
         return {"loss": (losses, scored), "bits_per_byte": (losses / math.log(2), scored)}
 
     def predict(
