@@ -170,7 +170,9 @@ def test_a_gradient_of_bfloat16_is_summed_over_the_rows_in_float32(module, input
     weights = np.random.default_rng(0).normal(1, size=(8191, 3)).astype(jnp.bfloat16)
     gradient = jax.grad(lambda p, w: (module.apply(p, inputs).reshape(-1, 3) * w).astype(jnp.float32).sum())
     lowered = jax.jit(gradient).lower(params, weights)
-    sums = re.findall(r"(?:applies stablehlo.add across|: \(tensor<2x3x\w+>, ).*", lowered.as_text())  # the last scatters
+    sums = re.findall(
+        r"(?:applies stablehlo.add across|: \(tensor<2x3x\w+>, ).*", lowered.as_text()
+    )  # the last scatters
     assert sums
     assert not any("bf16" in line for line in sums)
     leaf = jax.tree.leaves(lowered.compile()(params, weights))[0]

@@ -1,5 +1,7 @@
 """Cross-entropy of a language model's tokens: of a large vocabulary the logits are never all there at once."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -18,7 +20,7 @@ def token_losses(
     trainer: Evaluator,
     params: Params,
     tokens: Int[ArrayLike, "B T"],
-    targets: Int[Array, "B T"],
+    targets: Int[ArrayLike, "B T"],
     key: PRNGKeyArray | None,
     *,
     train: bool,
@@ -37,7 +39,7 @@ def token_losses(
         key: for dropout; None where `train` is False.
         train: whether dropout is applied.
     """
-    model, devices = trainer.model, trainer.devices
+    model, devices, targets = trainer.model, trainer.devices, jnp.asarray(targets)
     if type(model) is TransformerLM:
         rows = -(-len(targets) // (devices.rows_that_divide(1) if devices.is_divided else 1))  # of a device
         at_once = max(1, LARGEST // (4 * rows * model.vocabulary_size))  # positions
@@ -64,4 +66,11 @@ def _in_parts(
     def of_all(head: Params, hidden: Float[Array, "T B D"], targets: Int[Array, "T B"]) -> Float[Array, "T B"]:
         return jax.lax.map(lambda pair: of_position(head, *pair), (hidden, targets), batch_size=at_once)
 
-    return of_all(head, hidden.swapaxes(0, 1), targets.swapaxes(0, 1)).swapaxes(0, 1)
+    def backward(arguments: Any, cotangent: Float[Array, "T B"]) -> tuple[Any, ...]:  # Any: those of `of_all`
+        *differentiated, targets = arguments
+        return *jax.vjp(lambda *given: of_all(*given, targets), *differentiated)[1](cotangent), None
+
+    # A derivative of its own, since the policy of a `jax.checkpoint` around it may keep what the one inside does not.
+    losses = jax.custom_vjp(of_all)
+    losses.defvjp(lambda *arguments: (of_all(*arguments), arguments), backward)
+    return losses(head, hidden.swapaxes(0, 1), targets.swapaxes(0, 1)).swapaxes(0, 1)

@@ -1,0 +1,102 @@
+"""The loss of a large vocabulary: computed in parts, it is the plain one, and no array has all of its logits."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from compiled_models import drawn
+
+from transformer_jax import LanguageModelConfig, TransformerLM
+from transformer_jax.data.batch import Batch
+from transformer_jax.nn import EmbeddingSettings
+from transformer_jax.tasks import LanguageModelTrainer
+from transformer_jax.tasks.language_model.task import language_model_data
+from transformer_jax.training import token_losses
+from transformer_jax.training.programs import create_programs
+from transformer_jax.training.step import gradients_and_sums, initial_state
+
+B, T, V = 6, 13, 97
+TINY = {"model_dim": 8, "num_heads": 2, "num_layers": 1, "dim_feedforward": 11, "seq_len": T, "batch_size": B}
+TOKENS = np.random.default_rng(0).integers(V, size=(B, T + 1))
+BATCH = Batch(TOKENS[:, :-1], np.where(TOKENS[:, 1:] % 5, TOKENS[:, 1:], -1), np.arange(B) < 5)
+FIVE_POSITIONS = 4 * B * 5 * V  # of 13: two parts, and one of three
+
+
+class Doubled(TransformerLM):
+    """A model whose logits are others than its parent's."""
+
+    def __call__(self, *arguments, **options):
+        return 2 * super().__call__(*arguments, **options)
+
+
+def trainer_of(model=None, **settings) -> LanguageModelTrainer:
+    config = LanguageModelConfig(**TINY, **settings)
+    return LanguageModelTrainer(config, model=model or LanguageModelTrainer(config).model.clone(vocabulary_size=V))
+
+
+def compiled_gradients(trainer: LanguageModelTrainer):
+    """Gradients and sums of the batch, and the text of their program."""
+    params = drawn(trainer.model, TOKENS[:1])["params"]
+    state = initial_state(params, trainer.update_rule(1000).optimizer, jax.random.key(5))
+    step = jax.jit(lambda state: gradients_and_sums(state, BATCH, None, trainer.batch_loss)).lower(state).compile()
+    return *step(state), step.as_text()
+
+
+def assert_close(found, expected, tolerance):
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * largest)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"tie_embeddings": False}, {"embeddings": EmbeddingSettings(output_bias=True, output_scale=0.5)}]
+)
+def test_a_loss_in_parts_has_the_gradients_of_the_plain_one_and_never_all_logits(monkeypatch, fields):
+    trainer = trainer_of(num_devices=1)
+    trainer = trainer_of(trainer.model.clone(**fields), num_devices=1)
+    gradients, sums, text = compiled_gradients(trainer)
+    assert f"f32[{B},{T},{V}]" in text
+    monkeypatch.setattr(token_losses, "LARGEST", FIVE_POSITIONS)
+    found, found_sums, text = compiled_gradients(trainer)
+    assert not re.search(rf"f32\[({B},{T}|{B * T}|{T},{B}),{V}\]", text)
+    assert_close(found, gradients, 1e-6)
+    assert_close(found_sums, sums, 1e-6)
+
+
+def test_in_bfloat16_the_gradients_of_the_parts_are_added_in_float32(monkeypatch):
+    exact, _, _ = compiled_gradients(trainer_of(num_devices=1))
+    trainer = trainer_of(num_devices=1, dtype="bfloat16")
+    plain, _, _ = compiled_gradients(trainer)
+    monkeypatch.setattr(token_losses, "LARGEST", 4 * B * V)  # a position at a time
+    found, _, _ = compiled_gradients(trainer)
+
+    def error(gradients):
+        return np.abs(gradients["embedding"]["embedding"] - exact["embedding"]["embedding"]).max()
+
+    assert error(found) < 1.2 * error(plain)
+
+
+def test_a_model_with_logits_of_its_own_is_asked_for_them(monkeypatch):
+    monkeypatch.setattr(token_losses, "LARGEST", FIVE_POSITIONS)
+    model = Doubled(V, 8, 2, 1, 11)
+    params = drawn(model, TOKENS[:1])["params"]
+    losses = token_losses.token_losses(trainer_of(model), params, TOKENS[:, 1:], TOKENS[:, :-1], None, train=False)
+    expected = -jax.nn.log_softmax(model.apply({"params": params}, TOKENS[:, 1:]))
+    np.testing.assert_allclose(losses, np.take_along_axis(expected, TOKENS[:, :-1, None], 2)[..., 0], rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["none", "dots"])
+def test_on_a_mesh_no_device_keeps_the_logits_of_its_rows(monkeypatch, tmp_path, remat):
+    text = tmp_path / "fox.txt"
+    text.write_bytes(b"The quick brown fox. " * 40)
+    trainer = trainer_of(data=text, mesh="fsdp=3", remat=remat, train_size=3 * B, steps_per_call=1, warmup=2)
+    loader = language_model_data(trainer.config).train_loader
+    monkeypatch.setattr(token_losses, "LARGEST", 4 * (B // 3) * 5 * V)  # of a device
+    program = (
+        create_programs(trainer, loader, num_steps=1000).runner.trace(loader.example()).lower().compile().as_text()
+    )
+    sizes = {np.prod([*map(int, shape.split(","))]) for shape in re.findall(r"f32\[([\d,]+)\]", program)}
+    assert max(sizes) < (B // 3) * T * V
+    assert (B // 3) * 5 * V in sizes
