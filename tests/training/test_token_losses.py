@@ -31,15 +31,15 @@ class Doubled(TransformerLM):
 
 
 def trainer_of(model=None, **settings) -> LanguageModelTrainer:
-    config = LanguageModelConfig(**TINY, **settings)
+    config = LanguageModelConfig(**TINY | settings)
     return LanguageModelTrainer(config, model=model or LanguageModelTrainer(config).model.clone(vocabulary_size=V))
 
 
-def compiled_gradients(trainer: LanguageModelTrainer):
+def compiled_gradients(trainer: LanguageModelTrainer, batch: Batch = BATCH):
     """Gradients and sums of the batch, and the text of their program."""
     params = drawn(trainer.model, TOKENS[:1])["params"]
     state = initial_state(params, trainer.update_rule(1000).optimizer, jax.random.key(5))
-    step = jax.jit(lambda state: gradients_and_sums(state, BATCH, None, trainer.batch_loss)).lower(state).compile()
+    step = jax.jit(lambda state: gradients_and_sums(state, batch, None, trainer.batch_loss)).lower(state).compile()
     return *step(state), step.as_text()
 
 
@@ -65,16 +65,16 @@ def test_a_loss_in_parts_has_the_gradients_of_the_plain_one_and_never_all_logits
 
 
 def test_in_bfloat16_the_gradients_of_the_parts_are_added_in_float32(monkeypatch):
-    exact, _, _ = compiled_gradients(trainer_of(num_devices=1))
-    trainer = trainer_of(num_devices=1, dtype="bfloat16")
-    plain, _, _ = compiled_gradients(trainer)
+    tokens = np.random.default_rng(1).integers(V, size=(B, 500))
+    batch = Batch(tokens[:, 1:], tokens[:, :-1], np.ones(B, bool))
+    exact, plain = (trainer_of(num_devices=1, seq_len=499, dtype=dtype) for dtype in ("float32", "bfloat16"))
+    expected, gradients = (compiled_gradients(trainer, batch)[0] for trainer in (exact, plain))
     monkeypatch.setattr(token_losses, "LARGEST", 4 * B * V)  # a position at a time
-    found, _, _ = compiled_gradients(trainer)
-
-    def error(gradients):
-        return np.abs(gradients["embedding"]["embedding"] - exact["embedding"]["embedding"]).max()
-
-    assert error(found) < 1.2 * error(plain)
+    found, _, _ = compiled_gradients(plain, batch)
+    errors = [
+        np.abs(each["embedding"]["embedding"] - expected["embedding"]["embedding"]) for each in (found, gradients)
+    ]
+    assert errors[0].mean() < 1.2 * errors[1].mean()
 
 
 def test_a_model_with_logits_of_its_own_is_asked_for_them(monkeypatch):
@@ -98,5 +98,4 @@ def test_on_a_mesh_no_device_keeps_the_logits_of_its_rows(monkeypatch, tmp_path,
         create_programs(trainer, loader, num_steps=1000).runner.trace(loader.example()).lower().compile().as_text()
     )
     sizes = {np.prod([*map(int, shape.split(","))]) for shape in re.findall(r"f32\[([\d,]+)\]", program)}
-    assert max(sizes) < (B // 3) * T * V
-    assert (B // 3) * 5 * V in sizes
+    assert max(sizes) == (B // 3) * 5 * V
