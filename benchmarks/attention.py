@@ -1,13 +1,13 @@
 """Measures attention, forward and backward: plain, blockwise, and PyTorch's `scaled_dot_product_attention`.
 
 python benchmarks/attention.py                        # a table for T 256 … 16 384: many minutes on two CPU cores
-python benchmarks/attention.py --quick                # at most T 2 048: a minute
+python benchmarks/attention.py --lengths 256 2048     # half a minute
 python benchmarks/attention.py --json attention.json  # also writes every single time
 
-All contestants have the same operands, in float32, take turns in one process, and use the same cores. A turn is one
+All contestants have the same operands, take turns in one process, and use the same cores. A turn is one
 call off the clock, and as many on it as take half a second. The median of the turns counts. Compiling is not on the
 clock. Plain attention needs memory of T², and is measured up to `max_plain` alone. The times of the processor, summed
-over its cores, stand beside those of the clock: on a machine that is shared they vary less.
+over its cores, stand beside those of the clock: on a machine that is shared they vary less. PyTorch takes part on CPUs.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,6 @@ from transformer_jax.errors import InputError
 from transformer_jax.fields import check_fields, setting
 
 TURN_SECONDS = 0.5  # on the clock, or one call where that takes longer
-QUICK_LENGTH = 2048
 WINDOW = 256
 
 
@@ -48,7 +47,7 @@ class AttentionConfig:
     max_plain: int = setting(4096, least=1)  # longest T at which plain attention is measured
     repeats: int = setting(5, least=1)  # times that each contestant is measured; the median counts
     seed: int = setting(0, least=0)  # of the operands
-    quick: bool = False  # only lengths of at most 2 048
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the operands
     json: Path | None = None  # file for the results
 
     def __post_init__(self) -> None:
@@ -91,14 +90,15 @@ def contestants(config: AttentionConfig, length: int) -> tuple[dict[str, Contest
     """All that are measured at a length, and the bytes of the temporaries of ours."""
     rng = np.random.default_rng(config.seed)
     shape = config.batch_size, config.num_heads, length, config.head_width
-    operands = [rng.normal(size=shape).astype(np.float32) for _ in range(4)]
+    operands = [rng.normal(size=shape).astype(jnp.dtype(config.dtype)) for _ in range(4)]
     calls, sizes = {}, {}
     for name, mask in (("", None), (" causal", Causal()), (" window", Window(WINDOW, 0))):
         for implementation in ("plain", "blockwise", "auto"):
             is_long = implementation == "plain" and length > config.max_plain
             if not is_long and (name != " window" or implementation == "blockwise"):
                 calls[implementation + name], sizes[implementation + name] = ours(operands, implementation, mask)
-    calls["pytorch"], calls["pytorch causal"] = pytorch(operands, False), pytorch(operands, True)
+    if jax.default_backend() == "cpu" and config.dtype == "float32":
+        calls["pytorch"], calls["pytorch causal"] = pytorch(operands, False), pytorch(operands, True)
     return calls, sizes
 
 
@@ -130,7 +130,8 @@ def summarize(config: AttentionConfig, rows: list[dict[str, Any]]) -> dict[str, 
         row["ms"] = typical
         row["processor"] = {name: median(times) for name, times in row["processor_ms"].items()}
         row["causal_over_full"] = typical["blockwise causal"] / typical["blockwise"]
-        row["pytorch_over_blockwise"] = typical["pytorch"] / typical["blockwise"]
+        if "pytorch" in typical:
+            row["pytorch_over_blockwise"] = typical["pytorch"] / typical["blockwise"]
         if "plain" in typical:
             row["plain_over_blockwise"] = typical["plain"] / typical["blockwise"]
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name != "json"}
@@ -149,16 +150,14 @@ def print_table(results: dict[str, Any]) -> None:
     print("     T       plain   blockwise   causal/full   plain/blockwise   pytorch/blockwise")
     for row in results["rows"]:
         sizes = (row["temporary_bytes"].get(name, float("nan")) / 2**20 for name in ("plain", "blockwise"))
-        ratios = row["causal_over_full"], row.get("plain_over_blockwise", float("nan")), row["pytorch_over_blockwise"]
+        names = "causal_over_full", "plain_over_blockwise", "pytorch_over_blockwise"
+        ratios = [row.get(name, float("nan")) for name in names]
         print(
             f"{row['length']:6}{next(sizes):12.1f}{next(sizes):12.1f}{ratios[0]:14.2f}{ratios[1]:18.2f}{ratios[2]:20.2f}"
         )
 
 
 def main(config: AttentionConfig) -> None:
-    if config.quick:
-        lengths = tuple(sorted({min(length, QUICK_LENGTH) for length in config.lengths}))
-        config = dataclasses.replace(config, lengths=lengths)
     results = summarize(config, measure(config))
     print_table(results)
     if config.json is not None:

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import DecodingConfig, agreement
-from decoding_contestants import CONTESTANTS
+from decoding import CONTESTANTS, DecodingConfig, agreement
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +43,6 @@ def test_contestants_may_differ_late_but_not_early():
     tokens = np.zeros((2, 50), int)
     late, early = tokens.copy(), tokens.copy()
     late[0, 32] = early[1, 31] = 1
-    assert agreement({"a": tokens, "b": tokens, "c": late}) == 0.99
+    assert agreement(tokens, late) == 0.99
     with pytest.raises(RuntimeError, match="first 32 tokens"):
-        agreement({"a": tokens, "b": early})
+        agreement(tokens, early)
