@@ -2,7 +2,6 @@
 
 python benchmarks/attention.py                        # a table for T 256 … 16 384: many minutes on two CPU cores
 python benchmarks/attention.py --lengths 256 2048     # half a minute
-python benchmarks/attention.py --json attention.json  # also writes every single time
 
 All contestants have the same operands, take turns in one process, and use the same cores. A turn is one
 call off the clock, and as many on it as take half a second. The median of the turns counts. Compiling is not on the
@@ -11,11 +10,9 @@ over its cores, stand beside those of the clock: on a machine that is shared the
 """
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
@@ -48,7 +45,6 @@ class AttentionConfig:
     repeats: int = setting(5, least=1)  # times that each contestant is measured; the median counts
     seed: int = setting(0, least=0)  # of the operands
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the operands
-    json: Path | None = None  # file for the results
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -123,45 +119,35 @@ def measure(config: AttentionConfig) -> list[dict[str, Any]]:
     return rows
 
 
-def summarize(config: AttentionConfig, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The results as they are written: settings, machine, medians and the ratios that are claimed."""
+def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with medians, and the ratios that are claimed."""
     for row in rows:
         typical = {name: median(times) for name, times in row["clock_ms"].items()}
         row["ms"] = typical
         row["processor"] = {name: median(times) for name, times in row["processor_ms"].items()}
-        row["causal_over_full"] = typical["blockwise causal"] / typical["blockwise"]
-        if "pytorch" in typical:
-            row["pytorch_over_blockwise"] = typical["pytorch"] / typical["blockwise"]
-        if "plain" in typical:
-            row["plain_over_blockwise"] = typical["plain"] / typical["blockwise"]
-    settings = {name: value for name, value in dataclasses.asdict(config).items() if name != "json"}
-    return {"settings": settings, "device": jax.devices()[0].device_kind, "rows": rows}
+        others = "blockwise causal", "plain", "pytorch"
+        row["ratios"] = [typical.get(name, float("nan")) / typical["blockwise"] for name in others]
+    return rows
 
 
-def print_table(results: dict[str, Any]) -> None:
+def print_table(rows: list[dict[str, Any]]) -> None:
     """Time of each contestant, and of the processor where they differ in that; memory; ratios."""
-    names = list(results["rows"][0]["ms"])
+    names = list(rows[0]["ms"])
     for title, key in (("milliseconds, forward and backward", "ms"), ("of the processor, all cores", "processor")):
         print(title)
         print("     T" + "".join(f"{name:>18}" for name in names))
-        for row in results["rows"]:
+        for row in rows:
             print(f"{row['length']:6}" + "".join(f"{row[key].get(name, float('nan')):18.2f}" for name in names))
     print("MiB of temporaries, and ratios of times")
     print("     T       plain   blockwise   causal/full   plain/blockwise   pytorch/blockwise")
-    for row in results["rows"]:
+    for row in rows:
         sizes = (row["temporary_bytes"].get(name, float("nan")) / 2**20 for name in ("plain", "blockwise"))
-        names = "causal_over_full", "plain_over_blockwise", "pytorch_over_blockwise"
-        ratios = [row.get(name, float("nan")) for name in names]
-        print(
-            f"{row['length']:6}{next(sizes):12.1f}{next(sizes):12.1f}{ratios[0]:14.2f}{ratios[1]:18.2f}{ratios[2]:20.2f}"
-        )
+        causal, plain, pytorch = row["ratios"]
+        print(f"{row['length']:6}{next(sizes):12.1f}{next(sizes):12.1f}{causal:14.2f}{plain:18.2f}{pytorch:20.2f}")
 
 
 def main(config: AttentionConfig) -> None:
-    results = summarize(config, measure(config))
-    print_table(results)
-    if config.json is not None:
-        config.json.write_text(json.dumps(results, indent=2) + "\n")
+    print_table(summarize(measure(config)))
 
 
 if __name__ == "__main__":

@@ -165,9 +165,6 @@ def main(config: DecodingConfig) -> None:
     print("tokens  ms a token: cached     rerun   same tokens")
     for length, row in found.items():
         print(f"{length:6}{row['cached']:20.3f}{row['rerun']:10.3f}{row['agreement']:14.2%}")
-    shortest, longest = found[min(found)], found[max(found)]
-    print(f"Time per token with the cache, longest over shortest: {longest['cached'] / shortest['cached']:.2f}×")
-    print(f"Time per token at the longest, rerun over cached: {longest['rerun'] / longest['cached']:.1f}×")
 
 
 if __name__ == "__main__":

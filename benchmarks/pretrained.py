@@ -10,13 +10,11 @@ counts. What reading the weights from memory takes at least is measured by summi
 
 import dataclasses
 import functools
-import json
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import jax
@@ -56,7 +54,6 @@ class PretrainedConfig:
     length: int = setting(512, least=1)  # of a pass
     repeats: int = setting(5, least=1)  # times that each contestant is measured; the median counts
     compiled: bool = True  # also PyTorch's compiled pass
-    json: Path | None = None  # file for the results
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -156,8 +153,6 @@ def main(config: PretrainedConfig) -> None:
     for what, figures in found.items():
         unit = "" if what == "load" else " ms"
         print(f"{what}: " + ", ".join(f"{name} {value:.4g}{unit}" for name, value in figures.items()))
-    if config.json is not None:
-        config.json.write_text(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

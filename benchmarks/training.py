@@ -16,8 +16,6 @@ much as seeds do.
 
 import dataclasses
 import json
-import os
-import platform
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -165,7 +163,6 @@ def main(config: BenchmarkConfig) -> None:
         results[task] = measure(task, turns, config.seed, check=not config.quick)
         print_table(task, results[task])
     if config.json is not None:
-        results["machine"] = {"processor": platform.machine(), "cores": os.cpu_count(), "system": platform.platform()}
         config.json.write_text(json.dumps(results, indent=2) + "\n")
 
 

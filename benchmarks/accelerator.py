@@ -1,0 +1,141 @@
+"""Measures what wants an accelerator, in at most nine minutes; prints rows for docs/performance.md.
+
+python benchmarks/accelerator.py           # on one GPU
+python benchmarks/accelerator.py --tiny    # the same with tiny sizes, on any machine: two minutes on two CPU cores
+
+In this order: the tests of attention, precision and large vocabularies, on the accelerator; the four tasks as they are
+run by default; attention by length, in bfloat16 (`attention.py`); the training step of a GPT-2 of 124 M parameters on
+random windows, in bfloat16, with a profile that TensorBoard opens. A command that takes longer than its share of the
+nine minutes is ended, and its row says so. FLOPs of a token are 6 for each parameter but those of positions, and
+6 L D T for causal attention; products that are computed twice count once.
+"""
+
+import dataclasses
+import functools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import attention
+from transformer_jax import LanguageModelConfig
+from transformer_jax.cli import parse, run
+from transformer_jax.fields import check_fields
+from transformer_jax.tasks import LanguageModelTrainer
+from transformer_jax.tasks.language_model.task import language_model_data
+from transformer_jax.training.programs import create_programs
+from transformer_jax.training.throughput import peak_flops
+
+ROOT = Path(__file__).parents[1]
+TESTS = [f"tests/{name}.py" for name in ("attention/test_fused", "attention/test_dot_product",
+         "training/test_precision_and_memory", "training/test_token_losses")]  # fmt: skip
+TASKS = {
+    "reverse": ("reverse.py", "--train-size=64", "--val-size=8", "--test-size=8"),
+    "digits": ("anomaly.py", "--dataset=digits"),
+    "dates": ("translate.py", "--train-size=64", "--val-size=8", "--test-size=8"),
+    "language model": ("language_model.py", f"--data={ROOT / 'LICENSE'}", "--train-size=64", "--seq-len=16"),
+}  # the script, and what makes its data tiny
+TINY = "--max-epochs=1", "--batch-size=8", "--warmup=1"
+SECONDS = {"tests": 90, "task": 60}  # that a command may take
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AcceleratorConfig:
+    """Measure tests, tasks, attention and the training of a GPT-2 on an accelerator."""
+
+    batch_size: int = 32  # rows of the GPT-2's step
+    steps: int = 20  # of the GPT-2 that are measured
+    tasks: tuple[str, ...] = tuple(TASKS)  # that are trained
+    tiny: bool = False  # tiny sizes, and of the tests those of one file
+    profile: Path = Path("checkpoints/accelerator")  # directory of the profile
+
+    __post_init__ = check_fields
+
+
+def ended(kind: str, *command: str) -> tuple[str, float]:
+    """How a command ended, and after how many seconds."""
+    began = time.perf_counter()
+    try:
+        streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run([sys.executable, *command], cwd=ROOT, timeout=SECONDS[kind], **streams)
+        how = done.stdout.strip().rpartition("\n")[2] if done.returncode else "done"
+    except subprocess.TimeoutExpired:
+        how = f"ended after {SECONDS[kind]} s"
+    return how, time.perf_counter() - began
+
+
+def print_commands(config: AcceleratorConfig) -> None:
+    """The rows of tests and tasks: processes of their own, before this one takes the device's memory."""
+    how, seconds = ended("tests", "-m", "pytest", "-q", "-m", "not slow", *TESTS[:1] if config.tiny else TESTS)
+    print(f"| tests | {how} | {seconds:.0f} s |", flush=True)
+    for name in config.tasks:
+        script, *tiny = TASKS[name]
+        with tempfile.TemporaryDirectory() as directory:
+            flags = [*tiny, *TINY] if config.tiny else [flag for flag in tiny if "dataset" in flag]
+            how, seconds = ended("task", f"experiments/{script}", f"--checkpoint-dir={directory}", *flags)
+            for path in Path(directory).rglob("results.json"):
+                test = json.loads(path.read_text())["test"]
+                how = ", ".join(f"{metric} {value:.4g}" for metric, value in test.items())
+        print(f"| {name} | {how} | {seconds:.0f} s |", flush=True)
+
+
+def print_attention(config: AcceleratorConfig) -> None:
+    """The rows of causal attention by length: milliseconds forward and backward, and what was chosen."""
+    sizes = {"batch_size": 1, "num_heads": 1, "lengths": (16,)} if config.tiny else {"batch_size": 4, "num_heads": 12}
+    sizes = {"lengths": (512, 1024, 2048, 4096, 8192), "dtype": "bfloat16", "repeats": 2} | sizes
+    for row in attention.summarize(attention.measure(attention.AttentionConfig(**sizes))):
+        kinds = ("plain causal", "blockwise causal", "auto causal")
+        cells = " | ".join(f"{row['ms'].get(kind, float('nan')):.3f}" for kind in kinds)
+        print(f"| attention, T {row['length']}: {', '.join(kinds)}, ms | {cells} |", flush=True)
+
+
+def print_gpt2(config: AcceleratorConfig) -> None:
+    """The row of a GPT-2's training step."""
+    sizes = {"model_dim": 768, "num_heads": 12, "num_layers": 12, "dim_feedforward": 3072, "seq_len": 1024}
+    vocabulary, rows = 50304, config.batch_size
+    if config.tiny:
+        sizes = {"model_dim": 16, "num_heads": 2, "num_layers": 1, "dim_feedforward": 64, "seq_len": 16}
+        vocabulary, rows = 307, 8
+    settings = LanguageModelConfig(
+        **sizes, batch_size=rows, train_size=10 * rows, dtype="bfloat16", positions="learned", norm="layer",
+        feed_forward="relu", data=ROOT / "LICENSE", steps_per_call=1, num_devices=1, warmup=2,
+    )  # fmt: skip
+    data = language_model_data(settings)
+    trainer = LanguageModelTrainer(settings)
+    trainer = LanguageModelTrainer(settings, model=trainer.model.clone(vocabulary_size=vocabulary))
+    programs = create_programs(trainer, data.train_loader, num_steps=10 * config.steps)
+    batches, count = programs.runner.stack(next(data.train_loader.epoch(0)))
+    run_step, state = programs.runner.run, programs.initial_state(None)
+    state, _ = jax.block_until_ready(run_step(state, batches, count))  # compiles
+    with jax.profiler.trace(str(config.profile)):
+        state, _ = jax.block_until_ready(run_step(state, batches, count))
+    began = time.perf_counter()
+    for _ in range(config.steps):
+        state, _ = run_step(state, batches, count)
+    jax.block_until_ready(state)
+    per_second = config.steps * rows * sizes["seq_len"] / (time.perf_counter() - began)
+    length, width, layers = (sizes[name] for name in ("seq_len", "model_dim", "num_layers"))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(programs.shapes.params)) - length * width
+    flops = per_second * (6 * parameters + 6 * layers * width * length)
+    device = jax.devices()[0]
+    peak, memory = peak_flops(device.device_kind), (device.memory_stats() or {}).get("peak_bytes_in_use")
+    share = "peak not known" if peak is None else f"{flops / peak:.1%} of the peak"
+    used = "memory not known" if memory is None else f"{memory / 2**30:.1f} GiB"
+    print(f"| GPT-2, {parameters / 1e6:.1f} M, {rows} × {length} | {per_second:,.0f} tokens/s, {share} | {used} |")
+
+
+def main(config: AcceleratorConfig) -> None:
+    print_commands(config)
+    print(f"On {jax.devices()[0].device_kind}:", flush=True)
+    print_attention(config)
+    print_gpt2(config)
+    print(f"Profile: {config.profile}, for TensorBoard")
+
+
+if __name__ == "__main__":
+    run(functools.partial(parse, AcceleratorConfig), main)

@@ -1,0 +1,26 @@
+"""The benchmark for accelerators, with tiny sizes, where there is none; its times are not judged here."""
+
+import pytest
+
+import accelerator
+import attention
+
+pytestmark = pytest.mark.slow
+
+
+def test_it_prints_a_row_for_each_thing_that_it_measures_and_keeps_a_profile(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(attention, "TURN_SECONDS", 0.01)
+    accelerator.main(accelerator.AcceleratorConfig(tiny=True, tasks=("reverse",), profile=tmp_path, steps=2))
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [row.split("|")[1].split(",")[0].strip() for row in rows] == ["tests", "reverse", "attention", "GPT-2"]
+    assert "| done |" in rows[0]
+    assert "accuracy" in rows[1]
+    assert "nan" not in rows[2]
+    assert "tokens/s" in rows[3]
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+def test_a_command_that_fails_or_takes_too_long_says_so(monkeypatch):
+    assert accelerator.ended("task", "-c", "raise SystemExit('lr is 0')")[0] == "lr is 0"
+    monkeypatch.setitem(accelerator.SECONDS, "task", 1)
+    assert accelerator.ended("task", "-c", "import time; time.sleep(9)")[0] == "ended after 1 s"
