@@ -355,6 +355,19 @@ def test_variables_have_the_type_that_is_stored_or_asked_for(gpt2_files, tmp_pat
     jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], variables)
 
 
+def test_in_bfloat16_ours_is_as_near_to_float32_as_transformers_own(gpt2_files):
+    theirs = drawn("gpt2", 0)
+    tokens = np.random.default_rng(0).integers(theirs.config.vocab_size, size=(5, 89))
+    model, variables = from_transformers(gpt2_files, dtype="bfloat16")
+    found = model.apply(variables, tokens)
+    assert found.dtype == jnp.bfloat16
+    with torch.no_grad():
+        exact = theirs(torch.tensor(tokens)).logits.numpy()
+        rounded = theirs.to(torch.bfloat16)(torch.tensor(tokens)).logits.float().numpy()
+    ours, others = (np.square(each - exact).mean() ** 0.5 for each in (found.astype(np.float32), rounded))
+    assert 0 < ours < 2 * others
+
+
 def test_two_hundred_damaged_directories_are_one_line_each(gpt2_files, tmp_path):
     rng = np.random.default_rng(0)
     for number in range(200):
