@@ -17,7 +17,7 @@ from faults.worker import run_cases
 
 DEFAULTS = {
     "kills": 30, "signals": 30, "full-disk": 10, "permissions": 14,
-    "corruptions": 200, "untrusted": 300, "command-lines": 600, "foreign": 30,
+    "corruptions": 200, "untrusted": 300, "pretrained": 200, "command-lines": 600, "foreign": 30,
 }  # fmt: skip
 # Compiled quickly: programs of the campaign run for seconds.
 ENVIRONMENT = {

@@ -254,6 +254,7 @@ def damaged(directory, target, config=None):
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx in .* is True; only False is"),
         ({"model_type": "mamba"}, "model_type in .* is 'mamba'; it must be one of gpt2, "),
         ({"model_type": None}, "model_type in .* is None"),
+        ({"model_type": ["gpt2"]}, "model_type in .* is \\['gpt2'\\]"),
         ({"auto_map": {"AutoModel": "evil.Model"}}, "has auto_map = "),
         ({"n_layer": 10**9}, "says 1000000000 layers"),
         ({"n_embd": 10**9}, "in .* has the shape"),
@@ -366,30 +367,3 @@ def test_in_bfloat16_ours_is_as_near_to_float32_as_transformers_own(gpt2_files):
         rounded = theirs.to(torch.bfloat16)(torch.tensor(tokens)).logits.float().numpy()
     ours, others = (np.square(each - exact).mean() ** 0.5 for each in (found.astype(np.float32), rounded))
     assert 0 < ours < 2 * others
-
-
-def test_two_hundred_damaged_directories_are_one_line_each(gpt2_files, tmp_path):
-    rng = np.random.default_rng(0)
-    for number in range(200):
-        directory = damaged(gpt2_files, tmp_path / str(number))
-        name = ("config.json", "model.safetensors")[number % 2]
-        content = bytearray((directory / name).read_bytes())
-        match number % 5:
-            case 0:
-                content = content[: rng.integers(len(content))]
-            case 1:  # a header, or its length, that lies
-                content[rng.integers(8)] = rng.integers(1, 256)
-            case 2:
-                for place in rng.integers(min(len(content), 900), size=20):
-                    content[place] = rng.integers(256)
-            case 3:
-                content = bytearray(rng.bytes(rng.integers(1, 999)))
-            case 4:
-                (directory / "model.safetensors").unlink()
-                index = {"weight_map": {"a": rng.choice(["../x.safetensors", "/etc/passwd", "no.safetensors", "a\0b"])}}
-                name, content = "model.safetensors.index.json", bytearray(json.dumps(index).encode())
-        (directory / name).write_bytes(content)
-        with pytest.raises(InputError) as caught:
-            from_transformers(directory)
-        assert "\n" not in str(caught.value)
-        assert len(str(caught.value)) < 1_000

@@ -64,7 +64,7 @@ def from_transformers(directory: str | Path, dtype: DTypeLike | None = None) -> 
     """
     directory = local_directory(directory)
     config = read_json(directory / CONFIG, "a config.json")
-    if config.get("model_type") not in FAMILIES:
+    if config.get("model_type") not in tuple(FAMILIES):  # a tuple, since it may be of any type
         kind = shortened(config.get("model_type"))
         raise InputError(f"model_type in {directory / CONFIG} is {kind}; it must be one of {', '.join(FAMILIES)}")
     family = FAMILIES[config["model_type"]]
