@@ -169,8 +169,8 @@ class TransformerLM(SettingsModule):
         self, tokens: Int[ArrayLike, "B T"], mask: Masks | None = None, *, train: bool = False
     ) -> Float[Array, "B T D"]:
         """The vectors of which `project` makes the logits: for a loss that takes a few positions at a time."""
-        x: Array = self.decoder(self._embed("tokens", tokens, train=train), mask, train=train)
-        return x
+        result: Any = self.decoder(self._embed("tokens", tokens, train=train), mask, train=train)
+        return result
 
     @property
     def output_params(self) -> tuple[str, ...]:

@@ -60,15 +60,15 @@ def _in_parts(
     def of_position(head: Params, hidden: Float[Array, "B D"], targets: Int[Array, " B"]) -> Float[Array, " B"]:
         # Parameters are rounded in here, so that their gradients are summed over the parts in float32.
         variables, (x,) = trainer.in_dtype({"params": head}, (hidden[:, None],))
-        logits = trainer.model.apply(variables, x, method="project")[:, 0].astype(jnp.float32)
-        return _cross_entropy(logits, targets)
+        logits: Any = trainer.model.apply(variables, x, method="project")
+        return _cross_entropy(logits[:, 0].astype(jnp.float32), targets)
 
     def of_all(head: Params, hidden: Float[Array, "T B D"], targets: Int[Array, "T B"]) -> Float[Array, "T B"]:
         return jax.lax.map(lambda pair: of_position(head, *pair), (hidden, targets), batch_size=at_once)
 
     def backward(arguments: Any, cotangent: Float[Array, "T B"]) -> tuple[Any, ...]:  # Any: those of `of_all`
-        *differentiated, targets = arguments
-        return *jax.vjp(lambda *given: of_all(*given, targets), *differentiated)[1](cotangent), None
+        head, hidden, targets = arguments
+        return *jax.vjp(lambda head, hidden: of_all(head, hidden, targets), head, hidden)[1](cotangent), None
 
     # A derivative of its own, since the policy of a `jax.checkpoint` around it may keep what the one inside does not.
     losses = jax.custom_vjp(of_all)
