@@ -4,8 +4,8 @@ python benchmarks/accelerator.py           # on one GPU
 python benchmarks/accelerator.py --tiny    # the same with tiny sizes, on any machine: two minutes on two CPU cores
 
 In this order: the tests of attention, precision and large vocabularies, on the accelerator; the four tasks as they are
-run by default; attention by length, in bfloat16 (`attention.py`); the training step of a GPT-2 of 124 M parameters, with
-ReLU, on random windows, in bfloat16, with a profile that TensorBoard opens. A command that takes longer than its share
+run by default; attention by length, in bfloat16 (`attention.py`); the training step of a GPT-2 of 124 M parameters
+(ReLU) on random windows, in bfloat16, with a profile that TensorBoard opens. A command that takes longer than its share
 of the nine minutes is ended, and its row says so. FLOPs of a token are 6 for each parameter but those of positions, and
 6 L D T for causal attention; products that are computed twice count once.
 """
