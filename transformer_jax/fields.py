@@ -25,6 +25,7 @@ def setting(
     neutral: bool = False,
     machine: bool = False,
     of_model: bool = False,
+    kept_as: str | None = None,
     least: int | float | None = None,
     most: int | float | None = None,
     check: Check | None = None,
@@ -37,11 +38,12 @@ def setting(
         machine: belongs to the machine and is never taken from the config of a run that is opened; implies `neutral`.
         of_model: the model and its inputs are made from it; with `pretrained` it is that model's, with `init_from` too
             unless it is given.
+        kept_as: the field names a file; a run keeps what is in it under this name, and is opened with that file.
         least, most: bounds of its value; an integer is at most `MAX_SIZE` unless `most` says otherwise.
         check: called with the field's name and its value, if that is not None; raises an `InputError`.
     """
     of_field: Marks = {"neutral": neutral or machine, "machine": machine, "of_model": of_model}
-    of_field |= {"least": least, "most": most, "check": check}
+    of_field |= {"kept_as": kept_as, "least": least, "most": most, "check": check}
     metadata = {name: mark for name, mark in of_field.items() if mark is not None and mark is not False}
     return dataclasses.field(default=default, metadata=metadata)
 

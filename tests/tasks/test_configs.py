@@ -28,8 +28,16 @@ CONFIGS = {config_class.__name__: config_class for config_class in configs_below
         ("DigitsConfig", {"input_dropout_prob"}, {"data_dir", "features_on"}),
         ("Cifar100Config", {"input_dropout_prob"}, {"data_dir", "features_dir", "features_on"}),
         ("FilesConfig", {"input_dropout_prob"}, {"data_dir", "features_on"}),
-        ("TranslationConfig", {"dim_feedforward", "max_bytes"}, {"beam_width", "length_penalty"}),
-        ("LanguageModelConfig", {"dim_feedforward", "seq_len"}, {"prompt", "max_new", "temperature", "top_k", "top_p"}),
+        (
+            "TranslationConfig",
+            {"dim_feedforward", "max_bytes", "source_tokenizer", "target_tokenizer"},
+            {"beam_width", "length_penalty"},
+        ),
+        (
+            "LanguageModelConfig",
+            {"dim_feedforward", "seq_len", "tokenizer", "architecture"},
+            {"prompt", "max_new", "temperature", "top_k", "top_p"},
+        ),
     ],
 )
 def test_the_marks_of_a_tasks_own_fields(name, of_model, neutral):

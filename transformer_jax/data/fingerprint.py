@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 
 # Any: PyTorch's `Dataset` has no length.
-def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike]) -> str:
+def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike], files: Sequence[str] = ()) -> str:
     """A digest of data sets and constants: SHA-256 as hexadecimal digits.
 
     A data set whose samples are drawn from files or tables has a method `fingerprint` for their digest. Of others the
@@ -21,6 +21,7 @@ def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike]) -> str:
     Args:
         datasets: in an order that matters.
         constants: pytree of arrays that every step reads, tables of features for example.
+        files: contents of files that the model needs.
     """
     digest = hashlib.sha256()
 
@@ -41,4 +42,6 @@ def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike]) -> str:
     tables = [getattr(dataset, "host_table", None) for dataset in datasets]
     for leaf in jax.tree.leaves([constants, *{id(table): table for table in tables}.values()]):
         add(leaf)
+    for content in files:
+        digest.update(hashlib.sha256(content.encode()).digest())
     return digest.hexdigest()

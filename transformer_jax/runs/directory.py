@@ -45,6 +45,13 @@ def run_path(config: TrainingConfig, task: str) -> Path:
     return Path(config.checkpoint_dir) / (name if config.pretrained is None else f"{name}{OF_EVALUATION}")
 
 
+def kept_file(config: TrainingConfig, task: str, name: str) -> Path | None:
+    """A file that the run of this config keeps, if there is one and the run goes on from a checkpoint; else None."""
+    path = run_path(config, task)
+    goes_on = config.resume and any((path / CHECKPOINTS).glob("[0-9]*"))
+    return path / name if goes_on and (path / name).is_file() else None
+
+
 class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     """`<checkpoint_dir>/<name>/`, or `<name>_pretrained/` for an evaluation, held by one process until it is closed.
 

@@ -16,7 +16,9 @@ from transformer_jax.trees import Params
 CARD, DIGESTS = "README.md", "SHA256SUMS"
 
 
-def save_model(directory: Path, settings: Json, params: Params, card: str, results: Json) -> None:
+def save_model(
+    directory: Path, settings: Json, params: Params, card: str, results: Json, texts: Mapping[str, str]
+) -> None:
     """Write a model into a directory of its own.
 
     Args:
@@ -25,11 +27,12 @@ def save_model(directory: Path, settings: Json, params: Params, card: str, resul
         params: whose paths, as `encoder/norm/scale`, are the names in the file.
         card: what a reader should know, in Markdown.
         results: of the run, as `results.json` has them; empty if there are none.
+        texts: further files that the model needs, by their names.
 
     Raises:
         InputError: the directory can't be written, or holds other files.
     """
-    files = (CONFIG, WEIGHTS, RESULTS, CARD)
+    files = (CONFIG, WEIGHTS, RESULTS, CARD, *texts)
     with writing_into("directory", directory):
         directory.mkdir(parents=True, exist_ok=True)
         # Hidden files may be left of a save that was killed.
@@ -41,7 +44,8 @@ def save_model(directory: Path, settings: Json, params: Params, card: str, resul
         write_settings(directory, settings)
         write_whole(directory / WEIGHTS, safetensors.numpy.save(arrays))
         write_json(directory / RESULTS, results)
-        write_whole(directory / CARD, card.encode())
+        for name, text in {CARD: card, **texts}.items():
+            write_whole(directory / name, text.encode())
         write_digests(directory, files)
 
 

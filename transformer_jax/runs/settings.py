@@ -10,6 +10,7 @@ import numpy as np
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
+from transformer_jax.fields import marks
 from transformer_jax.outside_files import MAX_JSON_BYTES, Json, read_json
 from transformer_jax.runs.own_files import write_whole
 
@@ -66,6 +67,16 @@ def settings_of(task: str, config: TrainingConfig) -> Json:
 def differing_settings(one: Mapping[str, object], other: Mapping[str, object], neutral: frozenset[str]) -> list[str]:
     """Names of the settings in which two runs differ, but for the neutral ones."""
     return [name for name in sorted((one.keys() | other.keys()) - neutral) if one.get(name) != other.get(name)]
+
+
+def with_kept_files(config_class: type[TrainingConfig], settings: Mapping[str, object], directory: Path) -> Json:
+    """Settings of a run, in which the files that its directory keeps stand for those that it was begun with."""
+    kept = {
+        name: directory / str(of_field["kept_as"])
+        for name, of_field in marks(config_class).items()
+        if "kept_as" in of_field
+    }
+    return {**settings, **{name: str(file) for name, file in kept.items() if os.path.lexists(file)}}
 
 
 def write_settings(directory: Path, settings: Json) -> None:

@@ -57,9 +57,9 @@ def labels(ids: Sequence[int] | Integer[np.ndarray, " T"]) -> list[str]:
         return [names.get(number) or (chr(number) if number < 128 else f"{number:02X}") for number in array.tolist()]
 
 
-def pad(sequences: Sequence[Int[np.ndarray, " _"]], length: int) -> Int[np.ndarray, "B {length}"]:
-    """Sequences of ids, none longer than `length`, as the rows of one array, padded with PAD."""
-    padded = np.full((len(sequences), length), PAD, np.int32)
+def pad(sequences: Sequence[Int[np.ndarray, " _"]], length: int, filler: int = PAD) -> Int[np.ndarray, "B {length}"]:
+    """Sequences of ids, none longer than `length`, as the rows of one array, filled up."""
+    padded = np.full((len(sequences), length), filler, np.int32)
     for row, ids in zip(padded, sequences, strict=True):
         row[: len(ids)] = ids
     return padded

@@ -21,8 +21,9 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.masked_language_model import TransformerMLM
-from transformer_jax.outside_files import Json, outside_file, read_json
+from transformer_jax.outside_files import Json, read_json
 from transformer_jax.tasks.text_examples import texts_in
+from transformer_jax.tasks.tokenization import read_pieces
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of
 from transformer_jax.trees import Params
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     import tokenizers
 
 TOKENIZER, GENERATION = "tokenizer.json", "generation_config.json"
-MAX_BYTES = 2**28  # of a tokenizer
 MASKS = "[MASK]", "<mask>"
 DRAWS = "temperature", "top_k"  # how a language model draws the next token
 
@@ -242,18 +242,6 @@ def load_transformers(directory: str | Path) -> PretrainedText:
     tokens = read_json(directory / CONFIG)
     if os.path.lexists(directory / GENERATION):
         tokens |= read_json(directory / GENERATION)
-    found = PretrainedText(TrainingConfig(), model, read_tokenizer(directory / TOKENIZER), tokens)
+    found = PretrainedText(TrainingConfig(), model, read_pieces(directory / TOKENIZER), tokens)
     found.params = variables["params"]
     return found
-
-
-def read_tokenizer(path: Path) -> "tokenizers.Tokenizer":
-    """A tokenizer of the library `tokenizers`, from its file.
-
-    Raises:
-        InputError: the file can't be read, or is of another kind.
-    """
-    import tokenizers
-
-    with outside_file(path, f"a {TOKENIZER}", MAX_BYTES) as checked:
-        return tokenizers.Tokenizer.from_file(str(checked))

@@ -1,4 +1,4 @@
-"""Texts that a user gives, and texts as examples: bytes as labels, and what the model says after each byte."""
+"""Texts that a user gives, and texts as examples: tokens as labels, and what the model says after each token."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.byte_text import END, START, decode, encode, labels, pad, visible
+from transformer_jax.tasks.byte_text import pad, visible
+from transformer_jax.tasks.tokenization import Tokenizer
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
 from transformer_jax.training.inspected_example import (
     Answer,
@@ -54,36 +55,43 @@ def texts_in(inputs: object, *kinds: type[Text]) -> list[Text]:
     return texts
 
 
-def encode_all(texts: Sequence[str | bytes], longest: int) -> list[Int[np.ndarray, " _"]]:
+def encode_all(
+    texts: Sequence[str | bytes], longest: int, tokenizer: Tokenizer, *, counts_bytes: bool = False
+) -> list[Int[np.ndarray, " _"]]:
     """Ids of texts.
 
     Raises:
-        InputError: as `encode`; or a text is empty, or has more than `longest` bytes.
+        InputError: as `Tokenizer.encode`; or a text is empty, or has more than `longest` tokens, or bytes.
     """
-    found = list(map(encode, texts))
+    found = list(map(tokenizer.encode, texts))
+    unit = "bytes" if counts_bytes or tokenizer.num_bytes is None else "tokens"
     for text, ids in zip(texts, found, strict=True):
-        if not 1 <= len(ids) <= longest:
-            raise InputError(f"the text {text[:40]!r} has {len(ids)} bytes; it may have 1 to {longest}")
+        size = len(ids) if unit == "tokens" else len(text.encode() if isinstance(text, str) else text)
+        if not 1 <= size <= longest:
+            raise InputError(f"the text {text[:40]!r} has {size} {unit}; it may have 1 to {longest}")
     return found
 
 
 def text_examples(
-    texts: Sequence[Int[np.ndarray, " _"]], following: Sequence[Int[np.ndarray, " _"]] | None = None
+    texts: Sequence[Int[np.ndarray, " _"]],
+    tokenizer: Tokenizer,
+    following: Sequence[Int[np.ndarray, " _"]] | None = None,
 ) -> list[InspectedExample]:
     """Examples of texts for a language model, all padded behind their ends to one shape, which no position sees.
 
     Args:
-        texts: their bytes.
-        following: the byte that comes after each of them, where it is known.
+        texts: their tokens.
+        tokenizer: of the model.
+        following: the token that comes after each of them, where it is known.
     """
     length = max(map(len, texts))
     return [
         InspectedExample(
             inputs=np.pad(ids, (0, length - len(ids)))[None],
-            labels=(places := [visible(label) for label in labels(ids)]),
-            answer=partial(_next_bytes, places),
-            title=visible(decode(ids)),
-            expected=None if following is None else visible(decode(following[number])),
+            labels=(places := [visible(label) for label in tokenizer.labels(ids)]),
+            answer=partial(_next_tokens, tokenizer, places),
+            title=visible(tokenizer.decode(ids)),
+            expected=None if following is None else visible(tokenizer.decode(following[number])),
         )
         for number, ids in enumerate(texts)
     ]
@@ -93,47 +101,50 @@ def translation_examples(
     sources: Sequence[Int[np.ndarray, " _"]],
     translations: Sequence[Int[np.ndarray, " _"]],
     padded_length: Callable[[int], int],
+    tokenizers: tuple[Tokenizer, Tokenizer],
     expected: Sequence[str] | None = None,
 ) -> list[InspectedExample]:
     """Examples of texts and of the translations that the decoder reads; all are padded to one shape.
 
     Args:
         sources: ids of the texts.
-        translations: ids of the translations, with or without END.
+        translations: ids of the translations, with or without the end token.
         padded_length: of a text, by its length.
+        tokenizers: of the texts, and of the translations.
         expected: the right translations, if they are known.
     """
-    targets = [np.concatenate([[START], ids[ids != END]]) for ids in translations]
+    of_source, of_target = tokenizers
+    targets = [np.concatenate([[of_target.start], ids[ids != of_target.end]]) for ids in translations]
     source_length, target_length = (padded_length(max(map(len, texts))) for texts in (sources, targets))
     return [
         InspectedExample(
-            inputs=PairInputs(pad([source], source_length), pad([target], target_length)),
-            labels={"encoder": labels(source), "decoder": (read := ["start", *labels(target[1:])])},
-            answer=partial(_translation, read),
-            title=decode(source),
+            inputs=PairInputs(pad([source], source_length, of_source.pad), pad([target], target_length, of_target.pad)),
+            labels={"encoder": of_source.labels(source), "decoder": (read := ["start", *of_target.labels(target[1:])])},
+            answer=partial(_translation, of_target, read),
+            title=of_source.decode(source),
             expected=None if expected is None else expected[number],
         )
         for number, (source, target) in enumerate(zip(sources, targets, strict=True))
     ]
 
 
-def _next_bytes(places: Sequence[str], logits: Float[np.ndarray, "T V"]) -> Answer:
-    """The most probable byte after each of the text's. As each follows the text itself, they have no probability."""
-    ids, parts = _most_probable(places, logits)
-    return Answer(visible(decode(ids)), None, parts)
+def _next_tokens(tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]) -> Answer:
+    """The most probable token after each of the text's. As each follows the text itself, they have no probability."""
+    ids, parts = _most_probable(tokenizer, places, logits)
+    return Answer(visible(tokenizer.decode(ids)), None, parts)
 
 
-def _translation(places: Sequence[str], logits: Float[np.ndarray, "T V"]) -> Answer:
-    """The most probable token after each of those that the decoder reads; the text ends before the first END."""
-    ids, parts = _most_probable(places, logits)
-    ends = np.flatnonzero(ids == END)
-    return Answer(decode(ids), probability_of_all(parts[: int(ends[0]) + 1 if ends.size else None]), parts)
+def _translation(tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]) -> Answer:
+    """The most probable token after each of those that the decoder reads; the text ends before the first end token."""
+    ids, parts = _most_probable(tokenizer, places, logits)
+    ends = np.flatnonzero(ids == tokenizer.end)
+    return Answer(tokenizer.decode(ids), probability_of_all(parts[: int(ends[0]) + 1 if ends.size else None]), parts)
 
 
 def _most_probable(
-    places: Sequence[str], logits: Float[np.ndarray, "T V"]
+    tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]
 ) -> tuple[Int[np.ndarray, " _"], list[AnswerPart]]:
     """The most probable id after each of the first positions, and its name with its probability."""
     ids = logits[: len(places)].argmax(-1)
     parts = answer_of(logits, places, str).parts
-    return ids, [part._replace(text=visible(name)) for part, name in zip(parts, labels(ids), strict=True)]
+    return ids, [part._replace(text=visible(name)) for part, name in zip(parts, tokenizer.labels(ids), strict=True)]

@@ -16,7 +16,14 @@ from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.errors import InputError, meant, shortened
 from transformer_jax.outside_files import Json, read_json
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, RESULTS, differing_settings, read_settings
+from transformer_jax.runs.settings import (
+    CHECKPOINTS,
+    CONFIG,
+    RESULTS,
+    differing_settings,
+    read_settings,
+    with_kept_files,
+)
 from transformer_jax.trained.shipped import SHIPPED, is_saved, named_directory, read_params, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
@@ -38,7 +45,8 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     task, settings = read_settings(directory)
     trainer_class = trainer_class_of(task)
     try:
-        config = trainer_class.config_class_of(task).from_json(settings)
+        config_class = trainer_class.config_class_of(task)
+        config = config_class.from_json(with_kept_files(config_class, settings, directory))
     except InputError as error:
         raise InputError(f"{directory / CONFIG} can't be used: {error}") from error
     results = _results(directory)

@@ -18,13 +18,16 @@ from transformer_jax.fields import stored_values
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.runs.directory import run_path
-from transformer_jax.runs.settings import CHECKPOINTS, read_settings
+from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, read_settings, with_kept_files
 from transformer_jax.trained.load import TrainerClassOf, open_run
 from transformer_jax.trained.published import PUBLISHED, load_pretrained
 from transformer_jax.trained.shipped import named_directory, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
+from transformer_jax.weights.huggingface.pretrained import from_transformers, is_of_transformers, model_of_config
 from transformer_jax.weights.layouts import by_path, check_arrays, shapes_of
+
+TOKENIZER = "tokenizer.json"  # beside a model of HuggingFace Transformers
 
 Config = TypeVar("Config", bound=TrainingConfig)
 
@@ -88,12 +91,29 @@ def settings_of_initial(
     parent, name = given.get("checkpoint_dir", config_class.checkpoint_dir), given.get("name") or task
     for directory in (Path(parent) / (name or ""), directory_of(what)):
         try:
-            settings = {} if directory is None else read_settings(directory)[1]
-            if directory == directory_of(what) or settings.get("init_from") == what:
-                return stored_values(config_class, {name: settings[name] for name in names & settings.keys()})
+            if directory is None:
+                continue
+            if is_of_transformers(directory):
+                return _settings_of_transformers(config_class, directory)
+            settings = read_settings(directory)[1]
+            if directory == directory_of(what):
+                settings = with_kept_files(config_class, settings, directory)
+            elif settings.get("init_from") != what:
+                continue
+            return stored_values(config_class, {name: settings[name] for name in names & settings.keys()})
         except InputError:
             continue  # there is no such run yet; or `find_initial` says what is wrong
     return {}
+
+
+def _settings_of_transformers(config_class: type[TrainingConfig], directory: Path) -> dict[str, Any]:
+    """The settings with which a task trains a model of HuggingFace Transformers further; none if it has no such."""
+    if "architecture" not in config_class.fields_with("of_model"):
+        return {}
+    model: Any = model_of_config(directory / CONFIG)  # its class decides which field it has
+    sizes = {name: getattr(model, name, None) for name in ("model_dim", "num_heads", "num_layers", "dim_feedforward")}
+    files = {"architecture": directory / CONFIG, "tokenizer": str(directory / TOKENIZER)}
+    return {name: value for name, value in (files | sizes).items() if value is not None}
 
 
 def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf, example: Samples) -> Params | None:
@@ -196,6 +216,9 @@ def _find(setting: str, what: str, trainer: TrainerModule, trainer_class_of: Tra
     """The model that a setting of a trainer's config names."""
     is_predictor = isinstance(trainer.model, TransformerPredictor)  # which the tutorials' models are
     if (directory := directory_of(what)) is not None:
+        if setting == "init_from" and is_of_transformers(directory):
+            model, variables = from_transformers(directory, dtype="float32")
+            return Trained(what, model, variables["params"], None)
         run = open_run(directory, trainer_class_of)
         return Trained(what, run.model, run.params, run.config)
     if is_predictor and (what in PUBLISHED or os.path.isfile(what)):

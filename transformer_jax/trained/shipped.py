@@ -7,7 +7,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file
 from transformer_jax.runs.own_files import digest_of
 from transformer_jax.runs.saved_model import DIGESTS
-from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, PARAMETERS, WEIGHTS
+from transformer_jax.runs.settings import CONFIG, MAX_CONFIG_BYTES, PARAMETERS, RESULTS, WEIGHTS
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import MAX_BYTES, read_weights
 from transformer_jax.weights.layouts import as_tree
@@ -39,7 +39,8 @@ def read_params(directory: Path) -> Params:
     with outside_file(directory / DIGESTS, "a list of digests", MAX_CONFIG_BYTES) as file:
         digests = set(file.read_text(encoding="ascii", errors="replace").splitlines())
     weights = WEIGHTS if os.path.lexists(directory / WEIGHTS) else PARAMETERS
-    for name in (CONFIG, weights):
+    settings = sorted(path.name for path in directory.glob("*.json") if path.name != RESULTS)  # and what they name
+    for name in (*settings, weights):
         with outside_file(directory / name, "a file of a model", MAX_BYTES) as file:
             if f"{digest_of(file)}  {name}" not in digests:
                 raise InputError(f"{file} was damaged or changed: its SHA-256 is not that in {DIGESTS}")

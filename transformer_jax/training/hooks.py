@@ -68,6 +68,13 @@ class Task:
         """The model, from `self.config`."""
         raise NotImplementedError
 
+    def model_files(self) -> Mapping[str, str]:
+        """Texts that the model needs beside its parameters, as its vocabulary, by the names of their files.
+
+        The run keeps them; a setting with `kept_as` (`transformer_jax.fields.setting`) names such a file.
+        """
+        return {}
+
     def model_inputs(self, inputs: Inputs) -> Sequence[Any]:  # Any: of the model's own types
         """The positional arguments with which the model is called on inputs that `prepare` gave."""
         raise NotImplementedError

@@ -17,6 +17,7 @@ from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader, import_pytorch
 from transformer_jax.devices.processes import check_same, largest
 from transformer_jax.errors import InputError
+from transformer_jax.fields import marks
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger
@@ -181,7 +182,8 @@ class TrainerModule(ExampleViewer):
         initial = (
             None if initial_params is None else choose_initial(initial_params, programs.shapes.params, self.config)
         )
-        data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants)
+        files = self.model_files()
+        data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants, [*files.values()])
         check_same({"the data": data})
         run = RunDirectory(
             self.config,
@@ -190,6 +192,8 @@ class TrainerModule(ExampleViewer):
             None if initial is None else initial.digest,
             lambda: ignores_num_steps(self.create_schedule, num_steps),
         )
+        for name, content in files.items():
+            run.save_text(name, content)
         return programs, initial, run
 
     def _begin_to_compile(self, train_loader: Loader, num_steps: int) -> Programs:
@@ -228,10 +232,12 @@ class TrainerModule(ExampleViewer):
             InputError: there are no parameters yet, or the directory holds other files or can't be written.
         """
         config = dataclasses.replace(self.config.without_neutral(), init_from=None, init_only=None)  # paths here
-        settings = settings_of(self.name, config)
+        files = self.model_files()
+        of_fields = {name: of_field.get("kept_as") for name, of_field in marks(type(config)).items()}
+        settings = settings_of(self.name, config) | {name: file for name, file in of_fields.items() if file in files}
         card = card_of(settings, config.changed(), self.results, self.results.get("versions", versions()))
         results = as_json({name: value for name, value in self.results.items() if name != "settings"})  # other paths
-        save_model(Path(directory), settings, self.params, card, results)
+        save_model(Path(directory), settings, self.params, card, results, files)
 
     def adopt(self, params: Params) -> None:
         """Take trained parameters in the place of training (`config.pretrained`).

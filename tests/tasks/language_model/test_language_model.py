@@ -16,6 +16,7 @@ from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.byte_text import visible
 from transformer_jax.tasks.language_model.task import language_model_data
 from transformer_jax.tasks.text_examples import text_examples
+from transformer_jax.tasks.tokenization import Tokenizer
 
 SENTENCE = b"The quick brown fox jumps over the lazy dog. "
 TINY = {"model_dim": 16, "num_heads": 2, "num_layers": 1, "dim_feedforward": 32, "seq_len": 16, "batch_size": 16}
@@ -121,9 +122,9 @@ def test_examples_are_texts_with_the_byte_that_is_expected_after_each(trainer):
 def test_the_answer_names_each_byte():
     logits = np.full((4, 256), -9.0, np.float32)
     logits[range(4), list(b"a\n\xc3\xa9")] = 9.0
-    (example,) = text_examples([np.array([7, 8, 9], np.int32)])
+    (example,) = text_examples([np.array([7, 8, 9], np.int32)], Tokenizer())
     assert [part.text for part in example.answer(logits).parts] == ["a", "\\n", "C3"]
-    (example,) = text_examples([np.array([7, 8, 9, 10], np.int32)])
+    (example,) = text_examples([np.array([7, 8, 9, 10], np.int32)], Tokenizer())
     answer = example.answer(logits)
     assert [part.text for part in answer.parts] == ["a", "\\n", "é", "·"]
     assert (answer.text, answer.probability) == ("a\\né", None)

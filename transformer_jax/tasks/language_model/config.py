@@ -7,13 +7,14 @@ from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError, check_positive
 from transformer_jax.fields import setting
 from transformer_jax.setting_groups import MAX_WIDTH, FeedForward, Norm, Positions
+from transformer_jax.tasks.tokenization import check_tokenizer
 
-NUM_BYTES = 256  # V, the vocabulary
+TOKENIZER, ARCHITECTURE = "tokenizer.json", "architecture.json"  # in the directory of a run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(TrainingConfig):
-    """Train a decoder-only Transformer to predict text byte by byte.
+    """Train a decoder-only Transformer to predict text byte by byte, or token by token.
 
     Without `--data` it learns the docstrings of Python's standard library: 2 000 steps, in about 5 minutes on two CPU
     cores. With those of Python 3.11.7 it reaches 1.775 bits per byte of the test text. After the training text xz needs
@@ -25,9 +26,13 @@ class LanguageModelConfig(TrainingConfig):
     """
 
     data: Path | None = None  # file of anything, read as bytes; without it, the standard library's docstrings
-    # bytes that the model sees at most; each position predicts the next byte from those up to it
+    # tokens: bytes, characters, words, bpe:SIZE, unigram:SIZE (trained on the training text), or a tokenizer.json
+    tokenizer: str = setting("bytes", of_model=True, kept_as=TOKENIZER, check=check_tokenizer)
+    # config.json of a causal model of HuggingFace's, which says what the model is, in place of the flags
+    architecture: Path | None = setting(None, of_model=True, kept_as=ARCHITECTURE)
+    # tokens that the model sees at most; each position predicts the next one from those up to it
     seq_len: int = setting(256, of_model=True, least=2, most=2**20)
-    # bytes that a window of the evaluation scores, after others as context; none: half
+    # tokens that a window of the evaluation scores, after others as context; none: half
     stride: int | None = setting(None, least=1)
     # windows in an epoch, at random places of the training text
     train_size: int = setting(1_600, least=1, most=10**9)
@@ -48,13 +53,14 @@ class LanguageModelConfig(TrainingConfig):
     eval_every: int = 5  # epochs between evaluations; the last epoch is always followed by one
     # text that the samples at the end continue; none: the beginnings of three parts of the test text
     prompt: str | None = setting(None, neutral=True)
-    # bytes by which a sample continues its prompt
+    # tokens by which a sample continues its prompt
     max_new: int = setting(300, neutral=True, least=1)
-    # temperature of the samples: below 1 prefers probable bytes
+    # temperature of the samples: below 1 prefers probable tokens
     temperature: float = setting(0.8, neutral=True, check=check_positive)
-    # most probable bytes of which one is drawn; none: all
+    # most probable tokens of which one is drawn; none: all
     top_k: int | None = setting(None, neutral=True, least=1)
-    top_p: float | None = setting(None, neutral=True)  # draw of the most probable bytes of this probability; none: all
+    # draw of the most probable tokens of this probability; none: all
+    top_p: float | None = setting(None, neutral=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,7 +73,7 @@ class LanguageModelConfig(TrainingConfig):
 
     @property
     def scored(self) -> int:
-        """Bytes that a window of the evaluation scores."""
+        """Tokens that a window of the evaluation scores."""
         return max(1, self.seq_len // 2) if self.stride is None else self.stride
 
     @property

@@ -1,4 +1,4 @@
-"""Continue a text byte by byte, with draws from a trained language model."""
+"""Continue a text token by token, with draws from a trained language model."""
 
 import functools
 from typing import Any
@@ -13,33 +13,35 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.prefixes import AfterPrefix, after_prefix
 from transformer_jax.decoding.token_by_token import Cache, Decoded, sample
-from transformer_jax.tasks.language_model.config import NUM_BYTES
 from transformer_jax.trees import Params
 
-NEW_PART = 4  # of a window, one in so many bytes is new
-DRAWS = ("temperature", "top_k", "top_p")  # how the next byte is drawn, see `sample`
+NEW_PART = 4  # of a window, one in so many tokens is new
+DRAWS = ("temperature", "top_k", "top_p")  # how the next token is drawn, see `sample`
 
 
 class Continuation:
-    """Continues texts of any length with a model that has windows of `seq_len` bytes.
+    """Continues texts of any length with a model that has windows of `seq_len` tokens.
 
     A quarter of a window at a time is drawn, with cached keys and values. Then the last three quarters are run again,
-    in one pass, as the prefix of the next. So each byte follows from at least the three quarters of a window before it,
-    where there are as many.
+    in one pass, as the prefix of the next. So each token follows from at least the three quarters of a window before
+    it, where there are as many.
 
     Args:
-        model: over bytes, with the methods of `TransformerLM`.
+        model: with the methods of `TransformerLM`.
+        num_tokens: that texts may have; the model may have more.
         seq_len: T, at least 2.
     """
 
-    def __init__(self, model: nn.Module, seq_len: int) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, num_tokens: int, seq_len: int) -> None:
+        self.model, self.num_tokens = model, num_tokens
         self.num_new = max(1, seq_len // NEW_PART)
         self.num_given = seq_len - self.num_new
         self._draw = jax.jit(self._drawn, static_argnames=DRAWS)
 
-    def __call__(self, params: Params, text: bytes, max_new: int, key: PRNGKeyArray, **draws: Any) -> bytes:
-        """The `max_new` bytes after a text of at least one byte.
+    def __call__(
+        self, params: Params, text: Int[np.ndarray, " _"], max_new: int, key: PRNGKeyArray, **draws: Any
+    ) -> Int[np.ndarray, " {max_new}"]:
+        """The `max_new` tokens after a text of at least one.
 
         Raises:
             InputError: the model gives logits of NaN, or a draw's setting is impossible.
@@ -47,10 +49,10 @@ class Continuation:
         whole = text
         for part in range(-(-max_new // self.num_new)):
             given = whole[-self.num_given :]
-            padded = np.frombuffer(given.ljust(self.num_given, b"\0"), np.uint8).astype(np.int32)
+            padded = np.pad(given, (0, self.num_given - len(given)))
             found = self._draw(params, padded[None], np.int32(len(given)), jax.random.fold_in(key, part), **draws)
             check_scores(found.scores)
-            whole += np.asarray(found.tokens)[0].astype(np.uint8).tobytes()
+            whole = np.concatenate([whole, np.asarray(found.tokens)[0]])
         return whole[len(text) :][:max_new]
 
     def _drawn(
@@ -62,6 +64,7 @@ class Continuation:
 
         def step(tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
             logits, cache = apply(tokens, position, cache, method="decode_step")
+            logits = logits[:, : self.num_tokens]
             # `sample` needs an end token; this one has probability 0.
             return jnp.pad(logits, ((0, 0), (0, 1)), constant_values=-jnp.inf), cache
 
@@ -71,7 +74,7 @@ class Continuation:
             AfterPrefix(cache, last),
             1,
             start_token=0,
-            end_token=NUM_BYTES,
+            end_token=self.num_tokens,
             pad_token=0,
             max_length=self.num_new,
             key=key,

@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Float, UInt64
 
 from transformer_jax.tasks.byte_text import visible
-from transformer_jax.tasks.language_model.config import NUM_BYTES
 from transformer_jax.tasks.language_model.windows import FIRST, Text, TextSplits
 from transformer_jax.training.trainer import TrainerModule
 
+NUM_BYTES = 256
 ORDER = 5  # bytes of context of the n-gram model
 MAX_LEARNED = 2**24  # bytes at the end of the training text that n-grams and compressors learn from
 NUM_SAMPLES = 3

@@ -1,12 +1,16 @@
-"""Task: predict text byte by byte, the docstrings of Python's standard library or any file."""
+"""Task: predict text byte by byte, or token by token, the docstrings of Python's standard library or any file."""
 
 import dataclasses
+import functools
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Int, PRNGKeyArray
@@ -15,19 +19,29 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.outside_files import read_json
+from transformer_jax.runs.directory import kept_file
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.byte_text import encode
 from transformer_jax.tasks.experiment import Results, TaskData, chosen_config, task_loaders, train_and_test
-from transformer_jax.tasks.language_model.config import NUM_BYTES
+from transformer_jax.tasks.language_model.config import ARCHITECTURE, TOKENIZER
 from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
 from transformer_jax.tasks.language_model.continuation import DRAWS, Continuation
 from transformer_jax.tasks.language_model.report import other_bits, prompts, save_samples, table
-from transformer_jax.tasks.language_model.windows import UNSCORED, RandomWindows, ScoredWindows, TextSplits, load_text
+from transformer_jax.tasks.language_model.windows import (
+    FIRST,
+    UNSCORED,
+    RandomWindows,
+    ScoredWindows,
+    TextSplits,
+    load_text,
+)
 from transformer_jax.tasks.text_examples import TextTrainer, encode_all, text_examples, texts_in
+from transformer_jax.tasks.tokenization import Tokenizer, chosen_tokenizer, chunks, stamp, train_tokenizer
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.token_losses import token_losses
 from transformer_jax.trees import Arrays, Params
+from transformer_jax.weights.huggingface.pretrained import model_of_config
 
 PICTURED = 64  # positions of a window in the pictures of the training, and in the examples of the test set
 
@@ -37,26 +51,47 @@ class LanguageModelData(TaskData):
     """Windows of a text."""
 
     text: TextSplits
+    tokenizer: Tokenizer
 
 
 def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
-    """Windows of the docstrings or of a file: at random places for training, and such that each byte is scored once."""
-    text = load_text(config.data, min_held_out=config.seq_len)
-    train = RandomWindows(text.train, config.seq_len, config.train_size, config.seed)
-    held_out = (ScoredWindows(part, config.seq_len, config.scored) for part in (text.val, text.test))
-    return LanguageModelData(*task_loaders(config, train, *held_out, shuffle=False), text)
+    """Windows of the docstrings or of a file: at random places to train, then such that each token is scored once."""
+    text, tokenizer = load_text(config.data, min_held_out=config.seq_len), tokenizer_of(config)
+    parts = {name: tokenizer.encode_file(part, f"the text for {name}") for name, part in text._asdict().items()}
+    if (shortest := min(map(len, parts.values()))) < config.seq_len:
+        raise InputError(f"seq_len is {config.seq_len}; the shortest part of the text has {shortest} tokens")
+    train = RandomWindows(parts["train"], config.seq_len, config.train_size, config.seed)
+    first = int(tokenizer.encode(FIRST)[0])
+    held_out = (ScoredWindows(parts[name], config.seq_len, config.scored, first) for name in ("val", "test"))
+    return LanguageModelData(*task_loaders(config, train, *held_out, shuffle=False), text, tokenizer)
+
+
+def tokenizer_of(config: LanguageModelConfig) -> Tokenizer:
+    """The tokenizer that a config asks for; one that is trained sees the training text alone.
+
+    Raises:
+        InputError: as `chosen_tokenizer` and `load_text`.
+    """
+    kept = kept_file(config, LanguageModelTrainer.name, TOKENIZER)
+    return chosen_tokenizer(config.tokenizer, kept, lambda setting: _trained(setting, config.data, stamp(config.data)))
+
+
+@functools.lru_cache(8)  # the data and the model need the same
+def _trained(setting: str, data: Path | None, stamp: object) -> Tokenizer:
+    return train_tokenizer(setting, chunks(load_text(data, 1).train.tobytes().decode(errors="replace")))
 
 
 class LanguageModelTrainer(TextTrainer):
-    """Trains a `TransformerLM` over bytes; `predict` continues texts."""
+    """Trains a `TransformerLM` over bytes or other tokens; `predict` continues texts."""
 
     name = "LanguageModelTask"
     config_class = LanguageModelConfig
     config: LanguageModelConfig
 
     def __init__(self, config: LanguageModelConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
+        self.tokenizer = tokenizer_of(config)
         super().__init__(config, constants, model)
-        self._continuation = Continuation(self.model, config.seq_len)
+        self._continuation = Continuation(self.model, self.tokenizer.size, config.seq_len)
 
     stack = "decoder"
     writes_predictions = False  # it continues texts, which have no right answer
@@ -64,8 +99,10 @@ class LanguageModelTrainer(TextTrainer):
 
     def create_model(self) -> TransformerLM:
         config = self.config
+        if (file := self._architecture()) is not None:
+            return self._model_of_transformers(file)
         return TransformerLM(
-            NUM_BYTES,
+            self.tokenizer.size,
             model_dim=config.model_dim,
             num_heads=config.num_heads,
             num_layers=config.num_layers,
@@ -74,13 +111,41 @@ class LanguageModelTrainer(TextTrainer):
             max_len=config.seq_len,
         )
 
+    def _architecture(self) -> Path | None:
+        """The setting's file; where it is gone, the one that the run keeps."""
+        file = self.config.architecture
+        return file if file is None or file.exists() else kept_file(self.config, self.name, ARCHITECTURE) or file
+
+    def _model_of_transformers(self, file: Path) -> TransformerLM:
+        """The model of a `config.json`, with dropout, loops and attention as the config of this training says."""
+        config, model, size = self.config, model_of_config(file), self.tokenizer.size
+        if not isinstance(model, TransformerLM):
+            raise InputError(f"architecture is {file}, a {type(model).__name__}; it must be a causal model")
+        if model.max_len < config.seq_len:
+            raise InputError(f"seq_len is {config.seq_len}; the model of {file} takes at most {model.max_len} tokens")
+        if model.vocabulary_size < size:
+            raise InputError(f"tokenizer has {size} tokens; the model of {file} has only {model.vocabulary_size}")
+        attention = dataclasses.replace(model.settings.attention, implementation=config.attention)
+        computed = {name: getattr(config, name) for name in ("dropout_prob", "remat", "scan_layers")}
+        return model.clone(settings=dataclasses.replace(model.settings, attention=attention, **computed))
+
+    def model_files(self) -> Mapping[str, str]:
+        files = {} if self.tokenizer.file is None else {TOKENIZER: self.tokenizer.file}
+        if (file := self._architecture()) is not None:
+            files[ARCHITECTURE] = json.dumps(read_json(file, "a config.json"), indent=2) + "\n"
+        return files
+
     def model_inputs(self, inputs: Int[ArrayLike, "B T"]) -> tuple[ArrayLike]:
         return (inputs,)
 
     def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
         losses = token_losses(self, params, batch.inputs, batch.targets, key, train=train)  # [B T]
         scored = batch.targets != UNSCORED
-        return {"loss": (losses, scored), "bits_per_byte": (losses / math.log(2), scored)}
+        bits, num_bytes = losses / math.log(2), self.tokenizer.num_bytes
+        if num_bytes is None:
+            return {"loss": (losses, scored), "bits_per_byte": (bits, scored)}
+        of_target = jnp.asarray(num_bytes)[jnp.maximum(batch.targets, 0)]
+        return {"loss": (losses, scored), "bits_per_byte": (bits / jnp.maximum(of_target, 1), scored * of_target)}
 
     def predict(
         self,
@@ -90,11 +155,11 @@ class LanguageModelTrainer(TextTrainer):
         seed: int | None = None,
         **draws: Any,
     ) -> Any:  # str after str, bytes after bytes, a list of them after a list
-        """What follows a text, drawn byte by byte; of each text of a list what follows it.
+        """What follows a text, drawn token by token; of each text of a list what follows it.
 
         Args:
             inputs: text, or bytes, of any length; the model sees the last of them (`Continuation`).
-            max_new: bytes that are drawn; None for `config.max_new`.
+            max_new: tokens that are drawn; None for `config.max_new`.
             seed: of the draws; None for `config.seed`. The same call gives the same text.
             **draws: `temperature`, `top_k` and `top_p`, in the place of those of the config.
 
@@ -117,30 +182,31 @@ class LanguageModelTrainer(TextTrainer):
         key = jax.random.key(seed)
         found: list[str | bytes] = []
         for number, text in enumerate(texts):
-            ids = encode(text).astype(np.uint8).tobytes()
+            ids = self.tokenizer.encode(text)
             new = self._continuation(params, ids, max_new, jax.random.fold_in(key, number), **chosen)
-            found.append(new if isinstance(text, bytes) else new.decode(errors="replace"))
+            found.append(self.tokenizer.to_bytes(new) if isinstance(text, bytes) else self.tokenizer.decode(new))
         return found[0] if isinstance(inputs, str | bytes) else found
 
     def pictured_example(self, inputs: Int[np.ndarray, "B T"]) -> InspectedExample:
-        return text_examples([np.asarray(inputs)[0, :PICTURED]])[0]
+        return text_examples([np.asarray(inputs)[0, :PICTURED]], self.tokenizer)[0]
 
     def examples(self, inputs: str | bytes | Sequence[str | bytes]) -> list[InspectedExample]:
-        """A text, or the texts of a list, with the byte that the model expects after each of theirs.
+        """A text, or the texts of a list, with the token that the model expects after each of theirs.
 
         Raises:
             InputError: `inputs` is no text and no list of texts, or a text is empty or longer than `seq_len`.
         """
-        return text_examples(encode_all(texts_in(inputs, str, bytes), self.config.seq_len))
+        texts: list[str | bytes] = texts_in(inputs, str, bytes)
+        return text_examples(encode_all(texts, self.config.seq_len, self.tokenizer), self.tokenizer)
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
-        """The beginnings of windows of these numbers in the test text, with the bytes that do follow.
+        """The beginnings of windows of these numbers in the test text, with the tokens that do follow.
 
         Raises:
             InputError: a number is not in the test set.
         """
         inputs = [window[: PICTURED + 1] for window, _ in self.test_samples(numbers)]
-        return text_examples([ids[:-1] for ids in inputs], [ids[1:] for ids in inputs])
+        return text_examples([ids[:-1] for ids in inputs], self.tokenizer, [ids[1:] for ids in inputs])
 
 
 def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:

@@ -1,11 +1,11 @@
-"""Parts of a text, and their windows: at random places for training, such that each byte is scored once to evaluate."""
+"""Parts of a text, and their windows: at random places for training, then such that each token is scored once."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Int, Integer, UInt8
 
 from transformer_jax.data.batch import BatchDataset, StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices
@@ -17,10 +17,11 @@ from transformer_jax.tasks.language_model.docstrings import SEPARATOR, library_d
 HELD_OUT = 0.05  # of the text for validation, and as much for the test
 MAX_HELD_OUT = 2**20  # bytes of each of the two
 MAX_FILE_BYTES = 2**36
-FIRST = b"\n"  # stands before the first byte of a text that is scored
+FIRST = b"\n"  # stands before the first token of a text that is scored
 UNSCORED = -1  # target of a position that is only context
 
 Text = UInt8[np.ndarray, " _"]
+Tokens = Integer[np.ndarray, " _"]
 
 
 class TextSplits(NamedTuple):
@@ -39,7 +40,7 @@ def load_text(path: Path | None, min_held_out: int) -> TextSplits:
     """The parts of a file, or without one of the standard library's docstrings.
 
     The first 90 % are for training, then come validation and test with 5 % each, at most `MAX_HELD_OUT`. No docstring
-    is in two parts; a file is cut between any two bytes.
+    is in two parts, and no character of a file that is UTF-8.
 
     Args:
         path: of a file of anything; None for the docstrings.
@@ -76,6 +77,8 @@ def split_text(
     cuts: Sequence[int] = [size - 2 * held_out, size - held_out]
     if ends is not None:
         cuts = [int(ends[np.searchsorted(ends, cut)]) for cut in cuts]
+    else:
+        cuts = [_before_a_character(text, cut) for cut in cuts]
     parts = TextSplits(*np.split(text, cuts))
     sizes = parts.sizes()
     shortest = min(sizes, key=sizes.__getitem__)
@@ -87,24 +90,32 @@ def split_text(
     return parts
 
 
-def windows(text: Text, starts: Int[np.ndarray, " B"], length: int) -> UInt8[np.ndarray, "B {length}"]:
-    """A copy of the bytes of a text from each start on."""
+def _before_a_character(text: Text, cut: int) -> int:
+    """The first place from here on that is not inside of a character of UTF-8; the same one in other files."""
+    for place in range(cut, min(cut + 4, len(text))):
+        if text[place] & 0xC0 != 0x80:
+            return place
+    return cut
+
+
+def windows(text: Tokens, starts: Int[np.ndarray, " B"], length: int) -> Integer[np.ndarray, "B {length}"]:
+    """A copy of the tokens of a text from each start on."""
     return np.lib.stride_tricks.sliding_window_view(text, length)[starts]
 
 
 class RandomWindows(BatchDataset):
-    """Windows of `seq_len` bytes at random places, each with the byte after every position as the target.
+    """Windows of `seq_len` tokens at random places, each with the token after every position as the target.
 
     The place of a window is a function of (seed, epoch, index); all are equally probable.
 
     Args:
-        text: the part that they are from, longer than a window.
+        text: tokens of the part that they are from, more than those of a window.
         seq_len: T.
         size: windows in an epoch.
         seed: of the draws.
     """
 
-    def __init__(self, text: Text, seq_len: int, size: int, seed: int) -> None:
+    def __init__(self, text: Tokens, seq_len: int, size: int, seed: int) -> None:
         self.text, self.seq_len, self.size, self.seed = text, seq_len, size, seed
         self._drawn: tuple[int, Int[np.ndarray, " N"]] | None = None  # the latest epoch and its places
 
@@ -127,21 +138,22 @@ class RandomWindows(BatchDataset):
 
 
 class ScoredWindows(BatchDataset):
-    """Windows of which each byte of a text is the target once; other targets are `UNSCORED`.
+    """Windows of which each token of a text is the target once; other targets are `UNSCORED`.
 
     The first window begins with a line feed, which stands for what came before, and scores all of its T targets. Each
-    further one begins `stride` bytes later and scores the last `stride` of its targets, which so have at least
-    T - `stride` bytes of the text, and the byte before them, as context. The last window ends with the text, and scores
+    further one begins `stride` tokens later and scores the last `stride` of its targets, which so have at least
+    T - `stride` tokens of the text, and the one before them, as context. The last window ends with the text, and scores
     what is left.
 
     Args:
-        text: at least T bytes.
+        text: at least T tokens.
         seq_len: T.
         stride: 1 … T.
+        first: the line feed's token.
     """
 
-    def __init__(self, text: Text, seq_len: int, stride: int) -> None:
-        self.text, self.seq_len, self.stride = text, seq_len, stride
+    def __init__(self, text: Tokens, seq_len: int, stride: int, first: int = FIRST[0]) -> None:
+        self.text, self.seq_len, self.stride, self.first = text, seq_len, stride, first
 
     def __len__(self) -> int:
         return 1 - (self.seq_len - len(self.text)) // self.stride
@@ -151,7 +163,7 @@ class ScoredWindows(BatchDataset):
         last = len(self.text) - self.seq_len  # where the last window's targets begin
         starts = np.minimum(numbers * self.stride, last)
         following = windows(self.text, starts, self.seq_len)  # [N T], the targets
-        before = np.where(starts > 0, self.text[starts - 1], FIRST[0]).astype(np.uint8)
+        before = np.where(starts > 0, self.text[starts - 1], self.first)
         inputs, targets = _shifted(np.column_stack([before, following]))
         scored_before = np.where(numbers > 0, (numbers - 1) * self.stride + self.seq_len, 0)  # bytes of the text
         is_new = starts[:, None] + np.arange(self.seq_len) >= scored_before[:, None]
@@ -162,7 +174,7 @@ class ScoredWindows(BatchDataset):
         return fingerprint([], [np.array([self.seq_len, self.stride]), self.text])
 
 
-def _shifted(taken: UInt8[np.ndarray, "N T_1"]) -> tuple[Int[np.ndarray, "N T"], Int[np.ndarray, "N T"]]:
-    """The bytes of each window but the last, and but the first."""
+def _shifted(taken: Integer[np.ndarray, "N T_1"]) -> tuple[Int[np.ndarray, "N T"], Int[np.ndarray, "N T"]]:
+    """The tokens of each window but the last, and but the first."""
     ids = taken.astype(np.int32)
     return ids[:, :-1], ids[:, 1:]

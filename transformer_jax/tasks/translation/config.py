@@ -3,6 +3,7 @@
 # Three fields are None until `resolved` has made them the integers that the training expects.
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,13 +11,17 @@ from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.fields import setting
 from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.runs.directory import kept_file
 from transformer_jax.setting_groups import MAX_WIDTH
 from transformer_jax.tasks.experiment import TaskData, task_loaders
+from transformer_jax.tasks.tokenization import Tokenizer, check_tokenizer, chosen_tokenizer, stamp, train_tokenizer
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
-from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair
+from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair, Tokenizers
 from transformer_jax.tasks.translation.pair_files import load_pairs, summary
 from transformer_jax.training.progress import quietly
 
+TASK = "TranslationTask"
+SOURCE_TOKENIZER, TARGET_TOKENIZER = "source_tokenizer.json", "target_tokenizer.json"  # in the directory of a run
 MAX_DATES = 10**8  # each takes 400 bytes of memory, as a Python object
 MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
 ENOUGH_STEPS = 2_000  # of a training on pairs, unless they take more than MOST_EPOCHS
@@ -39,6 +44,9 @@ class TranslationConfig(TrainingConfig):
     data: Path | None = None  # file of pairs, source TAB target in each line; without it, dates
     val_data: Path | None = None  # file of validation pairs, with data; none: a part of data
     test_data: Path | None = None  # file of test pairs, with data; none: a part of data
+    # tokens: bytes, characters, words, bpe:SIZE, unigram:SIZE (trained on the training pairs), or a tokenizer.json
+    source_tokenizer: str = setting("bytes", of_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer)
+    target_tokenizer: str = setting("bytes", of_model=True, kept_as=TARGET_TOKENIZER, check=check_tokenizer)
     # longest text in bytes; pairs with a longer one are left out
     max_bytes: int = setting(256, of_model=True, least=1, most=Transformer.max_len - 2)
     train_size: int = setting(192_000, least=1, most=MAX_DATES)  # dates in the training set
@@ -119,8 +127,31 @@ class TranslationData(TaskData):
 
 def translation_data(config: TranslationConfig) -> TranslationData:
     """Dates, or pairs from a file."""
-    splits = config.splits()
+    splits = config.splits().tokenized(tokenizers_of(config))
     if config.data is not None:
         with quietly(config):
             print(summary(splits))
     return TranslationData(*task_loaders(config, splits.train, splits.val, splits.test), splits)
+
+
+def tokenizers_of(config: TranslationConfig) -> Tokenizers:
+    """The tokenizers that a config asks for; those that are trained see the training pairs alone.
+
+    Raises:
+        InputError: as `chosen_tokenizer` and `TranslationConfig.splits`.
+    """
+
+    def of(side: str, setting: str, name: str) -> Tokenizer:
+        data = dataclasses.replace(config, seed=0, name=None)  # of a sweep's runs the same
+        kept = kept_file(config, TASK, name)
+        return chosen_tokenizer(setting, kept, lambda kind: _trained(kind, side, data, stamp(config.data)))
+
+    return Tokenizers(
+        of("source", config.source_tokenizer, SOURCE_TOKENIZER),
+        of("target", config.target_tokenizer, TARGET_TOKENIZER),
+    )
+
+
+@functools.lru_cache(8)  # the data and the model need the same
+def _trained(kind: str, side: str, config: TranslationConfig, stamp: object) -> Tokenizer:
+    return train_tokenizer(kind, [getattr(pair, side) for pair in config.splits().train.pairs])

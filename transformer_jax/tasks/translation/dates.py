@@ -67,7 +67,8 @@ def load_dates(
         InputError: a date in words has more than `max_bytes` bytes in UTF-8.
     """
     sizes = (train_size, val_size, test_size)
-    splits = padded_splits(*(date_pairs(split, size, seed) for split, size in zip(SPLITS, sizes, strict=True)))
+    train, val, test = (date_pairs(split, size, seed) for split, size in zip(SPLITS, sizes, strict=True))
+    splits = padded_splits(train, val, test)
     longest = splits.train.shapes[-1].source  # in all three
     if max_bytes is not None and longest > max_bytes:
         raise InputError(f"max_bytes is {max_bytes}; it must be at least {longest}, the length of the longest date")

@@ -1,7 +1,7 @@
 """Task: translate text, byte by byte: dates of many languages into ISO 8601, or any file of sentence pairs."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -21,11 +21,18 @@ from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE, decode, encode, pad
+from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.tasks.text_examples import TextTrainer, encode_all, texts_in, translation_examples
+from transformer_jax.tasks.translation.config import (
+    SOURCE_TOKENIZER,
+    TARGET_TOKENIZER,
+    TASK,
+    TranslationData,
+    tokenizers_of,
+    translation_data,
+)
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
-from transformer_jax.tasks.translation.config import TranslationData, translation_data
 from transformer_jax.tasks.translation.padded_pairs import PairInputs, TextPair
 from transformer_jax.tasks.translation.report import score
 from transformer_jax.training.inspected_example import InspectedExample
@@ -36,14 +43,15 @@ LENGTH_STEP = 16  # texts are padded to a multiple of this length; each such len
 
 
 class TranslationTrainer(TextTrainer):
-    """Trains a `Transformer` over bytes, teacher-forced; `predict` translates texts."""
+    """Trains a `Transformer` over bytes or other tokens, teacher-forced; `predict` translates texts."""
 
-    name = "TranslationTask"
+    name = TASK
     config_class = TranslationConfig
     config: TranslationConfig
     attention_picture = "cross_attention.png"
 
     def __init__(self, config: TranslationConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
+        self.tokenizers = tokenizers_of(config)
         super().__init__(config, constants, model)
         self._translate = jax.jit(self.own_devices.share(self._decode, returns_rows=True))
 
@@ -52,24 +60,28 @@ class TranslationTrainer(TextTrainer):
     def create_model(self) -> Transformer:
         config = self.config
         return Transformer(
-            source_vocabulary_size=VOCABULARY_SIZE,
-            target_vocabulary_size=VOCABULARY_SIZE,
+            source_vocabulary_size=self.tokenizers.source.vocabulary_size,
+            target_vocabulary_size=self.tokenizers.target.vocabulary_size,
             model_dim=config.model_dim,
             num_heads=config.num_heads,
             num_encoder_layers=config.num_layers,
             num_decoder_layers=config.num_layers,
             dim_feedforward=config.dim_feedforward,
             settings=block_settings(config, _padded_length(config.max_bytes + 2)),
-            tie_embeddings=True,
+            tie_embeddings=self.tokenizers.source.file == self.tokenizers.target.file,
         )
 
+    def model_files(self) -> Mapping[str, str]:
+        files = {SOURCE_TOKENIZER: self.tokenizers.source.file, TARGET_TOKENIZER: self.tokenizers.target.file}
+        return {name: content for name, content in files.items() if content is not None}
+
     def model_inputs(self, inputs: PairInputs) -> tuple[ArrayLike, ArrayLike, Array]:
-        return inputs.source, inputs.target, padding_mask(jnp.asarray(inputs.source) != PAD)
+        return inputs.source, inputs.target, padding_mask(jnp.asarray(inputs.source) != self.tokenizers.source.pad)
 
     def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
         logits = self.apply(params, batch.inputs, key, train=train)  # [B T V]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B T]
-        real = batch.targets != PAD
+        real = batch.targets != self.tokenizers.target.pad
         return {"loss": (losses, real), "accuracy": (logits.argmax(-1) == batch.targets, real)}
 
     def predict(self, inputs: str | Sequence[str]) -> Any:  # str of str, a list of a list
@@ -81,13 +93,14 @@ class TranslationTrainer(TextTrainer):
             InputError: `inputs` is no text and no list of texts, or empty; a text is empty or longer than `max_bytes`;
                 or the model gives logits of NaN.
         """
-        translations = [decode(ids) for ids in self._translations(self._sources(inputs))]
+        translations = [self.tokenizers.target.decode(ids) for ids in self._translations(self._sources(inputs))]
         return translations[0] if isinstance(inputs, str) else translations
 
     def pictured_example(self, inputs: PairInputs) -> InspectedExample:
         source, target = (np.asarray(ids)[0] for ids in inputs)
-        read = target[target != PAD][1:]  # without START
-        return translation_examples([source[source != PAD]], [read], _padded_length)[0]
+        read = target[target != self.tokenizers.target.pad][1:]  # without the start
+        source = source[source != self.tokenizers.source.pad]
+        return translation_examples([source], [read], _padded_length, self.tokenizers)[0]
 
     def examples(self, inputs: str | Sequence[str]) -> list[InspectedExample]:
         """A text, or the texts of a list, with the translations that `predict` gives.
@@ -96,7 +109,7 @@ class TranslationTrainer(TextTrainer):
             InputError: as `predict`.
         """
         sources = self._sources(inputs)
-        return translation_examples(sources, self._translations(sources), _padded_length)
+        return translation_examples(sources, self._translations(sources), _padded_length, self.tokenizers)
 
     def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
         return self.examples(list(lines))  # all at once
@@ -109,8 +122,8 @@ class TranslationTrainer(TextTrainer):
         """
         pairs = self.test_samples(numbers)
         sources, expected = ([getattr(pair, side) for pair in pairs] for side in ("source", "target"))
-        ids = [*map(encode, sources)]
-        return translation_examples(ids, self._translations(ids), _padded_length, expected)
+        ids = [*map(self.tokenizers.source.encode, sources)]
+        return translation_examples(ids, self._translations(ids), _padded_length, self.tokenizers, expected)
 
     @functools.cached_property
     def test_set(self) -> Sequence[TextPair]:
@@ -119,10 +132,11 @@ class TranslationTrainer(TextTrainer):
 
     def _sources(self, inputs: object) -> list[Int[np.ndarray, " _"]]:
         """The ids of a text, or of the texts of a list."""
-        return encode_all(list(map(self.config.cleaned, texts_in(inputs, str))), self.config.max_bytes)
+        texts = list(map(self.config.cleaned, texts_in(inputs, str)))
+        return encode_all(texts, self.config.max_bytes, self.tokenizers.source, counts_bytes=True)
 
     def _translations(self, sources: Sequence[Int[np.ndarray, " _"]]) -> list[Int[np.ndarray, " _"]]:
-        """The ids of the best translation of each source, up to and including END."""
+        """The ids of the best translation of each source, up to and including the end token."""
         params = self.own_devices.place({"params": self.params})["params"]
         lengths = np.array([_padded_length(len(source)) for source in sources], int)
         translations = [np.zeros(0, np.int32)] * len(sources)
@@ -132,7 +146,7 @@ class TranslationTrainer(TextTrainer):
                 batch = members[start : start + self.config.batch_size]
                 rows = [sources[index] for index in batch]
                 rows += [rows[0]] * (self.config.batch_size - len(rows))  # one size, one compilation
-                found = jax.device_get(self._translate(params, pad(rows, int(length))))
+                found = jax.device_get(self._translate(params, pad(rows, int(length), self.tokenizers.source.pad)))
                 check_scores(found.scores)
                 for index, ids, number in zip(batch, found.tokens, found.lengths, strict=False):
                     translations[index] = ids[:number]
@@ -148,11 +162,11 @@ class TranslationTrainer(TextTrainer):
             )
         found = search(
             functools.partial(apply, method=self.model.decode_step),
-            apply(source, padding_mask(source != PAD), method=self.model.start_decoding),
+            apply(source, padding_mask(source != self.tokenizers.source.pad), method=self.model.start_decoding),
             len(source),
-            start_token=START,
-            end_token=END,
-            pad_token=PAD,
+            start_token=self.tokenizers.target.start,
+            end_token=self.tokenizers.target.end,
+            pad_token=self.tokenizers.target.pad,
             max_length=config.max_translation,
             grow=DecodingCache.grow,
         )

@@ -63,15 +63,10 @@ def from_transformers(directory: str | Path, dtype: DTypeLike | None = None) -> 
             could change what the model computes and is not supported, or an array is missing or left over.
     """
     directory = local_directory(directory)
-    config = read_json(directory / CONFIG, "a config.json")
-    if config.get("model_type") not in tuple(FAMILIES):  # a tuple, since it may be of any type
-        kind = shortened(config.get("model_type"))
-        raise InputError(f"model_type in {directory / CONFIG} is {kind}; it must be one of {', '.join(FAMILIES)}")
-    family = FAMILIES[config["model_type"]]
+    family, keys = _family_in(directory / CONFIG)
     stored = StoredArrays(directory)
     names = _names(family, stored.shapes)
     shapes = {name: stored.shapes[theirs] for name, theirs in names.items()}
-    keys = ConfigKeys(config, str(directory / CONFIG))
     model = family.create(keys, shapes)
     keys.finish()
     if _num_layers(model) > len(shapes):
@@ -87,6 +82,26 @@ def from_transformers(directory: str | Path, dtype: DTypeLike | None = None) -> 
         for path, part in zip(paths_of[name], parts, strict=True):
             params[path] = jnp.array(part).block_until_ready()
     return model, {"params": unflatten_dict(params, sep="/")}
+
+
+def model_of_config(file: Path) -> SettingsModule:
+    """The model of a `config.json`, without parameters. Heads that only the arrays would show are not there.
+
+    Raises:
+        InputError: as `from_transformers`.
+    """
+    family, keys = _family_in(file)
+    model = family.create(keys, {})
+    keys.finish()
+    return model
+
+
+def _family_in(file: Path) -> tuple[Family, ConfigKeys]:
+    config = read_json(file, "a config.json")
+    if config.get("model_type") not in tuple(FAMILIES):  # a tuple, since it may be of any type
+        kind = shortened(config.get("model_type"))
+        raise InputError(f"model_type in {file} is {kind}; it must be one of {', '.join(FAMILIES)}")
+    return FAMILIES[config["model_type"]], ConfigKeys(config, str(file))
 
 
 def is_of_transformers(directory: Path) -> bool:

@@ -1,0 +1,191 @@
+"""Tokenizers: texts come back as they were, bits are counted per byte, and a run keeps and opens with its own."""
+
+import json
+import math
+import os
+import shutil
+import signal
+
+import jax
+import numpy as np
+import pytest
+import tokenizers
+import torch
+import transformers
+
+from transformer_jax import InputError, LanguageModelConfig, load_run, train_language_model, train_translation
+from transformer_jax.tasks import LanguageModelTrainer
+from transformer_jax.tasks.language_model import task as language_model
+from transformer_jax.tasks.language_model.task import language_model_data
+from transformer_jax.tasks.tokenization import PieceTokenizer, Tokenizer, check_tokenizer, read_pieces, train_tokenizer
+from transformer_jax.training.loop import TrainingLoop
+from transformer_jax.training.signals import Interrupted
+
+KINDS = ["characters", "words", "bpe:300", "unigram:400"]
+TEXT = "The quick brown fox jumps over the lazy dog, 7 times.\n\tIt naps: 日本語 too.\n"
+HARD = "日本語 한국어 😀👩‍👩‍👧 \x00\x7f é e\u0301 ﷽ <0x41> <unk> <pad>\r\n\t  x "
+TINY = {"model_dim": 16, "num_heads": 2, "num_layers": 1, "dim_feedforward": 32, "seq_len": 11, "batch_size": 8}
+SHORT = {"train_size": 40, "warmup": 1, "eval_every": 1, "max_epochs": 2, "max_new": 5, "quiet": True, "num_devices": 1}
+
+
+@pytest.fixture(scope="module")
+def fox(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "fox.txt"
+    path.write_text(TEXT * 60)
+    return path
+
+
+def terminated_after(method):
+    def then_signalled(*arguments):
+        method(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    return then_signalled
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def tokenizer(request):
+    return train_tokenizer(request.param, [TEXT])
+
+
+def test_every_text_comes_back_and_its_tokens_have_its_bytes(tokenizer):
+    for text in (TEXT, HARD, "", "<0x41>"):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.num_bytes[ids].sum() == len(text.encode())
+        assert tokenizer.lengths([text, TEXT]).tolist() == [len(ids), len(tokenizer.encode(TEXT))]
+        assert len(tokenizer.labels(ids)) == len(ids)
+    assert len(tokenizer.encode(TEXT)) <= len(TEXT)
+
+
+def test_bytes_of_no_text_become_replacement_characters(tokenizer):
+    assert tokenizer.decode(tokenizer.encode(b"a\xff\xfe")) == "a\ufffd\ufffd"
+    assert Tokenizer().to_bytes(Tokenizer().encode(b"a\xff\xfe")) == b"a\xff\xfe"
+
+
+def test_the_tokens_around_a_text_follow_those_of_texts(tokenizer):
+    ids = tokenizer.encode("fox", delimited=True)
+    size = tokenizer.size
+    assert (tokenizer.pad, ids[0], ids[-1], tokenizer.vocabulary_size) == (size, size + 1, size + 2, size + 3)
+    assert tokenizer.decode([*ids, tokenizer.pad, ids[1]]) == "fox"
+    assert (tokenizer.labels(ids)[0], tokenizer.labels(ids)[-1]) == ("start", "end")
+
+
+def test_words_and_characters_of_the_training_are_one_token_each():
+    words = train_tokenizer("words", [TEXT])
+    assert words.labels(words.encode("The lazy fox")) == ["The", " lazy", " fox"]
+    assert train_tokenizer("characters", [TEXT]).labels(train_tokenizer("characters", [TEXT]).encode("日x")) == [
+        "日",
+        "x",
+    ]
+
+
+def test_a_long_text_is_as_small_as_its_vocabulary_allows_and_must_come_back(tokenizer):
+    content = np.frombuffer((TEXT * 2000).encode(), np.uint8)  # more than one part
+    ids = tokenizer.encode_file(content, "the text")
+    assert ids.dtype == np.uint16
+    assert tokenizer.to_bytes(ids) == content.tobytes()
+    with pytest.raises(InputError, match="^the text is not UTF-8 at byte 3; only the tokenizer bytes takes such"):
+        tokenizer.encode_file(np.frombuffer(b"ab\xff", np.uint8), "the text")
+
+
+def test_a_tokenizer_that_changes_the_text_can_not_score_bits_per_byte():
+    pieces = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    with pytest.raises(InputError, match="changes the text: its tokens have 1 bytes, and the text has 3"):
+        PieceTokenizer(pieces).encode_file(np.frombuffer(b"xyz", np.uint8), "the text")
+
+
+@pytest.mark.parametrize("value", ["letters", "bpe", "bpe:299", "unigram:1048577", f"bpe:{10**30}", "words:5"])
+def test_another_tokenizer_is_an_error(value):
+    with pytest.raises(InputError, match=r"^tokenizer is "):
+        check_tokenizer("tokenizer", value)
+
+
+def test_bits_per_byte_are_the_tokens_losses_over_the_bytes_of_the_text(fox, tmp_path):
+    config = LanguageModelConfig(**TINY, data=fox, tokenizer="bpe:300", num_devices=1, checkpoint_dir=tmp_path)
+    trainer, data = LanguageModelTrainer(config), language_model_data(config)
+    ids = data.test_loader.dataset.text
+    trainer.params = trainer.model.init(jax.random.key(0), ids[None, :11].astype(np.int32))["params"]
+    metrics = trainer.evaluate(data.test_loader)
+    expected = metrics["loss"] / math.log(2) * len(ids) / len(data.text.test)
+    assert len(ids) < 0.8 * len(data.text.test)
+    assert metrics["bits_per_byte"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_tokenizer_goes_on_with_it_bitwise_and_opens_with_it(fox, tmp_path, monkeypatch):
+    settings = TINY | SHORT | {"data": fox, "tokenizer": "bpe:300", "max_epochs": 6}
+    whole, results = train_language_model(checkpoint_dir=tmp_path / "whole", **settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingLoop, "_evaluate_epoch", terminated_after(TrainingLoop._evaluate_epoch))
+        with pytest.raises(Interrupted, match="saved after step [12]?[05];"):
+            train_language_model(checkpoint_dir=tmp_path / "cut", **settings)
+    language_model._trained.cache_clear()
+    monkeypatch.setattr(language_model, "train_tokenizer", None)  # trained once
+    cut, _ = train_language_model(checkpoint_dir=tmp_path / "cut", **settings)
+    jax.tree.map(np.testing.assert_array_equal, cut.params, whole.params)
+    directory = tmp_path / "cut" / "LanguageModelTask"
+    assert PieceTokenizer(read_pieces(directory / "tokenizer.json")).size == 300
+
+    moved = directory.rename(tmp_path / "elsewhere")
+    load_run(moved).save(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["tokenizer"] == "tokenizer.json"
+    for place in (moved, tmp_path / "saved"):
+        run = load_run(place)
+        assert run.predict("The fox", max_new=7) == whole.predict("The fox", max_new=7)
+        assert run.attention("The fox").key_labels["decoder"] == run.tokenizer.labels(run.tokenizer.encode("The fox"))
+    assert load_run(moved).test()["test"] == pytest.approx(results["test"])
+    begun, _ = train_language_model(
+        init_from=str(moved), data=fox, checkpoint_dir=tmp_path / "begun", **SHORT, batch_size=8, lr=1e-9
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), begun.params, whole.params)
+    (tmp_path / "saved" / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="tokenizer.json was damaged or changed"):
+        load_run(tmp_path / "saved")
+
+
+@pytest.mark.slow
+def test_a_model_of_transformers_is_trained_further_and_written_back(fox, tmp_path):
+    theirs = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=307, n_embd=16, n_layer=1, n_head=2, n_positions=13)
+    )
+    theirs.save_pretrained(tmp_path / "gpt2")
+    (tmp_path / "gpt2" / "tokenizer.json").write_text(train_tokenizer("bpe:300", [TEXT]).file)
+    settings = SHORT | {"data": fox, "seq_len": 11, "batch_size": 8, "checkpoint_dir": tmp_path}
+    trainer, results = train_language_model(init_from=str(tmp_path / "gpt2"), lr=1e-9, **settings)
+    ids = trainer.tokenizer.encode("The lazy fox")[None]
+    expected = theirs.eval()(torch.tensor(ids)).logits.detach().numpy()
+    np.testing.assert_allclose(trainer.forward(ids), expected, atol=1e-4)
+    assert (trainer.config.model_dim, trainer.config.num_heads) == (16, 2)
+    shutil.rmtree(tmp_path / "gpt2")
+    run = load_run(tmp_path / "LanguageModelTask")
+    np.testing.assert_allclose(run.forward(ids), expected, atol=1e-4)
+    assert run.test()["test"] == pytest.approx(results["test"])
+    with pytest.raises(InputError, match=r"seq_len is 17; the model of .* takes at most 13 tokens"):
+        LanguageModelTrainer(
+            LanguageModelConfig(architecture=run.config.architecture, tokenizer=run.config.tokenizer, seq_len=17)
+        )
+
+
+@pytest.mark.slow
+def test_translations_have_tokens_of_their_own(tmp_path):
+    numbers = ["one", "two", "three", "four", "five", "six", "seven"]
+    pairs = [(f"{a + 1}{b + 1}", f"{x} {y}") for a, x in enumerate(numbers) for b, y in enumerate(numbers)]
+    (tmp_path / "pairs").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    trainer, _ = train_translation(
+        data=tmp_path / "pairs",
+        source_tokenizer="characters",
+        target_tokenizer="words",
+        checkpoint_dir=tmp_path,
+        **{name: value for name, value in TINY.items() if name != "seq_len"},
+        max_epochs=60,
+        lr=1e-2,
+        quiet=True,
+        num_devices=1,
+    )
+    assert trainer.predict(["34", "71"]) == ["three four", "seven one"]
+    assert trainer.model.source_vocabulary_size < trainer.model.target_vocabulary_size
+    run = load_run(tmp_path / "TranslationTask")
+    assert run.predict(["34", "71"]) == ["three four", "seven one"]
+    (example,) = run.read_examples(["34"])
+    assert (example.labels["encoder"], example.labels["decoder"]) == (["3", "4"], ["start", "three", " four"])

@@ -1,0 +1,283 @@
+"""Text as tokens: its bytes, or pieces of text, found by the library `tokenizers` or listed in a `tokenizer.json`."""
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int, Integer, UInt8
+
+from transformer_jax.errors import InputError, shortened
+from transformer_jax.outside_files import outside_file
+from transformer_jax.tasks import byte_text
+
+if TYPE_CHECKING:
+    import tokenizers
+
+BYTES = "bytes"
+KINDS = "bytes, characters, words, bpe:SIZE, unigram:SIZE, or the path of a tokenizer.json"
+TRAINED = re.compile(r"(characters|words)|(bpe|unigram):(\d+)")
+SIZES = 300, 2**20  # least and most pieces that are trained; 256 of them are the bytes
+MOST_WORDS = 30_000  # the most frequent of the text
+MAX_FILE_BYTES = 2**28
+CHUNK = 2**16  # characters of a text that are tokenized together, up to the end of a line
+# A word with the space before it, a number, other signs, or white space: the pieces of pieces lie within one of these.
+WORD = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+CHARACTER = r"[\s\S]"
+BYTE_PIECES = [f"<0x{number:02X}>" for number in range(256)]  # of characters that are no pieces
+
+Ids = Integer[np.ndarray, " _"]
+
+
+class Tokenizer:
+    """The bytes of a text as tokens. `PieceTokenizer` has longer ones.
+
+    Attributes:
+        size: V, the number of tokens that a text may have.
+        pad, start, end: ids of the tokens around texts, which follow those of the texts.
+        vocabulary_size: of texts with these.
+        num_bytes: bytes of text that each token stands for, `[V]`; None where that is one for all.
+        file: the content of its `tokenizer.json`; None for bytes.
+    """
+
+    def __init__(self, size: int = byte_text.PAD) -> None:
+        self.size, self.pad, self.start, self.end = size, size, size + 1, size + 2
+        self.vocabulary_size = size + 3
+        self.num_bytes: Int[np.ndarray, " V"] | None = None
+        self.file: str | None = None
+
+    def encode(self, text: str | bytes, *, delimited: bool = False) -> Int[np.ndarray, " S"]:
+        """Ids of a text, or of bytes; with `delimited`, `start` before them and `end` after them.
+
+        Raises:
+            InputError: the text holds half of a surrogate pair.
+        """
+        ids = self._ids(text)
+        return np.concatenate([[self.start], ids, [self.end]], dtype=np.int32) if delimited else ids
+
+    def lengths(self, texts: Sequence[str]) -> Int[np.ndarray, " N"]:
+        """The number of tokens of each text."""
+        return np.array([len(text.encode()) for text in texts], int)
+
+    def encode_file(self, content: UInt8[np.ndarray, " N"], name: str) -> Ids:
+        """Ids of a long text, in as few bits as they need.
+
+        Args:
+            content: its bytes.
+            name: of the text, for messages.
+
+        Raises:
+            InputError: the text is not UTF-8, which pieces need; or the tokenizer changes it.
+        """
+        return content
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """Text before the first `end`, without `pad` and `start`; bytes that are not valid UTF-8 become U+FFFD."""
+        return self.to_bytes(ids).decode(errors="replace")
+
+    def to_bytes(self, ids: Sequence[int] | Ids) -> bytes:
+        """The same as bytes, as far as the tokenizer keeps them."""
+        array = np.asarray(ids, np.int64)
+        ends = np.flatnonzero(array == self.end)
+        array = array[: ends[0]] if ends.size else array
+        return self._joined(array[array < self.size])
+
+    def labels(self, ids: Sequence[int] | Ids) -> list[str]:
+        """A label for each id."""
+        return byte_text.labels(ids)
+
+    def _ids(self, text: str | bytes) -> Int[np.ndarray, " S"]:
+        return byte_text.encode(text)
+
+    def _joined(self, ids: Ids) -> bytes:
+        return ids.astype(np.uint8).tobytes()
+
+
+class PieceTokenizer(Tokenizer):
+    """Pieces of text as tokens.
+
+    Args:
+        pieces: of the library `tokenizers`.
+    """
+
+    def __init__(self, pieces: "tokenizers.Tokenizer") -> None:
+        super().__init__(max(pieces.get_vocab().values()) + 1)
+        self._pieces, self.file = pieces, pieces.to_str()
+        has_byte_letters = '"type":"ByteLevel"' in json.dumps(json.loads(self.file)["decoder"], separators=(",", ":"))
+        self.num_bytes = np.zeros(self.size, np.int32)
+        for piece, number in pieces.get_vocab().items():
+            self.num_bytes[number] = _num_bytes(piece, has_byte_letters)
+
+    def lengths(self, texts: Sequence[str]) -> Int[np.ndarray, " N"]:
+        return np.array([len(found.ids) for found in self._encoded(texts)], int)
+
+    def encode_file(self, content: UInt8[np.ndarray, " N"], name: str) -> Ids:
+        try:
+            text = content.tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{name} is not UTF-8 at byte {error.start + 1}; only the tokenizer bytes takes such a text"
+            ) from None
+        parts = [np.array(found.ids, np.uint32) for found in self._encoded(list(chunks(text)))]
+        ids = np.concatenate([*parts, np.zeros(0, np.uint32)])
+        if (total := int(self._bytes_of(ids))) != len(content):
+            raise InputError(
+                f"the tokenizer changes {name}: its tokens have {total} bytes, and the text has {len(content)}; so its "
+                "bits per byte would be of another text"
+            )
+        return ids.astype(np.uint16) if self.size <= 2**16 else ids
+
+    def labels(self, ids: Sequence[int] | Ids) -> list[str]:
+        names = {self.pad: "pad", self.start: "start", self.end: "end"}
+        return [names.get(number) or self._label(number) for number in np.asarray(ids).tolist()]
+
+    def _label(self, number: int) -> str:
+        text = self._pieces.decode([number], skip_special_tokens=False)
+        return text if text and "\ufffd" not in text else self._pieces.id_to_token(number) or f"#{number}"
+
+    def _ids(self, text: str | bytes) -> Int[np.ndarray, " S"]:
+        whole = byte_text.encode(text).astype(np.uint8).tobytes().decode(errors="replace")
+        return np.array(self._pieces.encode(whole, add_special_tokens=False).ids, np.int32)
+
+    def _joined(self, ids: Ids) -> bytes:
+        return self._pieces.decode(ids.tolist(), skip_special_tokens=False).encode()
+
+    def _encoded(self, texts: Sequence[str]) -> list[Any]:  # Any: of the library's own class
+        return self._pieces.encode_batch(texts, add_special_tokens=False)
+
+    def _bytes_of(self, ids: Ids) -> int:
+        assert self.num_bytes is not None
+        return int(self.num_bytes[ids].sum(dtype=np.int64))
+
+
+def check_tokenizer(name: str, value: str) -> None:
+    """Raise an `InputError` unless a field is one of `KINDS`."""
+    match = TRAINED.fullmatch(value)
+    if value != BYTES and match is None and not value.endswith(".json"):
+        raise InputError(f"{name} is {shortened(value)}; it must be {KINDS}")
+    if match and match[3] and not SIZES[0] <= int(match[3][:9]) <= SIZES[1]:
+        raise InputError(f"{name} is {value}; the number of pieces must be from {SIZES[0]} to {SIZES[1]}")
+
+
+def chosen_tokenizer(setting: str, kept: Path | None, train: Callable[[str], Tokenizer]) -> Tokenizer:
+    """The tokenizer that a setting asks for.
+
+    Args:
+        setting: one of `KINDS`.
+        kept: the `tokenizer.json` in the directory of a run that goes on, which has it in the place of a new training,
+            or of a file that is gone; None if there is no such run.
+        train: trains one on the task's own data.
+
+    Raises:
+        InputError: a file can't be read, or is none of a tokenizer; or the library is not installed.
+    """
+    if setting == BYTES:
+        return Tokenizer()
+    is_file = TRAINED.fullmatch(setting) is None
+    if is_file and (kept is None or os.path.lexists(setting)):
+        return PieceTokenizer(read_pieces(Path(setting)))
+    return train(setting) if kept is None else PieceTokenizer(read_pieces(kept))
+
+
+def read_pieces(path: Path) -> "tokenizers.Tokenizer":
+    """A tokenizer of the library `tokenizers`, from its `tokenizer.json`.
+
+    Raises:
+        InputError: the file can't be read, or is of another kind; or the library is not installed.
+    """
+    library = _library()
+    with outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked:
+        return library.Tokenizer.from_file(str(checked))
+
+
+def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
+    """A tokenizer that finds its pieces in texts. Every text comes back from its tokens as it was.
+
+    What is in no piece is written as its bytes. `bpe` merges the bytes that stand side by side most often (Sennrich et
+    al. 2016); `unigram` takes the pieces under which the texts are most probable (Kudo 2018), and may find slightly
+    other ones each time; `characters` and `words` are those of the texts, of the words the 30 000 most frequent.
+
+    Args:
+        setting: characters, words, bpe:SIZE or unigram:SIZE.
+        texts: of the training.
+
+    Raises:
+        InputError: the library is not installed.
+    """
+    library = _library()
+    kind, _, size = setting.partition(":")
+    if kind == "bpe":
+        return PieceTokenizer(_byte_pairs(library, texts, int(size)))
+    split = library.pre_tokenizers.Split(library.Regex(CHARACTER if kind == "characters" else WORD), "isolated")
+    scores: Mapping[str, float]
+    if kind == "unigram":
+        scores = _unigram_scores(library, texts, split, int(size) - len(BYTE_PIECES) - 1)
+    else:
+        counts = Counter(piece for text in texts for piece, _ in split.pre_tokenize_str(text))
+        scores = dict.fromkeys(sorted(piece for piece, _ in counts.most_common(MOST_WORDS)), -1.0)
+    low = min(scores.values(), default=0.0) - 10  # a byte is taken where there is no piece
+    vocabulary = [("<unk>", 0.0), *((piece, low) for piece in BYTE_PIECES), *scores.items()]
+    found = library.Tokenizer(library.models.Unigram(vocabulary, 0, True))
+    found.pre_tokenizer = split
+    found.decoder = library.decoders.Sequence([library.decoders.ByteFallback(), library.decoders.Fuse()])
+    return PieceTokenizer(found)
+
+
+def _byte_pairs(library: Any, texts: Iterable[str], size: int) -> "tokenizers.Tokenizer":
+    found = library.Tokenizer(library.models.BPE())
+    found.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    found.decoder = library.decoders.ByteLevel()
+    alphabet = library.pre_tokenizers.ByteLevel.alphabet()
+    trainer = library.trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    found.train_from_iterator(texts, trainer)
+    return found
+
+
+def _unigram_scores(library: Any, texts: Iterable[str], split: Any, size: int) -> Mapping[str, float]:
+    """The logarithm of each piece's probability."""
+    found = library.Tokenizer(library.models.Unigram())
+    found.pre_tokenizer = split
+    trainer = library.trainers.UnigramTrainer(
+        vocab_size=size + 1, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False
+    )
+    found.train_from_iterator(texts, trainer)
+    return {piece: score for piece, score in json.loads(found.to_str())["model"]["vocab"] if piece != "<unk>"}
+
+
+def _num_bytes(piece: str, has_byte_letters: bool) -> int:
+    """Bytes of the text of a piece, as the vocabulary writes it."""
+    if has_byte_letters:  # a letter for each byte
+        return len(piece)
+    return 1 if re.fullmatch("<0x[0-9A-F]{2}>", piece) else len(piece.replace("\u2581", " ").encode())
+
+
+def stamp(path: Path | None) -> int | None:
+    """When a file was changed, for a cache of what was made from it; None for no file."""
+    try:
+        return None if path is None else path.stat().st_mtime_ns
+    except OSError:  # reading it says what is wrong
+        return None
+
+
+def chunks(text: str) -> Iterator[str]:
+    """Parts of a long text that are tokenized one by one: lines, together 65 536 characters at most."""
+    start = 0
+    while start < len(text):
+        end = start + CHUNK
+        end = text.rfind("\n", start, end) + 1 or end if end < len(text) else end
+        yield text[start:end]
+        start = end
+
+
+def _library() -> Any:  # Any: a module
+    try:
+        import tokenizers
+    except ImportError:
+        raise InputError(
+            "tokenizers other than bytes need pip install transformer-jax[pretrained] (the library tokenizers)"
+        ) from None
+    return tokenizers
