@@ -67,7 +67,7 @@ def test_the_tokens_around_a_text_follow_those_of_texts(tokenizer):
     ids = tokenizer.encode("fox", delimited=True)
     size = tokenizer.size
     assert (tokenizer.pad, ids[0], ids[-1], tokenizer.vocabulary_size) == (size, size + 1, size + 2, size + 3)
-    assert tokenizer.decode([*ids, tokenizer.pad, ids[1]]) == "fox"
+    assert tokenizer.decode(np.array([*ids, tokenizer.pad, ids[1]])) == "fox"
     assert (tokenizer.labels(ids)[0], tokenizer.labels(ids)[-1]) == ("start", "end")
 
 

@@ -44,8 +44,9 @@ class TranslationConfig(TrainingConfig):
     data: Path | None = None  # file of pairs, source TAB target in each line; without it, dates
     val_data: Path | None = None  # file of validation pairs, with data; none: a part of data
     test_data: Path | None = None  # file of test pairs, with data; none: a part of data
-    # tokens: bytes, characters, words, bpe:SIZE, unigram:SIZE (trained on the training pairs), or a tokenizer.json
+    # tokens of the sources: bytes, characters, words, bpe:SIZE, unigram:SIZE (trained on them), or a tokenizer.json
     source_tokenizer: str = setting("bytes", of_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer)
+    # tokens of the targets, likewise
     target_tokenizer: str = setting("bytes", of_model=True, kept_as=TARGET_TOKENIZER, check=check_tokenizer)
     # longest text in bytes; pairs with a longer one are left out
     max_bytes: int = setting(256, of_model=True, least=1, most=Transformer.max_len - 2)
