@@ -85,6 +85,15 @@ def activation_patching(of: Example) -> jax.Array:
     return jnp.abs(jnp.stack(list(restored.values())))
 
 
+def attribution_patching(of: Example, steps: int = 1) -> jax.Array:
+    """The same by gradients, of one step or of several."""
+    names = ["*.head_outputs"]
+    restored = tj.inspection.attribute_activations(
+        *of.model, of.inputs, of.other_inputs, names=names, metric=of.log_probability, steps=steps, by=["heads"]
+    )
+    return jnp.abs(jnp.stack(list(restored.values())))
+
+
 def attribution(of: Example) -> jax.Array:
     """Mean size of what the head writes into the right answer's logit by itself."""
     parts = tj.attribute_logits(*of.model, *of.inputs, of=of.right_logit)
@@ -126,6 +135,8 @@ METHODS: Mapping[str, Callable[[Example], jax.Array]] = {
     "ablation to zero": ablation,
     "ablation to the mean": mean_ablation,
     "activation patching": activation_patching,
+    "attribution patching": attribution_patching,
+    "attribution patching, 10 steps": functools.partial(attribution_patching, steps=10),
     "direct logit attribution": attribution,
     "gradient × attention": gradient_attention,
     "attention weights": attention_weights,
@@ -149,9 +160,24 @@ def path_patching(of: Example) -> tuple[Float[np.ndarray, "pairs 3"], Bool[np.nd
 
     numbers = np.indices((of.circuit.model.num_heads,) * 2).reshape(2, -1)
     found = [jax.jit(jax.vmap(functools.partial(change, reads=reads)))(*numbers) for reads in READS]
+    return np.abs(np.stack(found, -1)), is_edge(of)
+
+
+def edge_attribution(of: Example) -> tuple[Float[np.ndarray, "pairs 3"], Bool[np.ndarray, "pairs 3"]]:
+    """The same by gradients, of all paths at once."""
+    edges = jax.jit(
+        lambda: tj.inspection.attribute_edges(*of.model, of.inputs, of.other_inputs, metric=of.log_probability)
+    )()
+    sender, receiver = "encoder.layers.0.attention.head_outputs", "encoder.layers.1.attention"
+    found = [edges[sender, f"{receiver}.{reads}"].reshape(-1) for reads in READS]
+    return np.abs(np.stack(found, -1)), is_edge(of)
+
+
+def is_edge(of: Example) -> Bool[np.ndarray, "pairs 3"]:
+    """Which pairs of heads of the two layers read each other, for what."""
+    numbers = np.indices((of.circuit.model.num_heads,) * 2).reshape(2, -1)
     edges = {(edge.source[1], edge.target[1], edge.reads) for edge in of.circuit.edges}
-    is_edge = [[(*pair, reads) in edges for reads in READS] for pair in numbers.T.tolist()]
-    return np.abs(np.stack(found, -1)), np.array(is_edge)
+    return np.array([[(*pair, reads) in edges for reads in READS] for pair in numbers.T.tolist()])
 
 
 def scores_of(circuit: tj.inspection.Circuit, num_sequences: int) -> dict[str, float]:
@@ -162,7 +188,8 @@ def scores_of(circuit: tj.inspection.Circuit, num_sequences: int) -> dict[str, f
         importance = np.asarray(jax.jit(lambda method=method: method(of))())
         scores[name] = tj.inspection.score_heads(importance, circuit.working_heads).average_precision
     if circuit.edges:
-        scores["path patching, for edges"] = tj.inspection.score_heads(*path_patching(of)).average_precision
+        for name, method in (("path patching", path_patching), ("edge attribution", edge_attribution)):
+            scores[f"{name}, for edges"] = tj.inspection.score_heads(*method(of)).average_precision
     return scores
 
 

@@ -141,7 +141,7 @@ def one_by_one(
     Raises:
         InputError: `by` holds something else, or one of its axes twice; or an activation has no such axis.
     """
-    grids = [_grid(activation, by) for activation in found]
+    grids = [grid_of(activation, by) for activation in found]
     num_places = [math.prod(grid) for grid in grids]
     starts = [sum(num_places[:number]) for number in range(len(found))]
 
@@ -171,7 +171,7 @@ def _chosen(activation: Activation, by: Sequence[str], is_here: Bool[Array, "...
     return chosen
 
 
-def _grid(activation: Activation, by: Sequence[str]) -> tuple[int, ...]:
+def grid_of(activation: Activation, by: Sequence[str]) -> tuple[int, ...]:
     """How many places there are along each axis of `by`."""
     if isinstance(by, str) or len(set(by)) != len(by) or not set(by) <= set(AXES):
         raise InputError(f"by is {by!r}; it must hold {' or '.join(map(repr, AXES))}, or both")

@@ -13,10 +13,13 @@ MAX_STEPS = 1000  # of L-BFGS
 
 
 class Probe(NamedTuple):
-    """Accuracies of a probe on elements that it was not fitted to."""
+    """A probe of the labels: its accuracies on elements that it was not fitted to, and its weights."""
 
     accuracy: float  # of the labels
     control_accuracy: float  # of the control task's labels
+    labels: Int[np.ndarray, " C"]  # the C different ones of the fit
+    weights: Float[np.ndarray, "C D"]  # the logit of each label is `features @ weights.T + bias`
+    bias: Float[np.ndarray, " C"]
 
     @property
     def selectivity(self) -> float:
@@ -59,11 +62,19 @@ def linear_probe(
         raise InputError(f"features, labels, types and is_train have shapes {shapes}; they must have as many rows")
     kinds, of_kind = np.unique(types, return_inverse=True)
     control = np.random.default_rng(seed).choice(labels, size=len(kinds))[of_kind]
-    accuracies = []
-    for wanted in (labels, control):
-        if wanted is control and len(np.unique(wanted[is_train])) == 1:  # few types, which drew one label
-            accuracies.append(float((wanted[~is_train] == wanted[is_train][0]).mean()))
-            continue
-        probe = LogisticRegression(max_iter=MAX_STEPS).fit(features[is_train], wanted[is_train])
-        accuracies.append(float(probe.score(features[~is_train], wanted[~is_train])))
-    return Probe(*accuracies)
+
+    def fit(wanted: np.ndarray) -> LogisticRegression:
+        return LogisticRegression(max_iter=MAX_STEPS).fit(features[is_train], wanted[is_train])
+
+    def accuracy(probe: LogisticRegression, wanted: np.ndarray) -> float:
+        return float(probe.score(features[~is_train], wanted[~is_train]))
+
+    probe = fit(labels)
+    if len(np.unique(control[is_train])) == 1:  # few types, which drew one label
+        of_control = float((control[~is_train] == control[is_train][0]).mean())
+    else:
+        of_control = accuracy(fit(control), control)
+    parts = [probe.coef_, probe.intercept_]
+    if len(probe.classes_) == 2:  # of which scikit-learn has the log-odds alone
+        parts = [np.concatenate([-part / 2, part / 2]) for part in parts]
+    return Probe(accuracy(probe, labels), of_control, probe.classes_, *parts)

@@ -1,0 +1,89 @@
+import jax
+import numpy as np
+import pytest
+from tiny_models import SETTINGS, in_float64, predictor
+
+from transformer_jax import capture
+from transformer_jax.errors import InputError
+from transformer_jax.inspection import add, attribute_activations, attribute_edges, patch_activations, patch_path
+from transformer_jax.inspection.activations import patch
+
+pytestmark = pytest.mark.slow  # they compile
+
+FIRST, LAST = "encoder.layers.0", "encoder.layers.2"
+NAMES = ["*.head_outputs", "encoder.layers.1.output"]
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def metric(logits):
+    return logits[:, 3, 1] - logits[:, 3, 4]
+
+
+def near(clean, share):
+    """Inputs on the way to corrupted ones."""
+    (other,) = in_float64(predictor(seed=5)).inputs
+    return (clean[0] + share * (other - clean[0]),)
+
+
+def test_one_step_is_the_gradient_in_the_corrupted_pass_times_the_difference():
+    case = in_float64(predictor(SETTINGS["pre_rms_grouped"]))
+    other, name = near(case.inputs, 1), "encoder.layers.1.attention.values"  # which all heads share
+    of_model = case.model, case.variables
+    arguments = *of_model, case.inputs, other
+    found = attribute_activations(*arguments, names=[name], metric=metric, by=["positions", "heads"])[name]
+    high, clean = capture(*of_model, *case.inputs, names=[name])
+    low, corrupted = capture(*of_model, *other, names=[name])
+    slope = jax.jacobian(lambda x: metric(patch(*of_model, *other, patches={name: add(x)})))(0 * clean[name])
+    expected = (slope * (clean[name] - corrupted[name])).sum((1, 4))  # [metric, head, position]
+    expected = (expected.T / (metric(high) - metric(low)))
+    assert found.shape == (7, 1, 2)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("settings", ["post_norm", "pre_norm"])
+def test_integrated_gradients_tend_to_what_patching_a_whole_activation_restores(settings):
+    case = in_float64(predictor(SETTINGS[settings]))
+    arguments = case.model, case.variables, case.inputs, near(case.inputs, 1)
+    exact = patch_activations(*arguments, names=NAMES, metric=metric, by=[])
+    attribute = jax.jit(
+        lambda steps: attribute_activations(*arguments, names=NAMES, metric=metric, by=[], steps=steps), static_argnums=0
+    )  # fmt: skip
+    errors = [max(float(abs(found - exact[name]).max()) for name, found in attribute(n).items()) for n in (1, 16, 256)]
+    assert list(exact) == list(attribute(1))
+    assert errors[2] < 0.01
+    assert errors[2] < errors[1] / 8 < errors[0] / 8  # as 1 / N
+
+
+@pytest.mark.parametrize(
+    ("settings", "through"), [("post_norm", True), ("pre_rms_grouped", True), ("pre_rms_grouped", False)]
+)
+def test_edges_are_the_derivatives_of_paths_with_the_same_senders_and_receivers(settings, through):
+    case = in_float64(predictor(SETTINGS[settings], num_layers=3))
+    arguments = case.model, case.variables, case.inputs, near(case.inputs, 1e-6)
+    options = {"metric": metric, "through_feed_forward": through}
+    edges = jax.jit(lambda: attribute_edges(*arguments, **options))()
+    head, network = f"{FIRST}.attention.head_outputs", f"{FIRST}.feed_forward.output"
+    group = 0 if settings == "pre_rms_grouped" else 2
+    for found, sender, receiver, reads in (
+        (edges[head, f"{LAST}.attention.keys"][1, group], (f"{FIRST}.attention", 1), (f"{LAST}.attention", 2), "keys"),
+        (edges[head, f"{LAST}.feed_forward.hidden"][2], (f"{FIRST}.attention", 2), f"{LAST}.feed_forward", ()),
+        (edges[network, f"{LAST}.attention.queries"][0], f"{FIRST}.feed_forward", (f"{LAST}.attention", 0), "queries"),
+        (edges[network, "logits"], f"{FIRST}.feed_forward", "logits", ()),
+    ):
+        path = patch_path(*arguments, sender=sender, receiver=receiver, reads=reads, **options)
+        np.testing.assert_allclose(found, path, rtol=1e-3, atol=1e-6)
+    assert (head, f"{FIRST}.attention.queries") not in edges  # nobody reads what comes later
+
+
+def test_bad_arguments_are_named():
+    case = predictor()
+    arguments = case.model, case.variables, case.inputs, case.inputs
+    with pytest.raises(InputError, match="steps is 0; it must be"):
+        attribute_activations(*arguments, names=NAMES, metric=metric, steps=0)
+    with pytest.raises(InputError, match="by holds 'heads'; encoder.layers.1.output is"):
+        attribute_activations(*arguments, names=NAMES, metric=metric, by=["heads"])

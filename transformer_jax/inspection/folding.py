@@ -1,0 +1,94 @@
+"""Learned parts of norms moved into the layers that read them, so that weights alone say what is read."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax import Array
+
+from transformer_jax.argument_checks import check_arguments
+from transformer_jax.errors import InputError
+from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.nn.layer_stacks import unstack_layers
+from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.trees import Params
+
+Path = tuple[str, ...]
+Flat = dict[Path, Array]
+ATTENTION = "query_proj", "key_proj", "value_proj"
+READERS = {"self_attn": ATTENTION, "cross_attn": ("query_proj",), "feed_forward": ("expand", "gate")}  # by sub-layer
+
+
+@check_arguments
+def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
+    """The same function, with the learned scale and bias of pre-norms in the layers that read them.
+
+    `(x̂ ∘ s + b) W + c` becomes `x̂ W' + c'` with `W' = s ∘ W` and `c' = b W + c`; the norm keeps a scale of 1 and a bias
+    of 0. After a LayerNorm the columns of W' are centered too, since x̂ has a mean of 0: what remains is what can be
+    read (as TransformerLens does it, `fold_layer_norm`). Folded are the norms of all blocks, and of a `TransformerLM` and a
+    `TransformerPredictor` the one after the last block. A tied embedding makes logits of its own for that, so that the
+    model is another one: `tie_embeddings=False`. Norms of other ends, of queries and keys, and of an output network stay.
+
+    Args:
+        model: with pre-norm.
+        params: its parameters; their layers come back apart.
+
+    Returns:
+        The model and its parameters.
+
+    Raises:
+        InputError: the model has post-norm, a norm is neither `LayerNorm` nor `RMSNorm` over the last axis, or a layer
+            that reads has no bias for that of the norm or is not known.
+    """
+    settings = getattr(model, "settings", None)
+    if settings is None or not settings.norm_first:
+        raise InputError("model has no pre-norm; what a post-norm gives is also the stream, and is not folded")
+    norm = settings.make_norm()
+    flat: Flat = flatten_dict(unstack_layers(params))
+    places = dict.fromkeys(path[:-1] for path in flat if path[-2] == "norm")
+    if places and type(norm).__call__ not in (nn.LayerNorm.__call__, nn.RMSNorm.__call__):
+        raise InputError(f"settings.norm makes a {type(norm).__name__}; only LayerNorm and RMSNorm are folded")
+    fold = functools.partial(_fold, flat, is_centered=isinstance(norm, nn.LayerNorm))
+    for place in places:
+        sublayer = place[-2].removesuffix("_residual")
+        if sublayer != place[-2]:
+            fold(place, [(*place[:-2], sublayer, name) for name in READERS.get(sublayer, ())])
+    if ("decoder", "norm") in places and isinstance(model, TransformerLM):
+        if model.tie_embeddings:
+            model = _untie(model, flat)
+        fold(("decoder", "norm"), [("output_layer",)])
+    elif isinstance(model, TransformerPredictor):
+        fold(("encoder", "norm"), [("output_hidden",)])
+    return model, unflatten_dict(flat)
+
+
+def _untie(model: TransformerLM, flat: Flat) -> TransformerLM:
+    """The model whose logits have a layer of their own, with a bias, which is added to the parameters."""
+    kernel = flat["embedding", "embedding"].T * model.embeddings.output_scale
+    flat["output_layer", "kernel"] = kernel
+    flat["output_layer", "bias"] = flat.pop(("output_bias",), jnp.zeros(kernel.shape[1], kernel.dtype))
+    embeddings = dataclasses.replace(model.embeddings, output_bias=True, output_scale=1.0)
+    return model.clone(tie_embeddings=False, embeddings=embeddings)
+
+
+def _fold(flat: Flat, norm: Path, readers: list[Path], *, is_centered: bool) -> None:
+    name = "/".join(norm)
+    scale, shift = flat.get((*norm, "scale")), flat.get((*norm, "bias"))
+    readers = [reader for reader in readers if (*reader, "kernel") in flat]
+    if not readers:
+        raise InputError(f"{name} is read by a layer that is not known, and cannot be folded")
+    for reader in readers:
+        kernel = flat[*reader, "kernel"]
+        if shift is not None:
+            if (*reader, "bias") not in flat:
+                raise InputError(f"{'/'.join(reader)} has no bias, and cannot take that of {name}")
+            flat[*reader, "bias"] = flat[*reader, "bias"] + shift @ kernel
+        kernel = kernel if scale is None else scale[:, None] * kernel
+        flat[*reader, "kernel"] = kernel - kernel.mean(0) if is_centered else kernel
+    if scale is not None:
+        flat[*norm, "scale"] = jnp.ones_like(scale)
+    if shift is not None:
+        flat[*norm, "bias"] = jnp.zeros_like(shift)

@@ -1,0 +1,151 @@
+"""What heads are made of: the matrices QK and OV, never multiplied out (Elhage et al. 2021)."""
+
+import re
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from transformer_jax.argument_checks import check_arguments
+from transformer_jax.errors import InputError
+from transformer_jax.inspection.names import activation_name
+from transformer_jax.nn.layer_stacks import unstack_layers
+from transformer_jax.trees import Variables
+
+
+class Factored(NamedTuple):
+    """Matrices `left @ right` of low rank d, one for each head: a row vector goes in at the left."""
+
+    left: Float[Array, "H D_in d"]
+    right: Float[Array, "H d D_out"]
+
+    @property
+    def matrix(self) -> Float[Array, "H D_in D_out"]:
+        """The matrices themselves, which are large and have no more in them."""
+        return self.left @ self.right
+
+    def between(self, before: Float[ArrayLike, "N D_in"], after: Float[ArrayLike, "D_out M"]) -> "Factored":
+        """`before @ self @ after`, `[H, N, M]`: with embedding and unembedding a circuit from tokens to tokens."""
+        return Factored(jnp.asarray(before) @ self.left, self.right @ jnp.asarray(after))
+
+    def norms(self) -> Float[Array, " H"]:
+        """Frobenius norm of each."""
+        squares = jnp.einsum("hij,hji->h", self.left.mT @ self.left, self.right @ self.right.mT)
+        return jnp.sqrt(jnp.maximum(squares, 0))
+
+    def eigenvalues(self) -> np.ndarray:
+        """The d eigenvalues `[H, d]` of square matrices that are not zero in general, in NumPy: not for `jax.jit`."""
+        return np.linalg.eigvals(np.asarray(self.right @ self.left))
+
+    def positivity(self) -> np.ndarray:
+        """`Σ Re λ / Σ |λ|` of each head, `[H]`: 1 where all eigenvalues are positive, as of a head that copies.
+
+        Elhage et al. 2021, "Summarizing OV/QK matrices", take it of the circuit from tokens to tokens (`between`).
+        """
+        values = self.eigenvalues()
+        return np.asarray(values.real.sum(-1) / np.abs(values).sum(-1))
+
+
+class HeadWeights(NamedTuple):
+    """Projections of the H heads of an attention; heads that share keys and values have the same ones.
+
+    Positions inside of attention (rotary ones, biases) and a norm of queries and keys are no part of them: with these QK
+    is what is compared before they act.
+    """
+
+    query: Float[Array, "H D d"]
+    key: Float[Array, "H D d"]
+    value: Float[Array, "H D d"]
+    output: Float[Array, "H d D"]
+    query_bias: Float[Array, "H d"]  # zeros where there is none, as of the next ones
+    key_bias: Float[Array, "H d"]
+    value_bias: Float[Array, "H d"]
+    output_bias: Float[Array, " D"]  # of all heads together
+
+    @property
+    def qk(self) -> Factored:
+        """`W_Q W_Kᵀ`: `x QK yᵀ` is the logit of query x and key y without biases and the scale 1/√d."""
+        return Factored(self.query, self.key.mT)
+
+    @property
+    def ov(self) -> Factored:
+        """`W_V W_O`: what a head writes of the x that it attends to, without biases, is `x OV`."""
+        return Factored(self.value, self.output)
+
+    @property
+    def written_bias(self) -> Float[Array, "H D"]:
+        """What each head writes wherever it looks, since its weights sum to 1: its values' bias through W_O."""
+        return jnp.einsum("hd,hdm->hm", self.value_bias, self.output)
+
+
+@check_arguments
+def head_weights(model: nn.Module, variables: Variables) -> dict[str, HeadWeights]:
+    """Projections of each attention, by its name: `encoder.layers.0.attention`.
+
+    They read what the norm before the attention gives: with `fold_norms` before, its learned scale is in them.
+
+    Args:
+        model: of this package, which has `num_heads`.
+        variables: as in `transformer_jax.capture`.
+
+    Raises:
+        InputError: the model has no attention of this package.
+    """
+    flat = flatten_dict(unstack_layers(variables)["params"])
+    paths = [path[:-2] for path in flat if path[-2:] == ("query_proj", "kernel")]
+    num_heads = getattr(model, "num_heads", None)
+    if not paths or num_heads is None:
+        raise InputError(f"{type(model).__name__} has no attention of this package to look into")
+    paths.sort(key=lambda path: [(int(number or -1), word) for number, word in map(_numbered, path)])
+    return {activation_name(path, "").rstrip("."): _heads(flat, path, num_heads) for path in paths}
+
+
+def _numbered(part: str) -> tuple[str, str]:
+    number = re.fullmatch(r"layers_(\d+)", part)
+    return (number[1], "") if number else ("", part)
+
+
+def _heads(flat: dict[tuple[str, ...], Array], path: tuple[str, ...], num_heads: int) -> HeadWeights:
+    width = flat[*path, "query_proj", "kernel"].shape[1] // num_heads
+
+    def split(name: str, part: str) -> Array:
+        weight = jnp.asarray(flat.get((*path, name, part), np.zeros(flat[*path, name, "kernel"].shape[1])))
+        heads = weight.reshape(*weight.shape[:-1], -1, width)  # [... Hkv d]
+        return jnp.moveaxis(jnp.repeat(heads, num_heads // heads.shape[-2], axis=-2), -2, 0)
+
+    names = "query_proj", "key_proj", "value_proj"
+    output = jnp.asarray(flat[*path, "output_proj", "kernel"])
+    bias = flat.get((*path, "output_proj", "bias"), np.zeros(output.shape[1]))
+    return HeadWeights(
+        *(split(name, "kernel") for name in names[:3]),
+        output.reshape(num_heads, width, -1),
+        *(split(name, "bias") for name in names),
+        jnp.asarray(bias),
+    )
+
+
+def composition_scores(writer: HeadWeights, reader: HeadWeights) -> dict[str, Float[Array, "H_writer H_reader"]]:
+    """How much of what a head reads lies where an earlier one writes (Elhage et al. 2021, "Composition scores").
+
+    By what the later head makes of it, "queries", "keys" or "values": the Frobenius norm of the product of the earlier
+    head's OV and the later one's QK, its transpose, or OV, divided by those of the two. Random matrices give about
+    `1/√D`. Norms between the two are left out; fold the later one before.
+    """
+    qk, ov = reader.qk, reader.ov
+    transposed = Factored(qk.right.mT, qk.left.mT)
+    return {
+        name: _product_norms(writer.ov, read) / (writer.ov.norms()[:, None] * read.norms())
+        for name, read in (("queries", qk), ("keys", transposed), ("values", ov))
+    }
+
+
+def _product_norms(first: Factored, second: Factored) -> Float[Array, "H_first H_second"]:
+    """Norms of `A B C E` from the Gram matrices of A and E, and the d × d product of the inner two."""
+    inner = jnp.einsum("hde,gef->hgdf", first.right, second.left)
+    left, right = first.left.mT @ first.left, second.right @ second.right.mT
+    return jnp.sqrt(jnp.maximum(jnp.einsum("hcd,hgdf,gfe,hgce->hg", left, inner, right, inner), 0))
