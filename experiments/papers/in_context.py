@@ -12,12 +12,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from presets import main
 
-from transformer_jax import BlockSettings, LearnedPositions, TaskData, TrainerModule, TrainingConfig, run, setting
-from transformer_jax.cli import parse, parse_known
+from transformer_jax import BlockSettings, LearnedPositions, TaskData, TrainerModule, TrainingConfig, setting
 from transformer_jax.data import ArrayDataset, make_loader
 from transformer_jax.nn import CausalStack
-from transformer_jax.tasks import train_and_test
 
 TINY = {"num_layers": 3, "model_dim": 64, "num_heads": 2, "name": "InContextRegression_tiny"}
 QUICK = {"steps": 7, "test_size": 101, "num_layers": 1, "model_dim": 16, "num_heads": 2}
@@ -96,17 +95,5 @@ def compare(trainer: InContextTrainer, data: TaskData) -> dict[str, dict[str, fl
     return {name: {str(i): float(error) for i, error in enumerate(curve)} for name, curve in curves.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    tiny: bool = False  # the paper's tiny model
-    quick: bool = False  # a small model and a few steps, to see that all works
-
-
-def read_config(arguments: list[str]) -> InContextConfig:
-    chosen, others = parse_known(Setting(), arguments)
-    default = InContextConfig(**((TINY if chosen.tiny else {}) | (QUICK if chosen.quick else {})))
-    return parse(InContextConfig, others, default=default, task=InContextTrainer.name, choices=Setting)
-
-
 if __name__ == "__main__":
-    run(read_config, lambda config: train_and_test(InContextTrainer, config, prompts, compare))
+    main(InContextTrainer, {"tiny": TINY, "quick": QUICK}, compare)

@@ -14,10 +14,10 @@ from typing import Literal
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
+from presets import main
 
-from transformer_jax import TaskData, TrainerModule, TrainingConfig, make_loader, run, setting, train_and_test
+from transformer_jax import TaskData, TrainerModule, TrainingConfig, make_loader, setting
 from transformer_jax.attention import dot_product_attention, padding_mask
-from transformer_jax.cli import parse, parse_known
 from transformer_jax.data import ArrayDataset
 from transformer_jax.nn import PMA, SAB, BlockSettings, NoNorm, TransformerEncoder
 
@@ -31,8 +31,7 @@ QUICK = {"steps": 7, "batch_size": 32, "test_size": 101}
 class LargestConfig(TrainingConfig):
     """Train a network to name the largest number of a set."""
 
-    # how a set becomes one vector: by attention after self-attention, as the authors' code has it (pma) or as the
-    # paper's equations (equations), or by a maximum, sum or mean
+    # by attention as in the authors' code (pma) or in the paper's equations (equations), or by maximum, sum or mean
     pooling: Literal["pma", "equations", "max", "sum", "mean"] = setting("pma", of_model=True)
     steps: int = setting(500, least=1)  # of training, each with sets of its own
     test_size: int = setting(10_000, least=1)  # sets of validation, and of test
@@ -108,8 +107,8 @@ class LargestTrainer(TrainerModule):
     writes_predictions, attention_picture = False, None  # of numbers without labels
 
     def create_model(self):
-        sizes = self.config.num_layers, self.config.model_dim, self.config.num_heads
-        return LargestModel(self.config.pooling, sizes)
+        c = self.config
+        return LargestModel(c.pooling, (c.num_layers, c.model_dim, c.num_heads))
 
     def model_inputs(self, inputs):
         return (inputs,)
@@ -118,17 +117,5 @@ class LargestTrainer(TrainerModule):
         return {"loss": (jnp.abs(self.apply(params, batch.inputs, key, train=train) - batch.targets), 1.0)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    supplement: bool = False  # the supplement's steps, batch and learning rate
-    quick: bool = False  # a few steps, to see that all works
-
-
-def read_config(arguments: list[str]) -> LargestConfig:
-    chosen, others = parse_known(Setting(), arguments)
-    default = LargestConfig(**((SUPPLEMENT if chosen.supplement else {}) | (QUICK if chosen.quick else {})))
-    return parse(LargestConfig, others, default=default, task=LargestTrainer.name, choices=Setting)
-
-
 if __name__ == "__main__":
-    run(read_config, lambda config: train_and_test(LargestTrainer, config, sets_of))
+    main(LargestTrainer, {"supplement": SUPPLEMENT, "quick": QUICK})
