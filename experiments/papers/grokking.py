@@ -2,7 +2,7 @@
 
 One block learns (a + b) mod p from 30 % of the pairs: first by heart, then by a few frequencies. The paper's epoch is a
 step on all these pairs; 100 of them are one here. `results.json` has the `curves`, the `spectrum` of the embedding's
-squared norm, and the loss on all pairs without its `key_frequencies`, or with them alone.
+squared norm, and the loss on all pairs without its `key_frequencies` or with them alone.
 
     python experiments/papers/grokking.py --seeds 0..4
 """
@@ -12,7 +12,6 @@ import dataclasses
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -24,8 +23,7 @@ from transformer_jax.fields import setting
 from transformer_jax.nn import MAB, NoNorm
 
 QUICK = {"max_epochs": 1, "modulus": 11, "batch_size": 36, "model_dim": 16, "num_heads": 2}
-STEPS = 100  # in an epoch
-PARTS = "train", "val"  # of the pairs: those that are trained on, the others
+STEPS, PARTS = 100, ("train", "val")  # steps of an epoch; the pairs that are trained on, and the others
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,30 +31,27 @@ class GrokkingConfig(TrainingConfig):
     """Train a Transformer to add numbers modulo a prime."""
 
     modulus: int = setting(113, of_model=True, least=3)  # p
-    share: float = 0.3  # of all pairs that the training set has
+    share: float = 0.3  # of all pairs that are trained on
     model_dim: int = 128  # width of the model; the feed-forward is four times as wide
     num_heads: int = 4  # attention heads
     batch_size: int = 3_830  # all pairs of the training set, ⌊share p²⌋
     max_epochs: int = 140  # of 100 steps each
-    lr: float = 1e-3  # learning rate
+    lr: float = 1e-3  # learning rate after the warmup
     schedule: str = "constant"
-    warmup: int = 10  # steps in which the learning rate rises
-    weight_decay: float = 1.0  # of all parameters, as in the paper
-    adam_b2: float = 0.98  # decay rate of Adam's mean of the squared gradients
+    warmup: int = 10  # steps
     gradient_clip: float | None = None
     best_by: str | None = "val/loss:min"  # which model is examined
-    eval_every: int = 1  # epochs between evaluations
-    logger: str = "tensorboard,csv"  # where curves go
+    eval_every: int = 1
+    logger: str = "tensorboard,csv"
 
 
 def pairs(config: GrokkingConfig) -> TaskData:
     """Prompts a b = with the target (a + b) mod p: a random part of them, the others, and all."""
     p = config.modulus
-    a, b = np.divmod(np.arange(p * p), p)
-    tokens, sums = np.stack([a, b, np.full_like(a, p)], 1).astype(np.int32), ((a + b) % p).astype(np.int32)
+    tokens = np.array([(a, b, p) for a in range(p) for b in range(p)], np.int32)
     chosen, others = np.split(np.random.default_rng(config.seed).permutation(p * p), [int(config.share * p * p)])
-    parts = np.tile(chosen, STEPS), others, np.arange(p * p)  # in order: each batch is a tile
-    return TaskData(*(make_loader(ArrayDataset(tokens[rows], sums[rows]), config.batch_size) for rows in parts))
+    parts = [tokens[rows] for rows in (np.tile(chosen, STEPS), others, np.arange(p * p))]  # in order: a tile a batch
+    return TaskData(*(make_loader(ArrayDataset(part, part.sum(1) % p), config.batch_size) for part in parts))
 
 
 class OneBlock(nn.Module):
@@ -86,15 +81,14 @@ class GrokkingTrainer(TrainerModule):
         return (inputs,)
 
     def create_optimizer(self, num_steps):
-        b1, b2, decay = self.config.adam_b1, self.config.adam_b2, self.config.weight_decay
-        return optax.adamw(self.create_schedule(num_steps), b1, b2, weight_decay=decay)  # of biases too
+        return optax.adamw(self.create_schedule(num_steps), b2=0.98, weight_decay=1.0)  # of biases too
 
     def loss_function(self, params, batch, key, *, train):
         logits = self.apply(params, batch.inputs, key, train=train)
-        is_target = jax.nn.one_hot(batch.targets, self.config.modulus, dtype=bool)
+        is_other = batch.targets[:, None] != jnp.arange(self.config.modulus)  # [B p]
         ahead = logits - jnp.take_along_axis(logits, batch.targets[:, None], -1)  # of the target
         # Cross-entropy whose gradient does not round 1 - p to 0, for which the paper computes it in float64.
-        losses = jax.nn.softplus(jax.nn.logsumexp(ahead, -1, where=~is_target))
+        losses = nn.softplus(nn.logsumexp(ahead, -1, where=is_other))
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
 
@@ -102,11 +96,11 @@ def curves_and_spectrum(trainer: GrokkingTrainer, data: TaskData) -> dict[str, A
     """When it learned what, which frequencies the embedding has, and the loss without them or with them alone."""
     p, table = trainer.config.modulus, np.asarray(trainer.params["embedding"]["embedding"])
     waves = np.fft.rfft(table[:p], axis=0)  # [(p + 1) / 2, D]
-    powers = (abs(waves) ** 2).sum(-1)[1:]  # without the constant
-    is_key = np.append(False, powers > powers.mean())
-    results = curves(trainer) | {"key_frequencies": np.flatnonzero(is_key).tolist(), "num_keys": int(is_key.sum())}
-    results |= {"spectrum": (powers / powers.sum()).tolist(), "key_share": powers[is_key[1:]].sum() / powers.sum()}
-    for name, kept in {"without_keys": ~is_key, "keys_alone": is_key | (np.arange(len(waves)) == 0)}.items():
+    shares = (abs(waves[1:]) ** 2).sum(-1) / (abs(waves[1:]) ** 2).sum()  # of all but the constant
+    is_key = np.append(False, shares > shares.mean())
+    results = curves(trainer) | {"spectrum": shares.tolist(), "key_share": shares[is_key[1:]].sum()}
+    results |= {"key_frequencies": np.flatnonzero(is_key).tolist(), "num_keys": int(is_key.sum())}
+    for name, kept in {"without_keys": ~is_key, "keys_alone": np.append(True, is_key[1:])}.items():
         changed = np.concatenate([np.fft.irfft(waves * kept[:, None], p, axis=0), table[p:]])
         params = trainer.params | {"embedding": {"embedding": jnp.asarray(changed, jnp.float32)}}
         results[name] = trainer.evaluate(data.test_loader, params)
@@ -114,7 +108,7 @@ def curves_and_spectrum(trainer: GrokkingTrainer, data: TaskData) -> dict[str, A
 
 
 def curves(trainer: GrokkingTrainer) -> dict[str, Any]:
-    """Curves by name and step, and the first step at which the accuracy on either part of the pairs is 99 %."""
+    """Curves by name and step, and the first step with an accuracy of 99 % on either part of the pairs."""
     found: dict[str, dict[str, float]] = {f"{part}/{name}": {} for part in PARTS for name in ("loss", "accuracy")}
     for line in csv.DictReader((trainer.run.path / "metrics.csv").open()):
         found.get(line["name"], {})[line["step"]] = float(line["value"])

@@ -47,10 +47,7 @@ class LargestConfig(TrainingConfig):
 
 
 def sets_of(config: LargestConfig) -> TaskData:
-    """Sets of 1 to 10 integers from 1 to 99, padded with zeros, fresh for each step and split, with the largest.
-
-    As in the notebook, the sets of a training step have one length.
-    """
+    """Sets of 1 to 10 integers from 1 to 99, of one length in a training step; padded with zeros, with the largest."""
     loaders, one_length = [], (config.batch_size, 1, 1)
     for split, size in enumerate((config.steps * config.batch_size, config.test_size, config.test_size)):
         rng = np.random.default_rng([config.seed, split])
