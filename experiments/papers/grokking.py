@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from presets import main
 
-from transformer_jax import BlockSettings, LearnedPositions, TaskData, TrainerModule, TrainingConfig
+from transformer_jax import BlockSettings, TaskData, TrainerModule, TrainingConfig
 from transformer_jax.data import ArrayDataset, make_loader
 from transformer_jax.fields import setting
 from transformer_jax.nn import MAB, NoNorm
@@ -62,8 +62,9 @@ class OneBlock(nn.Module):
     @nn.compact
     def __call__(self, tokens, *, train: bool = False):
         p, width, num_heads = self.sizes
-        x = nn.Embed(p + 1, width, embedding_init=nn.initializers.normal(width**-0.5), name="embedding")(tokens)
-        x = LearnedPositions(3).encoding(width, 3)(x)  # [B 3 D]
+        init = nn.initializers.normal(width**-0.5)
+        embedding = nn.Embed(p + 1, width, embedding_init=init, name="embedding")
+        x = embedding(tokens) + self.param("positions", init, (3, width))  # [B 3 D]
         block = MAB(width, num_heads, 4 * width, settings=BlockSettings(norm=NoNorm))
         return nn.Dense(p, use_bias=False)(block(x[:, -1:], x, train=train))[:, 0]  # [B p]
 
@@ -85,10 +86,9 @@ class GrokkingTrainer(TrainerModule):
 
     def loss_function(self, params, batch, key, *, train):
         logits = self.apply(params, batch.inputs, key, train=train)
-        is_other = batch.targets[:, None] != jnp.arange(self.config.modulus)  # [B p]
         ahead = logits - jnp.take_along_axis(logits, batch.targets[:, None], -1)  # of the target
         # Cross-entropy whose gradient does not round 1 - p to 0, for which the paper computes it in float64.
-        losses = nn.softplus(nn.logsumexp(ahead, -1, where=is_other))
+        losses = nn.softplus(nn.logsumexp(ahead, -1, where=batch.targets[:, None] != jnp.arange(self.config.modulus)))
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
 

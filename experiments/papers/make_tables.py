@@ -1,8 +1,7 @@
 """Published tables made again: train what is missing, and renew the tables of `docs/papers.md` (`make papers`).
 
-A run that was interrupted goes on, one that is finished is only tested again. The runs are below `--checkpoint-dir`;
-what they found is kept below `experiments/papers/results/`, from which the tables are made. `--quick` trains for a few
-steps and writes all below `--checkpoint-dir`.
+A run that was interrupted goes on, one that is finished is only tested again. The runs are below `--checkpoint-dir`,
+what they found below `experiments/papers/results/`. `--quick` trains for a few steps and writes nothing elsewhere.
 """
 
 import dataclasses
@@ -28,7 +27,7 @@ FOLDER = Path(__file__).parent
 PAGE = FOLDER.parents[1] / "docs" / "papers.md"
 RESULTS = FOLDER / "results"
 ABOUT_THE_RUN = ("settings", "model", "git_commit", "num_devices")  # which the command tells
-MARKED = re.compile(r"(?<=<!-- table (\w+) -->\n).*?(?=<!-- end of the table -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(?=<!-- end of the table -->)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,13 +73,17 @@ def kept(file: Path) -> dict[str, dict]:
 def machine() -> str:
     """Name of the processor, as far as the system says it, its cores, and the day."""
     cpus = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in cpus.open() if "model name" in line] if cpus.exists() else []
+    names = re.findall(r"model name\s*: (.*)", cpus.read_text() if cpus.exists() else "")
     return f"{(names or [platform.machine()])[0]}, {os.cpu_count()} cores, {datetime.date.today()}"
 
 
 def text(results: Path = RESULTS) -> str:
     """The page with the tables that these results make."""
-    return MARKED.sub(lambda place: made(TABLES[place[1]], kept(results / place[1] / "results.json")), PAGE.read_text())
+
+    def renewed(place: re.Match[str]) -> str:
+        return place[1] + made(TABLES[place[2]], kept(results / place[2] / "results.json"))
+
+    return MARKED.sub(renewed, PAGE.read_text(encoding="utf-8"))
 
 
 def made(table: Table, runs: dict[str, dict]) -> str:
@@ -93,8 +96,8 @@ def made(table: Table, runs: dict[str, dict]) -> str:
         time = f"{statistics.mean(seconds):.0f}" if seconds else "–"
         lines.append(f"| {line.label} | {line.published} | {spread(values)} | {len(values)} | {time} |")
     machines = {f"{run['machine']}, jax {run['versions']['jax']}" for run in runs.values()}
-    command = f"```\n.venv/bin/python {table.command}\n```"
-    return "\n".join([*lines, "", command, "", f"Made on: {'; '.join(sorted(machines)) or 'no machine yet'}.", ""])
+    command, made_on = f"```\n.venv/bin/python {table.command}\n```", "; ".join(sorted(machines)) or "no machine yet"
+    return "\n".join(["", *lines, "", command, "", f"Made on: {made_on}.", "", ""])
 
 
 def number(results: dict, path: str) -> float | None:
@@ -109,8 +112,8 @@ def spread(values: Sequence[float]) -> str:
     if not values:
         return "not run"
     digits = 0 if min(values) >= 100 else 4
-    mean = f"{statistics.mean(values):,.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):,.{digits}f}"
+    numbers = [statistics.mean(values), *([statistics.stdev(values)] if len(values) > 1 else [])]
+    return " ± ".join(f"{number:,.{digits}f}" for number in numbers)
 
 
 if __name__ == "__main__":
