@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tables import TABLES, Table
+from tables import TABLES, Chosen, Table
 
 from transformer_jax import run
 from transformer_jax.cli import parse
@@ -36,14 +36,14 @@ class Papers:
 
     checkpoint_dir: Path = Path("checkpoints")  # parent of the runs
     quick: bool = False  # a few steps with one seed each; the page and its results go below checkpoint_dir
-    write_only: bool = False  # train nothing; make the tables from the results that are kept
+    train: Chosen = "all"  # whose runs are trained; the page is renewed in any case, from the results that are kept
 
 
 def make(papers: Papers) -> None:
     """Run every table's command, keep its results, and renew the page."""
     below = papers.checkpoint_dir.resolve()
     results, page = (below / "results", below / PAGE.name) if papers.quick else (RESULTS, PAGE)
-    for name, table in {} if papers.write_only else TABLES.items():
+    for name, table in ((name, TABLES[name]) for name in TABLES if papers.train in ("all", name)):
         print(f"# {name}", flush=True)
         more = ["--checkpoint-dir", str(below), *(["--seeds", "0", "--quick"] if papers.quick else [])]
         subprocess.run([sys.executable, *shlex.split(table.command), *more], cwd=FOLDER.parents[1], check=True)

@@ -1,7 +1,7 @@
 """What each table of `docs/papers.md` compares, by the name of its runs."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Line(NamedTuple):
@@ -43,6 +43,7 @@ GROKKING = (
     Line("… without these frequencies", "–", "seed", "without_keys/loss"),
     Line("… with these alone", "–", "seed", "keys_alone/loss"),
 )
+Chosen = Literal["all", "none", "LargestOfASet", "LargestOfASet_supplement", "InContextRegression_tiny", "Grokking"]
 TABLES = {
     "LargestOfASet": Table(f"{SETS} --sweep pooling=pma,equations,max,sum,mean --seeds 0..4", (*LARGEST, EQUATIONS)),
     "LargestOfASet_supplement": Table(f"{SETS} --supplement --sweep pooling=pma,max,sum,mean --seeds 0..4", LARGEST),
