@@ -110,7 +110,7 @@ def curves_and_spectrum(trainer: GrokkingTrainer, data: TaskData) -> dict[str, A
 def curves(trainer: GrokkingTrainer) -> dict[str, Any]:
     """Curves by name and step, and the first step with an accuracy of 99 % on either part of the pairs."""
     found: dict[str, dict[str, float]] = {f"{part}/{name}": {} for part in PARTS for name in ("loss", "accuracy")}
-    for line in csv.DictReader((trainer.run.path / "metrics.csv").open()):
+    for line in csv.DictReader((trainer.run.path / "metrics.csv").read_text().splitlines()):
         found.get(line["name"], {})[line["step"]] = float(line["value"])
     reached = {part: [step for step, value in found[f"{part}/accuracy"].items() if value >= 0.99] for part in PARTS}
     return {"curves": found} | {f"steps_to_99_{part}": int(steps[0]) for part, steps in reached.items() if steps}
