@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from transformer_jax import TaskData, TrainerModule, TrainingConfig, run, train_and_test
-from transformer_jax.cli import parse
+from transformer_jax import TaskData, TrainerModule, TrainingConfig, cli, train_and_test
 
 Report = Callable[[TrainerModule, TaskData], Mapping[str, object]]
 
@@ -23,6 +22,6 @@ def main(trainer_class: type[TrainerModule], presets: Mapping[str, dict], report
         default = config_class(**{name: value for settings in chosen for name, value in settings.items()})
         others = [argument for argument in arguments if argument not in flags]
         words = f"{config_class.__doc__} Other defaults: {', '.join(flags)}."
-        return parse(config_class, others, default=default, description=words, task=trainer_class.name)
+        return cli.parse(config_class, others, default=default, description=words, task=trainer_class.name)
 
-    run(read_config, lambda config: train_and_test(trainer_class, config, trainer_class.load_data, report))
+    cli.run(read_config, lambda config: train_and_test(trainer_class, config, trainer_class.load_data, report))

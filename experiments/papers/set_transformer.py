@@ -21,7 +21,7 @@ from transformer_jax.attention import dot_product_attention, padding_mask
 from transformer_jax.data import ArrayDataset
 from transformer_jax.nn import PMA, SAB, BlockSettings, NoNorm, TransformerEncoder
 
-SUPPLEMENT = {"steps": 20_000, "batch_size": 128, "lr": 1e-3, "name": "LargestOfASet_supplement"}
+SUPPLEMENT = {"steps": 20_000, "batch_size": 128, "lr": 1e-3, "one_length": False, "name": "LargestOfASet_supplement"}
 LEAST = {"max": {"initial": -np.inf}}  # what `max` of no number would be
 Dense = partial(nn.Dense, kernel_init=nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"))  # as in PyTorch
 QUICK = {"steps": 7, "batch_size": 32, "test_size": 101}
@@ -34,6 +34,7 @@ class LargestConfig(TrainingConfig):
     # by attention as in the authors' code (pma) or in the paper's equations (equations), or by maximum, sum or mean
     pooling: Literal["pma", "equations", "max", "sum", "mean"] = setting("pma", of_model=True)
     steps: int = setting(500, least=1)  # of training, each with sets of its own
+    one_length: bool = True  # whether all sets of a training step have one length, as in the notebook, or each its own
     test_size: int = setting(10_000, least=1)  # sets of validation, and of test
     model_dim: int = 64  # width of all layers
     num_heads: int = 4  # heads of the attention
@@ -47,8 +48,8 @@ class LargestConfig(TrainingConfig):
 
 
 def sets_of(config: LargestConfig) -> TaskData:
-    """Sets of 1 to 10 integers from 1 to 99, of one length in a training step; padded with zeros, with the largest."""
-    loaders, one_length = [], (config.batch_size, 1, 1)
+    """Sets of 1 to 10 integers from 1 to 99, padded with zeros, with the largest; fresh for each step and split."""
+    loaders, one_length = [], (config.batch_size if config.one_length else 1, 1, 1)
     for split, size in enumerate((config.steps * config.batch_size, config.test_size, config.test_size)):
         rng = np.random.default_rng([config.seed, split])
         lengths = rng.integers(1, 11, (size // one_length[split], 1)).repeat(one_length[split], 0)
