@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from presets import main
 
-from transformer_jax import BlockSettings, TaskData, TrainerModule, TrainingConfig, setting
+from transformer_jax import BlockSettings, LearnedPositions, TaskData, TrainerModule, TrainingConfig, setting
 from transformer_jax.data import ArrayDataset, make_loader
 from transformer_jax.nn import CausalStack
 
@@ -62,10 +62,10 @@ class InContextModel(nn.Module):
         depth, width, num_heads = self.sizes
         y = jnp.pad(y[..., None], ((0, 0), (0, 0), (0, x.shape[-1] - 1)))
         tokens = jnp.stack([x, y], 2).reshape(len(x), -1, x.shape[-1])  # [B 2P d]
-        positions = self.param("positions", nn.initializers.normal(0.02), (tokens.shape[1], width))  # as in GPT-2
+        positions = LearnedPositions(tokens.shape[1]).encoding(width, tokens.shape[1])
         settings = BlockSettings(norm_first=True, activation=nn.gelu)
         stack = CausalStack(depth, width, num_heads, 4 * width, settings=settings)
-        return nn.Dense(1)(stack(nn.Dense(width)(tokens) + positions, train=train))[:, ::2, 0]  # [B P]
+        return nn.Dense(1)(stack(positions(nn.Dense(width)(tokens)), train=train))[:, ::2, 0]  # [B P]
 
 
 class InContextTrainer(TrainerModule):
