@@ -23,9 +23,10 @@ def test_the_page_is_made_from_the_committed_results(names):
 
 
 def test_mean_and_deviation_are_over_the_seeds(names):
-    assert names["spread"]([2.0, 4.0, 9.0]) == "5.0000 ± 3.6056"
-    assert names["spread"]([1_200.0, 1_300.0]) == "1,250 ± 71"
-    assert names["spread"]([2.0]) == "2.0000"
+    assert names["spread"]([2.0, 4.0, 9.5]) == "5.1667 ± 3.8837"
+    assert names["spread"]([1_200.0, 1_300.0]) == "1,250 ± 70.7107"
+    assert names["spread"]([4e-7]) == "4.0e-07"
+    assert names["spread"]([5.0]) == "5"
     assert names["spread"]([]) == "not run"
 
 

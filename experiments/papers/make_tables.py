@@ -109,11 +109,10 @@ def number(results: dict, path: str) -> float | None:
 
 def spread(values: Sequence[float]) -> str:
     """Mean and standard deviation."""
-    if not values:
-        return "not run"
-    digits = 0 if min(values) >= 100 else 4
-    numbers = [statistics.mean(values), *([statistics.stdev(values)] if len(values) > 1 else [])]
-    return " ± ".join(f"{number:,.{digits}f}" for number in numbers)
+    found = [statistics.mean(values)] if values else []
+    found += [statistics.stdev(values)] if len(values) > 1 else []
+    formats = (",.0f" if abs(x) >= 100 or x == int(x) else ".4f" if abs(x) >= 0.001 else ".1e" for x in found)
+    return " ± ".join(f"{x:{form}}" for x, form in zip(found, formats, strict=True)) or "not run"
 
 
 if __name__ == "__main__":
