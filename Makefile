@@ -7,7 +7,7 @@ READY := .venv/ready
 
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-.PHONY: reverse anomaly translate language-model check test lint types fast-tests all-tests wheel site faults bench docs tutorial notebook tensorboard screenshots inside clean
+.PHONY: reverse anomaly translate language-model papers check test lint types fast-tests all-tests wheel site faults bench docs tutorial notebook tensorboard screenshots inside clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -20,6 +20,10 @@ translate: $(READY)
 
 language-model: $(READY)
 	$(BIN)/python experiments/language_model.py $(ARGS)
+
+# Trains what the tables of docs/papers.md need and writes the page; ARGS="--quick --checkpoint-dir DIR" tries it out.
+papers: $(READY)
+	$(BIN)/python experiments/papers/make_tables.py $(ARGS)
 
 # Everything but the slow tests.
 check: $(READY)

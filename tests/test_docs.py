@@ -260,13 +260,13 @@ def test_the_new_task_learns_and_comes_back(new_task, root):
 
 
 @pytest.mark.slow
-def test_the_changed_optimizer_decays_weights_and_the_schedule_is_constant_after_the_warm_up(new_task):
+def test_the_changed_optimizer_decays_weights_and_the_schedule_falls_on_a_line(new_task):
     optimizer = new_task["AdamWTrainer"](new_task["SortConfig"](lr=0.5, warmup=0)).create_optimizer(7)
     weights, no_gradient = {"kernel": np.full((2, 3), 5.0, np.float32)}, {"kernel": np.zeros((2, 3), np.float32)}
     updates, _ = optimizer.update(no_gradient, optimizer.init(weights), weights)
     np.testing.assert_allclose(updates["kernel"], -0.5 * 0.01 * weights["kernel"], rtol=1e-6)
-    trainer = new_task["ConstantTrainer"](dataclasses.replace(new_task["constant_config"], lr=0.5, warmup=5))
-    assert [float(trainer.create_schedule(11)(step)) for step in (0, 1, 5, 11)] == pytest.approx([0, 0.1, 0.5, 0.5])
+    trainer = new_task["LinearTrainer"](dataclasses.replace(new_task["linear_config"], lr=0.5))
+    assert [float(trainer.create_schedule(10)(step)) for step in (0, 2, 5, 11)] == pytest.approx([0.5, 0.4, 0.25, 0])
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import InputError
-from transformer_jax.data.batch import as_pair, num_rows, pad_batch, pad_rows, stack_batches
+from transformer_jax.data.batch import ArrayDataset, as_pair, num_rows, pad_batch, pad_rows, stack_batches
 
 
 def samples(rows: int):
@@ -60,3 +60,13 @@ def test_samples_are_a_pair():
     ):
         with pytest.raises(InputError, match=rf"a data set gives \(inputs, targets\); got {given}$"):
             as_pair(samples)
+
+
+def test_a_data_set_of_arrays_gives_their_rows():
+    dataset = ArrayDataset(*samples(5))
+    assert len(dataset) == 5
+    inputs, targets = dataset.__getitems__([3, 0]).stacked
+    np.testing.assert_array_equal(inputs["numbers"], [[6, 7], [0, 1]])
+    np.testing.assert_array_equal(targets, [30, 0])
+    with pytest.raises(InputError, match="the same number of rows"):
+        ArrayDataset(np.zeros(3), np.zeros(5))

@@ -68,7 +68,7 @@ def test_a_method_that_is_named_nearly_as_a_hook_is_an_error(name, meant):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam; did you mean cosine"),
+        ({"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam, constant; did you mean cosine"),
         (
             {"logger": "csv, tensorbord"},
             "logger is 'tensorbord'; it must be one of tensorboard, csv; did you mean tensorboard",
@@ -81,12 +81,12 @@ def test_a_schedule_or_logger_that_is_not_in_its_table_is_an_error(settings, mes
 
 
 def test_a_task_extends_the_table_of_schedules():
-    class Constant(Trainer):
-        schedules = {**Trainer.schedules, "constant": lambda config, num_steps: lambda step: config.lr}  # noqa: RUF012
+    class Flat(Trainer):
+        schedules = {**Trainer.schedules, "flat": lambda config, num_steps: lambda step: config.lr}  # noqa: RUF012
 
-    trainer = Constant(Config(schedule="constant", lr=0.25))
+    trainer = Flat(Config(schedule="flat", lr=0.25))
     assert trainer.create_schedule(7)(3) == 0.25
-    papers = Constant(Config(schedule="noam", model_dim=6, warmup=4))
+    papers = Flat(Config(schedule="noam", model_dim=6, warmup=4))
     assert papers.create_schedule(7)(4) == pytest.approx(6**-0.5 * 4**-0.5, rel=1e-5)
 
 

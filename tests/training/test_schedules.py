@@ -5,8 +5,9 @@ import numpy as np
 import optax
 import pytest
 
+from transformer_jax import TrainingConfig
 from transformer_jax.training import cosine_warmup_schedule, noam_schedule, warmup_then_cosine_schedule
-from transformer_jax.training.schedules import ignores_num_steps
+from transformer_jax.training.schedules import SCHEDULES, ignores_num_steps
 
 
 @pytest.mark.parametrize("step", [0, 1, 49, 50, 51, 1000, 1999, 2000])
@@ -74,3 +75,9 @@ def test_the_papers_schedule_needs_a_width_and_a_warmup():
 def test_a_schedule_ignores_the_number_of_steps_if_more_of_them_change_no_earlier_rate(create_schedule, ignores):
     assert ignores_num_steps(create_schedule, 101) == ignores
     assert ignores_num_steps(create_schedule, 1009) == ignores
+
+
+@pytest.mark.parametrize(("warmup", "rates"), [(0, [0.5, 0.5, 0.5]), (4, [0.0, 0.25, 0.5])])
+def test_the_constant_schedule_stays_at_the_peak(warmup, rates):
+    schedule = SCHEDULES["constant"](TrainingConfig(lr=0.5, warmup=warmup), 7)
+    assert [float(schedule(step)) for step in (0, 2, 31)] == pytest.approx(rates)

@@ -1,3 +1,4 @@
+from .batch import ArrayDataset as ArrayDataset
 from .batch import Batch as Batch
 from .batch import StackedSamples as StackedSamples
 from .batch import numpy_collate as numpy_collate

@@ -122,6 +122,28 @@ class BatchDataset:
         return self.__getitems__(EpochIndices([index], 0))[0]
 
 
+class ArrayDataset(BatchDataset):
+    """Inputs and targets that lie in memory.
+
+    Args:
+        inputs: pytree of arrays `[N, ...]`.
+        targets: pytree of arrays `[N, ...]`.
+
+    Raises:
+        InputError: they have no rows, or not the same number.
+    """
+
+    def __init__(self, inputs: Inputs, targets: Targets) -> None:
+        self.size = num_rows((inputs, targets))
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
+        return StackedSamples(jax.tree.map(lambda array: array[indices], (self.inputs, self.targets)))
+
+
 def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
     """Stack samples, pytrees of equal structure, into one pytree of NumPy arrays `[B, ...]`.
 

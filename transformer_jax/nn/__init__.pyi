@@ -16,6 +16,7 @@ from .language_model import TransformerLM as TransformerLM
 from .layers import FeedForward as FeedForward
 from .layers import GatedFeedForward as GatedFeedForward
 from .layers import LayerNorm as LayerNorm
+from .layers import NoNorm as NoNorm
 from .layers import RMSNorm as RMSNorm
 from .masked_language_model import TransformerMLM as TransformerMLM
 from .position_kinds import ALiBiPositions as ALiBiPositions
@@ -29,4 +30,8 @@ from .positions import NoPositions as NoPositions
 from .positions import PositionalEncoding as PositionalEncoding
 from .positions import Positions as Positions
 from .predictor import TransformerPredictor as TransformerPredictor
+from .set_transformer import ISAB as ISAB
+from .set_transformer import MAB as MAB
+from .set_transformer import PMA as PMA
+from .set_transformer import SAB as SAB
 from .vision import VisionTransformer as VisionTransformer

@@ -173,6 +173,16 @@ class LayerNorm(nn.LayerNorm, Checked):
     use_fast_variance: bool = False
 
 
+class NoNorm(nn.Module):
+    """`x` as it is: in the place of a norm, for blocks without one."""
+
+    epsilon: float = 0.0  # of the norms whose place it takes
+
+    def __call__(self, x: Float[ArrayLike, "*leading D"]) -> Float[Array, "*leading D"]:
+        """Return `x`."""
+        return jnp.asarray(x)
+
+
 class RMSNorm(nn.RMSNorm, Checked):
     """`x / √(mean(x²) + ε) · scale` over the last axis (Zhang and Sennrich 2019, equation 4): no mean, and no bias.
 

@@ -92,7 +92,13 @@ def _noam(config: TrainingConfig, num_steps: int) -> optax.Schedule:
     return noam_schedule(config.model_dim, config.warmup)
 
 
+def _constant(config: TrainingConfig, num_steps: int) -> optax.Schedule:
+    if config.warmup == 0:
+        return optax.constant_schedule(config.lr)
+    return optax.warmup_constant_schedule(0.0, config.lr, config.warmup)
+
+
 # A schedule by the name that `schedule` gives it, from a run's settings and its number of steps.
 SCHEDULES: Mapping[str, Callable[[TrainingConfig, int], optax.Schedule]] = MappingProxyType(
-    {"cosine": _cosine, "noam": _noam}
+    {"cosine": _cosine, "noam": _noam, "constant": _constant}
 )

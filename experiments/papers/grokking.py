@@ -1,0 +1,120 @@
+"""Grokking of modular addition (Nanda et al. 2023, *Progress measures for grokking*, sections 3 to 5).
+
+One block learns (a + b) mod p from 30 % of the pairs: first by heart, then by a few frequencies. The paper's epoch is a
+step on all these pairs; 100 of them are one here. `results.json` has the `curves`, the `spectrum` of the embedding's
+squared norm, and the loss on all pairs without its `key_frequencies` or with them alone.
+
+    python experiments/papers/grokking.py --seeds 0..4
+"""
+
+import csv
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+import optax
+from presets import main
+
+from transformer_jax import BlockSettings, TaskData, TrainerModule, TrainingConfig
+from transformer_jax.data import ArrayDataset, make_loader
+from transformer_jax.fields import setting
+from transformer_jax.nn import MAB, NoNorm
+
+QUICK = {"max_epochs": 1, "modulus": 11, "batch_size": 36, "model_dim": 16, "num_heads": 2}
+STEPS, PARTS = 100, ("train", "val")  # steps of an epoch; the pairs that are trained on, and the others
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GrokkingConfig(TrainingConfig):
+    """Train a Transformer to add numbers modulo a prime."""
+
+    modulus: int = setting(113, of_model=True, least=3)  # p
+    share: float = 0.3  # of all pairs that are trained on
+    model_dim: int = 128  # width of the model; the feed-forward is four times as wide
+    num_heads: int = 4  # attention heads
+    batch_size: int = 3_830  # all pairs of the training set, ⌊share p²⌋
+    max_epochs: int = 140  # of 100 steps each
+    lr: float = 1e-3  # learning rate after the warmup
+    schedule: str = "constant"
+    warmup: int = 10  # steps
+    gradient_clip: float | None = None
+    best_by: str | None = "val/loss:min"  # which model is examined
+    eval_every: int = 1
+    logger: str = "tensorboard,csv"
+
+
+def pairs(config: GrokkingConfig) -> TaskData:
+    """Prompts a b = with the target (a + b) mod p: a random part of them, the others, and all."""
+    p = config.modulus
+    tokens = np.array([(a, b, p) for a in range(p) for b in range(p)], np.int32)
+    chosen, others = np.split(np.random.default_rng(config.seed).permutation(p * p), [int(config.share * p * p)])
+    parts = [tokens[rows] for rows in (np.tile(chosen, STEPS), others, np.arange(p * p))]  # in order: a tile a batch
+    return TaskData(*(make_loader(ArrayDataset(part, part.sum(1) % p), config.batch_size) for part in parts))
+
+
+class OneBlock(nn.Module):
+    """A Transformer of one block, computed at the last position alone, since nothing else is read."""
+
+    sizes: tuple[int, int, int]  # p, D, H
+
+    @nn.compact
+    def __call__(self, tokens, *, train: bool = False):
+        p, width, num_heads = self.sizes
+        init = nn.initializers.normal(width**-0.5)
+        embedding = nn.Embed(p + 1, width, embedding_init=init, name="embedding")
+        x = embedding(tokens) + self.param("positions", init, (3, width))  # [B 3 D]
+        block = MAB(width, num_heads, 4 * width, settings=BlockSettings(norm=NoNorm))
+        return nn.Dense(p, use_bias=False)(block(x[:, -1:], x, train=train))[:, 0]  # [B p]
+
+
+class GrokkingTrainer(TrainerModule):
+    name = "Grokking"
+    config_class = GrokkingConfig
+    load_data = staticmethod(pairs)
+    writes_predictions, attention_picture = False, None
+
+    def create_model(self):
+        return OneBlock((self.config.modulus, self.config.model_dim, self.config.num_heads))
+
+    def model_inputs(self, inputs):
+        return (inputs,)
+
+    def create_optimizer(self, num_steps):
+        return optax.adamw(self.create_schedule(num_steps), b2=0.98, weight_decay=1.0)  # of biases too
+
+    def loss_function(self, params, batch, key, *, train):
+        logits = self.apply(params, batch.inputs, key, train=train)
+        ahead = logits - jnp.take_along_axis(logits, batch.targets[:, None], -1)  # of the target
+        # Cross-entropy whose gradient does not round 1 - p to 0, for which the paper computes it in float64.
+        losses = nn.softplus(nn.logsumexp(ahead, -1, where=batch.targets[:, None] != jnp.arange(self.config.modulus)))
+        return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
+
+
+def curves_and_spectrum(trainer: GrokkingTrainer, data: TaskData) -> dict[str, Any]:
+    """When it learned what, which frequencies the embedding has, and the loss without them or with them alone."""
+    p, table = trainer.config.modulus, np.asarray(trainer.params["embedding"]["embedding"])
+    waves = np.fft.rfft(table[:p], axis=0)  # [(p + 1) / 2, D]
+    shares = (abs(waves[1:]) ** 2).sum(-1) / (abs(waves[1:]) ** 2).sum()  # of all but the constant
+    is_key = np.append(False, shares > shares.mean())
+    results = curves(trainer) | {"spectrum": shares.tolist(), "key_share": shares[is_key[1:]].sum()}
+    results |= {"key_frequencies": np.flatnonzero(is_key).tolist(), "num_keys": int(is_key.sum())}
+    for name, kept in {"without_keys": ~is_key, "keys_alone": np.append(True, is_key[1:])}.items():
+        changed = np.concatenate([np.fft.irfft(waves * kept[:, None], p, axis=0), table[p:]])
+        params = trainer.params | {"embedding": {"embedding": jnp.asarray(changed, jnp.float32)}}
+        results[name] = trainer.evaluate(data.test_loader, params)
+    return results
+
+
+def curves(trainer: GrokkingTrainer) -> dict[str, Any]:
+    """Curves by name and step, and the first step with an accuracy of 99 % on either part of the pairs."""
+    found: dict[str, dict[str, float]] = {f"{part}/{name}": {} for part in PARTS for name in ("loss", "accuracy")}
+    for line in csv.DictReader((trainer.run.path / "metrics.csv").read_text().splitlines()):
+        found.get(line["name"], {})[line["step"]] = float(line["value"])
+    reached = {part: [step for step, value in found[f"{part}/accuracy"].items() if value >= 0.99] for part in PARTS}
+    return {"curves": found} | {f"steps_to_99_{part}": int(steps[0]) for part, steps in reached.items() if steps}
+
+
+if __name__ == "__main__":
+    main(GrokkingTrainer, {"quick": QUICK}, curves_and_spectrum)

@@ -1,0 +1,99 @@
+"""Linear regression in context (Garg et al. 2022, *What Can Transformers Learn In-Context?*, the toy of their code).
+
+A causal Transformer reads x_1, y_1, x_2, y_2, … of a linear function of its own for each prompt, and predicts each y_i
+from those before it. `results.json` has `curve`, squared errors / d after 0, 1, … examples, and `least_squares` for it.
+
+    python experiments/papers/in_context.py --seeds 0..4
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from presets import main
+
+from transformer_jax import BlockSettings, LearnedPositions, TaskData, TrainerModule, TrainingConfig, setting
+from transformer_jax.data import ArrayDataset, make_loader
+from transformer_jax.nn import CausalStack
+
+TINY = {"num_layers": 3, "model_dim": 64, "num_heads": 2, "name": "InContextRegression_tiny"}
+QUICK = {"steps": 7, "test_size": 101, "num_layers": 1, "model_dim": 16, "num_heads": 2}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InContextConfig(TrainingConfig):
+    """Train a Transformer to learn linear functions from the examples of its prompt."""
+
+    num_dims: int = setting(5, of_model=True, least=1)  # numbers in each x
+    num_points: int = setting(11, of_model=True, least=1)  # pairs (x, y) in a prompt
+    steps: int = setting(5001, least=1)  # of training, each with prompts of its own
+    test_size: int = setting(6400, least=1)  # prompts of validation, and of test
+    model_dim: int = 256  # width of the model
+    num_heads: int = 8  # attention heads
+    num_layers: int = 12  # blocks
+    batch_size: int = 64  # prompts in one step
+    lr: float = 1e-4  # learning rate
+    schedule: str = "constant"  # of the learning rate
+    warmup: int = 0  # steps in which the learning rate rises
+    gradient_clip: float | None = None  # largest norm of the gradient
+    max_epochs: int = 1  # passes over the prompts, which are as many as all steps need
+
+
+def prompts(config: InContextConfig) -> TaskData:
+    """Prompts x `[N, P, d]`, y `[N, P]`: y = w x with x and w standard normal, fresh for each step and split."""
+    loaders = []
+    for split, size in enumerate((config.steps * config.batch_size, config.test_size, config.test_size)):
+        rng = np.random.default_rng([config.seed, split])
+        x = rng.standard_normal((size, config.num_points, config.num_dims), np.float32)
+        y = np.einsum("npd,nd->np", x, rng.standard_normal((size, config.num_dims), np.float32))
+        loaders.append(make_loader(ArrayDataset((x, y), y), config.batch_size))
+    return TaskData(*loaders)
+
+
+class InContextModel(nn.Module):
+    """GPT-2 over vectors: x, and y with zeros after it, in turn; reads its prediction of y where x stands."""
+
+    sizes: tuple[int, int, int]  # L, D, H
+
+    @nn.compact
+    def __call__(self, x, y, *, train: bool = False):
+        depth, width, num_heads = self.sizes
+        y = jnp.pad(y[..., None], ((0, 0), (0, 0), (0, x.shape[-1] - 1)))
+        tokens = jnp.stack([x, y], 2).reshape(len(x), -1, x.shape[-1])  # [B 2P d]
+        positions = LearnedPositions(tokens.shape[1]).encoding(width, tokens.shape[1])
+        settings = BlockSettings(norm_first=True, activation=nn.gelu)
+        stack = CausalStack(depth, width, num_heads, 4 * width, settings=settings)
+        return nn.Dense(1)(stack(positions(nn.Dense(width)(tokens)), train=train))[:, ::2, 0]  # [B P]
+
+
+class InContextTrainer(TrainerModule):
+    name = "InContextRegression"
+    config_class = InContextConfig
+    load_data = staticmethod(prompts)
+    writes_predictions, attention_picture = False, None  # of numbers without labels
+
+    def create_model(self):
+        return InContextModel((self.config.num_layers, self.config.model_dim, self.config.num_heads))
+
+    def model_inputs(self, inputs):
+        return inputs
+
+    def loss_function(self, params, batch, key, *, train):
+        return {"loss": ((self.apply(params, batch.inputs, key, train=train) - batch.targets) ** 2, 1.0)}
+
+
+def compare(trainer: InContextTrainer, data: TaskData) -> dict[str, dict[str, float]]:
+    """The error by number of examples, of the model and of least squares (of least norm)."""
+    x, y = data.test_loader.dataset.inputs
+    answers = np.concatenate([trainer.forward(inputs) for inputs, _ in data.test_loader])
+    solve = jax.jit(lambda x, y, x_new: jnp.einsum("nd,nd->n", (jnp.linalg.pinv(x) @ y[..., None])[..., 0], x_new))
+    least = [np.zeros(len(y)), *(np.asarray(solve(x[:, :i], y[:, :i], x[:, i])) for i in range(1, y.shape[1]))]
+    curves = {"curve": answers, "least_squares": np.stack(least, 1)}
+    curves = {name: ((found - y) ** 2).mean(0) / x.shape[-1] for name, found in curves.items()}
+    return {name: {str(i): float(error) for i, error in enumerate(curve)} for name, curve in curves.items()}
+
+
+if __name__ == "__main__":
+    main(InContextTrainer, {"tiny": TINY, "quick": QUICK}, compare)

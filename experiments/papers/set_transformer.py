@@ -1,0 +1,119 @@
+"""The largest of a set of numbers (Lee et al. 2019, *Set Transformer*, table 1): which pooling finds it?
+
+The test metric `loss` is the mean absolute error on fresh sets. The default setting is that of the authors' notebook
+(github.com/juho-lee/set_transformer: 500 steps of 1 024 sets, Adam 1e-4), `--supplement` that of the paper's supplement
+(20 000 steps of 128 sets, 1e-3).
+
+    python experiments/papers/set_transformer.py --sweep pooling=pma,max,sum,mean --seeds 0..4
+"""
+
+import dataclasses
+from functools import partial
+from typing import Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from presets import main
+
+from transformer_jax import TaskData, TrainerModule, TrainingConfig, make_loader, setting
+from transformer_jax.attention import dot_product_attention, padding_mask
+from transformer_jax.data import ArrayDataset
+from transformer_jax.nn import PMA, SAB, BlockSettings, NoNorm, TransformerEncoder
+
+SUPPLEMENT = {"steps": 20_000, "batch_size": 128, "lr": 1e-3, "one_length": False, "name": "LargestOfASet_supplement"}
+LEAST = {"max": {"initial": -np.inf}}  # what `max` of no number would be
+Dense = partial(nn.Dense, kernel_init=nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"))  # as in PyTorch
+QUICK = {"steps": 7, "batch_size": 32, "test_size": 101}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LargestConfig(TrainingConfig):
+    """Train a network to name the largest number of a set."""
+
+    # by attention as in the authors' code (pma) or in the paper's equations (equations), or by maximum, sum or mean
+    pooling: Literal["pma", "equations", "max", "sum", "mean"] = setting("pma", of_model=True)
+    steps: int = setting(500, least=1)  # of training, each with sets of its own
+    one_length: bool = True  # whether all sets of a training step have one length, as in the notebook, or each its own
+    test_size: int = setting(10_000, least=1)  # sets of validation, and of test
+    model_dim: int = 64  # width of all layers
+    num_heads: int = 4  # heads of the attention
+    num_layers: int = 2  # self-attention blocks
+    batch_size: int = 1024  # sets in one step
+    lr: float = 1e-4  # learning rate, from the first step to the last
+    schedule: str = "constant"
+    warmup: int = 0
+    gradient_clip: float | None = None  # largest norm of the gradient
+    max_epochs: int = 1  # passes over the sets, which are as many as all steps need
+
+
+def sets_of(config: LargestConfig) -> TaskData:
+    """Sets of 1 to 10 integers from 1 to 99, padded with zeros, with the largest; fresh for each step and split."""
+    loaders, one_length = [], (config.batch_size if config.one_length else 1, 1, 1)
+    for split, size in enumerate((config.steps * config.batch_size, config.test_size, config.test_size)):
+        rng = np.random.default_rng([config.seed, split])
+        lengths = rng.integers(1, 11, (size // one_length[split], 1)).repeat(one_length[split], 0)
+        sets = np.where(np.arange(10) < lengths, rng.integers(1, 100, (size, 10)), 0).astype(np.float32)  # [N T]
+        loaders.append(make_loader(ArrayDataset(sets, sets.max(-1)), config.batch_size))
+    return TaskData(*loaders)
+
+
+class AuthorsMAB(nn.Module):
+    """`H + relu(H W + b)` with `H = X W_q + heads(X, Y)` and logits over √D: MAB in the authors' code."""
+
+    num_heads: int
+
+    @nn.compact
+    def __call__(self, x, memory, mask, width):
+        q, k, v = (Dense(width)(each).reshape(*each.shape[:2], self.num_heads, -1) for each in (x, memory, memory))
+        scaled = q / self.num_heads**0.5  # attention itself divides by the root of a head's width, √(D / H)
+        heads = dot_product_attention(*(each.swapaxes(1, 2) for each in (scaled, k, v)), mask).swapaxes(1, 2)
+        h = (q + heads).reshape(*x.shape[:2], width)
+        return h + nn.relu(Dense(width)(h))
+
+
+class LargestModel(nn.Module):
+    """The notebook's networks: `SAB, SAB, PMA`, or layers for each number, a pooling, and layers after it."""
+
+    pooling: str
+    sizes: tuple[int, int, int]  # L, D, H
+
+    @nn.compact
+    def __call__(self, numbers, *, train: bool = False):
+        (depth, width, num_heads), mask, x = self.sizes, padding_mask(numbers > 0), numbers[..., None]  # [B T 1]
+        if self.pooling == "pma":
+            for _ in range(depth):
+                x = AuthorsMAB(num_heads)(x, x, mask, width)
+            seed = self.param("seed", nn.initializers.xavier_uniform(), (1, width))
+            x = AuthorsMAB(num_heads)(jnp.broadcast_to(seed, (len(x), 1, width)), x, mask, width)
+            return Dense(1)(x)[:, 0, 0]
+        x = Dense(width)(x)
+        if self.pooling == "equations":
+            sizes, settings = (width, num_heads, width), BlockSettings(norm=NoNorm)
+            x = TransformerEncoder(depth, *sizes, settings=settings, block=SAB)(x, mask, train=train)
+            return Dense(1)(PMA(*sizes, settings=settings)(x, mask, train=train))[:, 0, 0]
+        for _ in range(3):
+            x = Dense(width)(nn.relu(x))
+        x = getattr(jnp, self.pooling)(x, 1, where=numbers[..., None] > 0, **LEAST.get(self.pooling, {}))
+        return Dense(1)(nn.relu(Dense(width)(x)))[:, 0]
+
+
+class LargestTrainer(TrainerModule):
+    name = "LargestOfASet"
+    config_class = LargestConfig
+    load_data = staticmethod(sets_of)
+    writes_predictions, attention_picture = False, None  # of numbers without labels
+
+    def create_model(self):
+        c = self.config
+        return LargestModel(c.pooling, (c.num_layers, c.model_dim, c.num_heads))
+
+    def model_inputs(self, inputs):
+        return (inputs,)
+
+    def loss_function(self, params, batch, key, *, train):
+        return {"loss": (jnp.abs(self.apply(params, batch.inputs, key, train=train) - batch.targets), 1.0)}
+
+
+if __name__ == "__main__":
+    main(LargestTrainer, {"supplement": SUPPLEMENT, "quick": QUICK})

@@ -1,0 +1,84 @@
+"""The page of papers: its numbers are those of the committed results, and its commands work."""
+
+import json
+import runpy
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+from commands import call
+from repository import REPOSITORY
+
+PAPERS = REPOSITORY / "experiments" / "papers"
+
+
+@pytest.fixture(scope="module")
+def names() -> dict:
+    return runpy.run_path(str(PAPERS / "make_tables.py"))
+
+
+def test_the_page_is_made_from_the_committed_results(names):
+    assert (REPOSITORY / "docs" / "papers.md").read_text(encoding="utf-8") == names["text"]()
+
+
+def test_mean_and_deviation_are_over_the_seeds(names):
+    assert names["spread"]([2.0, 4.0, 9.5]) == "5.1667 ± 3.8837"
+    assert names["spread"]([1_200.0, 1_300.0]) == "1,250 ± 70.7107"
+    assert names["spread"]([4e-7]) == "4.0e-07"
+    assert names["spread"]([5.0]) == "5"
+    assert names["spread"]([]) == "not run"
+
+
+def test_a_run_that_was_tested_again_keeps_its_line(names, tmp_path):
+    found, file = tmp_path / "runs" / "seed0" / "results.json", tmp_path / "results.json"
+    found.parent.mkdir(parents=True)
+    found.write_text('{"test": {"loss": 0.123456789}, "eval_seconds": 5, "settings": {"lr": 1}}')
+    names["keep"](tmp_path / "runs", file)
+    first = json.loads(file.read_text())
+    assert first["seed0"]["test"] == {"loss": 0.123457}
+    assert "settings" not in first["seed0"]
+    found.write_text('{"test": {"loss": 0.123456789}, "eval_seconds": 7, "settings": {"lr": 1}}')
+    names["keep"](tmp_path / "runs", file)
+    assert json.loads(file.read_text()) == first
+    found.write_text('{"test": {"loss": 0.5}, "eval_seconds": 7, "settings": {"lr": 1}}')
+    names["keep"](tmp_path / "runs", file)
+    assert json.loads(file.read_text())["seed0"]["eval_seconds"] == 7
+
+
+def test_papers_take_the_lines_that_they_may():
+    for script in PAPERS.glob("*.py"):
+        assert len(script.read_text(encoding="utf-8").splitlines()) <= 120, script.name
+
+
+def test_each_table_has_its_place_in_the_page_and_can_be_chosen(names):
+    page = (REPOSITORY / "docs" / "papers.md").read_text(encoding="utf-8")
+    assert all(page.count(f"<!-- table {name} -->") == 1 for name in names["TABLES"])
+    assert [*names["TABLES"]] == [name for name in get_args(names["Chosen"]) if name not in ("all", "none")]
+
+
+@pytest.mark.slow
+def test_a_quick_table_is_trained_once_and_written_beside_its_runs(tmp_path):
+    page = (REPOSITORY / "docs" / "papers.md").read_bytes()
+    command = [sys.executable, PAPERS / "make_tables.py", "--quick", "--train", "InContextRegression_tiny"]
+    first, second = (
+        subprocess.run(
+            [*command, "--checkpoint-dir", tmp_path], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        ).stdout
+        for _ in range(2)
+    )
+    section = (tmp_path / "papers.md").read_text(encoding="utf-8").split("<!-- table InContextRegression_tiny -->")[1]
+    assert "| not run |" not in section.split("<!-- end of the table -->")[0]
+    trained, tested = "Epoch 1, step 7 of 7", "Going on after step 7 of 7"
+    assert trained in first
+    assert trained not in second  # a finished run is only tested again
+    assert tested in second
+    assert (REPOSITORY / "docs" / "papers.md").read_bytes() == page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["set_transformer.py", "grokking.py"])
+def test_quick_papers_run(script, tmp_path):
+    outcome = call(f"papers/{script}", "--quick", "--checkpoint-dir", tmp_path)
+    assert outcome.status == 0, outcome.stderr
+    assert "Test loss:" in outcome.stdout

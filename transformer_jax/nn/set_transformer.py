@@ -1,0 +1,141 @@
+"""Attention between sets: the blocks of the Set Transformer (Lee et al. 2019, section 3).
+
+A stack of `SAB` or `ISAB` is permutation-equivariant, and `PMA` after it makes it invariant. The paper's version
+without norms has `BlockSettings(norm=NoNorm)`.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from transformer_jax.argument_checks import Size, check_sequence
+from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.rows import ReturnAttention, Weights
+from transformer_jax.nn.blocks import Block
+
+
+class MAB(Block):
+    """`MAB(X, Y) = Norm(H + rFF(H))`, `H = Norm(X + Multihead(X, Y, Y))` (equations 6 and 7).
+
+    Its fields and errors are those of `Block`; positions of the settings are not used, since a set has none.
+    """
+
+    def setup(self) -> None:
+        self.attn = self.attention()
+        self.attn_residual = self.residual()
+        self.feed_forward = self.position_wise()
+        self.feed_forward_residual = self.residual()
+
+    def __call__(
+        self,
+        x: Float[ArrayLike, "B T D"],
+        memory: Float[ArrayLike, "B S D"],
+        mask: Masks | None = None,
+        *,
+        train: bool = False,
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Weights]:
+        """Attend from the set `x` to the set `memory`.
+
+        Args:
+            x: `[B, T, D]`.
+            memory: `[B, S, D]`.
+            mask: which elements of `memory` one of `x` may see, as in `dot_product_attention`.
+            train: apply dropout; needs the random key `dropout` where its probability is not zero.
+            return_attention: also return the weights `[B, H, T, S]`, or those of an `AttentionRows(queries, heads)`.
+        """
+        check_sequence("x", x, self.input_dim)
+        options: dict[str, Any] = {"mask": mask, "train": train, "return_attention": return_attention}
+        h, attention = self.attn_residual(x, lambda h: self.attn.attend_from(h, memory, **options), train=train)
+        y: Array = self.feed_forward_residual(h, lambda h: self.feed_forward(h, train=train), train=train)
+        return y if attention is None else (y, attention)
+
+
+class SAB(MAB):
+    """`SAB(X) = MAB(X, X)` (equation 8): may be the `block` of a `TransformerEncoder`."""
+
+    def __call__(  # type: ignore[override]  # of one set
+        self,
+        x: Float[ArrayLike, "B T D"],
+        mask: Masks | None = None,
+        *,
+        train: bool = False,
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Weights]:
+        """Attend within the set `x`; the arguments are those of `MAB`."""
+        return super().__call__(x, x, mask, train=train, return_attention=return_attention)
+
+
+class ISAB(Block):
+    """`ISAB(X) = MAB(X, MAB(I, X))` with m learned inducing points I (equations 9 and 10): its cost grows with m T.
+
+    Its other fields and errors are those of `Block`.
+    """
+
+    num_inducing: Size = 16  # m
+
+    def setup(self) -> None:
+        self.inducing = self.param("inducing", nn.initializers.xavier_uniform(), (self.num_inducing, self.input_dim))
+        sizes = self.input_dim, self.num_heads, self.dim_feedforward
+        self.to_inducing = MAB(*sizes, settings=self.settings)
+        self.from_inducing = MAB(*sizes, settings=self.settings)
+
+    def __call__(
+        self,
+        x: Float[ArrayLike, "B T D"],
+        mask: Masks | None = None,
+        *,
+        train: bool = False,
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Weights]:
+        """Transform the set `x`.
+
+        Args:
+            x: `[B, T, D]`.
+            mask: which elements the inducing points may see, `[B, 1, 1, T]` as of `padding_mask`.
+            train: apply dropout.
+            return_attention: also return the weights `[B, H, T, m]` of the second attention.
+        """
+        hidden: Any = self.to_inducing(_for_each_row(self.inducing, x), x, mask, train=train)
+        return self.from_inducing(x, hidden, train=train, return_attention=return_attention)
+
+
+class PMA(Block):
+    """`PMA(Z) = MAB(S, rFF(Z))` with k learned seeds S (equation 11): pools a set to k vectors.
+
+    Its other fields and errors are those of `Block`.
+    """
+
+    num_seeds: Size = 1  # k
+
+    def setup(self) -> None:
+        self.seeds = self.param("seeds", nn.initializers.xavier_uniform(), (self.num_seeds, self.input_dim))
+        self.feed_forward = self.position_wise()
+        self.pool = MAB(self.input_dim, self.num_heads, self.dim_feedforward, settings=self.settings)
+
+    def __call__(
+        self,
+        x: Float[ArrayLike, "B T D"],
+        mask: Masks | None = None,
+        *,
+        train: bool = False,
+        return_attention: ReturnAttention = False,
+    ) -> Float[Array, "B k D"] | tuple[Float[Array, "B k D"], Weights]:
+        """Pool the set `x`.
+
+        Args:
+            x: `[B, T, D]`.
+            mask: which elements the seeds may see, `[B, 1, 1, T]` as of `padding_mask`.
+            train: apply dropout.
+            return_attention: also return the weights `[B, H, k, T]`.
+        """
+        memory = self.feed_forward(x, train=train)
+        return self.pool(_for_each_row(self.seeds, x), memory, mask, train=train, return_attention=return_attention)
+
+
+def _for_each_row(points: Float[Array, "m D"], x: ArrayLike) -> Float[Array, "B m D"]:
+    return jnp.broadcast_to(points, (jnp.shape(x)[0], *points.shape))
