@@ -40,7 +40,7 @@ def test_one_step_is_the_gradient_in_the_corrupted_pass_times_the_difference():
     low, corrupted = capture(*of_model, *other, names=[name])
     slope = jax.jacobian(lambda x: metric(patch(*of_model, *other, patches={name: add(x)})))(0 * clean[name])
     expected = (slope * (clean[name] - corrupted[name])).sum((1, 4))  # [metric, head, position]
-    expected = (expected.T / (metric(high) - metric(low)))
+    expected = expected.T / (metric(high) - metric(low))
     assert found.shape == (7, 1, 2)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
@@ -51,8 +51,8 @@ def test_integrated_gradients_tend_to_what_patching_a_whole_activation_restores(
     arguments = case.model, case.variables, case.inputs, near(case.inputs, 1)
     exact = patch_activations(*arguments, names=NAMES, metric=metric, by=[])
     attribute = jax.jit(
-        lambda steps: attribute_activations(*arguments, names=NAMES, metric=metric, by=[], steps=steps), static_argnums=0
-    )  # fmt: skip
+        lambda n: attribute_activations(*arguments, names=NAMES, metric=metric, by=[], steps=n), static_argnums=0
+    )
     errors = [max(float(abs(found - exact[name]).max()) for name, found in attribute(n).items()) for n in (1, 16, 256)]
     assert list(exact) == list(attribute(1))
     assert errors[2] < 0.01

@@ -238,3 +238,13 @@ def test_a_finished_run_that_is_extended_is_not_finished_any_more(tmp_path):
     with RunDirectory(config(tmp_path, max_epochs=11), "Task", may_extend=lambda: True) as run:
         assert not run.is_finished
         assert read_settings(run.path)[1]["max_epochs"] == 11
+
+
+def test_a_setting_that_is_newer_than_the_run_had_its_default(tmp_path):
+    begin(tmp_path)
+    newer = dataclasses.make_dataclass(
+        "Newer", [("tokenizer", str, "bytes")], bases=(TrainingConfig,), frozen=True, kw_only=True
+    )
+    RunDirectory(newer(checkpoint_dir=tmp_path), "Task").close()
+    with pytest.raises(InputError, match="of other settings: tokenizer was bytes and is words;"):
+        RunDirectory(newer(checkpoint_dir=tmp_path, tokenizer="words"), "Task")

@@ -139,10 +139,10 @@ def attribute_edges(
     """Estimate `patch_path` from every sender to every receiver by gradients (Syed et al. 2023, equation 2).
 
     Senders, receivers and the paths between them are those of `patch_path`: each head and feed-forward sends; the
-    queries, keys and values of each head, each feed-forward and the logits receive. An edge is the gradient with respect
-    to what the receiver reads, in the clean pass, times the change of that if the sender's output is the corrupted one.
-    The change is linear too, with norms as they are at the clean pass, so that post-norm and pre-norm, and paths through
-    feed-forwards, are the same code. It takes one backward pass, and one linear pass for each sender, whatever the
+    queries, keys and values of each head, each feed-forward and the logits receive. An edge is the gradient with
+    respect to what the receiver reads, in the clean pass, times the change of that if the sender's output is the
+    corrupted one. The change is linear too, with norms as they are at the clean pass, so that post-norm and pre-norm,
+    and paths through feed-forwards, are the same code. It takes one backward pass, and one linear pass for each sender, whatever the
     number of receivers.
 
     A pure function, for `jax.jit`.
@@ -158,8 +158,9 @@ def attribute_edges(
 
     Returns:
         By names of a sender's output and of what a receiver makes of it (`….head_outputs`, `….feed_forward.output`;
-        `….queries`, `….keys`, `….values`, `….hidden`, "logits") the change as of `patch_path`: `[H, H, …]` from heads to
-        heads (of keys and values those that there are), without the axis of what is no head, then those of the metric.
+        `….queries`, `….keys`, `….values`, `….hidden`, "logits") the change as of `patch_path`: `[H, H, …]` from heads
+        to heads (of keys and values those that there are), without the axis of what is no head, then those of the
+        metric.
 
     Raises:
         InputError: the model has no blocks.

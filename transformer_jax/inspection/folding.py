@@ -28,9 +28,10 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
 
     `(x̂ ∘ s + b) W + c` becomes `x̂ W' + c'` with `W' = s ∘ W` and `c' = b W + c`; the norm keeps a scale of 1 and a bias
     of 0. After a LayerNorm the columns of W' are centered too, since x̂ has a mean of 0: what remains is what can be
-    read (as TransformerLens does it, `fold_layer_norm`). Folded are the norms of all blocks, and of a `TransformerLM` and a
-    `TransformerPredictor` the one after the last block. A tied embedding makes logits of its own for that, so that the
-    model is another one: `tie_embeddings=False`. Norms of other ends, of queries and keys, and of an output network stay.
+    read (as TransformerLens does it, `fold_layer_norm`). Folded are the norms of all blocks, and of a `TransformerLM`
+    and a `TransformerPredictor` the one after the last block. A tied embedding makes logits of its own for that, so
+    that the model is another one: `tie_embeddings=False`. Norms of other ends, of queries and keys, and of an output
+    network stay.
 
     Args:
         model: with pre-norm.

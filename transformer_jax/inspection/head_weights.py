@@ -54,8 +54,8 @@ class Factored(NamedTuple):
 class HeadWeights(NamedTuple):
     """Projections of the H heads of an attention; heads that share keys and values have the same ones.
 
-    Positions inside of attention (rotary ones, biases) and a norm of queries and keys are no part of them: with these QK
-    is what is compared before they act.
+    Positions inside of attention (rotary ones, biases) and a norm of queries and keys are no part of them: with these
+    QK is what is compared before they act.
     """
 
     query: Float[Array, "H D d"]
@@ -118,13 +118,17 @@ def _heads(flat: dict[tuple[str, ...], Array], path: tuple[str, ...], num_heads:
         heads = weight.reshape(*weight.shape[:-1], -1, width)  # [... Hkv d]
         return jnp.moveaxis(jnp.repeat(heads, num_heads // heads.shape[-2], axis=-2), -2, 0)
 
-    names = "query_proj", "key_proj", "value_proj"
+    query, key, value = "query_proj", "key_proj", "value_proj"
     output = jnp.asarray(flat[*path, "output_proj", "kernel"])
     bias = flat.get((*path, "output_proj", "bias"), np.zeros(output.shape[1]))
     return HeadWeights(
-        *(split(name, "kernel") for name in names[:3]),
+        split(query, "kernel"),
+        split(key, "kernel"),
+        split(value, "kernel"),
         output.reshape(num_heads, width, -1),
-        *(split(name, "bias") for name in names),
+        split(query, "bias"),
+        split(key, "bias"),
+        split(value, "bias"),
         jnp.asarray(bias),
     )
 

@@ -24,6 +24,7 @@ from transformer_jax.runs.settings import (
     RESULTS,
     STATUS,
     as_json,
+    defaults_of,
     is_run,
     read_settings,
     settings_of,
@@ -234,6 +235,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             task, settings = read_settings(self.path)
             stored = {"task": task, **settings}
         if stored is not None:
+            stored = {**defaults_of(type(config)), **stored}  # a setting may be newer than the run
             neutral = config.fields_with("neutral")
             is_extended = check_settings(self.path, stored, self.settings, neutral, self._may_extend)
         if saved is not None:

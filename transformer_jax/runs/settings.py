@@ -64,6 +64,12 @@ def settings_of(task: str, config: TrainingConfig) -> Json:
     return as_json({"task": task, **dataclasses.asdict(config)})
 
 
+def defaults_of(config_class: type[TrainingConfig]) -> Json:
+    """The settings that a config has by default, as `settings_of` gives them."""
+    fields = dataclasses.fields(config_class)
+    return as_json({field.name: field.default for field in fields if field.default is not dataclasses.MISSING})
+
+
 def differing_settings(one: Mapping[str, object], other: Mapping[str, object], neutral: frozenset[str]) -> list[str]:
     """Names of the settings in which two runs differ, but for the neutral ones."""
     return [name for name in sorted((one.keys() | other.keys()) - neutral) if one.get(name) != other.get(name)]
