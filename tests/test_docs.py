@@ -115,10 +115,10 @@ def inside(root: Path) -> Iterator[None]:
             del sys.modules[name]
 
 
-def run_page(page: str, root: Path, first: int = 0) -> dict:
+def run_page(page: str, root: Path, first: int = 0, changed: tuple[str, str] = ("", "")) -> dict:
     """The names that a page's code defines, all of it in its order; from the block number `first` on."""
     file = root / f"{Path(page).stem}_page.py"
-    file.write_text("\n\n".join(blocks_of(page, "python")[first:]), encoding="utf-8")
+    file.write_text("\n\n".join(blocks_of(page, "python")[first:]).replace(*changed), encoding="utf-8")
     with inside(root):
         return runpy.run_path(str(file))
 
@@ -232,6 +232,19 @@ def test_the_code_on_the_modules_alone_learns_to_reverse(root):
 def test_the_code_on_attention_prints_what_the_page_shows(root, capsys):
     run_page("docs/attention.md", root)
     assert capsys.readouterr().out == "".join(blocks_of("docs/attention.md", "text"))
+
+
+@pytest.mark.slow
+def test_the_code_on_induction_heads_trains_and_its_identities_hold(root):
+    """Twenty steps in the place of 1 200: no head has formed, but what must be the same is the same."""
+    names = run_page("docs/induction.md", root, changed=("STEPS, V, T = 1200", "STEPS, V, T = 20"))
+    assert names["losses"].shape == (20,)
+    assert names["losses"][-1] < names["losses"][0]
+    assert names["exact"].shape == names["estimate"].shape == (3, 4, 4)
+    assert names["lost"].shape == (2, 4)
+    plain = names["model"].apply(names["variables"], names["tokens"])
+    np.testing.assert_allclose(names["folded"].apply({"params": names["weights"]}, names["tokens"]), plain, atol=1e-4)
+    assert names["previous"].argmax() == names["note"]
 
 
 @pytest.mark.slow

@@ -142,8 +142,8 @@ def attribute_edges(
     queries, keys and values of each head, each feed-forward and the logits receive. An edge is the gradient with
     respect to what the receiver reads, in the clean pass, times the change of that if the sender's output is the
     corrupted one. The change is linear too, with norms as they are at the clean pass, so that post-norm and pre-norm,
-    and paths through feed-forwards, are the same code. It takes one backward pass, and one linear pass for each sender, whatever the
-    number of receivers.
+    and paths through feed-forwards, are the same code. It takes one backward pass, and one linear pass for each sender,
+    whatever the number of receivers.
 
     A pure function, for `jax.jit`.
 
