@@ -71,6 +71,17 @@ def test_the_tokens_around_a_text_follow_those_of_texts(tokenizer):
     assert (tokenizer.labels(ids)[0], tokenizer.labels(ids)[-1]) == ("start", "end")
 
 
+def test_a_tokenizer_is_the_same_after_a_file(tmp_path):
+    """Of many pieces, whose probabilities have all digits that there may be."""
+    text = " ".join(f"{word}{number % 7}{word}" for number, word in enumerate(dir(np) + dir(jax)))
+    for kind in ("unigram:600", "bpe:600"):
+        trained = train_tokenizer(kind, [text])
+        (tmp_path / "tokenizer.json").write_text(trained.file)
+        read = PieceTokenizer(read_pieces(tmp_path / "tokenizer.json"))
+        assert read.file == trained.file
+        assert read.encode(text).tolist() == trained.encode(text).tolist()
+
+
 def test_words_and_characters_of_the_training_are_one_token_each():
     words = train_tokenizer("words", [TEXT])
     assert words.labels(words.encode("The lazy fox")) == ["The", " lazy", " fox"]
@@ -130,6 +141,7 @@ def test_a_run_keeps_its_tokenizer_goes_on_with_it_bitwise_and_opens_with_it(fox
     moved = directory.rename(tmp_path / "elsewhere")
     load_run(moved).save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["tokenizer"] == "tokenizer.json"
+    assert str(moved) not in (tmp_path / "saved" / "README.md").read_text()
     for place in (moved, tmp_path / "saved"):
         run = load_run(place)
         assert run.predict("The fox", max_new=7) == whole.predict("The fox", max_new=7)

@@ -224,7 +224,7 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
     found = library.Tokenizer(library.models.Unigram(vocabulary, 0, True))
     found.pre_tokenizer = split
     found.decoder = library.decoders.Sequence([library.decoders.ByteFallback(), library.decoders.Fuse()])
-    return PieceTokenizer(found)
+    return PieceTokenizer(library.Tokenizer.from_str(found.to_str()))  # scores may differ in a bit after a file
 
 
 def _byte_pairs(library: Any, texts: Iterable[str], size: int) -> "tokenizers.Tokenizer":

@@ -231,10 +231,13 @@ class TrainerModule(ExampleViewer):
         Raises:
             InputError: there are no parameters yet, or the directory holds other files or can't be written.
         """
-        config = dataclasses.replace(self.config.without_neutral(), init_from=None, init_only=None)  # paths here
         files = self.model_files()
-        of_fields = {name: of_field.get("kept_as") for name, of_field in marks(type(config)).items()}
-        settings = settings_of(self.name, config) | {name: file for name, file in of_fields.items() if file in files}
+        of_fields = {name: of_field.get("kept_as") for name, of_field in marks(type(self.config)).items()}
+        kept: dict[str, Any] = {name: file for name, file in of_fields.items() if file in files}
+        config = dataclasses.replace(
+            self.config.without_neutral(), init_from=None, init_only=None, **kept
+        )  # paths here
+        settings = settings_of(self.name, config)
         card = card_of(settings, config.changed(), self.results, self.results.get("versions", versions()))
         results = as_json({name: value for name, value in self.results.items() if name != "settings"})  # other paths
         save_model(Path(directory), settings, self.params, card, results, files)
