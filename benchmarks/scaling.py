@@ -116,18 +116,20 @@ class Case(NamedTuple):
         """What closed formulas say of a device and a step: bytes, and FLOPs.
 
         State: parameters and Adam's two means in float32. Exchanges in bfloat16: parameters are gathered in the forward
-        and in the backward pass, gradients summed and scattered, their parts summed over `data`. FLOPs: the forward
+        and in the backward pass, gradients summed and scattered, their parts summed over `data`; the gradient of the
+        embedding is in float32. FLOPs: the forward
         pass twice and the backward pass, 8 for each token and parameter but the embedding's, and `attention_flops`.
         """
         size, count = SIZES[self.model], self.parameters
         parts, copies = (self.fsdp - 1) / self.fsdp, (self.data - 1) / self.data
-        multiplied = count - size.vocab_size * size.model_dim
+        embedding = size.vocab_size * size.model_dim
+        multiplied = count - embedding
         attention = attention_flops(size.seq_len, self.attention) * size.num_layers * size.model_dim
         return {
             "state": 12 * count / self.fsdp,
             "all-gather": 2 * 2 * count * parts,
-            "reduce-scatter": 2 * count * parts,
-            "all-reduce": 2 * 2 * count / self.fsdp * copies,
+            "reduce-scatter": 2 * (count + embedding) * parts,
+            "all-reduce": 2 * 2 * (count + embedding) / self.fsdp * copies,
             "flops": (8 * multiplied + attention) * self.tokens,
         }
 
