@@ -77,8 +77,9 @@ def inputs_of(model, seed: int):
         theirs = {"input_ids": tokens, "attention_mask": valid.astype(int), "token_type_ids": types}
         return (tokens, padding_mask(valid), types), theirs
     if isinstance(model, TransformerLM):
+        valid = np.arange(S) < np.array([[S], [S - 3]])
         tokens = rng.integers(model.vocabulary_size, size=(B, S))
-        return (tokens,), {"input_ids": tokens}
+        return (tokens, padding_mask(valid)), {"input_ids": tokens, "attention_mask": valid.astype(int)}
     images = rng.normal(size=(B, *model.image_size, model.num_channels)).astype(np.float32)
     return (images,), {"pixel_values": images.transpose(0, 3, 1, 2)}
 
