@@ -102,8 +102,26 @@ def test_a_long_text_is_as_small_as_its_vocabulary_allows_and_must_come_back(tok
 
 def test_a_tokenizer_that_changes_the_text_can_not_score_bits_per_byte():
     pieces = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
-    with pytest.raises(InputError, match="changes the text: its tokens have 1 bytes, and the text has 3"):
+    with pytest.raises(InputError, match="changes the text: its tokens have 1 bytes, and the text has 3,"):
         PieceTokenizer(pieces).encode_file(np.frombuffer(b"xyz", np.uint8), "the text")
+
+
+def test_a_tokenizer_that_lowers_case_changes_the_text_though_its_length_stays():
+    lowering = json.loads(train_tokenizer("characters", [TEXT.lower()]).file)
+    lowering["normalizer"] = {"type": "Lowercase"}
+    pieces = tokenizers.Tokenizer.from_str(json.dumps(lowering))
+    with pytest.raises(InputError, match="the tokenizer changes the text"):
+        PieceTokenizer(pieces).encode_file(np.frombuffer(TEXT.encode(), np.uint8), "the text")
+
+
+def test_a_file_that_cuts_or_fills_texts_does_neither(tmp_path):
+    pieces = tokenizers.Tokenizer.from_str(train_tokenizer("characters", [TEXT]).file)
+    pieces.enable_truncation(5)
+    pieces.enable_padding(length=7)
+    pieces.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = PieceTokenizer(read_pieces(tmp_path / "tokenizer.json"))
+    assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+    assert len(tokenizer.encode("fox")) == 3
 
 
 @pytest.mark.parametrize("value", ["letters", "bpe", "bpe:299", "unigram:1048577", f"bpe:{10**30}", "words:5"])

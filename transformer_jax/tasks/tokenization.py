@@ -124,10 +124,11 @@ class PieceTokenizer(Tokenizer):
             ) from None
         parts = [np.array(found.ids, np.uint32) for found in self._encoded(list(chunks(text)))]
         ids = np.concatenate([*parts, np.zeros(0, np.uint32)])
-        if (total := int(self._bytes_of(ids))) != len(content):
+        total = int(self.num_bytes[ids].sum(dtype=np.int64)) if self.num_bytes is not None else 0
+        if total != len(content) or self._joined(ids) != content.tobytes():
             raise InputError(
-                f"the tokenizer changes {name}: its tokens have {total} bytes, and the text has {len(content)}; so its "
-                "bits per byte would be of another text"
+                f"the tokenizer changes {name}: its tokens have {total} bytes, and the text has {len(content)}, or "
+                "other ones; so its bits per byte would be of another text"
             )
         return ids.astype(np.uint16) if self.size <= 2**16 else ids
 
@@ -148,10 +149,6 @@ class PieceTokenizer(Tokenizer):
 
     def _encoded(self, texts: Sequence[str]) -> list[Any]:  # Any: of the library's own class
         return self._pieces.encode_batch(texts, add_special_tokens=False)
-
-    def _bytes_of(self, ids: Ids) -> int:
-        assert self.num_bytes is not None
-        return int(self.num_bytes[ids].sum(dtype=np.int64))
 
 
 def check_tokenizer(name: str, value: str) -> None:
@@ -191,7 +188,10 @@ def read_pieces(path: Path) -> "tokenizers.Tokenizer":
     """
     library = _library()
     with outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked:
-        return library.Tokenizer.from_file(str(checked))
+        pieces = library.Tokenizer.from_file(str(checked))
+    pieces.no_truncation()  # files of some models cut every text, or fill it up
+    pieces.no_padding()
+    return pieces
 
 
 def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
