@@ -5,7 +5,7 @@ from compiled_models import drawn
 
 from transformer_jax import TranslationConfig, load_run
 from transformer_jax.tasks import TranslationTrainer
-from transformer_jax.tasks.byte_text import encode, pad
+from transformer_jax.tasks.byte_text import START, encode, pad
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
 
 
@@ -19,7 +19,7 @@ def test_of_the_first_sequence():
 
 def test_of_the_first_pair_without_its_padding():
     trainer = TranslationTrainer(TranslationConfig(model_dim=12, num_heads=3, num_layers=1, dim_feedforward=13))
-    source, target = encode("3 May 2021"), encode("2021-05-03", delimited=True)[:-1]
+    source, target = encode("3 May 2021"), np.array([START, *encode("2021-05-03")])
     inputs = PairInputs(pad([source, encode("Wednesday, 5 May 2021")], 23), pad([target, target[:5]], 17))
     trainer.params = drawn(trainer.model, *trainer.model_inputs(inputs))["params"]
     maps = trainer.maps_of(trainer.pictured_example(inputs))

@@ -17,7 +17,8 @@ from transformer_jax import InputError, LanguageModelConfig, load_run, train_lan
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.language_model import task as language_model
 from transformer_jax.tasks.language_model.task import language_model_data
-from transformer_jax.tasks.tokenization import PieceTokenizer, Tokenizer, check_tokenizer, read_pieces, train_tokenizer
+from transformer_jax.tasks.tokenization import PieceTokenizer, Tokenizer, check_tokenizer, read_pieces
+from transformer_jax.tasks.tokenizer_training import train_tokenizer
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.signals import Interrupted
 

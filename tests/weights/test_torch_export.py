@@ -29,7 +29,8 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn import NoPositions
 from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.tasks.anomaly.tables import digits_table
-from transformer_jax.tasks.byte_text import PAD, START, decode, encode, pad
+from transformer_jax.tasks.byte_text import PAD, START, encode, pad
+from transformer_jax.tasks.tokenization import Tokenizer
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs
 from transformer_jax.weights.torch_export import LAYOUT
 
@@ -255,7 +256,7 @@ def test_a_shipped_model_gives_the_same_logits_in_a_process_without_this_package
 def test_greedy_decoding_gives_the_runs_translations(elsewhere):
     found = np.load(elsewhere / "dates" / "translations.npy")
     pairs = date_pairs("test", 37)
-    assert [decode(ids) for ids in found] == load_run("dates").predict([pair.source for pair in pairs])
+    assert [Tokenizer().decode(ids) for ids in found] == load_run("dates").predict([pair.source for pair in pairs])
 
 
 # The file.

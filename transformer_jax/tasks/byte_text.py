@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from jax import Array
 from jaxtyping import Int, Integer
 
 from transformer_jax.errors import InputError
@@ -12,11 +11,10 @@ from transformer_jax.errors import InputError
 PAD = 256
 START = 257
 END = 258
-VOCABULARY_SIZE = 259
 
 
-def encode(text: str | bytes, *, delimited: bool = False) -> Int[np.ndarray, " S"]:
-    """Ids of a text's UTF-8 bytes, or of bytes; with `delimited`, START before them and END after them.
+def encode(text: str | bytes) -> Int[np.ndarray, " S"]:
+    """Ids of a text's UTF-8 bytes, or of bytes.
 
     Raises:
         InputError: the text holds half of a surrogate pair.
@@ -28,17 +26,7 @@ def encode(text: str | bytes, *, delimited: bool = False) -> Int[np.ndarray, " S
             f"the text {text!r} holds U+{ord(error.object[error.start]):04X} at position {error.start}, "
             "half of a surrogate pair, which cannot be written as UTF-8"
         ) from None
-    ids = np.frombuffer(content, np.uint8).astype(np.int32)
-    return np.concatenate([[START], ids, [END]], dtype=np.int32) if delimited else ids
-
-
-def decode(ids: Sequence[int] | Integer[np.ndarray | Array, " T"]) -> str:
-    """Text before the first END. PAD and START are skipped; bytes that are not valid UTF-8 become U+FFFD."""
-    array = np.asarray(ids, np.int64)
-    ends = np.flatnonzero(array == END)
-    if ends.size:
-        array = array[: ends[0]]
-    return array[array < PAD].astype(np.uint8).tobytes().decode(errors="replace")
+    return np.frombuffer(content, np.uint8).astype(np.int32)
 
 
 def labels(ids: Sequence[int] | Integer[np.ndarray, " T"]) -> list[str]:

@@ -28,12 +28,12 @@ from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of
 from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.hub import local_directory
-from transformer_jax.weights.huggingface.pretrained import CONFIG, from_transformers
+from transformer_jax.weights.huggingface.pretrained import CONFIG, TOKENIZER, from_transformers
 
 if TYPE_CHECKING:
     import tokenizers
 
-TOKENIZER, GENERATION = "tokenizer.json", "generation_config.json"
+GENERATION = "generation_config.json"
 MASKS = "[MASK]", "<mask>"
 DRAWS = "temperature", "top_k"  # how a language model draws the next token
 

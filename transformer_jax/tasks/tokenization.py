@@ -3,8 +3,7 @@
 import json
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +21,8 @@ BYTES = "bytes"
 KINDS = "bytes, characters, words, bpe:SIZE, unigram:SIZE, or the path of a tokenizer.json"
 TRAINED = re.compile(r"(characters|words)|(bpe|unigram):(\d+)")
 SIZES = 300, 2**20  # least and most pieces that are trained; 256 of them are the bytes
-MOST_WORDS = 30_000  # the most frequent of the text
 MAX_FILE_BYTES = 2**28
 CHUNK = 2**16  # characters of a text that are tokenized together, up to the end of a line
-# A word with the space before it, a number, other signs, or white space: the pieces of pieces lie within one of these.
-WORD = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-CHARACTER = r"[\s\S]"
-BYTE_PIECES = [f"<0x{number:02X}>" for number in range(256)]  # of characters that are no pieces
 
 Ids = Integer[np.ndarray, " _"]
 
@@ -186,7 +180,7 @@ def read_pieces(path: Path) -> "tokenizers.Tokenizer":
     Raises:
         InputError: the file can't be read, or is of another kind; or the library is not installed.
     """
-    library = _library()
+    library = import_tokenizers()
     with outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked:
         pieces = library.Tokenizer.from_file(str(checked))
     pieces.no_truncation()  # files of some models cut every text, or fill it up
@@ -194,73 +188,11 @@ def read_pieces(path: Path) -> "tokenizers.Tokenizer":
     return pieces
 
 
-def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
-    """A tokenizer that finds its pieces in texts. Every text comes back from its tokens as it was.
-
-    What is in no piece is written as its bytes. `bpe` merges the bytes that stand side by side most often (Sennrich et
-    al. 2016); `unigram` takes the pieces under which the texts are most probable (Kudo 2018), and may find slightly
-    other ones each time; `characters` and `words` are those of the texts, of the words the 30 000 most frequent.
-
-    Args:
-        setting: characters, words, bpe:SIZE or unigram:SIZE.
-        texts: of the training.
-
-    Raises:
-        InputError: the library is not installed.
-    """
-    library = _library()
-    kind, _, size = setting.partition(":")
-    if kind == "bpe":
-        return PieceTokenizer(_byte_pairs(library, texts, int(size)))
-    split = library.pre_tokenizers.Split(library.Regex(CHARACTER if kind == "characters" else WORD), "isolated")
-    scores: Mapping[str, float]
-    if kind == "unigram":
-        scores = _unigram_scores(library, texts, split, int(size) - len(BYTE_PIECES) - 1)
-    else:
-        counts = Counter(piece for text in texts for piece, _ in split.pre_tokenize_str(text))
-        scores = dict.fromkeys(sorted(piece for piece, _ in counts.most_common(MOST_WORDS)), -1.0)
-    low = min(scores.values(), default=0.0) - 10  # a byte is taken where there is no piece
-    vocabulary = [("<unk>", 0.0), *((piece, low) for piece in BYTE_PIECES), *scores.items()]
-    found = library.Tokenizer(library.models.Unigram(vocabulary, 0, True))
-    found.pre_tokenizer = split
-    found.decoder = library.decoders.Sequence([library.decoders.ByteFallback(), library.decoders.Fuse()])
-    return PieceTokenizer(library.Tokenizer.from_str(found.to_str()))  # scores may differ in a bit after a file
-
-
-def _byte_pairs(library: Any, texts: Iterable[str], size: int) -> "tokenizers.Tokenizer":
-    found = library.Tokenizer(library.models.BPE())
-    found.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    found.decoder = library.decoders.ByteLevel()
-    alphabet = library.pre_tokenizers.ByteLevel.alphabet()
-    trainer = library.trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    found.train_from_iterator(texts, trainer)
-    return found
-
-
-def _unigram_scores(library: Any, texts: Iterable[str], split: Any, size: int) -> Mapping[str, float]:
-    """The logarithm of each piece's probability."""
-    found = library.Tokenizer(library.models.Unigram())
-    found.pre_tokenizer = split
-    trainer = library.trainers.UnigramTrainer(
-        vocab_size=size + 1, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False
-    )
-    found.train_from_iterator(texts, trainer)
-    return {piece: score for piece, score in json.loads(found.to_str())["model"]["vocab"] if piece != "<unk>"}
-
-
 def _num_bytes(piece: str, has_byte_letters: bool) -> int:
     """Bytes of the text of a piece, as the vocabulary writes it."""
     if has_byte_letters:  # a letter for each byte
         return len(piece)
     return 1 if re.fullmatch("<0x[0-9A-F]{2}>", piece) else len(piece.replace("\u2581", " ").encode())
-
-
-def stamp(path: Path | None) -> int | None:
-    """When a file was changed, for a cache of what was made from it; None for no file."""
-    try:
-        return None if path is None else path.stat().st_mtime_ns
-    except OSError:  # reading it says what is wrong
-        return None
 
 
 def chunks(text: str) -> Iterator[str]:
@@ -273,7 +205,12 @@ def chunks(text: str) -> Iterator[str]:
         start = end
 
 
-def _library() -> Any:  # Any: a module
+def import_tokenizers() -> Any:  # Any: a module
+    """The library `tokenizers`, which an extra installs.
+
+    Raises:
+        InputError: it is not installed.
+    """
     try:
         import tokenizers
     except ImportError:

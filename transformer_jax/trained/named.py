@@ -24,10 +24,13 @@ from transformer_jax.trained.published import PUBLISHED, load_pretrained
 from transformer_jax.trained.shipped import named_directory, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
-from transformer_jax.weights.huggingface.pretrained import from_transformers, is_of_transformers, model_of_config
+from transformer_jax.weights.huggingface.pretrained import (
+    TOKENIZER,
+    from_transformers,
+    is_of_transformers,
+    model_of_config,
+)
 from transformer_jax.weights.layouts import by_path, check_arrays, shapes_of
-
-TOKENIZER = "tokenizer.json"  # beside a model of HuggingFace Transformers
 
 Config = TypeVar("Config", bound=TrainingConfig)
 

@@ -17,7 +17,7 @@ from made_once import made_once
 from transformer_jax import load_run
 from transformer_jax.data import Batch
 from transformer_jax.nn.encoder_decoder import DecodingCache
-from transformer_jax.tasks.byte_text import END, PAD, START, VOCABULARY_SIZE
+from transformer_jax.tasks.byte_text import END, PAD, START
 from transformer_jax.tasks.translation import dates
 from transformer_jax.tasks.translation.padded_pairs import PairInputs
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, train_translation
@@ -80,7 +80,7 @@ class NextByte(nn.Module):
         return DecodingCache([], source_mask)
 
     def decode_step(self, tokens, position, cache):
-        table = np.full((VOCABULARY_SIZE, VOCABULARY_SIZE), -np.inf, np.float32)
+        table = np.full((259, 259), -np.inf, np.float32)
         for before, after in NEXT_BYTE.items():
             for token, probability in after.items():
                 ids = [ord(x) if isinstance(x, str) else x for x in (before, token)]

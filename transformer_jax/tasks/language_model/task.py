@@ -36,7 +36,8 @@ from transformer_jax.tasks.language_model.windows import (
     load_text,
 )
 from transformer_jax.tasks.text_examples import TextTrainer, encode_all, text_examples, texts_in
-from transformer_jax.tasks.tokenization import Tokenizer, chosen_tokenizer, chunks, stamp, train_tokenizer
+from transformer_jax.tasks.tokenization import Tokenizer, chosen_tokenizer, chunks
+from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.token_losses import token_losses

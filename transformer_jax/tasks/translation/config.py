@@ -14,7 +14,8 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.runs.directory import kept_file
 from transformer_jax.setting_groups import MAX_WIDTH
 from transformer_jax.tasks.experiment import TaskData, task_loaders
-from transformer_jax.tasks.tokenization import Tokenizer, check_tokenizer, chosen_tokenizer, stamp, train_tokenizer
+from transformer_jax.tasks.tokenization import Tokenizer, check_tokenizer, chosen_tokenizer
+from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
 from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair, Tokenizers
 from transformer_jax.tasks.translation.pair_files import load_pairs, summary

@@ -40,7 +40,7 @@ from transformer_jax.weights.huggingface.t5 import T5
 from transformer_jax.weights.huggingface.vit import VIT
 from transformer_jax.weights.layouts import Shapes, abstract_params, by_path, check_shapes
 
-CONFIG = "config.json"
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
 ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, VIT, T5, MARIAN
 FAMILIES = {name: family for family in ALL for name in family.model_types}
 OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))

@@ -1,0 +1,80 @@
+"""Tokenizers trained on the texts of a task, by the library `tokenizers`."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.tasks.tokenization import PieceTokenizer, import_tokenizers
+
+if TYPE_CHECKING:
+    import tokenizers
+
+MOST_WORDS = 30_000  # the most frequent of the text
+# A word with the space before it, a number, other signs, or white space: the pieces of pieces lie within one of these.
+WORD = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+CHARACTER = r"[\s\S]"
+BYTE_PIECES = [f"<0x{number:02X}>" for number in range(256)]  # of characters that are no pieces
+
+
+def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
+    """A tokenizer that finds its pieces in texts. Every text comes back from its tokens as it was.
+
+    What is in no piece is written as its bytes. `bpe` merges the bytes that stand side by side most often (Sennrich et
+    al. 2016); `unigram` takes the pieces under which the texts are most probable (Kudo 2018), and may find slightly
+    other ones each time; `characters` and `words` are those of the texts, of the words the 30 000 most frequent.
+
+    Args:
+        setting: characters, words, bpe:SIZE or unigram:SIZE.
+        texts: of the training.
+
+    Raises:
+        InputError: the library is not installed.
+    """
+    library = import_tokenizers()
+    kind, _, size = setting.partition(":")
+    if kind == "bpe":
+        return PieceTokenizer(_byte_pairs(library, texts, int(size)))
+    split = library.pre_tokenizers.Split(library.Regex(CHARACTER if kind == "characters" else WORD), "isolated")
+    scores: Mapping[str, float]
+    if kind == "unigram":
+        scores = _unigram_scores(library, texts, split, int(size) - len(BYTE_PIECES) - 1)
+    else:
+        counts = Counter(piece for text in texts for piece, _ in split.pre_tokenize_str(text))
+        scores = dict.fromkeys(sorted(piece for piece, _ in counts.most_common(MOST_WORDS)), -1.0)
+    low = min(scores.values(), default=0.0) - 10  # a byte is taken where there is no piece
+    vocabulary = [("<unk>", 0.0), *((piece, low) for piece in BYTE_PIECES), *scores.items()]
+    found = library.Tokenizer(library.models.Unigram(vocabulary, 0, True))
+    found.pre_tokenizer = split
+    found.decoder = library.decoders.Sequence([library.decoders.ByteFallback(), library.decoders.Fuse()])
+    return PieceTokenizer(library.Tokenizer.from_str(found.to_str()))  # scores may differ in a bit after a file
+
+
+def _byte_pairs(library: Any, texts: Iterable[str], size: int) -> "tokenizers.Tokenizer":
+    found = library.Tokenizer(library.models.BPE())
+    found.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    found.decoder = library.decoders.ByteLevel()
+    alphabet = library.pre_tokenizers.ByteLevel.alphabet()
+    trainer = library.trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    found.train_from_iterator(texts, trainer)
+    return found
+
+
+def _unigram_scores(library: Any, texts: Iterable[str], split: Any, size: int) -> Mapping[str, float]:
+    """The logarithm of each piece's probability."""
+    found = library.Tokenizer(library.models.Unigram())
+    found.pre_tokenizer = split
+    trainer = library.trainers.UnigramTrainer(
+        vocab_size=size + 1, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False
+    )
+    found.train_from_iterator(texts, trainer)
+    return {piece: score for piece, score in json.loads(found.to_str())["model"]["vocab"] if piece != "<unk>"}
+
+
+def stamp(path: Path | None) -> int | None:
+    """When a file was changed, for a cache of what was made from it; None for no file."""
+    try:
+        return None if path is None else path.stat().st_mtime_ns
+    except OSError:  # reading it says what is wrong
+        return None
