@@ -102,8 +102,8 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         return Criterion("accuracy", "max")
 
     @classmethod
-    def fields_with(cls, mark: Literal["neutral", "machine", "of_model"]) -> frozenset[str]:
-        """Names of the settings that may differ when a run is resumed, belong to the machine, or make the model."""
+    def fields_with(cls, mark: Literal["neutral", "machine", "of_model", "kept_as"]) -> frozenset[str]:
+        """Names of settings that may differ when a run is resumed, are the machine's, make the model, or name files."""
         return frozenset(name for name, of_field in marks(cls).items() if mark in of_field)
 
     def without_neutral(self: Config) -> Config:

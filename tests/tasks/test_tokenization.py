@@ -199,6 +199,49 @@ def test_a_model_of_transformers_is_trained_further_and_written_back(fox, tmp_pa
 
 
 @pytest.mark.slow
+def test_an_encoder_decoder_of_the_hub_is_trained_further_with_its_own_tokens(tmp_path, monkeypatch):
+    """As T5: sources end with `</s>`, targets begin with `pad`, and both are within the vocabulary."""
+    (tmp_path / "pairs").write_text("".join(f"{n}\t{'abc'[n % 3] * (n % 5 + 1)}\n" for n in range(60)))
+    pieces = tokenizers.Tokenizer(tokenizers.models.BPE())
+    pieces.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    pieces.add_special_tokens(["<pad>", "</s>"])
+    pieces.add_tokens(list("0123456789abc"))
+    pieces.post_processor = tokenizers.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    sizes = {"d_model": 16, "d_kv": 8, "num_heads": 2, "num_layers": 1, "d_ff": 32, "dropout_rate": 0.0}
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    theirs = transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=17, **sizes, **ids))
+    theirs.save_pretrained(tmp_path / "t5")
+    pieces.save(str(tmp_path / "t5" / "tokenizer.json"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, allow_patterns: tmp_path / name[4:])
+    settings = {"data": tmp_path / "pairs", "checkpoint_dir": tmp_path, "max_bytes": 13, "batch_size": 8}
+    settings |= {"quiet": True, "num_devices": 1, "max_epochs": 2, "warmup": 1, "eval_every": 1}
+    trainer, results = train_translation(init_from="any/t5", lr=1e-9, **settings)
+
+    pairs = trainer.test_set
+    sources, targets = ([getattr(pair, side) for pair in pairs] for side in ("source", "target"))
+    losses, count = 0.0, 0
+    for source, target in zip(sources, targets, strict=True):
+        labels = torch.tensor([[*pieces.encode(target, add_special_tokens=False).ids, 1]])
+        loss = theirs.eval()(torch.tensor([pieces.encode(source).ids]), labels=labels).loss
+        losses, count = losses + float(loss.detach()) * labels.numel(), count + labels.numel()
+    assert results["test"]["loss"] == pytest.approx(losses / count, rel=1e-5)
+
+    shutil.rmtree(tmp_path / "t5")
+    run = load_run(tmp_path / "TranslationTask")
+    run.save(tmp_path / "saved")
+    assert run.predict(sources) == trainer.predict(sources) == load_run(tmp_path / "saved").predict(sources)
+    example = run.test_examples([0])[0]
+    assert example.labels["encoder"] == [*sources[0], "end"]
+    assert example.labels["decoder"][0] == "start"
+    with pytest.raises(InputError, match="source_tokenizer is bytes; with architecture it must be"):
+        train_translation(run.config, source_tokenizer="bytes", name="bytes")
+    smaller = tmp_path / "smaller.json"
+    smaller.write_text(run.config.architecture.read_text().replace('"vocab_size": 17', '"vocab_size": 11'))
+    with pytest.raises(InputError, match="source_tokenizer has 15 tokens; that of .*smaller.json has only 11"):
+        train_translation(run.config, architecture=smaller, name="smaller")
+
+
+@pytest.mark.slow
 def test_translations_have_tokens_of_their_own(tmp_path):
     numbers = ["one", "two", "three", "four", "five", "six", "seven"]
     pairs = [(f"{a + 1}{b + 1}", f"{x} {y}") for a, x in enumerate(numbers) for b, y in enumerate(numbers)]

@@ -1,5 +1,6 @@
 """Text as tokens: its bytes, or pieces of text, found by the library `tokenizers` or listed in a `tokenizer.json`."""
 
+import copy
 import json
 import os
 import re
@@ -78,7 +79,7 @@ class Tokenizer:
         array = np.asarray(ids, np.int64)
         ends = np.flatnonzero(array == self.end)
         array = array[: ends[0]] if ends.size else array
-        return self._joined(array[array < self.size])
+        return self._joined(array[(array < self.size) & ~np.isin(array, (self.pad, self.start, self.end))])
 
     def labels(self, ids: Sequence[int] | Ids) -> list[str]:
         """A label for each id."""
@@ -100,11 +101,23 @@ class PieceTokenizer(Tokenizer):
 
     def __init__(self, pieces: "tokenizers.Tokenizer") -> None:
         super().__init__(max(pieces.get_vocab().values()) + 1)
-        self._pieces, self.file = pieces, pieces.to_str()
+        self._pieces, self.file, self._adds_own = pieces, pieces.to_str(), False
         has_byte_letters = '"type":"ByteLevel"' in json.dumps(json.loads(self.file)["decoder"], separators=(",", ":"))
         self.num_bytes = np.zeros(self.size, np.int32)
         for piece, number in pieces.get_vocab().items():
             self.num_bytes[number] = _num_bytes(piece, has_byte_letters)
+
+    def with_own_tokens(self, pad: int, start: int, end: int, *, adds_them: bool) -> "PieceTokenizer":
+        """The same with tokens around texts that the vocabulary has.
+
+        Args:
+            pad, start, end: their ids.
+            adds_them: whether a text gets those that its file says, as the `</s>` at the end of sources.
+        """
+        found = copy.copy(self)
+        found.pad, found.start, found.end, found._adds_own = pad, start, end, adds_them
+        found.vocabulary_size = max(self.size, pad + 1, start + 1, end + 1)
+        return found
 
     def lengths(self, texts: Sequence[str]) -> Int[np.ndarray, " N"]:
         return np.array([len(found.ids) for found in self._encoded(texts)], int)
@@ -127,7 +140,7 @@ class PieceTokenizer(Tokenizer):
         return ids.astype(np.uint16) if self.size <= 2**16 else ids
 
     def labels(self, ids: Sequence[int] | Ids) -> list[str]:
-        names = {self.pad: "pad", self.start: "start", self.end: "end"}
+        names = {self.start: "start", self.pad: "pad", self.end: "end"}  # two may be the same
         return [names.get(number) or self._label(number) for number in np.asarray(ids).tolist()]
 
     def _label(self, number: int) -> str:
@@ -136,13 +149,13 @@ class PieceTokenizer(Tokenizer):
 
     def _ids(self, text: str | bytes) -> Int[np.ndarray, " S"]:
         whole = byte_text.encode(text).astype(np.uint8).tobytes().decode(errors="replace")
-        return np.array(self._pieces.encode(whole, add_special_tokens=False).ids, np.int32)
+        return np.array(self._pieces.encode(whole, add_special_tokens=self._adds_own).ids, np.int32)
 
     def _joined(self, ids: Ids) -> bytes:
         return self._pieces.decode(ids.tolist(), skip_special_tokens=False).encode()
 
     def _encoded(self, texts: Sequence[str]) -> list[Any]:  # Any: of the library's own class
-        return self._pieces.encode_batch(texts, add_special_tokens=False)
+        return self._pieces.encode_batch(texts, add_special_tokens=self._adds_own)
 
 
 def check_tokenizer(name: str, value: str) -> None:

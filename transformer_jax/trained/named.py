@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -24,6 +25,7 @@ from transformer_jax.trained.published import PUBLISHED, load_pretrained
 from transformer_jax.trained.shipped import named_directory, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
+from transformer_jax.weights.huggingface.hub import local_directory
 from transformer_jax.weights.huggingface.pretrained import (
     TOKENIZER,
     from_transformers,
@@ -31,6 +33,8 @@ from transformer_jax.weights.huggingface.pretrained import (
     model_of_config,
 )
 from transformer_jax.weights.layouts import by_path, check_arrays, shapes_of
+
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 Config = TypeVar("Config", bound=TrainingConfig)
 
@@ -92,14 +96,15 @@ def settings_of_initial(
         return {}
     names = config_class.fields_with("of_model") - config_class.fields_with("machine")
     parent, name = given.get("checkpoint_dir", config_class.checkpoint_dir), given.get("name") or task
-    for directory in (Path(parent) / (name or ""), directory_of(what)):
+    for of_run in (True, False):
         try:
+            directory = Path(parent) / (name or "") if of_run else initial_directory(what, config_class)
             if directory is None:
                 continue
             if is_of_transformers(directory):
                 return _settings_of_transformers(config_class, directory)
             settings = read_settings(directory)[1]
-            if directory == directory_of(what):
+            if not of_run:
                 settings = with_kept_files(config_class, settings, directory)
             elif settings.get("init_from") != what:
                 continue
@@ -111,11 +116,13 @@ def settings_of_initial(
 
 def _settings_of_transformers(config_class: type[TrainingConfig], directory: Path) -> dict[str, Any]:
     """The settings with which a task trains a model of HuggingFace Transformers further; none if it has no such."""
-    if "architecture" not in config_class.fields_with("of_model"):
+    kept = config_class.fields_with("kept_as")
+    if "architecture" not in kept:
         return {}
     model: Any = model_of_config(directory / CONFIG)  # its class decides which field it has
     sizes = {name: getattr(model, name, None) for name in ("model_dim", "num_heads", "num_layers", "dim_feedforward")}
-    files = {"architecture": directory / CONFIG, "tokenizer": str(directory / TOKENIZER)}
+    sizes["num_layers"] = sizes["num_layers"] or getattr(model, "num_encoder_layers", None)
+    files = dict.fromkeys(kept, str(directory / TOKENIZER)) | {"architecture": directory / CONFIG}
     return {name: value for name, value in (files | sizes).items() if value is not None}
 
 
@@ -209,6 +216,17 @@ def directory_of(what: str) -> Path | None:
     return directory if what not in PUBLISHED and os.path.isdir(directory) else None
 
 
+def initial_directory(what: str, config_class: type[TrainingConfig]) -> Path | None:
+    """As `directory_of`; of a name on HuggingFace's hub the directory of its files, for a task that trains such models.
+
+    Raises:
+        InputError: the model can't be downloaded.
+    """
+    is_name = HUB_NAME.fullmatch(what) is not None and not os.path.exists(what)
+    of_task = "architecture" in config_class.fields_with("kept_as")
+    return local_directory(what) if is_name and of_task else directory_of(what)
+
+
 def kinds_of_models(is_predictor: bool) -> str:
     """The models that may be named, for an error; those of the tutorials are predictors."""
     files = f", a file of the tutorials, or one of {', '.join(PUBLISHED)}" if is_predictor else ""
@@ -218,8 +236,10 @@ def kinds_of_models(is_predictor: bool) -> str:
 def _find(setting: str, what: str, trainer: TrainerModule, trainer_class_of: TrainerClassOf) -> Trained:
     """The model that a setting of a trainer's config names."""
     is_predictor = isinstance(trainer.model, TransformerPredictor)  # which the tutorials' models are
-    if (directory := directory_of(what)) is not None:
-        if setting == "init_from" and is_of_transformers(directory):
+    is_initial = setting == "init_from"
+    directory = initial_directory(what, type(trainer.config)) if is_initial else directory_of(what)
+    if directory is not None:
+        if is_initial and is_of_transformers(directory):
             model, variables = from_transformers(directory, dtype="float32")
             return Trained(what, model, variables["params"], None)
         run = open_run(directory, trainer_class_of)

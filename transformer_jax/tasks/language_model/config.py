@@ -7,9 +7,10 @@ from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError, check_positive
 from transformer_jax.fields import setting
 from transformer_jax.setting_groups import MAX_WIDTH, FeedForward, Norm, Positions
+from transformer_jax.tasks.architecture import ARCHITECTURE
 from transformer_jax.tasks.tokenization import check_tokenizer
 
-TOKENIZER, ARCHITECTURE = "tokenizer.json", "architecture.json"  # in the directory of a run
+TOKENIZER = "tokenizer.json"  # in the directory of a run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

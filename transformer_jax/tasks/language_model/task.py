@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,11 +18,11 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
-from transformer_jax.outside_files import read_json
 from transformer_jax.runs.directory import kept_file
+from transformer_jax.tasks.architecture import ARCHITECTURE, Architecture, architecture_of
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, TaskData, chosen_config, task_loaders, train_and_test
-from transformer_jax.tasks.language_model.config import ARCHITECTURE, TOKENIZER
+from transformer_jax.tasks.language_model.config import TOKENIZER
 from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
 from transformer_jax.tasks.language_model.continuation import DRAWS, Continuation
 from transformer_jax.tasks.language_model.report import other_bits, prompts, save_samples, table
@@ -42,7 +41,6 @@ from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.token_losses import token_losses
 from transformer_jax.trees import Arrays, Params
-from transformer_jax.weights.huggingface.pretrained import model_of_config
 
 PICTURED = 64  # positions of a window in the pictures of the training, and in the examples of the test set
 
@@ -91,6 +89,7 @@ class LanguageModelTrainer(TextTrainer):
 
     def __init__(self, config: LanguageModelConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         self.tokenizer = tokenizer_of(config)
+        self.architecture = architecture_of(config.architecture, config, self.name)
         super().__init__(config, constants, model)
         self._continuation = Continuation(self.model, self.tokenizer.size, config.seq_len)
 
@@ -100,8 +99,8 @@ class LanguageModelTrainer(TextTrainer):
 
     def create_model(self) -> TransformerLM:
         config = self.config
-        if (file := self._architecture()) is not None:
-            return self._model_of_transformers(file)
+        if self.architecture is not None:
+            return self._model_of_transformers(self.architecture)
         return TransformerLM(
             self.tokenizer.size,
             model_dim=config.model_dim,
@@ -112,29 +111,21 @@ class LanguageModelTrainer(TextTrainer):
             max_len=config.seq_len,
         )
 
-    def _architecture(self) -> Path | None:
-        """The setting's file; where it is gone, the one that the run keeps."""
-        file = self.config.architecture
-        return file if file is None or file.exists() else kept_file(self.config, self.name, ARCHITECTURE) or file
-
-    def _model_of_transformers(self, file: Path) -> TransformerLM:
-        """The model of a `config.json`, with dropout, loops and attention as the config of this training says."""
-        config, model, size = self.config, model_of_config(file), self.tokenizer.size
-        if not isinstance(model, TransformerLM):
-            raise InputError(f"architecture is {file}, a {type(model).__name__}; it must be a causal model")
-        if model.max_len < config.seq_len:
-            raise InputError(f"seq_len is {config.seq_len}; the model of {file} takes at most {model.max_len} tokens")
+    def _model_of_transformers(self, architecture: Architecture) -> TransformerLM:
+        model, seq_len, size = architecture.model(TransformerLM, self.config), self.config.seq_len, self.tokenizer.size
+        if model.max_len < seq_len:
+            raise InputError(
+                f"seq_len is {seq_len}; the model of {architecture.file} takes at most {model.max_len} tokens"
+            )
         if model.vocabulary_size < size:
-            raise InputError(f"tokenizer has {size} tokens; the model of {file} has only {model.vocabulary_size}")
-        attention = dataclasses.replace(model.settings.attention, implementation=config.attention)
-        computed = {name: getattr(config, name) for name in ("dropout_prob", "remat", "scan_layers")}
-        return model.clone(settings=dataclasses.replace(model.settings, attention=attention, **computed))
+            raise InputError(
+                f"tokenizer has {size} tokens; the model of {architecture.file} has only {model.vocabulary_size}"
+            )
+        return model
 
     def model_files(self) -> Mapping[str, str]:
         files = {} if self.tokenizer.file is None else {TOKENIZER: self.tokenizer.file}
-        if (file := self._architecture()) is not None:
-            files[ARCHITECTURE] = json.dumps(read_json(file, "a config.json"), indent=2) + "\n"
-        return files
+        return files if self.architecture is None else files | {ARCHITECTURE: self.architecture.text()}
 
     def model_inputs(self, inputs: Int[ArrayLike, "B T"]) -> tuple[ArrayLike]:
         return (inputs,)

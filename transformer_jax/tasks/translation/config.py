@@ -13,8 +13,9 @@ from transformer_jax.fields import setting
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.runs.directory import kept_file
 from transformer_jax.setting_groups import MAX_WIDTH
+from transformer_jax.tasks.architecture import ARCHITECTURE, Architecture, architecture_of
 from transformer_jax.tasks.experiment import TaskData, task_loaders
-from transformer_jax.tasks.tokenization import Tokenizer, check_tokenizer, chosen_tokenizer
+from transformer_jax.tasks.tokenization import BYTES, PieceTokenizer, Tokenizer, check_tokenizer, chosen_tokenizer
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
 from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair, Tokenizers
@@ -49,6 +50,8 @@ class TranslationConfig(TrainingConfig):
     source_tokenizer: str = setting("bytes", of_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer)
     # tokens of the targets, likewise
     target_tokenizer: str = setting("bytes", of_model=True, kept_as=TARGET_TOKENIZER, check=check_tokenizer)
+    # config.json of an encoder-decoder of HuggingFace's, in place of the flags; tokenizers must be tokenizer.json files
+    architecture: Path | None = setting(None, of_model=True, kept_as=ARCHITECTURE)
     # longest text in bytes; pairs with a longer one are left out
     max_bytes: int = setting(256, of_model=True, least=1, most=Transformer.max_len - 2)
     train_size: int = setting(192_000, least=1, most=MAX_DATES)  # dates in the training set
@@ -148,10 +151,19 @@ def tokenizers_of(config: TranslationConfig) -> Tokenizers:
         kept = kept_file(config, TASK, name)
         return chosen_tokenizer(setting, kept, lambda kind: _trained(kind, side, data, stamp(config.data)))
 
-    return Tokenizers(
-        of("source", config.source_tokenizer, SOURCE_TOKENIZER),
-        of("target", config.target_tokenizer, TARGET_TOKENIZER),
-    )
+    source = of("source", config.source_tokenizer, SOURCE_TOKENIZER)
+    target = of("target", config.target_tokenizer, TARGET_TOKENIZER)
+    if (architecture := architecture_of(config.architecture, config, TASK)) is None:
+        return Tokenizers(source, target)
+    return Tokenizers(_as_in(architecture, source, "source"), _as_in(architecture, target, "target"))
+
+
+def _as_in(architecture: Architecture, tokenizer: Tokenizer, side: str) -> Tokenizer:
+    """The tokenizer with the pad, start and end of a model; its sources end as those of the model's training did."""
+    if not isinstance(tokenizer, PieceTokenizer):
+        raise InputError(f"{side}_tokenizer is {BYTES}; with architecture it must be the model's tokenizer.json")
+    around = map(architecture.token, ("pad_token_id", "decoder_start_token_id", "eos_token_id"))
+    return tokenizer.with_own_tokens(*around, adds_them=side == "source")
 
 
 @functools.lru_cache(8)  # the data and the model need the same

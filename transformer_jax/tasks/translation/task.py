@@ -19,7 +19,9 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
+from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
+from transformer_jax.tasks.architecture import ARCHITECTURE, Architecture, architecture_of
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
@@ -52,6 +54,7 @@ class TranslationTrainer(TextTrainer):
 
     def __init__(self, config: TranslationConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         self.tokenizers = tokenizers_of(config)
+        self.architecture = architecture_of(config.architecture, config, self.name)
         super().__init__(config, constants, model)
         self._translate = jax.jit(self.own_devices.share(self._decode, returns_rows=True))
 
@@ -59,6 +62,8 @@ class TranslationTrainer(TextTrainer):
 
     def create_model(self) -> Transformer:
         config = self.config
+        if self.architecture is not None:
+            return self._model_of_transformers(self.architecture)
         return Transformer(
             source_vocabulary_size=self.tokenizers.source.vocabulary_size,
             target_vocabulary_size=self.tokenizers.target.vocabulary_size,
@@ -71,8 +76,19 @@ class TranslationTrainer(TextTrainer):
             tie_embeddings=self.tokenizers.source.file == self.tokenizers.target.file,
         )
 
+    def _model_of_transformers(self, architecture: Architecture) -> Transformer:
+        model, longest = architecture.model(Transformer, self.config), self.config.max_bytes
+        if model.max_len < _padded_length(longest + 2):
+            raise InputError(f"max_bytes is {longest}; the model of {architecture.file} takes {model.max_len} tokens")
+        sizes = model.source_vocabulary_size, model.target_vocabulary_size
+        for side, size, tokenizer in zip(("source", "target"), sizes, self.tokenizers, strict=True):
+            if (size or 0) < (needed := tokenizer.vocabulary_size):
+                raise InputError(f"{side}_tokenizer has {needed} tokens; that of {architecture.file} has only {size}")
+        return model
+
     def model_files(self) -> Mapping[str, str]:
         files = {SOURCE_TOKENIZER: self.tokenizers.source.file, TARGET_TOKENIZER: self.tokenizers.target.file}
+        files[ARCHITECTURE] = None if self.architecture is None else self.architecture.text()
         return {name: content for name, content in files.items() if content is not None}
 
     def model_inputs(self, inputs: PairInputs) -> tuple[ArrayLike, ArrayLike, Array]:

@@ -56,7 +56,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     is_scaled = keys.take("scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True))
     sizes = keys.sizes(T5_SIZES)
     scale = 1 / math.sqrt(sizes["model_dim"]) if is_scaled else 1.0
-    has_own_output = TIED_HEAD in shapes and not is_scaled
+    has_own_output = not is_scaled and (TIED_HEAD in shapes or not shapes)  # no shapes: no file tells
     buckets = keys.take("relative_attention_num_buckets", int, 32)
     keys.without_effect("n_positions", "output_past")  # of the training
     return Transformer(

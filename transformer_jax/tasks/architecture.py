@@ -1,0 +1,58 @@
+"""Models of HuggingFace Transformers as models of a task: its setting `architecture`, the path of a `config.json`."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.errors import InputError
+from transformer_jax.nn.block_settings import SettingsModule
+from transformer_jax.outside_files import read_json
+from transformer_jax.runs.directory import kept_file
+from transformer_jax.weights.huggingface.pretrained import model_of_config
+
+ARCHITECTURE = "architecture.json"  # in the directory of a run
+
+Model = TypeVar("Model", bound=SettingsModule)
+
+
+class Architecture(NamedTuple):
+    """A `config.json`."""
+
+    file: Path
+
+    def model(self, kind: type[Model], config: TrainingConfig) -> Model:
+        """Its model, with dropout, loops and attention as the config of this training says.
+
+        Raises:
+            InputError: as `model_of_config`; or it is of another class than `kind`.
+        """
+        model = model_of_config(self.file)
+        if not isinstance(model, kind):
+            raise InputError(f"architecture is {self.file}, a {type(model).__name__}; it must be a {kind.__name__}")
+        attention = dataclasses.replace(model.settings.attention, implementation=config.attention)
+        computed = {name: getattr(config, name) for name in ("dropout_prob", "remat", "scan_layers")}
+        return model.clone(settings=dataclasses.replace(model.settings, attention=attention, **computed))
+
+    def text(self) -> str:
+        """For `model_files`."""
+        return json.dumps(read_json(self.file, "a config.json"), indent=2) + "\n"
+
+    def token(self, name: str) -> int:
+        """The id that a key of the file gives.
+
+        Raises:
+            InputError: there is none.
+        """
+        found = read_json(self.file, "a config.json").get(name)
+        if not isinstance(found, int):
+            raise InputError(f"{name} in {self.file} is {found!r}; it must be the id of a token")
+        return found
+
+
+def architecture_of(file: Path | None, config: TrainingConfig, task: str) -> Architecture | None:
+    """The architecture that a setting names; where its file is gone, the one that the run keeps; None for None."""
+    if file is None:
+        return None
+    return Architecture(file if file.exists() else kept_file(config, task, ARCHITECTURE) or file)
