@@ -18,6 +18,7 @@ import torch
 from compiled_models import quick_jit, started
 from flax.traverse_util import flatten_dict
 from huggingface_models import FAMILIES, drawn, passed
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors.numpy import load_file, save_file
 
 from transformer_jax import (
@@ -355,6 +356,21 @@ def test_variables_have_the_type_that_is_stored_or_asked_for(gpt2_files, tmp_pat
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(variables)} == {"bfloat16"}
     save_transformers(tmp_path, model, variables)
     jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], variables)
+
+
+def test_a_model_is_opened_in_parts_on_several_devices(gpt2_files):
+    mesh = Mesh(np.array(jax.devices()[:2]), "tensor")
+
+    def columns(path, shape):
+        axes = [None, "tensor"] if path.endswith("query_proj/kernel") else []
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    model, whole = from_transformers(gpt2_files)
+    _, split = from_transformers(gpt2_files, sharding=columns)
+    tokens = jnp.arange(T)[None] % 5
+    np.testing.assert_allclose(model.apply(split, tokens), model.apply(whole, tokens), rtol=1e-5, atol=1e-6)
+    kernel = split["params"]["decoder"]["layers_0"]["self_attn"]["query_proj"]["kernel"]
+    assert {shard.data.shape for shard in kernel.addressable_shards} == {(kernel.shape[0], kernel.shape[1] // 2)}
 
 
 def test_in_bfloat16_ours_is_as_near_to_float32_as_transformers_own(gpt2_files):

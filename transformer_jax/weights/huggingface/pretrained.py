@@ -7,7 +7,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.sharding import Sharding
 from jax.typing import DTypeLike
 
 from transformer_jax.argument_checks import check_arguments
@@ -47,7 +48,11 @@ OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerN
 
 
 @check_arguments
-def from_transformers(directory: str | Path, dtype: DTypeLike | None = None) -> tuple[SettingsModule, Variables]:
+def from_transformers(
+    directory: str | Path,
+    dtype: DTypeLike | None = None,
+    sharding: Callable[[str, tuple[int, ...]], Sharding] | None = None,
+) -> tuple[SettingsModule, Variables]:
     """The model and the variables of a directory that `save_pretrained` of `transformers` wrote.
 
     It is called as our models are: `model.apply(variables, tokens)`. Its dropout is 0, whatever the config says;
@@ -57,6 +62,8 @@ def from_transformers(directory: str | Path, dtype: DTypeLike | None = None) -> 
         directory: with `config.json` and `model.safetensors`, or several safetensors files with their index; or the
             name of a model on HuggingFace's hub, which is then downloaded.
         dtype: of the variables; None: as they are stored.
+        sharding: how an array is split over devices, by its path and shape. Each process reads one array after the
+            other, and keeps its part of it. None: whole, on the first device.
 
     Raises:
         InputError: the directory or a file can't be read, the model is of no family in `FAMILIES`, a key of the config
@@ -80,7 +87,10 @@ def from_transformers(directory: str | Path, dtype: DTypeLike | None = None) -> 
     for name in sorted(expected, key=lambda name: -math.prod(expected[name])):  # so that two copies are of small ones
         parts = layout.parts(paths_of[name], stored.read(names[name], dtype))
         for path, part in zip(paths_of[name], parts, strict=True):
-            params[path] = jnp.array(part).block_until_ready()
+            if sharding is None:
+                params[path] = jnp.array(part).block_until_ready()
+            else:
+                params[path] = jax.make_array_from_callback(part.shape, sharding(path, part.shape), part.__getitem__)
     return model, {"params": unflatten_dict(params, sep="/")}
 
 
