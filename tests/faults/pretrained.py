@@ -169,7 +169,7 @@ def _pickle(directory: Path, rng: random.Random) -> str:
 
 
 def _tokenizer(directory: Path, rng: random.Random) -> str:
-    name = rng.choice(("tokenizer.json", "tokenizer_config.json", "spiece.model"))
+    name = rng.choice(("tokenizer.json", "tokenizer_config.json", "source.spm"))
     contents: tuple[bytes, ...] = (
         b"", b"{}", b"[1]", rng.randbytes(999), b"[" * 10**5, b'{"model": {"type": "BPE", "vocab": 3}}',
         b'{"auto_map": {"AutoTokenizer": "modeling_evil.Evil"}}', pickle.dumps(_Call(canary.trip, 2)),

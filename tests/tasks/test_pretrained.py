@@ -1,5 +1,7 @@
 """Models of HuggingFace Transformers with tokenizers: text in, text or classes out, and the page on what they do."""
 
+import io
+import json
 import re
 import shutil
 import subprocess
@@ -7,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import sentencepiece
 import tokenizers
 import torch
 import transformers
@@ -85,6 +88,36 @@ def test_an_encoder_decoder_translates_a_text_as_transformers_does(translator):
         options = {"num_beams": beam_width, "length_penalty": 0.0, "early_stopping": "never"} if beam_width > 1 else {}
         expected = theirs.generate(ids, do_sample=False, max_new_tokens=11, **options)[0]
         assert run.predict(TEXT, max_new=11, beam_width=beam_width) == run.tokenizer.decode(expected.tolist())
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_files_of_sentencepiece_are_read_as_by_transformers(translator, tmp_path):
+    directory = shutil.copytree(translator, tmp_path / "marian")
+    (directory / "tokenizer.json").unlink()
+    texts = {"source": "w3 w17 w5", "target": "ein kleiner Frosch", "other": "7 日本語 👩‍👩‍👧 w17"}
+    for name in ("source", "target"):
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([texts[name]] * 9), model_writer=(model := io.BytesIO()), vocab_size=19,
+            hard_vocab_limit=False, minloglevel=2,
+        )  # fmt: skip
+        (directory / f"{name}.spm").write_bytes(model.getvalue())
+    source, target = (
+        sentencepiece.SentencePieceProcessor(model_file=str(directory / f"{name}.spm")) for name in ("source", "target")
+    )
+    pieces = ["</s>", "<unk>", "<pad>", ">>de<<"]
+    pieces += [each.id_to_piece(number) for each in (source, target) for number in range(3, each.get_piece_size())]
+    ids = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    (directory / "vocab.json").write_text(json.dumps(ids))
+    (directory / "tokenizer_config.json").write_text("{}")
+    theirs, ours = transformers.MarianTokenizer.from_pretrained(directory), load_transformers(directory).tokenizer
+    for text in (*texts.values(), ">>de<< w3", "a << b", ""):
+        assert ours.encode(text).ids == theirs(text).input_ids
+    assert ours.decode([*theirs(text_target=texts["target"]).input_ids, ids["<pad>"]]) == texts["target"]
+    assert ours.id_to_token(ids[">>de<<"]) == ">>de<<"
+    assert load_transformers(directory).predict("w3", max_new=5) is not None
+    (directory / "target.spm").write_bytes(b"\x0a\xff")
+    with pytest.raises(InputError, match="target.spm is not a file of SentencePiece, or damaged"):
+        load_transformers(directory)
 
 
 def test_masks_are_filled_and_texts_are_classified_as_by_transformers(masked, tmp_path):

@@ -22,6 +22,7 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.outside_files import Json, read_json
+from transformer_jax.tasks.sentencepiece_files import SOURCE, SentencePieces
 from transformer_jax.tasks.text_examples import texts_in
 from transformer_jax.tasks.tokenization import read_pieces
 from transformer_jax.training.example_viewer import ExampleViewer
@@ -52,7 +53,9 @@ class PretrainedText(ExampleViewer):
     name = "PretrainedText"
     config_class = TrainingConfig
 
-    def __init__(self, config: TrainingConfig, model: Any, tokenizer: "tokenizers.Tokenizer", tokens: Json) -> None:
+    def __init__(
+        self, config: TrainingConfig, model: Any, tokenizer: "tokenizers.Tokenizer | SentencePieces", tokens: Json
+    ) -> None:
         super().__init__(config, model=model)
         self.tokenizer, self.tokens = tokenizer, tokens
         self.stack = "decoder" if isinstance(model, TransformerLM) else "encoder"
@@ -233,7 +236,8 @@ def load_transformers(directory: str | Path) -> PretrainedText:
         directory: that `save_pretrained` wrote; or the name of a model on HuggingFace's hub, which is then downloaded.
 
     Raises:
-        InputError: as `from_transformers`; the directory has no `tokenizer.json`; or the model is none of texts.
+        InputError: as `from_transformers`; the directory has no `tokenizer.json`, nor the files
+            of `SentencePieces`; or the model is none of texts.
     """
     directory = local_directory(directory)
     model, variables = from_transformers(directory)
@@ -242,6 +246,8 @@ def load_transformers(directory: str | Path) -> PretrainedText:
     tokens = read_json(directory / CONFIG)
     if os.path.lexists(directory / GENERATION):
         tokens |= read_json(directory / GENERATION)
-    found = PretrainedText(TrainingConfig(), model, read_pieces(directory / TOKENIZER), tokens)
+    is_of_pieces = os.path.lexists(directory / SOURCE) and not os.path.lexists(directory / TOKENIZER)
+    tokenizer = SentencePieces(directory) if is_of_pieces else read_pieces(directory / TOKENIZER)
+    found = PretrainedText(TrainingConfig(), model, tokenizer, tokens)
     found.params = variables["params"]
     return found

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from transformer_jax.errors import InputError, in_one_line
 
-FILES = ["*.safetensors", "*.json"]
+FILES = ["*.safetensors", "*.json", "*.spm"]
 
 
 def local_directory(what: str | Path) -> Path:
     """A directory as it is; of a model on the hub that in which the library `huggingface_hub` keeps it.
 
-    Of the model only safetensors and JSON files are downloaded.
+    Of the model only safetensors, JSON and SentencePiece files are downloaded.
 
     Raises:
         InputError: there is no such directory, and no such model on the hub or no network.

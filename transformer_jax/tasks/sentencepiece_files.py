@@ -1,0 +1,73 @@
+"""The tokenizer of Marian: two files of SentencePiece, and a list of the pieces' ids."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.errors import InputError
+from transformer_jax.outside_files import outside_file, read_json
+
+SOURCE, TARGET, IDS = "source.spm", "target.spm", "vocab.json"
+MAX_FILE_BYTES = 2**28
+UNKNOWN, END, PAD = "<unk>", "</s>", "<pad>"
+
+
+class Encoded(NamedTuple):
+    """A text as tokens."""
+
+    ids: list[int]
+
+
+class SentencePieces:
+    """Encodes with the pieces of the source texts and decodes with those of the targets.
+
+    It has the methods of a tokenizer of the library `tokenizers` that a `PretrainedText` calls. Punctuation is not
+    normalized before (Moses' rules, which `transformers` applies where `sacremoses` is installed).
+
+    Args:
+        directory: with `source.spm`, `target.spm` and `vocab.json`.
+
+    Raises:
+        InputError: a file can't be read or is of another kind, or the library `sentencepiece` is not installed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._source, self._target = (_pieces(directory / name) for name in (SOURCE, TARGET))
+        self._ids: dict[str, int] = read_json(directory / IDS, "a list of the pieces' ids")
+        if not all(isinstance(number, int) for number in self._ids.values()):
+            raise InputError(f"{directory / IDS} has an id that is no whole number")
+        for name in (UNKNOWN, END, PAD):
+            if name not in self._ids:
+                raise InputError(f"{directory / IDS} has no {name}")
+        self._names = {number: name for name, number in self._ids.items()}
+
+    def encode(self, text: str) -> Encoded:
+        """Ids of a text, and of its end; `>>fr<<` at its beginning, which chooses a language, is one token."""
+        code, mark, rest = text.partition("<<")
+        codes = [f"{code}{mark}"] if mark and code.startswith(">>") else []
+        pieces = [*codes, *self._source.encode(rest if codes else text, out_type=str), END]
+        unknown = self._ids[UNKNOWN]
+        return Encoded([self._ids.get(piece, unknown) for piece in pieces])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, without end and padding."""
+        names = [self._names.get(number, UNKNOWN) for number in ids]
+        text: str = self._target.decode_pieces([name for name in names if name not in (UNKNOWN, END, PAD)])
+        return text.replace("\u2581", " ").strip()
+
+    def id_to_token(self, number: int) -> str | None:
+        """The piece of an id."""
+        return self._names.get(number)
+
+    def token_to_id(self, piece: str) -> int | None:
+        """The id of a piece."""
+        return self._ids.get(piece)
+
+
+def _pieces(path: Path) -> Any:  # Any: of a library without types
+    try:
+        import sentencepiece
+    except ImportError:
+        raise InputError(f"{path} needs pip install transformer-jax[pretrained] (the library sentencepiece)") from None
+    with outside_file(path, "a file of SentencePiece", MAX_FILE_BYTES) as checked:
+        return sentencepiece.SentencePieceProcessor(model_proto=checked.read_bytes())
