@@ -1,4 +1,4 @@
-"""SCAN's length split (Csordás et al. 2021, *The Devil is in the Detail*): commands as actions, more of them in the test.
+"""SCAN's length split (Csordás et al. 2021, *The Devil is in the Detail*): commands as actions, in the test as more.
 
 All 20 910 commands of the grammar (Lake and Baroni 2018, figure 6); those of up to `cutoff` actions are for training,
 a tenth of them for validation, the longer ones for the test. `whole` is the share of commands with all actions and the
