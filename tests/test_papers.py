@@ -1,13 +1,20 @@
 """The page of papers: its numbers are those of the committed results, and its commands work."""
 
 import json
+import os
+import re
 import runpy
+import signal
 import subprocess
 import sys
+import time
+from functools import partial
 from typing import get_args
 
 import pytest
 from commands import call
+from faults.comparing import differences
+from kill_and_resume import READ_ONLY_CACHE
 from repository import REPOSITORY
 
 PAPERS = REPOSITORY / "experiments" / "papers"
@@ -58,26 +65,34 @@ def test_each_table_has_its_place_in_the_page_and_can_be_chosen(names):
 
 
 @pytest.mark.slow
-def test_a_quick_table_is_trained_once_and_written_beside_its_runs(tmp_path):
+def test_a_quick_table_that_is_killed_half_way_goes_on_and_ends_bit_for_bit_the_same(tmp_path):
     page = (REPOSITORY / "docs" / "papers.md").read_bytes()
-    command = [sys.executable, PAPERS / "make_tables.py", "--quick", "--train", "InContextRegression_tiny"]
-    first, second = (
-        subprocess.run(
-            [*command, "--checkpoint-dir", tmp_path], cwd=REPOSITORY, capture_output=True, text=True, check=True
-        ).stdout
-        for _ in range(2)
-    )
-    section = (tmp_path / "papers.md").read_text(encoding="utf-8").split("<!-- table InContextRegression_tiny -->")[1]
-    assert "| not run |" not in section.split("<!-- end of the table -->")[0]
-    trained, tested = "Epoch 1, step 7 of 7", "Going on after step 7 of 7"
-    assert trained in first
-    assert trained not in second  # a finished run is only tested again
-    assert tested in second
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    command = [sys.executable, PAPERS / "make_tables.py", "--quick", "--train", "LargestOfASet", "--checkpoint-dir"]
+    finish = partial(subprocess.run, capture_output=True, text=True, check=True)
+    assert finish([*command, whole]).stdout.count("step 7 of 7") == 5  # poolings
+    options = {"stdout": subprocess.DEVNULL, "start_new_session": True, "env": os.environ | READ_ONLY_CACHE}
+    with subprocess.Popen([*command, killed], **options) as process:
+        while not (killed / "LargestOfASet" / "pooling=max,seed0").is_dir() and process.poll() is None:  # the third
+            time.sleep(0.002)
+        os.killpg(process.pid, signal.SIGKILL)  # the training that it started, too
+    assert process.returncode == -signal.SIGKILL
+    assert not (killed / "papers.md").exists()
+    assert finish([*command, killed]).stdout.count("Going on after step 7 of 7") == 2  # these are only tested again
+    for run in (whole / "LargestOfASet").glob("pooling=*"):
+        assert differences(killed / "LargestOfASet" / run.name, run) == {}
+    tables = [
+        (of / "papers.md").read_text(encoding="utf-8").split("<!-- table LargestOfASet -->")[1]
+        for of in (whole, killed)
+    ]
+    values = [re.findall(r"\| (\S+) \| 1 \| \d+ \|", table.split("<!-- end of the table -->")[0]) for table in tables]
+    assert values[0] == values[1]
+    assert len(values[0]) == 5
     assert (REPOSITORY / "docs" / "papers.md").read_bytes() == page
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["set_transformer.py", "grokking.py"])
+@pytest.mark.parametrize("script", ["in_context.py", "grokking.py", "rasp.py", "length.py", "scan.py"])
 def test_quick_papers_run(script, tmp_path):
     outcome = call(f"papers/{script}", "--quick", "--checkpoint-dir", tmp_path)
     assert outcome.status == 0, outcome.stderr
