@@ -56,7 +56,7 @@ SCAN = tuple(
     Line(name, published, f"positions={kind},", ("val/whole", "test/whole", "test/whole_of_length"))
     for kind, name, published in (("sinusoidal", "absolute", "–"), ("relative", "relative", "1"))
 )
-FEW = "--max-epochs 1 --eval-every 1"
+FEW = "--max-epochs 1 --warmup 1"
 Chosen = Literal[
     "all", "none", "ReverseTask", "SetAnomalyTask_digits", "LargestOfASet", "LargestOfASet_supplement", "Rasp_small",
     "Grokking", "InductionByLength_small", "Scan_small", "InContextRegression_tiny",
