@@ -24,7 +24,7 @@ WORDS = ("PAD", *VERBS, "turn", "left", "right", "opposite", "around", "twice", 
 ACTIONS = ("END", *VERBS, "turn left", "turn right", "START")
 LONGEST = 48  # actions of a command
 SMALL = {"model_dim": 64, "num_heads": 4, "num_layers": 2, "dim_feedforward": 128, "dropout_prob": 0.1}
-SMALL |= {"batch_size": 64, "max_epochs": 20, "eval_every": 4, "name": "Scan_small"}
+SMALL |= {"batch_size": 64, "max_epochs": 60, "eval_every": 10, "name": "Scan_small"}
 QUICK = {"model_dim": 16, "num_heads": 2, "num_layers": 1, "dim_feedforward": 16, "max_epochs": 1, "share": 0.05}
 
 
