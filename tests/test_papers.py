@@ -4,11 +4,13 @@ import json
 import os
 import re
 import runpy
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from functools import partial
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -97,3 +99,22 @@ def test_quick_papers_run(script, tmp_path):
     outcome = call(f"papers/{script}", "--quick", "--checkpoint-dir", tmp_path)
     assert outcome.status == 0, outcome.stderr
     assert "Test loss:" in outcome.stdout
+
+
+@pytest.mark.slow
+def test_a_pronouncing_dictionary_becomes_pairs_that_are_learned_sound_by_sound(tmp_path):
+    section = (REPOSITORY / "docs" / "papers.md").read_text(encoding="utf-8").split("## Spelling to sound")[1]
+    to_pairs, train = section.split("```")[1].strip().splitlines()
+    sounds = {"a": "AH0", "b": "B", "c": "K", "d": "D"}
+    words = ["".join(word) for word in product(sounds, repeat=3)]
+    lines = [f"{word} {' '.join(sounds[letter] for letter in word)}\n" for word in words]
+    (tmp_path / "cmudict.dict").write_text(";;; a comment\n" + "".join(lines) + "bad(2) B AH0 D T\n", encoding="utf-8")
+    subprocess.run(to_pairs, shell=True, cwd=tmp_path, check=True)
+    pairs = (tmp_path / "sounds.tsv").read_text(encoding="utf-8").splitlines()
+    assert [pairs[0], pairs[-1], len(pairs)] == ["aaa\tAH0 AH0 AH0", "bad\tB AH0 D T", 65]
+    arguments = shlex.split(train.replace("sounds.tsv", str(tmp_path / "sounds.tsv")))[2:]
+    tiny = ["--model-dim", "12", "--num-heads", "3", "--batch-size", "7", "--checkpoint-dir", tmp_path]
+    outcome = call("translate.py", *arguments, *tiny)
+    assert outcome.status == 0, outcome.stderr
+    tokens = json.loads((tmp_path / "sounds" / "target_tokenizer.json").read_text())["model"]["vocab"]
+    assert set(sounds.values()) <= {token.strip(" ▁Ġ") for token in tokens}
