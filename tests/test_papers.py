@@ -13,6 +13,7 @@ from functools import partial
 from itertools import product
 from typing import get_args
 
+import page
 import pytest
 from commands import call
 from faults.comparing import differences
@@ -31,12 +32,12 @@ def test_the_page_is_made_from_the_committed_results(names):
     assert (REPOSITORY / "docs" / "papers.md").read_text(encoding="utf-8") == names["text"](names["TABLES"])
 
 
-def test_mean_and_deviation_are_over_the_seeds(names):
-    assert names["spread"]([2.0, 4.0, 9.5]) == "5.1667 ± 3.8837"
-    assert names["spread"]([1_200.0, 1_300.0]) == "1,250 ± 70.7107"
-    assert names["spread"]([4e-7]) == "4.0e-07"
-    assert names["spread"]([5.0]) == "5"
-    assert names["spread"]([]) == "not run"
+def test_mean_and_deviation_are_over_the_seeds():
+    assert page.spread([2.0, 4.0, 9.5]) == "5.1667 ± 3.8837"
+    assert page.spread([1_200.0, 1_300.0]) == "1,250 ± 70.7107"
+    assert page.spread([4e-7]) == "4.0e-07"
+    assert page.spread([5.0]) == "5"
+    assert page.spread([]) == "not run"
 
 
 def test_a_run_that_was_tested_again_keeps_its_line(names, tmp_path):
