@@ -11,6 +11,7 @@ from matplotlib.text import Text
 from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.plots import (
     plot_attention_maps,
+    plot_curves,
     plot_image_sets,
     plot_positional_encoding,
     plot_set_prediction,
@@ -108,6 +109,15 @@ def test_a_predicted_set_shows_what_is_right_and_what_was_chosen_and_every_layer
         np.testing.assert_array_equal(ax.images[0].get_array(), image)
     shown = [ax.images[0].get_array() for ax in maps_in(figure)]
     np.testing.assert_array_equal(shown, np.concatenate(maps))
+
+
+def test_curves_have_their_numbers_and_names_and_the_scales_that_are_asked_for():
+    curves = {"seen": np.array([[1, 0.5], [10, 0.25]]), "new": np.array([[5, 3]])}
+    figure = plot_curves(curves, "Epoch", "Loss", log_x=True)
+    (ax,) = figure.axes
+    assert [line.get_xydata().tolist() for line in ax.lines] == [[[1, 0.5], [10, 0.25]], [[5, 3]]]
+    assert [text.get_text() for text in figure.legends[0].texts] == ["seen", "new"]
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_xscale(), ax.get_yscale()) == ("Epoch", "Loss", "log", "linear")
 
 
 def test_the_positional_table_is_an_image():

@@ -20,6 +20,7 @@ from transformer_jax.nn.layers import Dense, Dropout, FeedForward
 from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.plots import (
     plot_attention_maps,
+    plot_curves,
     plot_image_sets,
     plot_positional_encoding,
     plot_set_prediction,
@@ -250,6 +251,7 @@ TABLE_OF_CALLS = [
         plot_attention_maps, {"input_data": None, "attention_maps": MAPS, "idx": 0}, "input_data attention_maps idx"
     ),
     Call.of(plot_positional_encoding, {"d_model": D, "length": 5}, "d_model length"),
+    Call.of(plot_curves, {"curves": {"loss": zeros(3, 2)}}, curves=({}, {"loss": zeros(0, 2)}, {"loss": zeros(2)})),
     Call.of(plot_image_sets, {"images": IMAGES, "anomalies": np.array([0, 1])}, "images anomalies"),
     Call.of(
         plot_set_prediction,

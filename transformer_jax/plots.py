@@ -161,6 +161,38 @@ def plot_positional_encoding(d_model: int, length: int) -> "Figure":
     return figure
 
 
+def plot_curves(
+    curves: Mapping[str, Num[ArrayLike, "N 2"]],
+    x_label: str = "Step",
+    y_label: str = "",
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> "Figure":
+    """Draw curves in one frame, with their names beside it.
+
+    Args:
+        curves: by the name of each, its points (x, y), `[N, 2]`.
+        x_label: of the x-axis.
+        y_label: of the y-axis.
+        log_x: a logarithmic x-axis.
+        log_y: a logarithmic y-axis.
+
+    Raises:
+        InputError: there is no curve, or one of another shape, or without points.
+    """
+    shapes = {name: np.shape(points) for name, points in curves.items()}
+    if not shapes or any(len(shape) != 2 or shape[0] < 1 or shape[1] != 2 for shape in shapes.values()):
+        raise InputError(f"curves has the shapes {shapes}; it must hold at least one curve, each [N, 2]")
+    figure = _figure(7.0, 3.5)
+    ax = figure.subplots()
+    for name, points in curves.items():
+        ax.plot(*np.asarray(points).T, label=name)
+    ax.set(xlabel=x_label, ylabel=y_label, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
+    figure.legend(loc="outside right upper")
+    return figure
+
+
 def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike, " N"]) -> "Figure":
     """Draw sets of images, one a row, with a frame around each set's anomaly.
 

@@ -15,10 +15,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import optax
-from presets import main
+from presets import PaperConfig, PaperTrainer, main
 
-from transformer_jax import BlockSettings, TaskData, TrainerModule, TrainingConfig
-from transformer_jax.data import ArrayDataset, make_loader
+from transformer_jax import BlockSettings, TaskData, make_loader
+from transformer_jax.data import ArrayDataset
 from transformer_jax.fields import setting
 from transformer_jax.nn import MAB, NoNorm
 
@@ -27,7 +27,7 @@ STEPS, PARTS = 100, ("train", "val")  # steps of an epoch; the pairs that are tr
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GrokkingConfig(TrainingConfig):
+class GrokkingConfig(PaperConfig):
     """Train a Transformer to add numbers modulo a prime."""
 
     modulus: int = setting(113, of_model=True, least=3)  # p
@@ -37,9 +37,7 @@ class GrokkingConfig(TrainingConfig):
     batch_size: int = 3_830  # all pairs of the training set, ⌊share p²⌋
     max_epochs: int = 140  # of 100 steps each
     lr: float = 1e-3  # learning rate after the warmup
-    schedule: str = "constant"
-    warmup: int = 10  # steps
-    gradient_clip: float | None = None
+    warmup: int = 10  # steps in which the learning rate rises
     best_by: str | None = "val/loss:min"  # which model is examined
     eval_every: int = 1
     logger: str = "tensorboard,csv"
@@ -69,17 +67,13 @@ class OneBlock(nn.Module):
         return nn.Dense(p, use_bias=False)(block(x[:, -1:], x, train=train))[:, 0]  # [B p]
 
 
-class GrokkingTrainer(TrainerModule):
+class GrokkingTrainer(PaperTrainer):
     name = "Grokking"
     config_class = GrokkingConfig
     load_data = staticmethod(pairs)
-    writes_predictions, attention_picture = False, None
 
     def create_model(self):
         return OneBlock((self.config.modulus, self.config.model_dim, self.config.num_heads))
-
-    def model_inputs(self, inputs):
-        return (inputs,)
 
     def create_optimizer(self, num_steps):
         return optax.adamw(self.create_schedule(num_steps), b2=0.98, weight_decay=1.0)  # of biases too

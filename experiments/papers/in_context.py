@@ -12,10 +12,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from presets import main
+from presets import FreshConfig, PaperTrainer, fresh, main
 
-from transformer_jax import BlockSettings, LearnedPositions, TaskData, TrainerModule, TrainingConfig, setting
-from transformer_jax.data import ArrayDataset, make_loader
+from transformer_jax import BlockSettings, LearnedPositions, TaskData, setting
 from transformer_jax.nn import CausalStack
 
 TINY = {"num_layers": 3, "model_dim": 64, "num_heads": 2, "name": "InContextRegression_tiny"}
@@ -23,7 +22,7 @@ QUICK = {"steps": 7, "test_size": 101, "num_layers": 1, "model_dim": 16, "num_he
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InContextConfig(TrainingConfig):
+class InContextConfig(FreshConfig):
     """Train a Transformer to learn linear functions from the examples of its prompt."""
 
     num_dims: int = setting(5, of_model=True, least=1)  # numbers in each x
@@ -35,21 +34,17 @@ class InContextConfig(TrainingConfig):
     num_layers: int = 12  # blocks
     batch_size: int = 64  # prompts in one step
     lr: float = 1e-4  # learning rate
-    schedule: str = "constant"  # of the learning rate
-    warmup: int = 0  # steps in which the learning rate rises
-    gradient_clip: float | None = None  # largest norm of the gradient
-    max_epochs: int = 1  # passes over the prompts, which are as many as all steps need
 
 
 def prompts(config: InContextConfig) -> TaskData:
     """Prompts x `[N, P, d]`, y `[N, P]`: y = w x with x and w standard normal, fresh for each step and split."""
-    loaders = []
-    for split, size in enumerate((config.steps * config.batch_size, config.test_size, config.test_size)):
-        rng = np.random.default_rng([config.seed, split])
+
+    def draw(rng: np.random.Generator, size: int, _: bool) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
         x = rng.standard_normal((size, config.num_points, config.num_dims), np.float32)
         y = np.einsum("npd,nd->np", x, rng.standard_normal((size, config.num_dims), np.float32))
-        loaders.append(make_loader(ArrayDataset((x, y), y), config.batch_size))
-    return TaskData(*loaders)
+        return (x, y), y
+
+    return fresh(config, draw)
 
 
 class InContextModel(nn.Module):
@@ -68,11 +63,10 @@ class InContextModel(nn.Module):
         return nn.Dense(1)(stack(positions(nn.Dense(width)(tokens)), train=train))[:, ::2, 0]  # [B P]
 
 
-class InContextTrainer(TrainerModule):
+class InContextTrainer(PaperTrainer):
     name = "InContextRegression"
     config_class = InContextConfig
     load_data = staticmethod(prompts)
-    writes_predictions, attention_picture = False, None  # of numbers without labels
 
     def create_model(self):
         return InContextModel((self.config.num_layers, self.config.model_dim, self.config.num_heads))

@@ -11,23 +11,21 @@ import os
 import platform
 import re
 import shlex
-import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tables import TABLES, Chosen, Table
+from page import PAGE, kept, picture, text
+from tables import TABLES, Chosen
 
 from transformer_jax import run
 from transformer_jax.cli import parse
 
 FOLDER = Path(__file__).parent
-PAGE = FOLDER.parents[1] / "docs" / "papers.md"
+IMAGES = PAGE.parent / "images"
 RESULTS = FOLDER / "results"
 ABOUT_THE_RUN = ("settings", "model", "git_commit", "num_devices")  # which the command tells
-MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(?=<!-- end of the table -->)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +40,16 @@ class Papers:
 def make(papers: Papers) -> None:
     """Run every table's command, keep its results, and renew the page."""
     below = papers.checkpoint_dir.resolve()
-    results, page = (below / "results", below / PAGE.name) if papers.quick else (RESULTS, PAGE)
+    results, page, images = (below / "results", below / PAGE.name, below) if papers.quick else (RESULTS, PAGE, IMAGES)
     for name, table in ((name, TABLES[name]) for name in TABLES if papers.train in ("all", name)):
         print(f"# {name}", flush=True)
-        more = ["--checkpoint-dir", str(below), *(["--seeds", "0", "--quick"] if papers.quick else [])]
+        more = ["--checkpoint-dir", str(below), *(["--seeds", "0", *table.quick.split()] if papers.quick else [])]
         subprocess.run([sys.executable, *shlex.split(table.command), *more], cwd=FOLDER.parents[1], check=True)
         keep(below / name, results / name / "results.json")
-    page.write_text(text(results), encoding="utf-8")
+    for name, table in TABLES.items():
+        if table.picture is not None and (runs := kept(results / name / "results.json")):
+            picture(table.picture, runs).savefig(images / f"papers_{name}.png", dpi=80)
+    page.write_text(text(TABLES, results), encoding="utf-8")
     print(f"Written: {page}")
 
 
@@ -65,54 +66,11 @@ def keep(trained: Path, file: Path) -> None:
     file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def kept(file: Path) -> dict[str, dict]:
-    """The results of runs by name."""
-    return json.loads(file.read_text()) if file.exists() else {}
-
-
 def machine() -> str:
     """Name of the processor, as far as the system says it, its cores, and the day."""
     cpus = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.*)", cpus.read_text() if cpus.exists() else "")
     return f"{(names or [platform.machine()])[0]}, {os.cpu_count()} cores, {datetime.date.today()}"
-
-
-def text(results: Path = RESULTS) -> str:
-    """The page with the tables that these results make."""
-
-    def renewed(place: re.Match[str]) -> str:
-        return place[1] + made(TABLES[place[2]], kept(results / place[2] / "results.json"))
-
-    return MARKED.sub(renewed, PAGE.read_text(encoding="utf-8"))
-
-
-def made(table: Table, runs: dict[str, dict]) -> str:
-    """A table, its command, and the machine."""
-    lines = ["| | published | here | seeds | seconds of a run |", "| --- | --- | --- | --- | --- |"]
-    for line in table.lines:
-        found = [run for name, run in sorted(runs.items()) if name.startswith(line.runs)]
-        values = [value for run in found if (value := number(run, line.path)) is not None]
-        seconds = [run["train_seconds"] + run["compile_seconds"] for run in found]
-        time = f"{statistics.mean(seconds):.0f}" if seconds else "–"
-        lines.append(f"| {line.label} | {line.published} | {spread(values)} | {len(values)} | {time} |")
-    machines = {f"{run['machine']}, jax {run['versions']['jax']}" for run in runs.values()}
-    command, made_on = f"```\n.venv/bin/python {table.command}\n```", "; ".join(sorted(machines)) or "no machine yet"
-    return "\n".join(["", *lines, "", command, "", f"Made on: {made_on}.", "", ""])
-
-
-def number(results: dict, path: str) -> float | None:
-    """The number at a path of `results.json`; None where there is none."""
-    for name in path.split("/"):
-        results = results.get(name, {})
-    return float(results) if isinstance(results, (int, float)) else None
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation."""
-    found = [statistics.mean(values)] if values else []
-    found += [statistics.stdev(values)] if len(values) > 1 else []
-    formats = (",.0f" if abs(x) >= 100 or x == int(x) else ".4f" if abs(x) >= 0.001 else ".1e" for x in found)
-    return " ± ".join(f"{x:{form}}" for x, form in zip(found, formats, strict=True)) or "not run"
 
 
 if __name__ == "__main__":

@@ -1,10 +1,62 @@
-"""The command line of a paper: flags for its settings, and one flag each for settings that belong together."""
+"""What papers share: defaults of their settings, data that are fresh in each step, losses, and the command line."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
-from transformer_jax import TaskData, TrainerModule, TrainingConfig, cli, train_and_test
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from transformer_jax import TaskData, TrainerModule, TrainingConfig, cli, make_loader, setting, train_and_test
+from transformer_jax.data import ArrayDataset
 
 Report = Callable[[TrainerModule, TaskData], Mapping[str, object]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PaperConfig(TrainingConfig):
+    """A constant learning rate without warmup, and gradients that are not clipped."""
+
+    schedule: str = "constant"  # of the learning rate
+    warmup: int = 0  # steps in which the learning rate rises
+    gradient_clip: float | None = None  # largest norm of the gradient
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FreshConfig(PaperConfig):
+    """Each step has data of its own."""
+
+    steps: int = setting(500, least=1)  # of training, each with samples of its own
+    test_size: int = setting(10_000, least=1)  # samples of validation, and of test
+    max_epochs: int = 1  # passes over the samples, which are as many as all steps need
+
+
+class PaperTrainer(TrainerModule):
+    """Trains a model of one input, and words no answers."""
+
+    writes_predictions, attention_picture = False, None
+
+    def model_inputs(self, inputs):
+        return (inputs,)
+
+
+def fresh(config: FreshConfig, draw: Callable[[np.random.Generator, int, bool], tuple[object, np.ndarray]]) -> TaskData:
+    """Samples for each step, for validation, and for test.
+
+    Args:
+        config: its seed is that of the samples.
+        draw: inputs and targets, of a generator, how many, and whether they are for the training.
+    """
+    sizes = (config.steps * config.batch_size, config.test_size, config.test_size)
+    drawn = (draw(np.random.default_rng([config.seed, split]), size, split == 0) for split, size in enumerate(sizes))
+    return TaskData(*(make_loader(ArrayDataset(*samples), config.batch_size) for samples in drawn))
+
+
+def token_elements(logits: Array, targets: Array) -> dict[str, tuple[Array, Array]]:
+    """Cross-entropy and accuracy of classes `[...]` from logits `[..., C]`; a target of -1 does not count."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(targets, 0))
+    return {"loss": (losses, targets >= 0), "accuracy": (logits.argmax(-1) == targets, targets >= 0)}
 
 
 def main(trainer_class: type[TrainerModule], presets: Mapping[str, dict], report: Report | None = None) -> None:

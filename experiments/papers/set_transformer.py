@@ -14,11 +14,10 @@ from typing import Literal
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
-from presets import main
+from presets import FreshConfig, PaperTrainer, fresh, main
 
-from transformer_jax import TaskData, TrainerModule, TrainingConfig, make_loader, setting
+from transformer_jax import TaskData, setting
 from transformer_jax.attention import dot_product_attention, padding_mask
-from transformer_jax.data import ArrayDataset
 from transformer_jax.nn import PMA, SAB, BlockSettings, NoNorm, TransformerEncoder
 
 SUPPLEMENT = {"steps": 20_000, "batch_size": 128, "lr": 1e-3, "one_length": False, "name": "LargestOfASet_supplement"}
@@ -28,34 +27,29 @@ QUICK = {"steps": 7, "batch_size": 32, "test_size": 101}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LargestConfig(TrainingConfig):
+class LargestConfig(FreshConfig):
     """Train a network to name the largest number of a set."""
 
     # by attention as in the authors' code (pma) or in the paper's equations (equations), or by maximum, sum or mean
     pooling: Literal["pma", "equations", "max", "sum", "mean"] = setting("pma", of_model=True)
-    steps: int = setting(500, least=1)  # of training, each with sets of its own
     one_length: bool = True  # whether all sets of a training step have one length, as in the notebook, or each its own
-    test_size: int = setting(10_000, least=1)  # sets of validation, and of test
     model_dim: int = 64  # width of all layers
     num_heads: int = 4  # heads of the attention
     num_layers: int = 2  # self-attention blocks
     batch_size: int = 1024  # sets in one step
     lr: float = 1e-4  # learning rate, from the first step to the last
-    schedule: str = "constant"
-    warmup: int = 0
-    gradient_clip: float | None = None  # largest norm of the gradient
-    max_epochs: int = 1  # passes over the sets, which are as many as all steps need
 
 
 def sets_of(config: LargestConfig) -> TaskData:
     """Sets of 1 to 10 integers from 1 to 99, padded with zeros, with the largest; fresh for each step and split."""
-    loaders, one_length = [], (config.batch_size if config.one_length else 1, 1, 1)
-    for split, size in enumerate((config.steps * config.batch_size, config.test_size, config.test_size)):
-        rng = np.random.default_rng([config.seed, split])
-        lengths = rng.integers(1, 11, (size // one_length[split], 1)).repeat(one_length[split], 0)
+
+    def draw(rng: np.random.Generator, size: int, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
+        of_one_length = config.batch_size if config.one_length and is_training else 1
+        lengths = rng.integers(1, 11, (size // of_one_length, 1)).repeat(of_one_length, 0)
         sets = np.where(np.arange(10) < lengths, rng.integers(1, 100, (size, 10)), 0).astype(np.float32)  # [N T]
-        loaders.append(make_loader(ArrayDataset(sets, sets.max(-1)), config.batch_size))
-    return TaskData(*loaders)
+        return sets, sets.max(-1)
+
+    return fresh(config, draw)
 
 
 class AuthorsMAB(nn.Module):
@@ -98,18 +92,14 @@ class LargestModel(nn.Module):
         return Dense(1)(nn.relu(Dense(width)(x)))[:, 0]
 
 
-class LargestTrainer(TrainerModule):
+class LargestTrainer(PaperTrainer):
     name = "LargestOfASet"
     config_class = LargestConfig
     load_data = staticmethod(sets_of)
-    writes_predictions, attention_picture = False, None  # of numbers without labels
 
     def create_model(self):
         c = self.config
         return LargestModel(c.pooling, (c.num_layers, c.model_dim, c.num_heads))
-
-    def model_inputs(self, inputs):
-        return (inputs,)
 
     def loss_function(self, params, batch, key, *, train):
         return {"loss": (jnp.abs(self.apply(params, batch.inputs, key, train=train) - batch.targets), 1.0)}

@@ -1,52 +1,102 @@
 """What each table of `docs/papers.md` compares, by the name of its runs."""
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from page import Line, Picture, Table
 
-class Line(NamedTuple):
-    """A line of a table: one number."""
-
-    label: str
-    published: str  # the paper's, or a dash
-    runs: str  # begins the names of the runs, which differ in the seed
-    path: str  # of the number in `results.json`, as test/loss
-
-
-class Table(NamedTuple):
-    """A paper's table, in one setting."""
-
-    command: str  # arguments of python, from the repository's root
-    lines: Sequence[Line]
-
-
+LOSS, ACCURACY = ("test/loss",), ("test/accuracy",)
 LARGEST = (
-    Line("SAB + PMA, authors' code", "0.2085 ± 0.0127", "pooling=pma,", "test/loss"),
-    Line("max pooling", "0.1355 ± 0.0074", "pooling=max,", "test/loss"),
-    Line("sum pooling", "1.902 ± 0.137", "pooling=sum,", "test/loss"),
-    Line("mean pooling", "2.133 ± 0.190", "pooling=mean,", "test/loss"),
+    Line("SAB + PMA, authors' code", "0.2085 ± 0.0127", "pooling=pma,", LOSS),
+    Line("max pooling", "0.1355 ± 0.0074", "pooling=max,", LOSS),
+    Line("sum pooling", "1.902 ± 0.137", "pooling=sum,", LOSS),
+    Line("mean pooling", "2.133 ± 0.190", "pooling=mean,", LOSS),
 )
-EQUATIONS = Line("SAB + PMA, the paper's equations", "–", "pooling=equations,", "test/loss")
+EQUATIONS = Line("SAB + PMA, the paper's equations", "–", "pooling=equations,", LOSS)
 SETS = "experiments/papers/set_transformer.py"
 IN_CONTEXT = tuple(
-    Line(f"{name}, {count} examples", "–", "seed", f"{curve}/{count}")
+    Line(f"{count} examples", "–", "seed", (f"curve/{count}", f"least_squares/{count}"))
     for count in (0, 2, 4, 5, 7, 10)
-    for name, curve in (("Transformer", "curve"), ("least squares", "least_squares"))
 )
 GROKKING = (
-    Line("steps until 99 % of the trained pairs are right", "about 1 400", "seed", "steps_to_99_train"),
-    Line("steps until 99 % of the other pairs are right", "before 14 000", "seed", "steps_to_99_val"),
-    Line("accuracy on the other pairs", "near 1", "seed", "val/accuracy"),
-    Line("frequencies of the embedding", "about 5", "seed", "num_keys"),
-    Line("their share of its squared norm", "–", "seed", "key_share"),
-    Line("loss on all pairs", "–", "seed", "test/loss"),
-    Line("… without these frequencies", "–", "seed", "without_keys/loss"),
-    Line("… with these alone", "–", "seed", "keys_alone/loss"),
+    Line("steps until 99 % of the trained pairs are right", "about 1 400", "seed", ("steps_to_99_train",)),
+    Line("steps until 99 % of the other pairs are right", "before 14 000", "seed", ("steps_to_99_val",)),
+    Line("accuracy on the other pairs", "near 1", "seed", ("val/accuracy",)),
+    Line("frequencies of the embedding", "about 5", "seed", ("num_keys",)),
+    Line("their share of its squared norm", "–", "seed", ("key_share",)),
+    Line("loss on all pairs", "–", "seed", LOSS),
+    Line("… without these frequencies", "–", "seed", ("without_keys/loss",)),
+    Line("… with these alone", "–", "seed", ("keys_alone/loss",)),
 )
-Chosen = Literal["all", "none", "LargestOfASet", "LargestOfASet_supplement", "InContextRegression_tiny", "Grokking"]
+PROGRAMS = {  # by `problem`: its name in the paper, and the accuracy of the paper's programs
+    "reverse": ("reverse", 0.9979),
+    "hist": ("histogram", 1.0),
+    "double_hist": ("double histogram", 0.9840),
+    "sort": ("sort", 0.9983),
+    "most_freq": ("most frequent", 0.7569),
+    "dyck1": ("Dyck-1", 0.9930),
+    "dyck2": ("Dyck-2", 0.9909),
+}
+RASP = tuple(
+    Line(name, f"{program:.4g}, a program", f"problem={problem},", ACCURACY)
+    for problem, (name, program) in PROGRAMS.items()
+)
+LENGTHS = [64, 128, 256, 512, 1024]
+INDUCTION = tuple(
+    Line(kind, published, f"positions={kind},", [f"by_length/{length}" for length in LENGTHS])
+    for kind, published in {
+        "learned": "1, 0.996, 1, 0.586, 0.266",
+        "sinusoidal": "–",
+        "rotary": "1, 1, 1, 0.836, 0.313",
+        "alibi": "–",
+        "relative": "–",
+        "none": "–",
+    }.items()
+)
+SCAN = tuple(
+    Line(name, published, f"positions={kind},", ("val/whole", "test/whole", "test/whole_of_length"))
+    for kind, name, published in (("sinusoidal", "absolute", "–"), ("relative", "relative", "1"))
+)
+FEW = "--max-epochs 1 --warmup 1"
+Chosen = Literal[
+    "all", "none", "ReverseTask", "SetAnomalyTask_digits", "LargestOfASet", "LargestOfASet_supplement", "Rasp_small",
+    "Grokking", "InductionByLength_small", "Scan_small", "InContextRegression_tiny",
+]  # fmt: skip
 TABLES = {
+    "ReverseTask": Table(
+        "experiments/reverse.py --seeds 0..4",
+        [Line("accuracy", "1", "seed", ACCURACY)],
+        quick=f"{FEW} --train-size 301 --val-size 37 --test-size 29",
+    ),
+    "SetAnomalyTask_digits": Table(
+        "experiments/anomaly.py --dataset digits --seeds 0..4",
+        [Line("accuracy", "0.9466 (JAX), 0.9442 (PyTorch) on CIFAR-100", "seed", ACCURACY)],
+        quick=FEW,
+    ),
     "LargestOfASet": Table(f"{SETS} --sweep pooling=pma,equations,max,sum,mean --seeds 0..4", (*LARGEST, EQUATIONS)),
     "LargestOfASet_supplement": Table(f"{SETS} --supplement --sweep pooling=pma,max,sum,mean --seeds 0..4", LARGEST),
-    "InContextRegression_tiny": Table("experiments/papers/in_context.py --tiny --seeds 0..4", IN_CONTEXT),
-    "Grokking": Table("experiments/papers/grokking.py --num-devices 1 --seeds 0..4", GROKKING),
+    "Rasp_small": Table(f"experiments/papers/rasp.py --small --sweep problem={','.join(PROGRAMS)} --seeds 0..4", RASP),
+    "Grokking": Table(
+        "experiments/papers/grokking.py --num-devices 1 --seeds 0..4",
+        GROKKING,
+        picture=Picture(
+            {"trained pairs": ("seed", "curves/train/loss"), "other pairs": ("seed", "curves/val/loss")},
+            ("Step", "Loss"),
+            log_y=True,
+        ),
+    ),
+    "InductionByLength_small": Table(
+        f"experiments/papers/length.py --small --sweep positions={','.join(line.label for line in INDUCTION)} "
+        "--seeds 0..4",
+        INDUCTION,
+        [f"{length} tokens" for length in LENGTHS],
+        Picture({line.label: (line.runs, "by_length") for line in INDUCTION}, ("Tokens", "Accuracy")),
+    ),
+    "Scan_small": Table(
+        "experiments/papers/scan.py --small --sweep positions=sinusoidal,relative --seeds 0..4",
+        SCAN,
+        ("as short", "longer", "longer, of known length"),
+    ),
+    "InContextRegression_tiny": Table(
+        "experiments/papers/in_context.py --tiny --seeds 0..4", IN_CONTEXT, ("Transformer", "least squares")
+    ),
 }

@@ -1,0 +1,118 @@
+"""Small problems over sequences (Friedman, Wettig and Chen 2023, *Learning Transformer Programs*, table 1).
+
+Ordinary Transformers learn what the paper's Transformer Programs do; `accuracy` is of single positions, as theirs. The
+sequences are drawn as in their code (princeton-nlp/TransformerPrograms): none twice, at most 20 000 of one problem.
+
+    python experiments/papers/rasp.py --sweep problem=reverse,hist,double_hist,sort,most_freq,dyck1,dyck2 --seeds 0..4
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import jax
+import numpy as np
+from presets import PaperConfig, PaperTrainer, main, token_elements
+
+from transformer_jax import Causal, TaskData, block_settings, make_loader, padding_mask, setting
+from transformer_jax.data import ArrayDataset
+from transformer_jax.nn import TransformerPredictor
+
+Row = list[int]
+BEGIN, END, PAD = 6, 7, 8  # the numbers below are symbols, counts, and what is known of brackets
+NOT_YET, BALANCED, WRONG = range(3)  # of brackets up to a position: begins a balanced text, is one, or can be none
+SMALL = {"model_dim": 64, "num_layers": 2, "num_heads": 4, "lr": 1e-3, "max_epochs": 20, "name": "Rasp_small"}
+QUICK = {"model_dim": 16, "num_layers": 1, "num_heads": 2, "max_epochs": 1, "size": 301}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RaspConfig(PaperConfig):
+    """Train a Transformer to solve a problem over short sequences."""
+
+    problem: Literal["reverse", "hist", "double_hist", "sort", "most_freq", "dyck1", "dyck2"] = "reverse"
+    size: int = setting(20_000, least=10)  # most sequences, of which a tenth each is for validation and test
+    model_dim: int = 256  # width of the model
+    num_heads: int = 8  # attention heads
+    num_layers: int = 3  # blocks
+    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"] = "learned"
+    batch_size: int = 50  # sequences in one step
+    lr: float = 3e-4  # learning rate
+    max_epochs: int = 100  # passes over the training set
+
+
+def by_frequency(row: Row) -> Row:
+    """The symbols, the most frequent first, of equals the one that comes first; then BEGIN, to the row's length."""
+    symbols = sorted(set(row), key=lambda x: (-row.count(x), row.index(x)))
+    return symbols + [BEGIN] * (len(row) - len(symbols))
+
+
+def brackets(row: Row) -> Row:
+    """For each position what the brackets up to it are; 0 and 2 open, 1 and 3 close."""
+    states, opened = list[int](), list[int]()
+    for bracket in row:
+        if bracket % 2 == 0:
+            opened.append(bracket)
+        elif not opened or opened.pop() != bracket - 1:
+            return states + [WRONG] * (len(row) - len(states))
+        states.append(NOT_YET if opened else BALANCED)
+    return states
+
+
+ANSWERS: Mapping[str, Callable[[Row], Row]] = {
+    "reverse": lambda row: row[::-1],
+    "hist": lambda row: [row.count(x) for x in row],
+    "double_hist": lambda row: [len({y for y in row if row.count(y) == row.count(x)}) for x in row],
+    "sort": sorted,
+    "most_freq": by_frequency,
+    "dyck1": brackets,
+    "dyck2": brackets,
+}
+
+
+def draw(problem: str, rng: np.random.Generator) -> Row:
+    """1 to 6 of 5 symbols where END follows, else 1 to 7 of 6; or 15 brackets, of which half begin balanced."""
+    if not problem.startswith("dyck"):
+        fewer = problem in ("reverse", "sort")
+        return rng.integers(6 - fewer, size=rng.integers(1, 8 - fewer)).tolist()
+    kinds, row = 2 * int(problem[-1]), list[int]()
+    for _ in range(8 * int(rng.integers(2))):  # pairs beside or around the earlier ones
+        left = 2 * int(rng.integers(kinds // 2))
+        row = [*row, left, left + 1] if rng.integers(2) else [left, *row, left + 1]
+    return (row + rng.integers(kinds, size=15).tolist())[:15]
+
+
+def sequences(config: RaspConfig) -> TaskData:
+    """Tokens `[N, T]`, and the answer at each position, or -1 where none is asked; T is 8, of brackets 16."""
+    rng, answers = np.random.default_rng(config.seed), ANSWERS[config.problem]
+    drawn = dict.fromkeys(tuple(draw(config.problem, rng)) for _ in range(5 * config.size))
+    rows = [list(row) for row in drawn][: config.size]
+    length, end = (16 if config.problem.startswith("dyck") else 8), [END] * (config.problem in ("reverse", "sort"))
+    tokens, targets = np.full((len(rows), length), PAD, np.int32), np.full((len(rows), length), -1, np.int32)
+    for number, row in enumerate(rows):
+        tokens[number, : len(row) + 1 + len(end)] = [BEGIN, *row, *end]
+        targets[number, 1 : len(row) + 1] = answers(row)
+    tenth = len(rows) // 10
+    parts = [ArrayDataset(tokens[part], targets[part]) for part in np.split(np.arange(len(rows)), [-2 * tenth, -tenth])]
+    train = make_loader(parts[0], config.batch_size, shuffle=True, drop_last=True, seed=config.seed)
+    return TaskData(train, *(make_loader(part, 500) for part in parts[1:]))
+
+
+class RaspTrainer(PaperTrainer):
+    name = "Rasp"
+    config_class = RaspConfig
+    load_data = staticmethod(sequences)
+
+    def create_model(self):
+        c = self.config
+        return TransformerPredictor(c.model_dim, PAD + 1, c.num_heads, c.num_layers, settings=block_settings(c, 16))
+
+    def model_inputs(self, inputs):
+        mask = Causal() if self.config.problem.startswith("dyck") else padding_mask(inputs != PAD)
+        return jax.nn.one_hot(inputs, PAD + 1), mask
+
+    def loss_function(self, params, batch, key, *, train):
+        return token_elements(self.apply(params, batch.inputs, key, train=train), batch.targets)
+
+
+if __name__ == "__main__":
+    main(RaspTrainer, {"small": SMALL, "quick": QUICK})
