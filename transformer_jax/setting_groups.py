@@ -117,8 +117,7 @@ class RunSettings:
 
     4. A run of other settings is left alone: an error names them. Settings that do not change the trained parameters
     may differ: those of logging, loading and saving, the number of steps per call, and, except for rounding, how the
-    work is computed (num_devices, mesh, strategy, accumulate, remat, attention). A run is extended by more epochs where
-    its schedule does not depend on their number, as noam.
+    work is computed (num_devices, mesh, strategy, accumulate, remat, attention).
 
     5. With --pretrained nothing is trained; the results go to a directory of their own, which is always begun anew.
     """

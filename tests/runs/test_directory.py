@@ -229,17 +229,6 @@ def test_what_can_not_be_written_is_an_error_that_names_the_directory(tmp_path):
                 write()
 
 
-def test_a_finished_run_that_is_extended_is_not_finished_any_more(tmp_path):
-    begin(tmp_path)
-    (tmp_path / "Task" / "results.json").write_text("{}")
-    with pytest.raises(InputError, match="max_epochs was 10 and is 11; its schedule was made for that number, so a"):
-        open_and_close(tmp_path, max_epochs=11)
-    assert (tmp_path / "Task" / "results.json").exists()
-    with RunDirectory(config(tmp_path, max_epochs=11), "Task", may_extend=lambda: True) as run:
-        assert not run.is_finished
-        assert read_settings(run.path)[1]["max_epochs"] == 11
-
-
 def test_a_setting_that_is_newer_than_the_run_had_its_default(tmp_path):
     begin(tmp_path)
     newer = dataclasses.make_dataclass(

@@ -2,12 +2,11 @@
 
 import jax
 import numpy as np
-import optax
 import pytest
 
 from transformer_jax import TrainingConfig
 from transformer_jax.training import cosine_warmup_schedule, noam_schedule, warmup_then_cosine_schedule
-from transformer_jax.training.schedules import SCHEDULES, ignores_num_steps
+from transformer_jax.training.schedules import SCHEDULES
 
 
 @pytest.mark.parametrize("step", [0, 1, 49, 50, 51, 1000, 1999, 2000])
@@ -61,20 +60,6 @@ def test_the_papers_schedule_needs_a_width_and_a_warmup():
         noam_schedule(0)
     with pytest.raises(ValueError, match="warmup is 0"):
         noam_schedule(512, 0)
-
-
-@pytest.mark.parametrize(
-    ("create_schedule", "ignores"),
-    [
-        (lambda num_steps: noam_schedule(64, 30), True),
-        (lambda num_steps: warmup_then_cosine_schedule(0.1, 3, num_steps), False),
-        (lambda num_steps: optax.constant_schedule(0.1), True),
-        (lambda num_steps: optax.linear_schedule(0.1, 0.0, 20, num_steps - 20), False),  # they differ at the end alone
-    ],
-)
-def test_a_schedule_ignores_the_number_of_steps_if_more_of_them_change_no_earlier_rate(create_schedule, ignores):
-    assert ignores_num_steps(create_schedule, 101) == ignores
-    assert ignores_num_steps(create_schedule, 1009) == ignores
 
 
 @pytest.mark.parametrize(("warmup", "rates"), [(0, [0.5, 0.5, 0.5]), (4, [0.0, 0.25, 0.5])])

@@ -73,8 +73,6 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         data: fingerprint of the data, which each checkpoint knows.
         initial_params: digest of the parameters that the training begins with, which each checkpoint knows; None for
             fresh ones, or where a run that goes on has no need of them.
-        may_extend: whether a run of fewer epochs is a beginning of this one, as where its learning rate is the same
-            however many steps follow. Asked only where the number of epochs has grown.
 
     Attributes:
         path: of the directory.
@@ -92,10 +90,9 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         task: str,
         data: str = "",
         initial_params: str | None = None,
-        may_extend: Callable[[], bool] = lambda: False,
     ) -> None:
         self.path, self.settings = run_path(config, task), settings_of(task, config)
-        self._data, self._initial_params, self._may_extend = data, initial_params, may_extend
+        self._data, self._initial_params = data, initial_params
         self._file_lock = FileLock(self.path / LOCK)  # the operating system releases it when the process ends
         origin = {"settings": self.settings, "data": data, "initial_params": initial_params}
         # An error ends what was begun, in reverse order.
@@ -230,18 +227,15 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             config: of this run.
             saved: origin of the run in the directory, as its checkpoints have it.
         """
-        stored, is_extended = None if saved is None else saved["settings"], False
+        stored = None if saved is None else saved["settings"]
         if saved is None and (self.path / RESULTS).exists():  # its checkpoints were deleted
             task, settings = read_settings(self.path)
             stored = {"task": task, **settings}
         if stored is not None:
             stored = {**defaults_of(type(config)), **stored}  # a setting may be newer than the run
-            neutral = config.fields_with("neutral")
-            is_extended = check_settings(self.path, stored, self.settings, neutral, self._may_extend)
+            check_settings(self.path, stored, self.settings, config.fields_with("neutral"))
         if saved is not None:
             check_beginning(self.path, saved, self._data, self._initial_params, config.init_from)
-        if is_extended:
-            (self.path / RESULTS).unlink(missing_ok=True)  # the run is not finished any more
         write_settings(self.path, self.settings)
         (self.path / STATUS).unlink(missing_ok=True)
 

@@ -1,6 +1,5 @@
 """Whether the run in a directory is the one that shall go on there."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from transformer_jax.errors import InputError
@@ -11,24 +10,14 @@ FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}  # a task may choose t
 REMEDY = "choose another checkpoint_dir or name, or --no-resume --overwrite to replace that run"
 
 
-def check_settings(
-    path: Path, stored: Json, settings: Json, neutral: frozenset[str], may_extend: Callable[[], bool]
-) -> bool:
-    """Raise an `InputError` if settings differ in more than a larger number of epochs; whether they do in that."""
+def check_settings(path: Path, stored: Json, settings: Json, neutral: frozenset[str]) -> None:
+    """Raise an `InputError` if settings differ."""
     differing, remedy = differing_settings(stored, settings, neutral), REMEDY
-    epochs = stored.get("max_epochs")
-    is_longer = isinstance(epochs, int) and epochs < settings["max_epochs"]
-    if "max_epochs" in differing and set(differing) <= FOLLOWING_EPOCHS and is_longer:
-        if differing == ["max_epochs"] and may_extend():
-            return True
-        remedy = (
-            "its schedule was made for that number, so a longer training is a new run: give it another name, and "
-            f"--init-from {path} to begin with these parameters"
-        )
+    if "max_epochs" in differing and set(differing) <= FOLLOWING_EPOCHS:
+        remedy = f"a longer training is a new run: give it another name, and --init-from {path}"
     if differing:
         values = ", ".join(f"{name} was {stored.get(name)} and is {settings.get(name)}" for name in differing)
         raise InputError(f"{path} holds a run of other settings: {values}; {remedy}")
-    return False
 
 
 def check_beginning(path: Path, saved: Json, data: str, initial_params: str | None, init_from: str | None) -> None:

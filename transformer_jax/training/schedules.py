@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 from jax.typing import ArrayLike
@@ -56,18 +55,6 @@ def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
         return float(d_model**-0.5) * jnp.minimum(decay, jnp.asarray(step) * warmup**-1.5)
 
     return schedule
-
-
-def ignores_num_steps(create_schedule: Callable[[int], optax.Schedule], num_steps: int) -> bool:
-    """Whether learning rates are the same however many steps follow, so that a finished run can be extended.
-
-    Args:
-        create_schedule: gives the schedule of a training of so many steps.
-        num_steps: for which it is compared with twice as many, at a hundred steps.
-    """
-    short, long = create_schedule(num_steps), create_schedule(2 * num_steps)
-    steps = np.unique(np.linspace(0, num_steps, 101, dtype=int)).tolist()
-    return all(float(short(step)) == float(long(step)) for step in steps)
 
 
 def _check(base_lr: float, warmup: int, max_iters: int) -> None:

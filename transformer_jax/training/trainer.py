@@ -32,7 +32,6 @@ from transformer_jax.training.profiling import profiled_steps
 from transformer_jax.training.programs import Programs, begin_initial_state, create_programs
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.results import announce, process_age, results_of, summary, versions, write_end
-from transformer_jax.training.schedules import ignores_num_steps
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState
 from transformer_jax.trees import Arrays, Params
@@ -185,13 +184,7 @@ class TrainerModule(ExampleViewer):
         files = self.model_files()
         data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants, [*files.values()])
         check_same({"the data": data})
-        run = RunDirectory(
-            self.config,
-            self.name,
-            data,
-            None if initial is None else initial.digest,
-            lambda: ignores_num_steps(self.create_schedule, num_steps),
-        )
+        run = RunDirectory(self.config, self.name, data, None if initial is None else initial.digest)
         for name, content in files.items():
             run.save_text(name, content)
         return programs, initial, run
