@@ -202,7 +202,7 @@ class LanguageModelTrainer(TextTrainer):
 
 
 def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
-    """Compare with compressors and n-grams on the test text; save samples."""
+    """Compare with compressors on the test text; save samples."""
     model = {"this model": trainer.evaluate(data.test_loader)["bits_per_byte"]}
     bits = model | other_bits(data.text)
     print(f"Bits per byte of the test text, {len(data.text.test)} bytes:", table(bits), sep="\n")
