@@ -30,7 +30,7 @@ CONFIGS = {config_class.__name__: config_class for config_class in configs_below
         ("FilesConfig", {"input_dropout_prob"}, {"data_dir", "features_on"}),
         (
             "TranslationConfig",
-            {"dim_feedforward", "max_bytes", "source_tokenizer", "target_tokenizer"},
+            {"dim_feedforward", "max_bytes", "source_tokenizer", "target_tokenizer", "architecture"},
             {"beam_width", "length_penalty"},
         ),
         (
