@@ -112,9 +112,10 @@ class Formulas:
 
     def feed_forward(self, path: str, name: str, x: np.ndarray) -> np.ndarray:
         if self.is_gated:
-            hidden = self.activation(self.dense(f"{path}/gate", x)) * self.dense(f"{path}/expand", x)
+            gate = self.activation(self.see(f"{name}.pre", self.dense(f"{path}/gate", x)))
+            hidden = gate * self.see(f"{name}.pre_linear", self.dense(f"{path}/expand", x))
         else:
-            hidden = self.activation(self.dense(f"{path}/expand", x))
+            hidden = self.activation(self.see(f"{name}.pre", self.dense(f"{path}/expand", x)))
         return self.see(f"{name}.output", self.dense(f"{path}/contract", self.see(f"{name}.hidden", hidden)))
 
     def residual(self, path: str, name: str, x: np.ndarray, sublayer: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

@@ -71,6 +71,28 @@ def test_its_own_values_leave_a_pass_bitwise_the_same_and_others_move_it(argumen
     np.testing.assert_allclose(model.apply(variables, *inputs), output, rtol=0, atol=error)
 
 
+def test_positions_may_differ_between_examples_and_units_are_chosen(variables):
+    hidden, before = (f"encoder.layers.0.feed_forward.{name}" for name in ("hidden", "pre"))
+    positions = np.array([[0, 2], [1, -1]])
+    _, seen = capture(MODEL, variables, X, names=[hidden, before])
+    np.testing.assert_array_equal(np.maximum(seen[before], 0), seen[hidden])
+    change = zero(None, positions, units=[3, -1])
+    _, patched = patch(MODEL, variables, X, patches={hidden: change}, names=[hidden])
+    expected = np.array(seen[hidden])
+    for row in range(B):
+        for position in positions[row]:
+            expected[row, position, [3, -1]] = 0
+    np.testing.assert_array_equal(patched[hidden], expected)
+    for wrong, message in (
+        (np.zeros((3, 1), int), "positions of .* has 3 rows; there are 2 examples"),
+        (np.array([[0], [97]]), "positions of .* holds 97"),
+    ):
+        with pytest.raises(InputError, match=message):
+            patch(MODEL, variables, X, patches={hidden: zero(positions=wrong)})
+    with pytest.raises(InputError, match="units is 3; .* has no units"):
+        patch(MODEL, variables, X, patches={WEIGHTS: zero(units=3)})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("heads", "positions", "chosen"),

@@ -11,7 +11,7 @@ from transformer_jax.errors import InputError, shortened
 # Names of modules that are longer in an activation's name.
 ALIASES = {"self_attn": "attention", "cross_attn": "cross_attention"}
 RESIDUAL = "_residual"  # end of the name of a residual connection
-HEADS, POSITIONS = ("H", "Hkv"), ("T", "S")  # letters of axes
+HEADS, POSITIONS, UNITS = ("H", "Hkv"), ("T", "S"), ("F", "D", "d")  # letters of axes
 
 
 class Activation(NamedTuple):

@@ -1,8 +1,10 @@
-"""Changes of an activation: for chosen heads and positions, one after another.
+"""Changes of an activation: for chosen heads, positions and units, one after another.
 
-Heads and positions are numbers, arrays of them (which may be traced), or truth values, one for each; negative numbers
-count from the end, None stands for all. An array that is given is broadcast to the whole activation, of which the
-chosen heads and positions are taken: `[d]` is the same for all heads of `[B, H, T, d]`, `[H, 1, d]` one for each.
+These are numbers, arrays of them (which may be traced), or truth values, one for each; negative numbers count from the
+end, None stands for all. Positions may differ between examples: `[B, n]` numbers. Units are those of the last axis:
+hidden units of a feed-forward network, coordinates of the stream or of a head. An array that is given is broadcast to
+the whole activation, of which what is chosen is taken: `[d]` is the same for all heads of `[B, H, T, d]`, `[H, 1, d]`
+one for each.
 
 Patches are pytrees: `jax.vmap` over `zero(heads=jnp.arange(8))` runs a pass for each head.
 """
@@ -18,7 +20,7 @@ from jaxtyping import Bool
 
 from transformer_jax.argument_checks import as_array, broadcasts, known_values
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.names import HEADS, POSITIONS, Activation
+from transformer_jax.inspection.names import HEADS, POSITIONS, UNITS, Activation
 from transformer_jax.trees import pytree_class, static_field
 
 OF_ATTENTION = "B H T S"  # letters of logits and weights
@@ -50,17 +52,19 @@ class Applied(Patch):
 
 @pytree_class
 class Filled(Patch):
-    """An array in the place of chosen heads and positions, or added to them."""
+    """An array in the place of chosen heads, positions and units, or added to them."""
 
     how: Literal["zero", "replace", "add", "swap"] = static_field()
     array: object = None  # what is no array is an error in `apply`
     heads: Indices | None = None
     positions: Indices | None = None
+    units: Indices | None = None
 
     def apply(self, x: Array, site: Activation) -> Array:
         array = 0 if self.how == "zero" else _fitting(self.array, x, site, is_whole=self.how == "swap")
         changed = (x + array if self.how == "add" else jnp.broadcast_to(array, x.shape)).astype(x.dtype)
-        chosen = _chosen(site, ("heads", HEADS, self.heads), ("positions", POSITIONS, self.positions))
+        along = (("heads", HEADS, self.heads), ("positions", POSITIONS, self.positions), ("units", UNITS, self.units))
+        chosen = _chosen(site, *along)
         return jnp.where(chosen, changed, x)
 
 
@@ -79,41 +83,49 @@ class KnockOut(Patch):
         return jnp.where(chosen, -jnp.inf, x)
 
 
-def zero(heads: Indices | None = None, positions: Indices | None = None) -> Patch:
-    """Zeros in the place of chosen heads and positions (zero ablation)."""
-    return Filled("zero", None, _as_indices(heads), _as_indices(positions))
+def zero(heads: Indices | None = None, positions: Indices | None = None, units: Indices | None = None) -> Patch:
+    """Zeros in the place of chosen heads, positions and units (zero ablation)."""
+    return Filled("zero", None, *map(_as_indices, (heads, positions, units)))
 
 
-def mean(array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None) -> Patch:
-    """An average in the place of chosen heads and positions (mean ablation): `replace`, said in the field's words.
+def mean(
+    array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None, units: Indices | None = None
+) -> Patch:
+    """An average in the place of chosen heads, positions and units (mean ablation): as `replace`.
 
     Args:
         array: the average over a data set, say `captured[name].mean(0)`; it is broadcast to the activation.
         heads: which; None for all.
-        positions: likewise.
+        positions, units: likewise.
     """
-    return replace(array, heads, positions)
+    return replace(array, heads, positions, units)
 
 
-def replace(array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None) -> Patch:
-    """Values of an array, broadcast to the activation, in the place of those of chosen heads and positions."""
-    return Filled("replace", array, _as_indices(heads), _as_indices(positions))
+def replace(
+    array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None, units: Indices | None = None
+) -> Patch:
+    """Values of an array, broadcast to the activation, in the place of chosen heads, positions and units."""
+    return Filled("replace", array, *map(_as_indices, (heads, positions, units)))
 
 
-def add(direction: ArrayLike, heads: Indices | None = None, positions: Indices | None = None) -> Patch:
-    """A direction, broadcast to the activation, added at chosen heads and positions (steering)."""
-    return Filled("add", direction, _as_indices(heads), _as_indices(positions))
+def add(
+    direction: ArrayLike, heads: Indices | None = None, positions: Indices | None = None, units: Indices | None = None
+) -> Patch:
+    """A direction, broadcast to the activation, added at chosen heads, positions and units (steering)."""
+    return Filled("add", direction, *map(_as_indices, (heads, positions, units)))
 
 
-def swap(array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None) -> Patch:
-    """Chosen heads and positions of the same activation for another input (activation patching).
+def swap(
+    array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None, units: Indices | None = None
+) -> Patch:
+    """Chosen heads, positions and units of the same activation for another input (activation patching).
 
     Args:
         array: the whole activation as `capture` gives it for the other input, of the same shape.
         heads: which are taken from it; None for all.
-        positions: likewise.
+        positions, units: likewise.
     """
-    return Filled("swap", array, _as_indices(heads), _as_indices(positions))
+    return Filled("swap", array, *map(_as_indices, (heads, positions, units)))
 
 
 def knock_out(queries: Indices | None, keys: Indices | None, heads: Indices | None = None) -> Patch:
@@ -174,9 +186,14 @@ def _chosen_along(what: str, letters: Sequence[str], chosen: Indices, site: Acti
             raise InputError(f"{what} of {site.name} has shape {array.shape}; truth values must be ({size},)")
         is_chosen = jnp.asarray(array)
     else:
-        _check_indices(what, array, size, site)
-        indices = jnp.asarray(array).reshape(-1, 1)
-        is_chosen = (jnp.where(indices < 0, indices + size, indices) == jnp.arange(size)).any(0)
+        of_examples = what == "positions" and array.ndim == 2 and site.letters.startswith("B ")
+        if of_examples and len(array) != site.shape[0]:
+            raise InputError(f"positions of {site.name} has {len(array)} rows; there are {site.shape[0]} examples")
+        _check_indices(what, array.ravel() if of_examples else array, size, site)
+        indices = jnp.asarray(array).reshape(*array.shape[: array.ndim - 1], -1, 1)
+        is_chosen = (jnp.where(indices < 0, indices + size, indices) == jnp.arange(size)).any(-2)  # [size] or [B size]
+        if of_examples:
+            return jnp.expand_dims(is_chosen, [number for number in range(1, len(site.shape)) if number != axis])
     return jnp.expand_dims(is_chosen, [number for number in range(len(site.shape)) if number != axis])
 
 

@@ -136,7 +136,7 @@ class FeedForward(Tapped):
     @nn.nowrap  # so that its layers are those of `__call__`
     def hidden(self, x: Array) -> Array:
         """The hidden units."""
-        return self.activation(self.dense(self.dim_feedforward, "expand")(x))
+        return self.activation(self.tap("pre", self.dense(self.dim_feedforward, "expand")(x), "B T F"))
 
     @nn.nowrap
     def dense(self, features: int, name: str) -> Dense:
@@ -159,8 +159,8 @@ class GatedFeedForward(FeedForward):
     @nn.nowrap
     def hidden(self, x: Array) -> Array:
         """The hidden units."""
-        gate = self.activation(self.dense(self.dim_feedforward, "gate")(x))  # [B T F]
-        return gate * self.dense(self.dim_feedforward, "expand")(x)
+        gate = self.activation(self.tap("pre", self.dense(self.dim_feedforward, "gate")(x), "B T F"))
+        return gate * self.tap("pre_linear", self.dense(self.dim_feedforward, "expand")(x), "B T F")
 
 
 class LayerNorm(nn.LayerNorm, Checked):
