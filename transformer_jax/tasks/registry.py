@@ -6,6 +6,7 @@ from pathlib import Path
 from transformer_jax import tasks
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
+from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trained.load import open_run
 from transformer_jax.trained.named import directory_of, kinds_of_models
@@ -40,7 +41,8 @@ def trainer_class_of(task: str) -> type[TrainerModule]:
 def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = None) -> TrainerModule:
     """The trainer of a run, with its `config`, its `model` and its best `params`, ready to `predict`.
 
-    Settings that belong to the machine of the training are ignored: devices, workers, directories, caches.
+    Its `inspected` is the model bound to these parameters, an `inspection.Inspected`. Settings that belong to the
+    machine of the training are ignored: devices, workers, directories, caches.
 
     Args:
         directory: of the run, `checkpoints/ReverseTask` for example, or the name of a model that ships: "reverse",
@@ -52,7 +54,9 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
             intact checkpoints was evaluated, its parameters are not finite; or a model that ships does not agree with
             its digests.
     """
-    return open_run(directory, lambda task: trainer_class or trainer_class_of(task))
+    run = open_run(directory, lambda task: trainer_class or trainer_class_of(task))
+    run.inspected = Inspected(run.model, {"params": run.params})
+    return run
 
 
 def find_trainer(what: str) -> ExampleViewer:

@@ -51,6 +51,8 @@ class TrainerModule(ExampleViewer):
         model: in the place of the one that `create_model` makes.
     """
 
+    inspected: Any  # of a run that `load_run` opened: an `inspection.Inspected`
+
     @check_arguments
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         check_task(type(self), config, TrainerModule, has_model=model is not None)

@@ -1,0 +1,147 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_models import SETTINGS, encoder_decoder, language_model, predictor
+
+from transformer_jax import capture, load_run, patch
+from transformer_jax.errors import InputError
+from transformer_jax.inspection import Inspected, add, attribute_logits, generate, patch_activations, swap, zero
+
+pytestmark = pytest.mark.slow  # they compile
+
+HEADS = "encoder.layers.1.attention.head_outputs"
+
+
+@pytest.fixture(scope="module")
+def case():
+    return predictor(SETTINGS["pre_norm"])
+
+
+@pytest.fixture(scope="module")
+def bound(case):
+    return Inspected(case.model, case.variables)
+
+
+def test_a_bound_model_captures_and_patches_as_the_functions_do(case, bound):
+    (x,) = case.inputs
+    patches = {HEADS: [zero(heads=[2]), lambda y: 2 * y]}
+    patched, seen = bound.patch(x, patches, ["*.output"])
+    expected, values = patch(case.model, case.variables, x, patches=patches, names=["*.output"])
+    np.testing.assert_allclose(patched, expected, rtol=1e-4, atol=1e-5)  # sums in another order
+    assert list(seen) == list(values)
+    for name, value in values.items():
+        np.testing.assert_allclose(seen[name], value, rtol=1e-4, atol=1e-5)
+    output, _ = bound.capture(x, [HEADS])
+    parts = bound.apply(attribute_logits, x, of=lambda logits: logits[:, 3, 1])
+    total = sum(part.reshape(-1, 2).sum(0) for part in parts.values())
+    np.testing.assert_allclose(total, output[:, 3, 1], rtol=1e-4, atol=1e-5)
+
+
+def test_activations_stack_in_the_order_of_the_layers():
+    case = predictor(SETTINGS["pre_norm"], num_layers=11)
+    _, seen = Inspected(case.model, case.variables).capture(case.inputs[0], ["encoder.layers.?.output"])
+    _, values = capture(case.model, case.variables, *case.inputs, names=["encoder.layers.?.output"])
+    streams = [values[f"encoder.layers.{layer}.output"] for layer in range(11)]  # 10 behind 9, not behind 1
+    np.testing.assert_allclose(seen.stack("encoder.layers.*.output"), streams, rtol=1e-4, atol=1e-5)
+
+
+def test_alike_arguments_share_a_program(case, bound, monkeypatch):
+    (x,) = case.inputs
+    traced = []
+    apply = type(case.model).apply
+    monkeypatch.setattr(type(case.model), "apply", lambda *args, **kwargs: traced.append(1) or apply(*args, **kwargs))
+    direction = np.ones(4, np.float32)
+    once = bound.patch(x, {HEADS: add(direction, heads=[1])})
+    number = len(traced)
+    twice = bound.patch(x + 1, {HEADS: add(2 * direction, heads=[1])})
+    assert len(traced) == number > 0
+    assert np.abs(once - twice).max() > 1e-3
+    bound.patch(x, {HEADS: add(direction, heads=[2])})
+    assert len(traced) > number
+
+
+def test_places_that_are_not_there_are_errors(case, bound):
+    (x,) = case.inputs
+    with pytest.raises(InputError, match=r"heads of encoder.layers.1.attention.head_outputs holds 3; there are 3"):
+        bound.patch(x, {HEADS: zero(heads=[1, 3])})
+    with pytest.raises(InputError, match="'encoder.layers.0.outptu' is no activation of this pass"):
+        bound.capture(x, ["encoder.layers.0.outptu"])
+    _, seen = bound.capture(x, ["encoder.layers.0.*"])
+    with pytest.raises(InputError, match="fits activations of several shapes"):
+        seen.stack("encoder.layers.0.*")
+
+
+@pytest.mark.parametrize("by", [("layers", "positions", "heads"), ("heads", "layers"), ("layers",)])
+def test_a_patch_grid_holds_what_patching_restores_layer_by_layer(by, case, bound):
+    clean, corrupted = case.inputs[0], predictor(seed=5).inputs[0]
+
+    def metric(logits):
+        return (logits[:, 3, 1] - logits[:, 3, 4]).sum()
+
+    grid = bound.patch_grid(clean, corrupted, "head_outputs", by=by, metric=metric)
+    assert grid.values.shape == tuple({"layers": 2, "positions": 7, "heads": 3}[axis] for axis in by)
+    expected = patch_activations(
+        case.model, case.variables, [clean], [corrupted], names=[HEADS], metric=metric,
+        by=[axis for axis in by if axis != "layers"],
+    )[HEADS]  # fmt: skip
+    of_layer = np.moveaxis(grid.values, by.index("layers"), 0)[1]
+    np.testing.assert_allclose(of_layer, expected, atol=1e-3)  # quotients of small differences, in float32
+    axes = grid.plot(list("abcdefg") if "positions" in by else None).axes
+    assert len(axes) == (4 if len(by) == 3 else 2)  # a frame for each head, and the bar
+    drawn = axes[0].images[0].get_array()
+    first = grid.values[..., 0] if len(by) == 3 else grid.values.T if len(by) == 2 else grid.values[:, None]
+    np.testing.assert_array_equal(drawn, first)
+
+
+def test_a_site_must_be_one_activation_of_each_layer():
+    case = encoder_decoder()
+    bound = Inspected(case.model, case.variables)
+    arguments = {"metric": jnp.sum}
+    with pytest.raises(InputError, match=r"decoder.layers.\?.attention.head_outputs or decoder.layers.\?.cross_attent"):
+        bound.patch_grid(case.inputs, case.inputs, "head_outputs", **arguments)
+    with pytest.raises(InputError, match="'head_output' is no activation"):
+        bound.patch_grid(case.inputs, case.inputs, "head_output", **arguments)
+    with pytest.raises(InputError, match="must hold 'layers'"):
+        bound.patch_grid(case.inputs, case.inputs, "output", by=["positions"], **arguments)
+
+
+def test_a_run_has_its_model_bound():
+    run = load_run("reverse")
+    numbers = np.arange(16) % 10
+    output, _ = run.inspected.capture(np.eye(10, dtype=np.float32)[None, numbers], ["logits"])
+    np.testing.assert_array_equal(output.argmax(-1)[0], numbers[::-1])
+
+
+@pytest.mark.parametrize("settings", ["post_norm", "pre_rms_grouped"])
+def test_generation_takes_every_token_from_a_whole_patched_pass(settings):
+    case = language_model(SETTINGS[settings])
+    prompt = case.inputs[0][:, :3]
+    stream = "decoder.layers.0.output"
+    direction = 3 * np.random.default_rng(2).normal(size=12).astype(np.float32)
+    patches = {stream: add(direction, positions=[1, 4])}
+    text = prompt
+    for length in range(3, 7):
+        here = {stream: add(direction, positions=[place for place in (1, 4) if place < length])}
+        logits = patch(case.model, case.variables, text, patches=here)
+        text = np.concatenate([text, logits[:, -1:].argmax(-1)], axis=1)
+    bound = Inspected(case.model, case.variables)
+    tokens, seen = generate(bound, prompt, 4, patches=patches, names=[stream])
+    np.testing.assert_array_equal(tokens, text)
+    _, expected = patch(case.model, case.variables, text, patches=patches, names=[stream])
+    np.testing.assert_allclose(seen[stream], expected[stream], rtol=1e-4, atol=1e-5)
+    plain, _ = generate(bound, prompt, 4)
+    assert (plain[:, 3:] != tokens[:, 3:]).any()
+    cold, _ = generate(bound, prompt, 4, patches=patches, key=jax.random.key(0), temperature=1e-6)
+    np.testing.assert_array_equal(cold, text)
+    drawn, _ = generate(bound, np.repeat(prompt, 200, axis=0), 1, key=jax.random.key(0))
+    assert len(np.unique(drawn[:200, 3])) > 1
+
+
+def test_a_bound_model_takes_traced_heads(case, bound):
+    (x,) = case.inputs
+    outputs = jax.vmap(lambda head: bound.patch(x, {HEADS: zero(heads=head)}))(jnp.arange(3))
+    np.testing.assert_allclose(outputs[2], bound.patch(x, {HEADS: zero(heads=2)}), rtol=1e-4, atol=1e-5)
+    _, seen = bound.capture(x + 1, [HEADS])
+    whole = bound.patch(x, {HEADS: swap(seen[HEADS])})
+    np.testing.assert_allclose(whole, bound.patch(x, {HEADS: seen[HEADS]}), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,164 @@
+"""A model bound to its variables, whose inspected passes are compiled once for each shape of their inputs."""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Num
+
+from transformer_jax.argument_checks import check_arguments
+from transformer_jax.errors import InputError
+from transformer_jax.inspection.activation_patching import patch_activations
+from transformer_jax.inspection.activations import capture, patch
+from transformer_jax.inspection.inspected_call import Metric, activations, model_call
+from transformer_jax.inspection.names import check_found, matches
+from transformer_jax.inspection.patch_grid import PatchGrid
+from transformer_jax.inspection.patches import Change, Patch
+from transformer_jax.trees import Variables
+
+
+class Activations(OrderedDict[str, Array]):
+    """Activations by name, in the order of the pass."""
+
+    def stack(self, pattern: str) -> Num[Array, "L ..."]:
+        """The activations that fit a name or pattern, `decoder.layers.*.output`, as one array, layer after layer.
+
+        Raises:
+            InputError: none fits, or they are of several shapes.
+        """
+        check_found(pattern, self)
+        found = {name: value for name, value in self.items() if matches(name, pattern)}
+        if len({value.shape for value in found.values()}) > 1:
+            shapes = ", ".join(f"{name} {value.shape}" for name, value in found.items())
+            raise InputError(f"{pattern!r} fits activations of several shapes: {shapes}")
+        return jnp.stack(list(found.values()))
+
+
+class Inspected:
+    """A model with its variables, for `capture`, `patch` and every other method without writing `jax.jit`.
+
+    Arrays, also those inside of patches, are arguments of a compiled program. What else is given (names, functions,
+    heads and positions as numbers or lists) belongs to the program, so that what is not there is an error, and
+    another one compiles anew: to go over many heads give a patch that `jax.vmap` maps, or an array of JAX.
+
+    Args:
+        model: as in `transformer_jax.capture`.
+        variables: likewise.
+    """
+
+    @check_arguments
+    def __init__(self, model: nn.Module, variables: Variables) -> None:
+        self.model = model
+        self.variables = variables
+        self._program = jax.jit(self._run, static_argnums=(0, 1, 2))
+
+    def apply(self, method: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+        """`method(model, variables, *args, **kwargs)` as a compiled program, which alike arguments share.
+
+        Args:
+            method: a pure function such as `logit_lens` or `attribute_logits`.
+            *args: its arguments after the variables.
+            **kwargs: likewise.
+        """
+        leaves, structure = jax.tree.flatten(jax.tree.map(_on_device, (args, kwargs), is_leaf=_is_patch))
+        traced = [leaf if isinstance(leaf, Array) else None for leaf in leaves]
+        fixed = tuple(_hashable(leaf) for leaf in leaves if not isinstance(leaf, Array))
+        return self._program(method, structure, fixed, self.variables, traced)
+
+    def _run(
+        self,
+        method: Callable[..., Any],
+        structure: Any,
+        fixed: Sequence[object],
+        variables: Variables,
+        traced: Sequence[Array | None],
+    ) -> Any:
+        others = iter(fixed)
+        leaves = [_rebuilt(next(others)) if leaf is None else leaf for leaf in traced]
+        args, kwargs = jax.tree.unflatten(structure, leaves)
+        return method(self.model, variables, *args, **kwargs)
+
+    def capture(self, inputs: object, names: Sequence[str], **kwargs: Any) -> tuple[Any, Activations]:
+        """As `transformer_jax.capture`, of an input or a tuple of them: the output, and the activations by name."""
+        output, seen = self.apply(capture, *_as_tuple(inputs), names=names, **kwargs)
+        return output, Activations(seen)
+
+    def patch(
+        self, inputs: object, patches: Mapping[str, Change], names: Sequence[str] | None = None, **kwargs: Any
+    ) -> Any:
+        """As `transformer_jax.patch`, of an input or a tuple of them: the output; with `names` activations too."""
+        result = self.apply(patch, *_as_tuple(inputs), patches=patches, names=names, **kwargs)
+        return result if names is None else (result[0], Activations(result[1]))
+
+    def patch_grid(
+        self,
+        clean: object,
+        corrupted: object,
+        site: str,
+        *,
+        by: Sequence[str] = ("layers", "positions"),
+        metric: Metric,
+        **kwargs: Any,
+    ) -> PatchGrid:
+        """What each clean activation restores of a metric in a corrupted pass, over all layers, in one program.
+
+        Args:
+            clean: an input of the model, or a tuple of them, whose activations are put in.
+            corrupted: those of the pass that is patched.
+            site: the activation in each layer: the end of its name, `head_outputs`, or a pattern,
+                `decoder.layers.?.output`.
+            by: the grid's axes: "layers", and "positions", "heads" or both.
+            metric: of the model's output, a number.
+            **kwargs: as in `patch_activations`, which has the formula.
+
+        Raises:
+            InputError: as `patch_activations`; or `site` is an activation of several parts of a layer, or of several
+                stacks; or `by` has no "layers".
+        """
+        if isinstance(by, str) or "layers" not in by:
+            raise InputError(f"by is {by!r}; it must hold 'layers', and may hold 'positions' and 'heads'")
+        clean, corrupted = _as_tuple(clean), _as_tuple(corrupted)
+        of_call = {key: value for key, value in kwargs.items() if key != "corruption"}
+        found = [each.name for each in activations(model_call(self.model, self.variables, clean, of_call))]
+        names = [name for name in found if matches(name, site) or name.endswith(f".{site}")]
+        if not names:
+            check_found(site, found)
+        parts = list(dict.fromkeys(re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in names))
+        if len(parts) > 1:
+            raise InputError(f"site is {site!r}; it must be one activation of each layer: {' or '.join(parts)}")
+        others = tuple(axis for axis in by if axis != "layers")
+        restored = self.apply(patch_activations, clean, corrupted, names=names, metric=metric, by=others, **kwargs)
+        values = jnp.moveaxis(jnp.stack(list(restored.values())), 0, list(by).index("layers"))
+        return PatchGrid(values, tuple(by))
+
+
+def _as_tuple(inputs: object) -> tuple[object, ...]:
+    return inputs if isinstance(inputs, tuple) else (inputs,)
+
+
+def _is_patch(node: object) -> bool:
+    return isinstance(node, Patch)
+
+
+def _on_device(leaf: object) -> object:
+    """An array of NumPy as one of JAX, in a patch only its values: heads and positions stay, and are checked."""
+    if isinstance(leaf, Patch):
+        return jax.tree.map(
+            lambda part: part if getattr(part, "dtype", np.dtype(int)).kind in "biu" else _on_device(part), leaf
+        )
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _hashable(leaf: object) -> object:
+    return (leaf.dtype.str, leaf.shape, leaf.tobytes()) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _rebuilt(leaf: Any) -> Any:
+    """What `_hashable` made a tuple of; other leaves are never tuples."""
+    return np.frombuffer(leaf[2], leaf[0]).reshape(leaf[1]) if isinstance(leaf, tuple) else leaf

@@ -1,0 +1,54 @@
+"""What patching restores at each place of a model: a table with axes, and its picture."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from transformer_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class PatchGrid(NamedTuple):
+    """What the clean activation of each place restores of a metric: 0 nothing, 1 all."""
+
+    values: Float[Array, "..."]  # with an axis for each of `by`
+    by: tuple[str, ...]  # "layers", "positions", "heads"
+
+    def plot(self, tokens: Sequence[object] | None = None) -> "Figure":
+        """The grid as coloured squares, one frame for each head if it has heads, positions or heads to the right.
+
+        Args:
+            tokens: labels of the positions; None numbers them.
+
+        Raises:
+            InputError: the metric was no number, or there are not as many labels as positions.
+        """
+        from matplotlib.figure import Figure
+
+        if np.ndim(self.values) != len(self.by):
+            raise InputError(f"values is {np.shape(self.values)}, by {', '.join(self.by)}; the metric was no number")
+        order = [self.by.index(axis) for axis in ("heads", "layers", "positions") if axis in self.by]
+        values = np.asarray(self.values).transpose(order)
+        if "positions" not in self.by:
+            values = values[..., None] if "heads" not in self.by else values.T[None]  # [L 1], [1 L H]
+        frames = values if values.ndim == 3 else values[None]
+        num_frames, num_rows, num_columns = frames.shape
+        figure = Figure((2 + num_frames * (0.8 + 0.25 * num_columns), 2 + 0.25 * num_rows), layout="constrained")
+        limit = max(float(np.abs(frames[np.isfinite(frames)]).max(initial=0)), 1e-9)
+        axes = figure.subplots(1, num_frames, squeeze=False)[0]
+        for number, (ax, frame) in enumerate(zip(axes, frames, strict=True)):
+            image = ax.imshow(frame, vmin=-limit, vmax=limit, cmap="RdBu", interpolation="nearest")
+            ax.set_title(f"Head {number}" if len(self.by) == 3 else "")
+            ax.set_xlabel("Position" if "positions" in self.by else "Head" if "heads" in self.by else "")
+            if tokens is not None:
+                if "positions" not in self.by or len(tokens) != num_columns:
+                    raise InputError(f"tokens has {len(tokens)} labels; the grid is {frames.shape[1:]}")
+                ax.set_xticks(range(num_columns), [str(token) for token in tokens], rotation="vertical")
+        axes[0].set_ylabel("Layer")
+        figure.colorbar(image, ax=list(axes), label="Part of the metric restored")
+        return figure
