@@ -170,11 +170,15 @@ class Formulas:
             x = self.norm(f"{name}/norm", f"{name}.norm", x)
         return self.see(f"{name}.output", x)
 
+    def with_positions(self, x: np.ndarray, number: str = "") -> np.ndarray:
+        positions = np.broadcast_to(sinusoids(*x.shape[1:]), x.shape)
+        return self.see(f"token_embeddings{number}", x) + self.see(f"positions{number}", positions)
+
     def predictor(self, x: np.ndarray, num_layers: int, mask: np.ndarray, *, positions: bool) -> Activations:
         """All activations of a `TransformerPredictor`; sinusoidal positions or none are added."""
         x = self.dense("input_layer", np.asarray(x, np.float64))
         if positions:
-            x = x + sinusoids(*x.shape[1:])
+            x = self.with_positions(x)
         x = self.stack("encoder", num_layers, self.see("embeddings", x), mask)
         hidden = np.maximum(self.norm("output_norm", "output_norm", self.dense("output_hidden", x)), 0)
         self.see("logits", self.dense("output_layer", hidden))
@@ -194,7 +198,9 @@ class Formulas:
         for side, tokens in (("source", source), ("target", target)):
             table = self.params[f"{side}_embedding/embedding"]
             x = table[tokens] * np.sqrt(table.shape[1])
-            embeddings.append(x + sinusoids(*x.shape[1:]) if positions else x)
+            if positions:
+                x = self.with_positions(x, ".2" if embeddings else "")
+            embeddings.append(x)
         causal = np.tri(target.shape[1], dtype=bool)
         memory = self.stack("encoder", num_layers[0], self.see("source_embeddings", embeddings[0]), source_mask)
         self.see("target_embeddings", embeddings[1])

@@ -191,6 +191,8 @@ def test_the_code_on_inspection_runs(root):
     assert not names["seen"][names["weights_of_layer"]][:, :, 0, 15].any()
     assert names["table"].without["encoder"].round(4).tolist() == [[0.0995]]
     assert names["restored"].argmax() == 15  # what stands first in the answer is last in the input
+    assert names["streams"].shape == (1, 100, 16, 32)
+    assert np.unravel_index(names["grid"].values.argmax(), (1, 16, 1)) == (0, 0, 0)  # the head, at the answer's place
     assert names["page"].answers[0].text == "3 9 7 9 8 5 3 5 6 2 9 5 1 4 1 3"
     assert names["spelled"].examples[0].labels == ["d", "b", "e", "b", "f"]
     assert (root / "inspection.html").read_text(encoding="utf-8").startswith("<!doctype html>")

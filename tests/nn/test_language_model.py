@@ -277,9 +277,9 @@ def test_the_parameters_are_one_matrix_and_the_blocks():
 
 def test_its_activations_have_names_in_a_pass_and_in_each_step_of_decoding(params):
     names = list(activation_names(MODEL))
-    assert names[0] == "embeddings"
+    assert names[:3] == ["token_embeddings", "positions", "embeddings"]
     assert names[-1] == "logits"
-    chosen = ["embeddings", "decoder.layers.1.attention.head_outputs", "logits"]
+    chosen = ["positions", "embeddings", "decoder.layers.1.attention.head_outputs", "logits"]
     _, of_pass = quick_jit(lambda: capture(MODEL, params, TOKENS, names=chosen))()
     cache = started(MODEL, params, B, T)
     step = quick_jit(functools.partial(capture, MODEL, params, names=chosen, method="decode_step"))

@@ -27,17 +27,19 @@ class Activations(OrderedDict[str, Array]):
     """Activations by name, in the order of the pass."""
 
     def stack(self, pattern: str) -> Num[Array, "L ..."]:
-        """The activations that fit a name or pattern, `decoder.layers.*.output`, as one array, layer after layer.
+        """One activation of every layer, `decoder.layers.*.output`, as one array, layer after layer.
+
+        Args:
+            pattern: a name or pattern; `layers.*` stands for the layers' numbers alone.
 
         Raises:
-            InputError: none fits, or they are of several shapes.
+            InputError: none fits, or several of a layer do.
         """
+        pattern = pattern.replace("layers.*.", "layers.?.")
         check_found(pattern, self)
-        found = {name: value for name, value in self.items() if matches(name, pattern)}
-        if len({value.shape for value in found.values()}) > 1:
-            shapes = ", ".join(f"{name} {value.shape}" for name, value in found.items())
-            raise InputError(f"{pattern!r} fits activations of several shapes: {shapes}")
-        return jnp.stack(list(found.values()))
+        found = [name for name in self if matches(name, pattern)]
+        _check_one_of_each_layer("pattern", pattern, found)
+        return jnp.stack([self[name] for name in found])
 
 
 class Inspected:
@@ -129,13 +131,17 @@ class Inspected:
         names = [name for name in found if matches(name, site) or name.endswith(f".{site}")]
         if not names:
             check_found(site, found)
-        parts = list(dict.fromkeys(re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in names))
-        if len(parts) > 1:
-            raise InputError(f"site is {site!r}; it must be one activation of each layer: {' or '.join(parts)}")
+        _check_one_of_each_layer("site", site, names)
         others = tuple(axis for axis in by if axis != "layers")
         restored = self.apply(patch_activations, clean, corrupted, names=names, metric=metric, by=others, **kwargs)
         values = jnp.moveaxis(jnp.stack(list(restored.values())), 0, list(by).index("layers"))
         return PatchGrid(values, tuple(by))
+
+
+def _check_one_of_each_layer(what: str, given: str, names: Sequence[str]) -> None:
+    parts = list(dict.fromkeys(re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in names))
+    if len(parts) > 1:
+        raise InputError(f"{what} is {given!r}; it must fit one activation of each layer: {' or '.join(parts[:3])}")
 
 
 def _as_tuple(inputs: object) -> tuple[object, ...]:

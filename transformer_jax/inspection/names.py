@@ -10,6 +10,8 @@ from transformer_jax.errors import InputError, shortened
 
 # Names of modules that are longer in an activation's name.
 ALIASES = {"self_attn": "attention", "cross_attn": "cross_attention"}
+# Activations that are called after the model, and not after the module in it that adds positions.
+OF_ENCODING = ("token_embeddings", "positions")
 RESIDUAL = "_residual"  # end of the name of a residual connection
 HEADS, POSITIONS, UNITS = ("H", "Hkv"), ("T", "S"), ("F", "D", "d")  # letters of axes
 
@@ -48,7 +50,7 @@ def activation_name(path: Iterable[str], name: str) -> str:
         elif part.endswith(RESIDUAL) and part != RESIDUAL:
             sublayer = part.removesuffix(RESIDUAL)
             sublayer = ALIASES.get(sublayer, sublayer)
-        else:
+        elif part != "positional_encoding" or name not in OF_ENCODING:
             parts.append(part.replace("_", ".") if is_layer(part) else ALIASES.get(part, part))
     return ".".join(parts)
 

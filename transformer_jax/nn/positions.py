@@ -15,7 +15,7 @@ from transformer_jax.argument_checks import Size, check_fields, check_offset, ch
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.layers import Checked, plus
+from transformer_jax.nn.layers import Tapped, plus
 
 
 def sinusoidal_table(length: int, d_model: int, *, in_halves: bool = False) -> Float[np.ndarray, "T D"]:
@@ -55,7 +55,7 @@ def positions_of(table: Float[ArrayLike, "length w"], first: Start, num: int) ->
     return jax.lax.dynamic_slice_in_dim(table, first, num)
 
 
-class AddedPositions(Checked):
+class AddedPositions(Tapped):
     """Add a vector to each element of a sequence, by its position. A subclass has `table`.
 
     Raises:
@@ -83,6 +83,9 @@ class AddedPositions(Checked):
         x = jnp.asarray(x)
         self._check(length or x.shape[-2], x.shape[-1])
         table = positions_of(self.table(length or x.shape[-2]), first, x.shape[-2])
+        x = self.tap("token_embeddings", x, "B T D")
+        if self.is_asked("positions"):
+            table = self.tap("positions", jnp.broadcast_to(table, x.shape), "B T D")
         return plus(x, jnp.asarray(table))
 
     def table(self, length: int) -> Float[Array | np.ndarray, "T D"]:
