@@ -141,7 +141,7 @@ def _table(call: Callable[[], object], metric: Metric, means: Means | None) -> H
     def run(patches: Mapping[str, Patch]) -> Array:
         return metric(inspected(call, patches=patches)[0])
 
-    return by_kind(found, one_by_one(activations(call, f"*{OUTPUTS}"), ["heads"], ablated, run))
+    return by_kind(found, one_by_one(activations(call, [f"*{OUTPUTS}"]), ["heads"], ablated, run))
 
 
 def _means(trainer: ExampleViewer, batches: Sequence[Batch], constants: Arrays) -> Means:

@@ -61,8 +61,7 @@ def patch_activations(
     corruption = corruption or {}
     clean_call = model_call(model, variables, clean, kwargs)
     corrupted_call = model_call(model, variables, corrupted, kwargs)
-    found = [each for pattern in names for each in activations(clean_call, pattern)]
-    found = list({each.name: each for each in found}.values())
+    found = activations(clean_call, names)
     clean_output, clean_values = inspected(clean_call, names)
 
     def clean_at(name: str, chosen: Chosen) -> Patch:

@@ -81,7 +81,7 @@ def attribute_activations(
     names = check_names(names)
     clean_call = model_call(model, variables, clean, kwargs)
     corrupted_call = model_call(model, variables, corrupted, kwargs)
-    found = {each.name: each for pattern in names for each in activations(clean_call, pattern)}
+    found = {each.name: each for each in activations(clean_call, names)}
     for each in found.values():
         grid_of(each, by)  # refuses axes that it has not
     high, of_clean = inspected(clean_call, names)

@@ -60,17 +60,17 @@ def model_call(
     return lambda: model.apply(unstack_layers(variables), *inputs, **kwargs)
 
 
-def activations(call: Callable[[], object], pattern: str = "*") -> list[Activation]:
-    """All activations of a computation whose names fit a pattern, in their order; nothing is computed.
+def activations(call: Callable[[], object], patterns: Sequence[str] = ("*",)) -> list[Activation]:
+    """All activations of a computation whose names fit one of some patterns, in their order; nothing is computed.
 
     Raises:
-        InputError: the pattern fits none.
+        InputError: a pattern fits none.
     """
-    of_pass = InspectedPass((pattern,), {}, keeps_values=False)
+    of_pass = InspectedPass(patterns, {}, keeps_values=False)
     with nn.intercept_methods(of_pass.intercept):
         jax.eval_shape(lambda: call())  # a function of its own: JAX would not trace `call` a second time
     of_pass.check()
-    return [each for each in of_pass.activations if matches(each.name, pattern)]
+    return [each for each in of_pass.activations if any(matches(each.name, pattern) for pattern in patterns)]
 
 
 class Attention(NamedTuple):
