@@ -82,7 +82,8 @@ class Formulas:
     def norm(self, path: str, name: str, x: np.ndarray) -> np.ndarray:
         centred = x if self.is_rms else x - x.mean(-1, keepdims=True)
         factor = self.see(f"{name}.scale", 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON))
-        return centred * factor * self.params[f"{path}/scale"] + self.params.get(f"{path}/bias", 0)
+        y = centred * factor * self.params[f"{path}/scale"] + self.params.get(f"{path}/bias", 0)
+        return self.see(f"{name}.normalized", y)
 
     def heads(self, x: np.ndarray, width: int) -> np.ndarray:
         return x.reshape(*x.shape[:-1], -1, width).swapaxes(1, 2)

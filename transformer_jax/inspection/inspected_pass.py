@@ -143,12 +143,16 @@ class InspectedPass:
         return self._shown(name, result, letters)
 
     def _norm(self, module: nn.Module, call: Callable[..., Array], x: ArrayLike, mask: object = None) -> Array:
-        name = activation_name(module.path, "scale")
-        if mask is not None or not self._is_asked(name):
+        if mask is not None:
             return call(x, mask=mask)
+        name = activation_name(module.path, "scale")
         heads, positions = ("Hkv", "S") if module.name == "key_norm" else ("H", "T")
-        letters = {3: "B T 1", 4: f"B {heads} {positions} 1"}.get(jnp.ndim(x), "... 1")
-        return _normalized(module, jnp.asarray(x), lambda factor: self._shown(name, factor, letters))
+        leading, width = {3: ("B T", "D"), 4: (f"B {heads} {positions}", "d")}.get(jnp.ndim(x), ("...", "D"))
+        if self._is_asked(name):
+            y = _normalized(module, jnp.asarray(x), lambda factor: self._shown(name, factor, f"{leading} 1"))
+        else:
+            y = call(x)
+        return self._shown(activation_name(module.path, "normalized"), y, f"{leading} {width}")
 
 
 def _is_block(module: nn.Module) -> bool:
