@@ -19,7 +19,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from transformer_jax import InputError, capture, load_transformers
-from transformer_jax.inspection import inspection_page
+from transformer_jax.inspection import generate, inspection_page
 
 pytestmark = pytest.mark.slow  # they compile
 
@@ -68,6 +68,8 @@ def test_a_language_model_continues_a_text_as_transformers_does(causal):
         ids = torch.tensor([run.tokenizer.encode(text).ids])
         expected = theirs.generate(ids, do_sample=False, max_new_tokens=11, pad_token_id=0)[0, ids.shape[1] :]
         assert run.predict(text, max_new=11) == run.tokenizer.decode(expected.tolist())
+        tokens, _ = generate(run.inspected, ids.numpy(), 11)
+        np.testing.assert_array_equal(tokens[0, ids.shape[1] :], expected)
     assert run.predict([TEXT], max_new=3) == [run.predict(TEXT, max_new=3)]
     whole = run.predict(TEXT, max_new=11).split()
     run.tokens["eos_token_id"] = [  # several, as Llama 3 has; the second comes up

@@ -18,6 +18,7 @@ from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.prefixes import AfterPrefix, after_prefix
 from transformer_jax.decoding.token_by_token import Cache, Decoded, greedy_decode, sample
 from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.masked_language_model import TransformerMLM
@@ -50,6 +51,7 @@ class PretrainedText(ExampleViewer):
             `id2label`.
     """
 
+    inspected: Inspected
     name = "PretrainedText"
     config_class = TrainingConfig
 
@@ -229,8 +231,8 @@ class PretrainedText(ExampleViewer):
 def load_transformers(directory: str | Path) -> PretrainedText:
     """A model of texts with its tokenizer, ready to `predict`: `load_transformers("gpt2").predict("Once upon")`.
 
-    Its `model`, `variables` and `tokenizer` are those of the directory. For images, and for tokens without a tokenizer,
-    there is `from_transformers`.
+    Its `model`, `variables` and `tokenizer` are those of the directory, and its `inspected` binds the first two. For
+    images, and for tokens without a tokenizer, there is `from_transformers`.
 
     Args:
         directory: that `save_pretrained` wrote; or the name of a model on HuggingFace's hub, which is then downloaded.
@@ -250,4 +252,5 @@ def load_transformers(directory: str | Path) -> PretrainedText:
     tokenizer = SentencePieces(directory) if is_of_pieces else read_pieces(directory / TOKENIZER)
     found = PretrainedText(TrainingConfig(), model, tokenizer, tokens)
     found.params = variables["params"]
+    found.inspected = Inspected(model, variables)
     return found
