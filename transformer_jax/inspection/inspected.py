@@ -14,12 +14,12 @@ from jaxtyping import Num
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.activation_patching import patch_activations
 from transformer_jax.inspection.activations import capture, patch
 from transformer_jax.inspection.inspected_call import Metric, activations, model_call
 from transformer_jax.inspection.names import check_found, matches
-from transformer_jax.inspection.patch_grid import PatchGrid
 from transformer_jax.inspection.patches import Change, Patch
+from transformer_jax.inspection.patching.activation_patching import patch_activations
+from transformer_jax.inspection.patching.patch_grid import PatchGrid
 from transformer_jax.trees import Variables
 
 

@@ -12,11 +12,11 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.ablation import ablate_heads
 from transformer_jax.inspection.activations import capture
 from transformer_jax.inspection.inspected_call import Attention, HeadTable, activations, attentions, model_call
 from transformer_jax.inspection.lens import logit_lens
 from transformer_jax.inspection.names import residual_stream
+from transformer_jax.inspection.patching.ablation import ablate_heads
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, softmax
 from transformer_jax.trees import Inputs, Params

@@ -29,7 +29,7 @@ from transformer_jax.inspection.inspected_call import (
 )
 from transformer_jax.inspection.names import HEADS, Activation, check_names, residual_stream
 from transformer_jax.inspection.patches import add
-from transformer_jax.inspection.path_patching import LOGITS, READS
+from transformer_jax.inspection.patching.path_patching import LOGITS, READS
 from transformer_jax.trees import Variables
 
 Values = dict[str, Array]  # by activation
