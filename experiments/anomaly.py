@@ -17,7 +17,7 @@ from typing import Literal
 
 from transformer_jax.cli import parse, parse_known, run, take_file
 from transformer_jax.fields import type_hints
-from transformer_jax.runs.config_file import ConfigFile
+from transformer_jax.runs.settings import ConfigFile
 from transformer_jax.tasks.anomaly.config import default_config
 from transformer_jax.tasks.anomaly.task import (
     AnomalyConfig,

@@ -21,8 +21,7 @@ from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.fields import type_hints
 from transformer_jax.flags import check_known, flag_parser, read_flags
-from transformer_jax.runs.config_file import ConfigFile, read_config_file
-from transformer_jax.runs.same_run import FOLLOWING_EPOCHS
+from transformer_jax.runs.settings import FOLLOWING_EPOCHS, ConfigFile, read_config_file
 from transformer_jax.trained.named import settings_of_initial
 from transformer_jax.training.signals import CommandSignals, Interrupted, Stopped, end_at_signals
 

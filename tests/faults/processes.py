@@ -29,7 +29,7 @@ PRELOADED = [
     "matplotlib.figure", "faults.processes", "faults.worker", "transformer_jax.tasks.reverse",
     "transformer_jax.tasks.anomaly.task", "transformer_jax.tasks.translation.task", "transformer_jax.tasks.registry",
     "transformer_jax.tasks.language_model.task",
-    "transformer_jax.runs.config_file", "PIL.PngImagePlugin",
+    "transformer_jax.runs.settings", "PIL.PngImagePlugin",
 ]  # fmt: skip
 
 context = multiprocessing.get_context("forkserver")

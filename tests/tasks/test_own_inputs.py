@@ -11,7 +11,7 @@ from transformer_jax import Cifar100Config, InputError, LanguageModelConfig, Tra
 from transformer_jax.tasks import AnomalyTrainer, LanguageModelTrainer
 from transformer_jax.tasks.byte_text import encode, labels
 from transformer_jax.tasks.translation.dates import write_date
-from transformer_jax.training.attention_maps import LabelledMaps
+from transformer_jax.training.inspected_example import LabelledMaps
 
 NAN = float("nan")
 SEQUENCE = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]  # of the length that was trained

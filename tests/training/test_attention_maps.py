@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import InputError
-from transformer_jax.training.attention_maps import LabelledMaps, drawable
+from transformer_jax.training.inspected_example import LabelledMaps, drawable
 
 RNG = np.random.default_rng(0)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from transformer_jax import InputError, ReverseConfig
-from transformer_jax.training.initial_params import check_initial, choose_initial
 from transformer_jax.training.optimizers import adam
+from transformer_jax.training.programs import check_initial, choose_initial
 from transformer_jax.training.step import initial_state
 
 MODEL = {"encoder": {"kernel": (3, 5), "bias": (5,)}, "output": {"kernel": (5, 2)}}

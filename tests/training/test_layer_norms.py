@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from transformer_jax.runs.loggers import Logger
-from transformer_jax.training.attention_maps import LabelledMaps
 from transformer_jax.training.callbacks import CELL, GREY, Evaluation, LogAttention, attention_picture
+from transformer_jax.training.inspected_example import LabelledMaps
 from transformer_jax.training.metrics import layer_norms, layer_of
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_jax import InputError
-from transformer_jax.training.parameter_paths import matching
+from transformer_jax.training.optimizers import matching
 
 PATHS = ["encoder/layers_0/norm/scale", "encoder/layers_0/dense/kernel", "encoder/layers_1/dense/kernel", "output/bias"]
 

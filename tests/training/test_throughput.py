@@ -13,9 +13,8 @@ from transformer_jax.attention.request import Explanation
 from transformer_jax.devices.compilation import CompiledStep, Memory
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.callbacks import Step
-from transformer_jax.training.profiling import Profile, profiled_steps
 from transformer_jax.training.programs import create_programs
-from transformer_jax.training.throughput import LogThroughput, ShowProgram, peak_flops
+from transformer_jax.training.throughput import LogThroughput, Profile, ShowProgram, peak_flops, profiled_steps
 
 
 def test_an_entry_holds_examples_flops_and_the_seconds_of_waiting_since_the_last_one():

@@ -16,7 +16,6 @@ from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.loggers import CURVES
 from transformer_jax.runs.own_files import check_unused, clear, write_recorded
 from transformer_jax.runs.record import RECORD
-from transformer_jax.runs.same_run import check_beginning, check_settings
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
     CONFIG,
@@ -24,6 +23,8 @@ from transformer_jax.runs.settings import (
     RESULTS,
     STATUS,
     as_json,
+    check_beginning,
+    check_settings,
     defaults_of,
     is_run,
     read_settings,

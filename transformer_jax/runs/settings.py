@@ -1,17 +1,19 @@
-"""A run's files by name, their format, and its settings; all of it is read without JAX."""
+"""A run's files by name, their format, and its settings, also from a file that a user wrote; read without JAX."""
 
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.errors import InputError
-from transformer_jax.fields import marks
-from transformer_jax.outside_files import MAX_JSON_BYTES, Json, read_json
+from transformer_jax.errors import InputError, shortened
+from transformer_jax.fields import marks, stored_values
+from transformer_jax.outside_files import MAX_JSON_BYTES, Json, outside_file, read_json
 from transformer_jax.runs.own_files import write_whole
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
@@ -25,6 +27,8 @@ MAX_CONFIG_BYTES = 2**20
 FORMAT = 5
 OLDEST_FORMAT = 4  # that is still read: its checkpoints have a digest of the arrays in place of digests of the files
 UNNUMBERED = 1  # the format of files without a number, which were written before there were numbers
+FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}  # a task may choose the others by the number of epochs
+REMEDY = "choose another checkpoint_dir or name, or --no-resume --overwrite to replace that run"
 
 
 class FormatError(InputError):
@@ -114,3 +118,82 @@ def read_settings(directory: Path) -> tuple[str, Json]:
     check_format(str(file), settings)
     settings.pop("format", None)
     return settings.pop("task"), settings
+
+
+class ConfigFile(NamedTuple):
+    """The content of a file of settings."""
+
+    path: Path
+    is_run: bool  # a run's own config.json
+    task: str | None  # the file's key `task`: of which task the settings are
+    settings: Json  # as TOML or JSON has them, unchecked
+
+    def values(self, config_class: type, known_elsewhere: Collection[str] = ()) -> Json:
+        """The values for the fields of a dataclass, each of its field's type.
+
+        Args:
+            config_class: the dataclass.
+            known_elsewhere: keys that are no fields of it and are passed over.
+
+        Raises:
+            InputError: a key is unknown, or its value is of another type than the field.
+        """
+        try:
+            return stored_values(config_class, self.settings, known_elsewhere)
+        except InputError as error:
+            raise InputError(f"{self.path}: {error}") from None
+
+    def check_task(self, task: str) -> None:
+        """Raise an `InputError` if the file says that its settings are of another task."""
+        if self.task is not None and self.task != task:
+            raise InputError(f"{self.path}: task is {self.task}; it must be {task}, the task of this command")
+
+
+def read_config_file(path: Path) -> ConfigFile:
+    """Read a file of settings: TOML if its name ends so, else the `config.json` of a run, or the run's directory.
+
+    Raises:
+        InputError: there is no such file, or it is no TOML or no run's config.json of the present format.
+    """
+    if path.is_dir():
+        path = path / CONFIG
+    if path.suffix == ".toml":
+        with outside_file(path, "TOML", MAX_CONFIG_BYTES) as file:
+            settings = tomllib.loads(file.read_text(encoding="utf-8"))
+        task = settings.pop("task", None)
+        if not isinstance(task, str | None):
+            raise InputError(f"{path}: task is {shortened(task)}; it must be a text")
+        return ConfigFile(path, False, task, settings)
+    if path.name != CONFIG:
+        raise InputError(f"config is {path}; it must be a TOML file, NAME.toml, or a run's {CONFIG}")
+    task, settings = read_settings(path.parent)
+    return ConfigFile(path, True, task, settings)
+
+
+def check_settings(path: Path, stored: Json, settings: Json, neutral: frozenset[str]) -> None:
+    """Raise an `InputError` if settings differ."""
+    differing, remedy = differing_settings(stored, settings, neutral), REMEDY
+    if "max_epochs" in differing and set(differing) <= FOLLOWING_EPOCHS:
+        remedy = f"a longer training is a new run: give it another name, and --init-from {path}"
+    if differing:
+        values = ", ".join(f"{name} was {stored.get(name)} and is {settings.get(name)}" for name in differing)
+        raise InputError(f"{path} holds a run of other settings: {values}; {remedy}")
+
+
+def check_beginning(path: Path, saved: Json, data: str, initial_params: str | None, init_from: str | None) -> None:
+    """Raise an `InputError` if a run has other data, or began with other parameters, than its checkpoints say.
+
+    Args:
+        path: of the run.
+        saved: `data` and `initial_params`, as the checkpoints have them.
+        data: fingerprint of the data.
+        initial_params: digest of the parameters that are given now. A run that goes on does not need the model that it
+            began with, which may be gone: None then.
+        init_from: the setting.
+    """
+    if saved["data"] != data:
+        raise InputError(f"{path} holds a run of other data: its training or validation set has changed; {REMEDY}")
+    digests = saved.get("initial_params"), initial_params
+    if digests[0] != digests[1] and (init_from is None or None not in digests):
+        source = "the arrays of fit" if init_from is None else init_from
+        raise InputError(f"{path} holds a run that began with other parameters: {source} are not the same; {REMEDY}")

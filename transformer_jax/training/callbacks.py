@@ -11,8 +11,7 @@ from jaxtyping import Float, UInt8
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.runs.loggers import Logger
-from transformer_jax.training.attention_maps import LabelledMaps, drawable
-from transformer_jax.training.inspected_example import Label
+from transformer_jax.training.inspected_example import Label, LabelledMaps, drawable
 from transformer_jax.training.metrics import Sums, layer_norms, means, with_weight
 from transformer_jax.trees import Params
 

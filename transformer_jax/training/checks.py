@@ -9,7 +9,7 @@ from transformer_jax.config import EMA, Criterion, TrainingConfig
 from transformer_jax.data.loader import Loader
 from transformer_jax.errors import InputError, meant
 from transformer_jax.training.hooks import Task
-from transformer_jax.training.profiling import profiled_steps
+from transformer_jax.training.throughput import profiled_steps
 
 LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})  # beside the task's metrics
 REQUIRED = ("create_model", "model_inputs", "loss_function")  # hooks without a default

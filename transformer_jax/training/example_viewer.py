@@ -12,9 +12,14 @@ import numpy as np
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS
 from transformer_jax.errors import InputError
-from transformer_jax.training.attention_maps import LabelledMaps
 from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.inspected_example import Answer, InspectedExample, examples_in_batch, numbers_in
+from transformer_jax.training.inspected_example import (
+    Answer,
+    InspectedExample,
+    LabelledMaps,
+    examples_in_batch,
+    numbers_in,
+)
 from transformer_jax.trees import Arrays, Inputs, Params
 
 

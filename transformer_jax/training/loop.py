@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -15,16 +15,24 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition
-from transformer_jax.training.callbacks import Callback, Evaluation, SaveTimes, Step, check_finite
-from transformer_jax.training.profiling import Profile
+from transformer_jax.training.callbacks import (
+    Callback,
+    EarlyStopping,
+    Evaluation,
+    LogMetrics,
+    SaveTimes,
+    Step,
+    check_finite,
+)
 from transformer_jax.training.progress import format_metric, show_progress
 from transformer_jax.training.results import CreateLoggers, open_loggers
 from transformer_jax.training.runner import Call, StepRunner
 from transformer_jax.training.signals import StopRequest
-from transformer_jax.training.standard_callbacks import by_class, standard_callbacks
 from transformer_jax.training.step import TrainState, average_of
+from transformer_jax.training.throughput import Profile, throughput_callbacks
 from transformer_jax.trees import Params
 
+T = TypeVar("T")
 Evaluate = Callable[[TrainState], dict[str, float]]  # mean metrics of a state's parameters on the validation set
 
 
@@ -102,9 +110,14 @@ class TrainingLoop:
 
     def _all_callbacks(self, own: Sequence[Callback], opened: contextlib.ExitStack) -> list[Callback]:
         """Those of every training, the bar, the task's `own`, and the profile, which `opened` closes."""
-        callbacks = standard_callbacks(self._config, self.runner, self._log, self._bar.write, self.steps_per_epoch)
-        if self._config.profile is not None:
-            profile = Profile(self._run.path, self._config.profile, self._bar.write)
+        config = self._config
+        callbacks = [
+            LogMetrics(self._log, config.log_every, self.steps_per_epoch, log_norms=config.log_norms),
+            *throughput_callbacks(config, self.runner, self._log, self._bar.write),
+            EarlyStopping(config.criterion, config.patience),
+        ]
+        if config.profile is not None:
+            profile = Profile(self._run.path, config.profile, self._bar.write)
             callbacks.append(opened.enter_context(contextlib.closing(profile)))
         return [*callbacks, self._bar, *own]
 
@@ -252,3 +265,15 @@ class TrainingLoop:
         with self._run.writing():
             for logger in self._loggers.values():
                 logger.log(step, scalars)
+
+
+def by_class(what: str, things: Sequence[T]) -> dict[str, T]:
+    """The things by the names of their classes, under which a checkpoint keeps their states.
+
+    Raises:
+        InputError: two are of one class.
+    """
+    names = [type(thing).__name__ for thing in things]
+    if doubles := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"there are two {what} of class {doubles[0]}; a checkpoint keeps their states by it")
+    return dict(zip(names, things, strict=True))

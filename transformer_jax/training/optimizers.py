@@ -1,6 +1,9 @@
-"""The default optimizer, what its weight decay applies to, frozen parameters, and the parameters' moving average."""
+"""The default optimizer, what its weight decay applies to, parameters chosen by path, and their moving average."""
 
+import difflib
 import math
+from collections.abc import Collection
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import jax
@@ -12,10 +15,10 @@ from jax.typing import ArrayLike
 
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import STACKED
-from transformer_jax.training.parameter_paths import matching
 from transformer_jax.trees import Arrays, Params
 
 NOT_DECAYED = frozenset({"bias", "scale", "embedding"})  # names of parameters of dense layers, norms, embeddings
+MAX_SHOWN = 3  # names that an error proposes
 
 
 def adam(
@@ -149,3 +152,40 @@ def with_average(optimizer: optax.GradientTransformation, decay: float) -> optax
         return updates, AveragedState(inner_state, jax.tree.map(averaged, state.average, new))
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def matching(patterns: str, paths: Collection[str], setting: str) -> frozenset[str]:
+    """The paths that patterns choose.
+
+    A pattern is the path of an array, or of a module for all arrays in it. In it `*` stands for any text, slashes
+    included, `?` for one character and `[…]` for one of those in the brackets.
+
+    Args:
+        patterns: separated by commas.
+        paths: of the model's arrays.
+        setting: that holds the patterns, for the error.
+
+    Raises:
+        InputError: a pattern chooses no array; the message proposes names that are near.
+    """
+    chosen: set[str] = set()
+    for pattern in patterns.split(","):
+        found = {path for path in paths if _matches(pattern.strip(), path)}
+        if not found:
+            raise InputError(
+                f"{setting} has {pattern.strip()!r}, which is no array or module of the model; near it are "
+                f"{', '.join(_near(pattern.strip(), paths))}"
+            )
+        chosen |= found
+    return frozenset(chosen)
+
+
+def _matches(pattern: str, path: str) -> bool:
+    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")
+
+
+def _near(pattern: str, paths: Collection[str]) -> list[str]:
+    modules = {
+        "/".join(parts[:depth]) for path in paths if (parts := path.split("/")) for depth in range(1, len(parts))
+    }
+    return difflib.get_close_matches(pattern, sorted(modules) + sorted(paths), MAX_SHOWN, cutoff=0.0)

@@ -1,23 +1,118 @@
-"""Compiled programs of a training."""
+"""Compiled programs of a training, and the state that it begins with: fresh, or of given parameters."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import ArrayLike
 
+from transformer_jax.argument_checks import check_numbers
+from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, CompiledStep
 from transformer_jax.devices.divided import with_gathered_params
+from transformer_jax.errors import InputError
+from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
+from transformer_jax.runs.state_arrays import digest_of_arrays
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.hooks import Task
-from transformer_jax.training.initial_params import InitialParams
+from transformer_jax.training.optimizers import matching
 from transformer_jax.training.runner import Pace, StepRunner
 from transformer_jax.training.step import TrainState, UpdateRule, initial_state, train_step
-from transformer_jax.trees import Arrays, Inputs
+from transformer_jax.trees import Arrays, Inputs, Params
+
+MAX_NAMED = 3  # disagreements in an error
+MAX_LISTED = 20  # arrays that are not taken, a line each
+
+
+class InitialParams(NamedTuple):
+    """Arrays to begin with."""
+
+    arrays: Mapping[str, np.ndarray]  # by path; copies, of the model's types
+    not_taken: tuple[str, ...]  # for each other array, of the model or of those given, a line with path and shape
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the arrays, with their names and shapes."""
+        return digest_of_arrays(dict(self.arrays))
+
+    def state_like(self, fresh: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
+        """The state before the first step, with these arrays in the place of the fresh ones."""
+        arrays = {path: jnp.asarray(array) for path, array in self.arrays.items()}
+        params: Params = unflatten_dict({**flatten_dict(unstack_layers(fresh.params), sep="/"), **arrays}, sep="/")
+        return initial_state(stack_layers(params, fresh.params), optimizer, fresh.key)
+
+    def summary(self) -> str:
+        """How many arrays are taken, and each one that is not."""
+        listed = [*self.not_taken[:MAX_LISTED]]
+        if len(self.not_taken) > MAX_LISTED:
+            listed.append(f"and {len(self.not_taken) - MAX_LISTED} more")
+        return "\n".join([f"Arrays that training begins with: {len(self.arrays)}", *listed])
+
+
+def choose_initial(given: Params, like: Params, config: TrainingConfig) -> InitialParams:
+    """The arrays of given parameters with which the training of a model begins.
+
+    Args:
+        given: parameters, of a model whose names and shapes agree with this one's.
+        like: parameters of this model, or their shapes and types; its layers may be stacked.
+        config: `init_only` has patterns (see `matching`) of this model's arrays that are taken; then the names and
+            shapes of others may differ.
+
+    Raises:
+        InputError: a name or a shape differs, an array is of no floating-point type or not finite, or a pattern matches
+            no array.
+    """
+    arrays, wanted = flatten_dict(given, sep="/"), flatten_dict(jax.eval_shape(unstack_layers, like), sep="/")
+    only = config.init_only
+    what = "initial_params" if config.init_from is None else config.init_from
+    chosen = wanted.keys() if only is None else matching(only, wanted.keys(), "init_only")
+    unwanted = sorted(arrays.keys() - chosen)
+    shapes, wanted_shapes = ({path: _shape(leaf) for path, leaf in tree.items()} for tree in (arrays, wanted))
+    compared = [*wanted, *unwanted] if only is None else [path for path in wanted if path in chosen]
+    wrong = [
+        f"{path} is {shapes.get(path, 'missing')} and not {wanted_shapes.get(path, 'in the model')}"
+        for path in compared
+        if shapes.get(path) != wanted_shapes.get(path)
+    ]
+    if wrong:
+        more = f", and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
+        remedy = "" if only is None else f"; init_only is {only}"
+        raise InputError(f"{what} does not fit the model: {', '.join(wrong[:MAX_NAMED])}{more}{remedy}")
+    taken = {path: arrays[path] for path in wanted if path in chosen}
+    check_numbers(taken, what)
+    not_taken = [f"  not taken: {path} {shapes[path]}" for path in unwanted]
+    not_taken += [f"  fresh: {path} {wanted_shapes[path]}" for path in wanted if path not in {*chosen, *arrays}]
+    copies = {path: np.array(array, wanted[path].dtype) for path, array in taken.items()}
+    return InitialParams(copies, tuple(not_taken))
+
+
+def check_initial(config: TrainingConfig, begin: InitialParams | None, *, is_resumed: bool) -> None:
+    """Print what is taken of given parameters, and what is not, where a training begins.
+
+    Raises:
+        InputError: there are none, but settings that ask for them.
+    """
+    if is_resumed:
+        return
+    if begin is not None:
+        print(begin.summary())
+        return
+    for name in ("init_from", "init_only"):
+        if (value := getattr(config, name)) is not None:
+            raise InputError(
+                f"{name} is {value}, but no parameters are given: train_and_test reads those of init_from, and fit "
+                "takes initial_params"
+            )
+
+
+def _shape(array: Any) -> str:  # Any: an array, or its shape and type
+    return str([*array.shape])
 
 
 class Programs(NamedTuple):

@@ -1,12 +1,17 @@
-"""How well a training uses the devices: examples and FLOPs per second, waiting for data, memory."""
+"""How well a training uses the devices: examples and FLOPs per second, waiting for data, memory, traces."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import jax
 
 from transformer_jax.attention.request import Explanation, attention_line
+from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import Memory
+from transformer_jax.errors import InputError
 from transformer_jax.training.callbacks import Callback, Log, Step
+from transformer_jax.training.runner import StepRunner
 
 # Largest FLOPs per second of a dense product in bfloat16, from the vendors' data sheets, by the beginning of the name
 # that JAX gives to a kind of device; the longest beginning counts.
@@ -111,3 +116,82 @@ class LogThroughput(Callback):
             if in_use is not None:
                 scalars[f"bytes_in_use/{device.id}"] = float(in_use)
         self._log(step.number, {f"throughput/{name}": value for name, value in scalars.items()})
+
+
+class Profile(Callback):
+    """Writes a trace of some steps, which TensorBoard's profile page opens (it needs the package xprof).
+
+    Steps come in calls. The trace begins at the end of the call that holds START, or else a later step up to STOP, and
+    ends at the end of the first call after it that reaches STOP.
+
+    Args:
+        directory: of the run; the trace lies below `plugins/profile`.
+        steps: `START:STOP`.
+        write: prints a line.
+    """
+
+    def __init__(self, directory: Path, steps: str, write: Callable[[str], None] = print) -> None:
+        self._directory, self._write = directory, write
+        self._start, self._stop = profiled_steps(steps)
+        self._is_due = self._is_running = self._has_run = False
+
+    def on_step(self, step: Step) -> None:
+        """Begin or end the trace at the end of a call."""
+        self._is_due |= self._start <= step.number <= self._stop
+        if not step.ends_call:
+            return
+        if self._is_running and step.number >= self._stop:
+            self.close()
+        elif self._is_due and not self._has_run:
+            jax.profiler.start_trace(str(self._directory))
+            self._is_running = self._has_run = True
+
+    def on_end(self, step: int) -> None:
+        """End the trace that has not ended, or say that there is none."""
+        if not self._has_run:
+            self._write(f"No trace: none of the steps {self._start} … {self._stop} was done")
+        self.close()
+
+    def close(self) -> None:
+        """End the trace, and write it."""
+        if self._is_running:
+            self._is_running = False
+            with contextlib.suppress(RuntimeError):  # somebody else has ended it
+                jax.profiler.stop_trace()
+            self._write(f"Trace: {self._directory / 'plugins' / 'profile'}")
+
+
+def profiled_steps(text: str, num_steps: int | None = None) -> tuple[int, int]:
+    """The two steps of `START:STOP`.
+
+    Args:
+        text: as above.
+        num_steps: of the training; None if they are not known yet.
+
+    Raises:
+        InputError: the text has another form, the second is not above the first, or the training has not as many.
+    """
+    start, _, stop = text.partition(":")
+    if not (start.isdecimal() and stop.isdecimal() and len(text) < 25 and int(start) < int(stop)):
+        raise InputError(f"profile is {text!r}; it must be START:STOP, two steps, the second the higher, as 100:150")
+    if num_steps is not None and int(start) >= num_steps:
+        raise InputError(f"profile is {text!r}; the first step must be below {num_steps}, the number of steps")
+    return int(start), int(stop)
+
+
+def throughput_callbacks(
+    config: TrainingConfig, runner: StepRunner, log: Log, write: Callable[[str], None]
+) -> list[Callback]:
+    """The callbacks of this file for a training with these settings, without `Profile`.
+
+    Args:
+        config: of the training.
+        runner: of its steps.
+        log: gets the entries of the curves.
+        write: prints a line.
+    """
+    has_loop = config.accumulate > 1 or config.scan_layers  # in the step, whose rounds are not counted
+    flops = (lambda: None) if has_loop else (lambda: runner.flops_per_step)
+    throughput = LogThroughput(log, config.log_every, config.batch_size, flops, list(runner.devices.mesh.devices.flat))
+    program = ShowProgram(write, runner.attention, lambda: runner.compiled.memory)
+    return [program, throughput] if config.verbose else [throughput]

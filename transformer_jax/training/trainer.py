@@ -26,14 +26,20 @@ from transformer_jax.runs.settings import as_json, settings_of
 from transformer_jax.training.callbacks import Callback, LogAttention
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
 from transformer_jax.training.example_viewer import ExampleViewer
-from transformer_jax.training.initial_params import InitialParams, check_initial, choose_initial
 from transformer_jax.training.loop import TrainingLoop
-from transformer_jax.training.profiling import profiled_steps
-from transformer_jax.training.programs import Programs, begin_initial_state, create_programs
+from transformer_jax.training.programs import (
+    InitialParams,
+    Programs,
+    begin_initial_state,
+    check_initial,
+    choose_initial,
+    create_programs,
+)
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.results import announce, process_age, results_of, summary, versions, write_end
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState
+from transformer_jax.training.throughput import profiled_steps
 from transformer_jax.trees import Arrays, Params
 
 Trainer = TypeVar("Trainer", bound="TrainerModule")
