@@ -1,6 +1,7 @@
 """Throughput, memory and profiles of a training."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from tiny_reverse import CONFIG, fit, trainer_for
 from transformer_jax import InputError, make_loader
 from transformer_jax.attention.request import Explanation
 from transformer_jax.devices.compilation import CompiledStep, Memory
+from transformer_jax.devices.mesh import own_device
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.callbacks import Step
 from transformer_jax.training.programs import create_programs
@@ -19,9 +21,9 @@ from transformer_jax.training.throughput import LogThroughput, Profile, ShowProg
 
 def test_an_entry_holds_examples_flops_and_the_seconds_of_waiting_since_the_last_one():
     entries = []
-    throughput = LogThroughput(
-        lambda step, scalars: entries.append((step, dict(scalars))), 3, 7, lambda: 1e6, jax.local_devices()[:1]
-    )
+    runner = SimpleNamespace(flops_per_step=1e6, devices=own_device())
+    config = dataclasses.replace(CONFIG, log_every=3, batch_size=7)
+    throughput = LogThroughput(lambda step, scalars: entries.append((step, dict(scalars))), config, runner)
     for number in range(1, 7):
         throughput.on_step(Step(number, {}, per_second=11.0, waited=number / 8))
     assert [step for step, _ in entries] == [3, 6]
@@ -61,7 +63,7 @@ def test_the_line_on_memory_says_whether_it_fits(limit, end):
 
 def test_the_line_on_attention_comes_once_and_again_for_shapes_that_run_another():
     lines, seen = [], []
-    show = ShowProgram(lines.append, seen, lambda: None)
+    show = ShowProgram(lines.append, SimpleNamespace(attention=seen, compiled=SimpleNamespace(memory=None)))
     for number, new in enumerate([(), ("plain", "plain"), (), ("plain",), ("blockwise", "plain"), ("plain",)]):
         seen.extend(Explanation(name, "why", {}, (2, 3)) for name in new)
         show.on_step(Step(number, {}, 1.0))

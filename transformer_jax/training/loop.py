@@ -1,16 +1,14 @@
 """The training loop: gives batches to the step runner, evaluates, saves, and calls the callbacks between steps."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 import jax
 
-from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import any_of, is_first, whole
-from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.directory import RunDirectory
@@ -19,21 +17,22 @@ from transformer_jax.training.callbacks import (
     Callback,
     EarlyStopping,
     Evaluation,
+    LogAttention,
     LogMetrics,
     SaveTimes,
     Step,
     check_finite,
 )
+from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.progress import format_metric, show_progress
-from transformer_jax.training.results import CreateLoggers, open_loggers
+from transformer_jax.training.results import open_loggers
 from transformer_jax.training.runner import Call, StepRunner
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, average_of
-from transformer_jax.training.throughput import Profile, throughput_callbacks
+from transformer_jax.training.throughput import LogThroughput, Profile, ShowProgram
 from transformer_jax.trees import Params
 
 T = TypeVar("T")
-Evaluate = Callable[[TrainState], dict[str, float]]  # mean metrics of a state's parameters on the validation set
 
 
 class TrainingLoop:
@@ -43,16 +42,13 @@ class TrainingLoop:
     calls and still ends with the same parameters, bit for bit. As a context manager it closes the loggers and the bar.
 
     Args:
+        task: that is trained.
         runner: runs the steps.
         initial: the state before the first step.
         loader: of the training set.
-        evaluate: a state's parameters, on the validation set.
+        val_loader: of the validation set.
         run: the directory of the run.
-        config: settings of the training.
         request: to stop.
-        stopwatch: times `train`, `eval`, `save`.
-        create_loggers: for the run's directory and the position at which the run goes on.
-        create_callbacks: the task's own, for these loggers.
 
     Raises:
         InputError: at construction: none of the run's checkpoints can be read, or two callbacks or two loggers are of
@@ -61,20 +57,17 @@ class TrainingLoop:
 
     def __init__(
         self,
+        task: ExampleViewer,
         runner: StepRunner,
         initial: TrainState,
         loader: Loader,
-        evaluate: Evaluate,
+        val_loader: Loader,
         run: RunDirectory,
-        config: TrainingConfig,
         request: StopRequest,
-        stopwatch: Stopwatch,
-        *,
-        create_loggers: CreateLoggers,
-        create_callbacks: Callable[[Sequence[Logger]], Sequence[Callback]],
     ) -> None:
-        self.runner, self._loader, self._evaluate = runner, loader, evaluate
-        self._run, self._config, self._request, self._stopwatch = run, config, request, stopwatch
+        self._task, self.runner, self._loader, self._val_loader = task, runner, loader, val_loader
+        self._run, self._request, self._stopwatch = run, request, task.stopwatch
+        self._config = config = task.config
         self.steps_per_epoch = len(loader)
         self.num_steps = self.steps_per_epoch * config.max_epochs
         self.step, initial, progress = self._newest(initial)  # done and logged; the state may be one call ahead
@@ -86,12 +79,12 @@ class TrainingLoop:
         with contextlib.ExitStack() as opened:  # an error below closes them
             run.check()
             position = LogPosition(self.step, progress.get("loggers", {}))
-            loggers = opened.enter_context(open_loggers(run, create_loggers, position))
+            loggers = opened.enter_context(open_loggers(run, task, position))
             self._loggers = by_class("loggers", loggers)
             bar = show_progress(self.step, self.num_steps, quiet=config.quiet or not is_first())
             self._bar = opened.enter_context(contextlib.closing(bar))
             # The first process logs and decides for all.
-            callbacks = self._all_callbacks(create_callbacks(loggers), opened) if is_first() else []
+            callbacks = self._create_callbacks(loggers, opened) if is_first() else []
             self._callbacks = by_class("callbacks", callbacks)
             self._save_times = SaveTimes(config.checkpoint_every, config.checkpoint_minutes)
             if progress:
@@ -108,18 +101,24 @@ class TrainingLoop:
             checkpoints.best(like)  # a damaged one is noticed now, and the next best one kept from now on
         return checkpoint.step, stack_layers(checkpoint.state, initial), checkpoint.progress
 
-    def _all_callbacks(self, own: Sequence[Callback], opened: contextlib.ExitStack) -> list[Callback]:
-        """Those of every training, the bar, the task's `own`, and the profile, which `opened` closes."""
-        config = self._config
-        callbacks = [
+    def _create_callbacks(self, loggers: Sequence[Logger], opened: contextlib.ExitStack) -> list[Callback]:
+        """Those of every training, the task's own, pictures of attention, and the profile, which `opened` closes."""
+        config, task = self._config, self._task
+        callbacks: list[Callback] = [
             LogMetrics(self._log, config.log_every, self.steps_per_epoch, log_norms=config.log_norms),
-            *throughput_callbacks(config, self.runner, self._log, self._bar.write),
+            LogThroughput(self._log, config, self.runner),
             EarlyStopping(config.criterion, config.patience),
         ]
+        if config.verbose:
+            callbacks.append(ShowProgram(self._bar.write, self.runner))
         if config.profile is not None:
             profile = Profile(self._run.path, config.profile, self._bar.write)
             callbacks.append(opened.enter_context(contextlib.closing(profile)))
-        return [*callbacks, self._bar, *own]
+        callbacks += [self._bar, *task.create_callbacks(loggers)]
+        if task.has_attention and any(type(logger).log_image is not Logger.log_image for logger in loggers):
+            example = task.pictured_example(next(iter(self._val_loader))[0])
+            callbacks.append(LogAttention(loggers, lambda params: task.maps_of(example, params)))
+        return callbacks
 
     def _restore(self, progress: Mapping[str, Any]) -> None:  # Any: JSON
         self._stopwatch.restore(progress["seconds"])
@@ -221,7 +220,7 @@ class TrainingLoop:
 
     def _evaluate_epoch(self, epoch: int) -> None:
         with self._stopwatch.during("eval"):
-            metrics = self._evaluate(self.state)
+            metrics = self._task.evaluate_state(self._val_loader, self.state)
         # Copies, since the next training step uses the memory of the state again.
         evaluation = Evaluation(self.step, epoch, metrics, unstack_layers(whole(self.state.params)))
         for callback in self._callbacks.values():

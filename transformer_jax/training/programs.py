@@ -15,15 +15,13 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, CompiledStep
-from transformer_jax.devices.divided import with_gathered_params
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.state_arrays import digest_of_arrays
 from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.hooks import Task
 from transformer_jax.training.optimizers import matching
 from transformer_jax.training.runner import Pace, StepRunner
-from transformer_jax.training.step import TrainState, UpdateRule, initial_state, train_step
+from transformer_jax.training.step import TrainState, UpdateRule, initial_state
 from transformer_jax.trees import Arrays, Inputs, Params
 
 MAX_NAMED = 3  # disagreements in an error
@@ -131,21 +129,10 @@ class Programs(NamedTuple):
 
 def create_programs(task: Evaluator, train_loader: Loader, num_steps: int) -> Programs:
     """The programs of a training of `num_steps` steps; the first state's is compiled in the background from now on."""
-    config, example, steps_per_epoch = task.config, train_loader.example(), len(train_loader)
-    rule = task.update_rule(num_steps)
+    example, rule = train_loader.example(), task.update_rule(num_steps)
     shapes, finish_state = begin_initial_state(task, example, rule.optimizer)
-    runner = StepRunner(
-        train_step if type(task).train_step is Task.train_step else task.train_step,
-        with_gathered_params(task.batch_loss, task.devices, config.remat),
-        rule,
-        task.devices,
-        task.shared_constants,
-        shapes,
-        batch_size=config.batch_size,
-        pace=Pace.choose(example, config.batch_size, steps_per_epoch, config.steps_per_call, train_loader.has_groups),
-        stopwatch=task.stopwatch,
-    )
-    return Programs(rule, shapes, finish_state, runner)
+    pace = Pace.choose(example, task.config, len(train_loader), train_loader.has_groups)
+    return Programs(rule, shapes, finish_state, StepRunner(task, rule, shapes, pace))
 
 
 def begin_initial_state(

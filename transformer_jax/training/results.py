@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from transformer_jax.training.hooks import Task
 from transformer_jax.training.progress import format_metric, parameter_table
 from transformer_jax.trees import Params
 
-CreateLoggers = Callable[[Path, LogPosition], Sequence[Logger]]
 OF_ADAM = ("adam_b1", "adam_b2", "weight_decay")  # settings that a task's own optimizer need not read
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer-jax")
@@ -88,15 +87,15 @@ def description(part: object) -> object:
 
 
 @contextlib.contextmanager
-def open_loggers(run: RunDirectory, create_loggers: CreateLoggers, position: LogPosition) -> Iterator[Sequence[Logger]]:
-    """The loggers of a run, in the first process, with its settings logged; they are closed at the end of the block.
+def open_loggers(run: RunDirectory, task: Task, position: LogPosition) -> Iterator[Sequence[Logger]]:
+    """The loggers of a task's run, in the first process, with its settings logged; closed at the end of the block.
 
     Raises:
         InputError: the directory can't be written.
     """
     with contextlib.ExitStack() as opened:
         with run.writing():
-            loggers = create_loggers(run.path, position) if is_first() else []
+            loggers = task.create_loggers(run.path, position) if is_first() else []
             for logger in loggers:
                 opened.callback(logger.close)
             for logger in loggers:
@@ -104,12 +103,12 @@ def open_loggers(run: RunDirectory, create_loggers: CreateLoggers, position: Log
         yield loggers
 
 
-def write_end(run: RunDirectory, create_loggers: CreateLoggers, metrics: Metrics, results: Mapping[str, Any]) -> None:
+def write_end(run: RunDirectory, task: Task, metrics: Metrics, results: Mapping[str, Any]) -> None:
     """Log the metrics of the test set at the last step, and write `results.json`.
 
     Args:
         run: its directory.
-        create_loggers: of the task.
+        task: that was trained.
         metrics: by split.
         results: with the number of `steps`.
 
@@ -117,7 +116,7 @@ def write_end(run: RunDirectory, create_loggers: CreateLoggers, metrics: Metrics
         InputError: the directory can't be written, or another process holds it.
     """
     steps = results["steps"]
-    with run.held(), run.writing(), open_loggers(run, create_loggers, LogPosition(steps)) as loggers:
+    with run.held(), run.writing(), open_loggers(run, task, LogPosition(steps)) as loggers:
         for logger in loggers:
             logger.log(steps, {f"test/{name}": value for name, value in metrics["test"].items()})
             logger.log_results(

@@ -1,6 +1,5 @@
 """StepRunner: several training steps in one compiled call, compiled in the background, paced by their duration."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,16 +9,17 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from transformer_jax.attention.request import Explanation, recording_attention
+from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.data.local_rows import LocalSamples
 from transformer_jax.devices.compilation import CompiledStep
-from transformer_jax.devices.divided import keep_split
+from transformer_jax.devices.divided import keep_split, with_gathered_params
 from transformer_jax.devices.processes import largest
-from transformer_jax.devices.sharing import Devices
-from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.mesh_axis import sum_over_devices
+from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.hooks import Task
 from transformer_jax.training.metrics import Sums, SumsOfSteps
-from transformer_jax.training.step import LossFunction, TrainState, UpdateRule, gradients_and_sums, train_step, update
+from transformer_jax.training.step import TrainState, UpdateRule, gradients_and_sums, train_step, update
 from transformer_jax.trees import Arrays
 
 MAX_STEPS_PER_CALL = 32
@@ -35,23 +35,20 @@ class Pace(NamedTuple):
     shapes_vary: bool = False  # batches have different shapes, and cannot be stacked
 
     @classmethod
-    def choose(
-        cls, example: Samples, batch_size: int, steps_per_epoch: int, steps_per_call: int, shapes_vary: bool
-    ) -> "Pace":
+    def choose(cls, example: Samples, config: TrainingConfig, steps_per_epoch: int, shapes_vary: bool) -> "Pace":
         """The pace for batches like this example.
 
         Args:
             example: a batch of one row.
-            batch_size: rows of a batch.
+            config: its `batch_size`, and its `steps_per_call`, where 0 lets the duration of a step decide.
             steps_per_epoch: a call has no more steps.
-            steps_per_call: 0 lets the duration of a step decide.
             shapes_vary: batches have different shapes, and cannot be stacked.
         """
         if shapes_vary:
             return cls(1, is_fixed=True, shapes_vary=True)
         row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(example))
-        most = steps_per_call or min(MAX_STEPS_PER_CALL, MAX_STACK_BYTES // (row_bytes * batch_size))
-        return cls(max(1, min(most, steps_per_epoch)), is_fixed=steps_per_call > 0)
+        most = config.steps_per_call or min(MAX_STEPS_PER_CALL, MAX_STACK_BYTES // (row_bytes * config.batch_size))
+        return cls(max(1, min(most, steps_per_epoch)), is_fixed=config.steps_per_call > 0)
 
 
 class Call(NamedTuple):
@@ -68,52 +65,35 @@ class StepRunner:
     The result of a step does not depend on how many steps its call has.
 
     Args:
-        step: one update of the state.
-        loss_function: of the task.
+        task: that is trained: its step, its loss, its constants on its devices.
         rule: how a gradient changes the parameters.
-        devices: that share the steps.
-        constants: arrays that every step reads, on the devices.
         state: shapes and types of the training state.
-        batch_size: rows of a batch.
         pace: steps of a call.
-        stopwatch: times `compile`.
     """
 
-    def __init__(
-        self,
-        step: Callable[..., tuple[TrainState, Sums]],
-        loss_function: LossFunction,
-        rule: UpdateRule,
-        devices: Devices,
-        constants: Arrays,
-        state: TrainState,
-        *,
-        batch_size: int,
-        pace: Pace,
-        stopwatch: Stopwatch,
-    ) -> None:
-        self._step, self._loss_function, self._rule = step, loss_function, rule
-        self.devices, self._constants, self._state_shapes = devices, constants, devices.shapes(state)
-        self._batch_size, self._pace = batch_size, pace
+    def __init__(self, task: Evaluator, rule: UpdateRule, state: TrainState, pace: Pace) -> None:
+        self.devices, self._config, self._constants = task.devices, task.config, task.shared_constants
+        self._step = train_step if type(task).train_step is Task.train_step else task.train_step
+        self._loss_function = with_gathered_params(task.batch_loss, task.devices, task.config.remat)
+        self._rule, self._pace, self._state_shapes = rule, pace, task.devices.shapes(state)
         self._seconds_per_step = 0.0  # of the latest call
         self.attention: list[Explanation] = []  # of the steps, for each shape of batch once it is traced
         self.steps_per_call = pace.max_steps if pace.is_fixed else 1  # of the next call; then as their duration allows
         self._update: CompiledStep[tuple[TrainState, SumsOfSteps]] | None = None
         self.compiled: CompiledStep[Any]  # Any: the state and sums after the steps, or gradients and sums
-        if pace.shapes_vary and step is train_step:
-            self.compiled = CompiledStep(devices.share(self.gradients_of_first, rows_axis=1), stopwatch=stopwatch)
-            self._update = CompiledStep(self.update_once, donate_state=True, stopwatch=stopwatch)
-        else:
-            step_of_rows = devices.share(self.run_stacked, rows_axis=1)
-            self.compiled = CompiledStep(step_of_rows, donate_state=True, stopwatch=stopwatch)
+        is_split = pace.shapes_vary and self._step is train_step
+        step_of_rows = self.devices.share(self.gradients_of_first if is_split else self.run_stacked, rows_axis=1)
+        self.compiled = CompiledStep(step_of_rows, donate_state=not is_split, stopwatch=task.stopwatch)
+        if is_split:
+            self._update = CompiledStep(self.update_once, donate_state=True, stopwatch=task.stopwatch)
 
     @property
     def flops_per_step(self) -> float | None:
         """FLOPs of a step on all devices, as it is written; None where they are not known.
 
-        A loop inside the step (over parts of a batch, or over layers) is counted as one round of it.
+        They are not where the step has a loop inside, over parts of a batch or over layers: its rounds are not counted.
         """
-        flops = self.compiled.flops
+        flops = None if self._config.accumulate > 1 or self._config.scan_layers else self.compiled.flops
         copies = 1 if self.devices.is_divided else self.devices.mesh.size  # of the step, each with its rows
         return None if flops is None else flops * copies
 
@@ -202,4 +182,4 @@ class StepRunner:
         if isinstance(samples, LocalSamples):
             batches, count = samples.stacked(self._pace.max_steps)
             return self.devices.place_rows(batches, rows_axis=1), count
-        return stack_batches(samples, self._batch_size, self._pace.max_steps)
+        return stack_batches(samples, self._config.batch_size, self._pace.max_steps)

@@ -1,14 +1,13 @@
 """How well a training uses the devices: examples and FLOPs per second, waiting for data, memory, traces."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jax
 
-from transformer_jax.attention.request import Explanation, attention_line
+from transformer_jax.attention.request import attention_line
 from transformer_jax.config import TrainingConfig
-from transformer_jax.devices.compilation import Memory
 from transformer_jax.errors import InputError
 from transformer_jax.training.callbacks import Callback, Log, Step
 from transformer_jax.training.runner import StepRunner
@@ -42,26 +41,23 @@ class ShowProgram(Callback):
 
     Args:
         write: prints a line.
-        calls: of attention in the steps that were compiled; it grows.
-        memory: of the compiled step; None where it is not known.
+        runner: of the steps.
     """
 
-    def __init__(
-        self, write: Callable[[str], None], calls: Sequence[Explanation], memory: Callable[[], Memory | None]
-    ) -> None:
-        self._write, self._calls, self._memory = write, calls, memory
+    def __init__(self, write: Callable[[str], None], runner: StepRunner) -> None:
+        self._write, self._runner = write, runner
         self._num_seen, self._shown = 0, set[str]()  # calls, and implementations
         self._is_first = True
 
     def on_step(self, step: Step) -> None:
         """Print the lines that are due."""
-        new = self._calls[self._num_seen :]
+        new = self._runner.attention[self._num_seen :]
         self._num_seen += len(new)
         implementations = {call.implementation for call in new}
         if not implementations <= self._shown:
             self._shown |= implementations
             self._write(attention_line(new))
-        if self._is_first and (memory := self._memory()) is not None:
+        if self._is_first and (memory := self._runner.compiled.memory) is not None:
             self._write(memory.line((jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")))
         self._is_first = False
 
@@ -75,45 +71,31 @@ class LogThroughput(Callback):
 
     Args:
         log: gets the entries.
-        every: steps between entries.
-        batch_size: examples of a step.
-        flops_per_step: asked at the first entry; None where it is not known.
-        devices: that share the steps.
+        config: of the training.
+        runner: of its steps.
     """
 
-    def __init__(
-        self,
-        log: Log,
-        every: int,
-        batch_size: int,
-        flops_per_step: Callable[[], float | None],
-        devices: list[jax.Device],
-    ) -> None:
-        self._log, self._every, self._batch_size, self._devices = log, every, batch_size, devices
-        self._flops_per_step = flops_per_step
+    def __init__(self, log: Log, config: TrainingConfig, runner: StepRunner) -> None:
+        self._log, self._config, self._runner = log, config, runner
         self._waited = 0.0
 
     def on_step(self, step: Step) -> None:
         """Log, if an entry is due."""
         self._waited += step.waited
-        if step.number % self._every:
+        if step.number % self._config.log_every:
             return
         scalars = {
-            "examples_per_second": step.per_second * self._batch_size,
+            "examples_per_second": step.per_second * self._config.batch_size,
             "seconds_waiting_for_data": self._waited,
         }
         self._waited = 0.0
-        flops = self._flops_per_step()
-        if flops is not None:
+        devices: list[jax.Device] = list(self._runner.devices.mesh.devices.flat)
+        if (flops := self._runner.flops_per_step) is not None:
             scalars["flops_per_second"] = flops * step.per_second
-            peak = peak_flops(self._devices[0].device_kind)
-            if peak is not None:
-                scalars["share_of_peak"] = scalars["flops_per_second"] / (peak * len(self._devices))
-        for device in self._devices:
-            if device.process_index != jax.process_index():
-                continue
-            in_use = (device.memory_stats() or {}).get("bytes_in_use")
-            if in_use is not None:
+            if (peak := peak_flops(devices[0].device_kind)) is not None:
+                scalars["share_of_peak"] = scalars["flops_per_second"] / (peak * len(devices))
+        for device in self._runner.devices.mesh.local_devices:
+            if (in_use := (device.memory_stats() or {}).get("bytes_in_use")) is not None:
                 scalars[f"bytes_in_use/{device.id}"] = float(in_use)
         self._log(step.number, {f"throughput/{name}": value for name, value in scalars.items()})
 
@@ -177,21 +159,3 @@ def profiled_steps(text: str, num_steps: int | None = None) -> tuple[int, int]:
     if num_steps is not None and int(start) >= num_steps:
         raise InputError(f"profile is {text!r}; the first step must be below {num_steps}, the number of steps")
     return int(start), int(stop)
-
-
-def throughput_callbacks(
-    config: TrainingConfig, runner: StepRunner, log: Log, write: Callable[[str], None]
-) -> list[Callback]:
-    """The callbacks of this file for a training with these settings, without `Profile`.
-
-    Args:
-        config: of the training.
-        runner: of its steps.
-        log: gets the entries of the curves.
-        write: prints a line.
-    """
-    has_loop = config.accumulate > 1 or config.scan_layers  # in the step, whose rounds are not counted
-    flops = (lambda: None) if has_loop else (lambda: runner.flops_per_step)
-    throughput = LogThroughput(log, config.log_every, config.batch_size, flops, list(runner.devices.mesh.devices.flat))
-    program = ShowProgram(write, runner.attention, lambda: runner.compiled.memory)
-    return [program, throughput] if config.verbose else [throughput]

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -20,10 +20,8 @@ from transformer_jax.errors import InputError
 from transformer_jax.fields import marks
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.loggers import Logger
 from transformer_jax.runs.saved_model import card_of, save_model
 from transformer_jax.runs.settings import as_json, settings_of
-from transformer_jax.training.callbacks import Callback, LogAttention
 from transformer_jax.training.checks import check_loaders, check_task, with_criterion
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.loop import TrainingLoop
@@ -144,9 +142,8 @@ class TrainerModule(ExampleViewer):
         programs, initial, run = self._prepare(train_loader, val_loader, initial_params)
         self._run = run
         try:
-            config = self.config
-            num_steps = len(train_loader) * config.max_epochs
-            check_initial(config, initial, is_resumed=bool(run.checkpoints.steps))
+            num_steps = len(train_loader) * self.config.max_epochs
+            check_initial(self.config, initial, is_resumed=bool(run.checkpoints.steps))
             announce(self, programs.shapes.params, num_steps, run.path)
             with StopRequest(largest if jax.process_count() > 1 else None) as request:
                 is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
@@ -155,17 +152,14 @@ class TrainerModule(ExampleViewer):
                 import_pytorch()  # while the compiler works
 
                 with TrainingLoop(
+                    self,
                     programs.runner,
                     # Held by no variable here, so that the first state's memory is freed once the training has left it.
                     programs.initial_state(initial),
                     self._local_loader(train_loader),
-                    lambda state: self.evaluate_state(val_loader, state),
+                    val_loader,
                     run,
-                    config,
                     request,
-                    self.stopwatch,
-                    create_loggers=self.create_loggers,
-                    create_callbacks=lambda loggers: self._callbacks(loggers, val_loader),
                 ) as loop:
                     request.synchronize()
                     request.raise_if_signalled(loop.step)
@@ -210,15 +204,6 @@ class TrainerModule(ExampleViewer):
         if not train_loader.has_groups:  # else the example has the shapes of one group
             self._eval_step.begin_to_compile(*evaluated)
         return programs
-
-    def _callbacks(self, loggers: Sequence[Logger], val_loader: Loader) -> list[Callback]:
-        """The task's own, and the pictures of the first validation batch's attention."""
-        callbacks = [*self.create_callbacks(loggers)]
-        if self.has_attention and any(type(logger).log_image is not Logger.log_image for logger in loggers):
-            inputs, _ = next(iter(val_loader))
-            example = self.pictured_example(inputs)
-            callbacks.append(LogAttention(loggers, lambda params: self.maps_of(example, params)))
-        return callbacks
 
     @check_arguments
     def save(self, directory: str | Path) -> None:
@@ -280,6 +265,6 @@ class TrainerModule(ExampleViewer):
         results |= {"steps": self.steps, "total_seconds": process_age() - self.began, **more}
         self.results = results
         if self._run is not None:
-            write_end(self._run, self.create_loggers, metrics, results)
+            write_end(self._run, self, metrics, results)
             self._close_run()
         return results
