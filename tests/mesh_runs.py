@@ -14,11 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax import DigitsConfig, LanguageModelConfig, ReverseConfig, TranslationConfig
+from transformer_jax import LanguageModelConfig, ReverseConfig, TranslationConfig
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.devices.processes import whole
-from transformer_jax.tasks.anomaly.config import anomaly_data
-from transformer_jax.tasks.anomaly.task import AnomalyTrainer
 from transformer_jax.tasks.language_model.task import LanguageModelTrainer, language_model_data
 from transformer_jax.tasks.reverse import ReverseTrainer, reverse_data
 from transformer_jax.tasks.translation.config import translation_data
@@ -34,7 +32,6 @@ TASKS = {
         reverse_data,
         SMALL | {"train_size": 640, "val_size": 100, "test_size": 9, "num_heads": 2, "dropout_prob": 0.1},
     ),
-    "digits": (AnomalyTrainer, DigitsConfig, anomaly_data, SMALL | {"num_layers": 1}),
     "dates": (
         TranslationTrainer,
         TranslationConfig,

@@ -7,12 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
-from commands import call, own_handlers, start
+from commands import call, own_handlers
 from kill_and_resume import READ_ONLY_CACHE, command
 
 from transformer_jax.cli import run
@@ -48,38 +47,19 @@ def handlers_come_back() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("script", "number"), [("reverse.py", signal.SIGINT), ("translate.py", signal.SIGTERM)])
-def test_a_signal_during_imports_ends_a_command_in_silence(script, number, tmp_path):
-    with started(command(script, tmp_path)) as process:
+def test_a_signal_during_imports_ends_a_command_in_silence(tmp_path):
+    with started(command("translate.py", tmp_path)) as process:
         wait_until(lambda: "jaxlib" in Path(f"/proc/{process.pid}/maps").read_text(), process)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         output = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, *output) == (128 + number, "", "")
+    assert (process.returncode, *output) == (128 + signal.SIGINT, "", "")
 
 
 @pytest.mark.slow
-def test_workers_end_after_a_killed_main_process(tmp_path):
-    with started(command("reverse.py", tmp_path, *LONG, "--num-workers=2")) as process:
-        workers: list[psutil.Process] = []
-
-        def two_work() -> bool:
-            with suppress(psutil.NoSuchProcess):  # a child that has ended since it was listed
-                children = psutil.Process(process.pid).children(recursive=True)
-                workers[:] = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
-            return len(workers) >= 2
-
-        wait_until(two_work, process)
-        process.kill()
-    _, alive = psutil.wait_procs(workers, timeout=PATIENCE)
-    assert alive == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [1000, 20_000])  # bytes: events, pictures
-def test_a_full_disk_is_one_line_of_ours(size, tmp_path):
+def test_a_full_disk_is_one_line_of_ours(tmp_path):
     # The operating system takes no more in one file, as a full disk does.
     limited = (
-        f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size})); "
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
         "os.execv(sys.argv[1], sys.argv[1:])"
     )
     process = subprocess.run(
@@ -100,14 +80,6 @@ def test_output_that_nobody_reads_is_no_error(arguments, tmp_path):
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(timeout=PATIENCE) == 128 + signal.SIGPIPE
-
-
-@pytest.mark.slow
-def test_output_for_which_there_is_no_room_is_one_line(tmp_path):
-    with open("/dev/full", "w") as full:
-        process = start("reverse.py", "--help", capture_output=False, stdout=full, stderr=subprocess.PIPE)
-    assert process.returncode == 2
-    assert process.stderr == "reverse.py: error: [Errno 28] No space left on device\n"
 
 
 def test_a_compilation_cache_that_is_no_directory_is_an_error(tmp_path):

@@ -22,17 +22,6 @@ def test_a_criterion_reads_what_it_writes_and_nothing_else():
             TrainingConfig(best_by=text)
 
 
-def test_a_criterion_prefers_the_later_of_equal_values_and_never_nan():
-    for mode, worse, better in (("max", 0.5, 0.7), ("min", 0.7, 0.5)):
-        criterion = Criterion("loss", mode)
-        assert criterion.is_better(better, worse)
-        assert not criterion.is_better(worse, better)
-        assert criterion.is_better(better, better)
-        assert criterion.is_better(worse, math.nan)
-        assert not criterion.is_better(math.nan, worse)
-        assert not criterion.is_better(math.nan, math.nan)
-
-
 def test_a_config_is_read_from_json_without_what_belongs_to_the_machine():
     stored = {"model_dim": 12, "lr": 0.25, "num_workers": 3, "num_devices": 8, "compilation_cache": "/elsewhere"}
     stored |= {"checkpoint_dir": "/there", "best_by": None}
@@ -56,6 +45,9 @@ def test_an_exported_config_has_the_defaults_of_the_settings_that_do_not_change_
         ({"gradient_clip": 1e39}, r"gradient_clip is 1e\+39; in float32 it is inf; it must be a finite number above 0"),
         ({"init_from": "a", "pretrained": "b"}, "pretrained is b, so nothing is trained, but init_from is a; give one"),
         ({"num_devices": 5}, "num_devices is 5; it must be a divisor of batch_size, 128"),
+        ({"accumulate": 5}, "accumulate is 5; it must be a divisor of batch_size, 128"),
+        ({"accumulate": 64, "num_devices": 4}, "num_devices is 4; it must be a divisor of batch_size / accumulate, 2"),
+        ({"accumulate": 0}, "accumulate is 0; it must be at least 1"),
         ({"num_layers": 10**6}, "num_layers is 1000000; it may be at most 1000"),
         ({"max_epochs": 2**31}, "max_epochs is 2147483648; it may be at most 2147483647"),
         ({"seed": -1}, "seed is -1; it must be at least 0"),
@@ -64,6 +56,9 @@ def test_an_exported_config_has_the_defaults_of_the_settings_that_do_not_change_
         ({"checkpoint_dir": Path("a\udcff")}, r"checkpoint_dir is 'a\\udcff'; it must be UTF-8 without control"),
         ({"pretrained": "a\nb"}, r"pretrained is 'a\\nb'; it must be UTF-8 without control characters"),
         ({"coordinator": "node1"}, "coordinator is 'node1'; it must be HOST:PORT, as node1:12345"),
+        ({"coordinator": "node1:1234"}, "coordinator is node1:1234; it needs distributed, which is False"),
+        ({"connect_timeout": 0.0}, "connect_timeout is 0.0; it must be a finite number above 0"),
+        ({"distributed": True, "seeds": "0..1"}, "distributed is True, but seeds and sweep"),
     ],
 )
 def test_a_value_that_cannot_work_is_named(settings, message):

@@ -420,7 +420,7 @@ OTHERS = [
     (lambda: step_of([0, 0], 4), "position is 4"),
     (lambda: empty_cache().grow(2), "length is 2"),
     (lambda: num_rows([zeros(3), zeros(2)]), "have shapes [(3,), (2,)]"),
-    (lambda: pad_batch([zeros(3, 2), zeros(3)], 3), "a data set gives (inputs, targets); got list"),
+    (lambda: pad_batch((zeros(3),) * 3, 3), "a data set gives (inputs, targets); got tuple of length 3"),
     (lambda: means([]), "steps is empty"),
     (lambda: weighted_sums({"loss": (zeros(3), zeros(3, 1))}, np.ones(3, bool)), "weights of shape (3, 1)"),
 ]

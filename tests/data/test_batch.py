@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import InputError
-from transformer_jax.data.batch import ArrayDataset, as_pair, num_rows, pad_batch, pad_rows, stack_batches
+from transformer_jax.data.batch import ArrayDataset, num_rows, pad_batch, pad_rows, stack_batches
 
 
 def samples(rows: int):
@@ -48,18 +48,6 @@ def test_consecutive_batches_are_stacked_and_filled_up_with_invalid_ones():
     assert batches.valid.sum(1).tolist() == [3, 3, 1, 0, 0]
     assert batches.valid[2].tolist() == [True, False, False]
     assert [stack_batches(samples(rows), 3, 2)[1] for rows in (3, 4, 6)] == [1, 2, 2]
-
-
-def test_samples_are_a_pair():
-    part = np.arange(3)
-    for samples, given in (
-        ({"a": part}, "dict"),
-        (part, "ndarray"),
-        ((part,) * 3, "tuple of length 3"),
-        ([part] * 2, "list"),
-    ):
-        with pytest.raises(InputError, match=rf"a data set gives \(inputs, targets\); got {given}$"):
-            as_pair(samples)
 
 
 def test_a_data_set_of_arrays_gives_their_rows():

@@ -17,7 +17,7 @@ from events import read_scalars
 from processes import CLOSE, Way, environment, free_address, train
 from repository import REPOSITORY
 
-from transformer_jax import InputError, ReverseConfig
+from transformer_jax import InputError
 from transformer_jax.config import Criterion
 from transformer_jax.devices import processes as processes_of_devices
 from transformer_jax.devices.processes import check_same
@@ -194,28 +194,3 @@ def test_processes_of_different_settings_are_an_error_that_names_the_setting(tmp
     for status, _, errors in Command(tmp_path, own=(("--lr=0.001",), ("--lr=0.002",))).end():
         assert status == 2
         assert "lr is 0.002 in process 1 and 0.001 in process 0; all processes must be started with the same" in errors
-
-
-@pytest.mark.slow
-def test_a_batch_that_the_devices_of_all_processes_do_not_divide_is_an_error_in_each(tmp_path):
-    for status, _, errors in Command(tmp_path, "--batch-size=126").end():
-        assert status == 2
-        assert "--mesh is data=4; data · fsdp · accumulate, 4, must divide --batch-size, 126" in errors
-        assert "the nearest that work are 124 and 128" in errors
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"coordinator": "node1:1234"}, "coordinator is node1:1234; it needs distributed, which is False"),
-        (
-            {"distributed": True, "coordinator": "node1", "num_processes": 2, "process_id": 1},
-            "coordinator is 'node1'; it must be HOST:PORT, as node1:12345",
-        ),
-        ({"connect_timeout": 0.0}, "connect_timeout is 0.0; it must be a finite number above 0"),
-        ({"distributed": True, "seeds": "0..1"}, "distributed is True, but seeds and sweep"),
-    ],
-)
-def test_settings_of_processes_that_cannot_work_are_errors(settings, message):
-    with pytest.raises(InputError, match=message):
-        ReverseConfig(**settings)

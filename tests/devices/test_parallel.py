@@ -117,7 +117,6 @@ def test_a_run_is_loaded_where_there_are_fewer_devices(tmp_path, trained):
 @pytest.mark.parametrize(
     ("before", "flags", "devices"),
     [
-        ("", "", "len(os.sched_getaffinity(0))"),
         ("jax.config.update('jax_num_cpu_devices', 3)", "", "3"),
         ("", "--xla_force_host_platform_device_count=3", "3"),
         ("jax.devices()", "", "1"),

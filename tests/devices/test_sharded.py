@@ -47,7 +47,6 @@ LOOP = {"scan_layers": True, "norm_first": True, "num_heads": 4}
 @pytest.mark.parametrize(
     ("task", "settings", "shared", "precision", "tolerance"),
     [
-        ("digits", {}, {"remat": "all"}, 64, 1e-12),
         # One head of keys for four of queries, fewer than the devices that share heads, and weights that drop.
         ("reverse", LOOP | PARTS | {"attention_dropout": 0.25, "num_layers": 2}, {"remat": "dots"}, 64, 1e-12),
         ("text", LOOP | {"num_kv_heads": 2}, {"remat": "dots"}, 32, 1e-5),

@@ -121,7 +121,7 @@ def test_a_checkpoint_comes_back_bit_for_bit_with_its_key_its_metrics_and_its_pr
     checkpoints.save(1, state(1), progress, {"accuracy": 0.5})
     checkpoint = checkpoints.newest(state(0))
     assert (checkpoint.step, checkpoint.origin, checkpoints.origin()) == (1, origin, origin)
-    assert checkpoints.best_step == 1
+    assert checkpoints.metrics(1) == {"accuracy": 0.5}
     as_json = {"note": 1, "window": [[0.1, NAN]], "seconds": {"11": 1e-300, "2": 0.0}}
     assert repr(checkpoint.progress) == repr(as_json)  # NaN is not equal to itself
     np.testing.assert_array_equal(jax.random.key_data(checkpoint.state["key"]), jax.random.key_data(state(1)["key"]))
@@ -188,7 +188,7 @@ def test_another_format_is_an_error_that_names_both_and_is_not_passed_over(pair,
         lambda: checkpoints.read(2),
         lambda: checkpoints.best(),
         lambda: checkpoints.origin(),
-        lambda: checkpoints.best_step,
+        lambda: checkpoints.metrics(2),
         lambda: checkpoints.save(3, state(3), {}),
     ):
         with pytest.raises(InputError, match=message):

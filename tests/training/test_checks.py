@@ -32,7 +32,7 @@ class Trainer(TrainerModule):
         return {"loss": (self.apply(params, batch.inputs, key, train=train).sum(-1), 1.0)}
 
 
-def test_missing_methods_are_named_with_their_arguments():
+def test_missing_methods_are_named():
     class Half(TrainerModule):
         name = "Half"
         config_class = Config
@@ -40,8 +40,7 @@ def test_missing_methods_are_named_with_their_arguments():
         def create_model(self):
             return TransformerPredictor(5, num_classes=3, num_heads=1, num_layers=1)
 
-    message = r"Half lacks model_inputs\(self, inputs\), loss_function\(self, params, batch, key, \*, train\); a task"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="Half lacks model_inputs, loss_function; a task defines it"):
         Half(Config())
 
 

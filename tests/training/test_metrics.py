@@ -45,11 +45,6 @@ def test_what_a_loss_function_may_not_return_is_named_with_what_it_may(returned,
     assert str(caught.value).startswith(message)
 
 
-def test_weights_of_another_rank_are_an_error_that_names_both_shapes():
-    with pytest.raises(ValueError, match=r"weights of shape \(2,\) for values of shape \(2, 3\)"):
-        weighted_sums({"loss": (np.ones((2, 3)), np.ones(2))}, np.array([True, True]))
-
-
 def test_means_weigh_each_step_by_what_it_counted():
     steps = [{"accuracy": (9.0, 10.0)}, {"accuracy": (0.0, 2.0)}]
     assert means(steps) == {"accuracy": pytest.approx(9 / 12)}

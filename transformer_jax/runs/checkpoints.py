@@ -109,6 +109,14 @@ class Checkpoints:
         """
         return self._agreed(self._best)
 
+    def metrics(self, step: int) -> dict[str, float] | None:
+        """The metrics of the evaluation at a step, None if it was not evaluated.
+
+        Raises:
+            InputError: there is no such checkpoint, it is damaged, or of another format.
+        """
+        return self._agreed(lambda: self._records.read(step).metrics)
+
     def origin(self) -> Json | None:
         """Settings and data of the run, as the newest readable checkpoint has them; None if there is none.
 

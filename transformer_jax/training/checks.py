@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import inspect
 from collections.abc import Collection
 
 from transformer_jax.config import EMA, Criterion, TrainingConfig
@@ -30,8 +29,7 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
     """
     required = [name for name in REQUIRED if not (has_model and name == "create_model")]
     if missing := [name for name in required if getattr(kind, name) is getattr(Task, name)]:
-        signatures = ", ".join(f"{name}{_arguments(getattr(Task, name))}" for name in missing)
-        raise InputError(f"{kind.__name__} lacks {signatures}; a task defines it")
+        raise InputError(f"{kind.__name__} lacks {', '.join(missing)}; a task defines it, as Task describes")
     hooks = [name for parent in base.__mro__ for name in vars(parent) if not name.startswith("_")]
     for owner in kind.__mro__[: kind.__mro__.index(base)]:
         for name, value in vars(owner).items():
@@ -79,13 +77,6 @@ def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingCo
     if config.best_by is None and type(config).default_criterion is TrainingConfig.default_criterion:
         return dataclasses.replace(config, best_by=str(Criterion("loss", "min")))
     raise InputError(f"{given}; it must give {criterion.metric}, since the best model is chosen by {criterion}")
-
-
-def _arguments(method: object) -> str:
-    """`(self, params, batch, key, *, train)`: a method's parameters without their types."""
-    signature = inspect.signature(method)  # type: ignore[arg-type]  # it is callable
-    plain = [of.replace(annotation=of.empty) for of in signature.parameters.values()]
-    return str(signature.replace(parameters=plain, return_annotation=signature.empty))
 
 
 def _check_name(setting: str, name: str, table: Collection[str]) -> None:

@@ -9,7 +9,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.errors import InputError, check_positive, check_sizes, check_value
+from transformer_jax.errors import InputError, check_positive, check_sizes
 
 
 def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax.Schedule:
@@ -58,7 +58,6 @@ def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
 
 
 def _check(base_lr: float, warmup: int, max_iters: int) -> None:
-    check_value("base_lr", base_lr, float)
     check_positive("base_lr", base_lr)
     check_sizes(max_iters=max_iters)
     check_sizes(0, warmup=warmup)
