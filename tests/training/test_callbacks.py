@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 
 from transformer_jax.config import Criterion
-from transformer_jax.training.callbacks import EarlyStopping, Evaluation, LogMetrics, SaveTimes, Step, check_finite
+from transformer_jax.errors import InputError
+from transformer_jax.training.callbacks import (
+    Callback,
+    EarlyStopping,
+    Evaluation,
+    LogMetrics,
+    SaveTimes,
+    Step,
+    check_finite,
+)
+from transformer_jax.training.loop import by_class
 
 
 def sums(loss: float, weight: float = 1.0, rate: float = 0.1):
@@ -110,3 +120,10 @@ def test_a_metric_without_weight_at_a_step_is_the_mean_of_the_others_and_left_ou
 def test_the_metrics_of_a_step_are_the_means_of_its_sums():
     step = Step(5, sums(6.0, weight=3.0) | {"unused": (0.0, 0.0)}, 2.0)
     assert step.metrics == {"loss": 2.0, "gradient_norm": 1.0, "learning_rate": 0.1}
+
+
+def test_two_callbacks_of_one_class_and_a_method_for_an_event_that_there_is_not_are_errors():
+    with pytest.raises(InputError, match="there are two callbacks of class SaveTimes"):
+        by_class("callbacks", [SaveTimes(1, 1.0), SaveTimes(2, 1.0)])
+    with pytest.raises(InputError, match="Own.on_epoch_end is never called; the events are on_step, on_evaluation, on"):
+        type("Own", (Callback,), {"on_epoch_end": lambda self, epoch: None})

@@ -106,7 +106,9 @@ def test_a_logger_of_ones_own_gets_what_tensorboard_gets(trained):
     assert read_scalars(trained.run.path)["test/loss"][STEPS] == pytest.approx(results["test"]["loss"])
 
 
-def test_a_run_that_a_callback_stopped_is_not_trained_further(tmp_path):
+def test_a_run_that_a_callback_stopped_is_not_trained_further_writes_the_files_of_its_logger_and_is_quiet(
+    tmp_path, capsys
+):
     class StopAtOnce(Callback):
         stops = False
 
@@ -122,8 +124,12 @@ def test_a_run_that_a_callback_stopped_is_not_trained_further(tmp_path):
             return [StopAtOnce()]
 
     for _ in range(2):
-        trainer = fit(trainer_for(tmp_path, Stopped))
+        trainer = fit(trainer_for(tmp_path, Stopped, logger="csv", quiet=True))
         assert trainer.test(loader(23), loader(11))["steps"] == 10
+    assert capsys.readouterr() == ("", "")
+    names = {file.name for file in trainer.run.path.iterdir()}
+    assert "metrics.csv" in names
+    assert not any("tfevents" in name for name in names)
 
 
 def test_a_second_fit_in_one_block_finds_the_run_finished_and_counts_its_seconds_once(tmp_path):
@@ -133,15 +139,6 @@ def test_a_second_fit_in_one_block_finds_the_run_finished_and_counts_its_seconds
     assert trainer.steps == STEPS
 
 
-def test_two_callbacks_of_one_class_are_an_error(tmp_path):
-    class Twice(Trainer):
-        def create_callbacks(self, loggers):
-            return [Remember(), Remember()]
-
-    with pytest.raises(InputError, match="there are two callbacks of class Remember"):
-        fit(trainer_for(tmp_path, Twice))
-
-
 def test_an_error_of_a_callback_is_not_one_of_the_runs_directory(tmp_path):
     class Lost(Trainer):
         def create_callbacks(self, loggers):
@@ -149,14 +146,6 @@ def test_an_error_of_a_callback_is_not_one_of_the_runs_directory(tmp_path):
 
     with pytest.raises(FileNotFoundError, match=r"^words\.txt$"):
         fit(trainer_for(tmp_path, Lost))
-
-
-def test_the_logger_setting_chooses_the_files_and_quiet_prints_nothing(tmp_path, capsys):
-    fit(trainer_for(tmp_path, logger="csv", quiet=True)).test(loader(23), loader(11))
-    assert capsys.readouterr() == ("", "")
-    names = {file.name for file in (tmp_path / "ReverseTask").iterdir()}
-    assert "metrics.csv" in names
-    assert not any("tfevents" in name for name in names)
 
 
 def test_the_norms_of_the_gradient_by_layer_add_up_to_the_norm_of_all(trained):
@@ -210,14 +199,6 @@ def test_a_metric_of_the_whole_set_is_logged_and_chooses_the_best_model(tmp_path
     assert results["val"]["f1"] == pytest.approx(max(logged.values()), rel=1e-6)  # float32
     with pytest.raises(InputError, match="it must give f2, since the best model is chosen by val/f2:max"):
         fit(trainer_for(tmp_path, WithF1, name="other", best_by="val/f2:max"))
-
-
-def test_an_event_that_there_is_not_is_an_error():
-    with pytest.raises(InputError, match="Own.on_epoch_end is never called; the events are on_step, on_evaluation, on"):
-
-        class Own(Callback):
-            def on_epoch_end(self, epoch):
-                pass
 
 
 def test_fit_lets_go_of_the_directory_and_a_with_block_keeps_it(trained):

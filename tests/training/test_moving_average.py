@@ -1,4 +1,4 @@
-"""More epochs are a new run. The moving average, evaluated beside."""
+"""The moving average of the parameters, evaluated beside them."""
 
 import json
 from pathlib import Path
@@ -24,19 +24,6 @@ def config(parent: Path, **settings) -> ReverseConfig:
 
 def assert_same(one, other) -> None:
     jax.tree.map(np.testing.assert_array_equal, one, other)
-
-
-@pytest.mark.slow
-def test_more_epochs_are_a_new_run_as_the_error_says(tmp_path):
-    train_reverse(config(tmp_path))
-    results = tmp_path / "ReverseTask" / "results.json"
-    before = results.read_bytes()
-    with pytest.raises(InputError, match="max_epochs was 2 and is 3; a longer training is a new run: give it another"):
-        train_reverse(config(tmp_path, max_epochs=3))
-    with pytest.raises(InputError, match="lr was 0.0005 and is 0.1, max_epochs was 2 and is 3; choose another"):
-        train_reverse(config(tmp_path, max_epochs=3, lr=0.1))
-    train_reverse(config(tmp_path, max_epochs=3, name="more", init_from=str(tmp_path / "ReverseTask")))
-    assert results.read_bytes() == before
 
 
 @pytest.mark.slow
