@@ -197,8 +197,6 @@ def test_a_metric_of_the_whole_set_is_logged_and_chooses_the_best_model(tmp_path
     assert 0 < results["val"]["f1"] < 1
     logged = read_scalars(trainer.run.path)["val/f1"]
     assert results["val"]["f1"] == pytest.approx(max(logged.values()), rel=1e-6)  # float32
-    with pytest.raises(InputError, match="it must give f2, since the best model is chosen by val/f2:max"):
-        fit(trainer_for(tmp_path, WithF1, name="other", best_by="val/f2:max"))
 
 
 def test_fit_lets_go_of_the_directory_and_a_with_block_keeps_it(trained):

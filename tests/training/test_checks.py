@@ -98,6 +98,11 @@ def test_without_accuracy_the_lowest_loss_is_the_best():
     for settings, names, message in (
         (chosen, ["loss"], "gives loss; it must give bleu, since the best model is chosen by val/bleu:max"),
         (config, ["accuracy"], "gives accuracy; it must give loss"),
+        (
+            Config(best_by="val/ema_loss:min"),
+            ["loss"],
+            "val/ema_loss:min, of the parameters' moving average",
+        ),
         (config, ["loss", "learning_rate"], "learning_rate must have another name"),
     ):
         with pytest.raises(InputError, match=message):

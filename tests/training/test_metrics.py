@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import InputError
-from transformer_jax.training.metrics import SumsOfSteps, means, weighted_sums
+from transformer_jax.training.metrics import SumsOfSteps, layer_norms, layer_of, means, weighted_sums
 
 
 def test_sums_count_valid_rows_with_the_weights_of_their_elements():
@@ -58,3 +58,22 @@ def test_the_sums_of_steps_come_back_by_step_and_name():
         {"loss": (1.5, 2.0), "accuracy": (3.0, 4.0)},
         {"loss": (5.5, 6.0), "accuracy": (7.0, 8.0)},
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "layer"),
+    [
+        ("encoder/layers_0/self_attn/query_proj/kernel", "encoder/layers_0"),
+        ("decoder/layers_11/norm_2/scale", "decoder/layers_11"),
+        ("output_net/dense/bias", "output_net"),
+        ("embedding", "embedding"),
+    ],
+)
+def test_a_layer_is_the_path_up_to_its_number_or_the_first_part(path, layer):
+    assert layer_of(path) == layer
+
+
+def test_stacked_layers_have_norms_of_their_own():
+    stacked = {"a": np.arange(1.0, 4).reshape(3, 1, 1) * np.ones((3, 2, 5)), "b": np.zeros((3, 7))}
+    norms = layer_norms({"encoder": {"stacked_layers": stacked, "norm": {"scale": np.full(4, 3.0)}}})
+    assert norms == pytest.approx({"encoder": 6} | {f"encoder/layers_{i}": (i + 1) * 10**0.5 for i in range(3)})

@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax import InputError, ReverseConfig, make_loader
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
-from transformer_jax.training.optimizers import adam, decay_mask, stop_frozen, with_average, with_frozen
+from transformer_jax.training.optimizers import adam, decay_mask, matching, stop_frozen, with_average, with_frozen
 
 CONFIG = ReverseConfig(
     max_epochs=10, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=3, lr=1e-2, gradient_clip=0.5,
@@ -181,15 +181,9 @@ def test_the_average_of_frozen_parameters_is_they_themselves():
 
 @pytest.mark.slow
 def test_frozen_modules_stay_in_a_training_and_the_norm_is_that_of_the_others(tmp_path):
-    settings = {
-        "weight_decay": 0.3,
-        "freeze": "encoder,*/bias",
-        "max_epochs": 1,
-        "log_every": 1,
-        "lr": 1.0,
-        "warmup": 0,
-    }
-    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, **settings))
+    settings = {"weight_decay": 0.3, "freeze": "encoder,*/bias", "lr": 1.0, "warmup": 0}
+    config = dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, max_epochs=1, log_every=1, **settings)
+    trainer = ReverseTrainer(config)
     train_loader, val_loader = loaders()
     initial = trainer.initial_state(train_loader.example(), 5)
     trainer.fit(train_loader, val_loader)
@@ -207,3 +201,30 @@ def test_frozen_modules_stay_in_a_training_and_the_norm_is_that_of_the_others(tm
     trained = {path: array for path, array in before.items() if not path.startswith("encoder/") and "bias" not in path}
     expected = optax.tree.norm(jax.grad(mean_loss)(trained))
     assert read_scalars(tmp_path / "ReverseTask")["train/gradient_norm"][1] == pytest.approx(float(expected), rel=1e-4)
+
+
+PATHS = ["encoder/layers_0/norm/scale", "encoder/layers_0/dense/kernel", "encoder/layers_1/dense/kernel", "output/bias"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "chosen"),
+    [
+        ("output/bias", {3}),
+        ("encoder/layers_0", {0, 1}),  # a module stands for its arrays
+        ("encoder/*", {0, 1, 2}),
+        ("*/kernel", {1, 2}),
+        ("*/layers_[1-9]/*, output", {2, 3}),
+        ("*/layers_?/norm", {0}),
+        ("*", {0, 1, 2, 3}),
+    ],
+)
+def test_patterns_choose_arrays_and_modules(patterns, chosen):
+    assert matching(patterns, PATHS, "freeze") == {PATHS[index] for index in chosen}
+
+
+@pytest.mark.parametrize("pattern", ["encoder/layer_0", "encoder/layers", "Output", ""])
+def test_a_pattern_that_chooses_nothing_is_an_error_with_the_nearest_names(pattern):
+    with pytest.raises(InputError, match=f"^freeze has '{pattern}', which is no array or module of the model; near it"):
+        matching(f"output,{pattern}", PATHS, "freeze")
+    with pytest.raises(InputError, match="near it are encoder/layers_0, "):
+        matching("encoder/layer_0", PATHS, "freeze")

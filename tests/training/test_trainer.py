@@ -1,6 +1,7 @@
 """The trainer: what an evaluation counts, which model is kept, when training stops, and what a task can override."""
 
 import gc
+import json
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,11 @@ import optax
 import pytest
 import torch
 from events import is_timing, read_scalars
-from tiny_reverse import CONFIG, fit, loader, loaders, trainer_for
+from tiny_reverse import CONFIG, STEPS, fit, loader, loaders, trainer_for
 
 from transformer_jax import InputError, load_run, make_loader
 from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.listing import read_run
 from transformer_jax.tasks import ReverseTrainer
 
 
@@ -154,6 +156,9 @@ def test_a_step_that_is_not_finite_stops_the_training_and_keeps_the_last_good_ch
     trainer = trainer_for(tmp_path, Diverges, eval_every=1, log_every=50, steps_per_call=3)
     with pytest.raises(FloatingPointError, match="loss is nan at step 12"):
         fit(trainer)
+    run = read_run(trainer.run.path)
+    assert (run.state, run.reason) == ("diverged", "loss is nan at step 12; training stops there")
+    assert json.loads((trainer.run.path / "status.json").read_text())["step"] == 12
     checkpoints = Checkpoints(trainer.run.path / "checkpoints", CONFIG.criterion)
     assert checkpoints.steps[-1] == 10
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(checkpoints.read(10).state))
@@ -233,3 +238,21 @@ def test_a_run_goes_on_only_with_the_data_that_it_began_with(tmp_path):
     larger = make_loader(loader(37).dataset, 37, drop_last=True)
     with pytest.raises(InputError, match="is at step 15; these settings and data end at step 3"):
         trainer_for(tmp_path).fit(larger, loader(23))
+
+
+@pytest.mark.slow
+def test_the_average_is_evaluated_beside_the_parameters_chosen_by_its_own_metric_and_resumed_to_the_bit(tmp_path):
+    settings = {"ema": 0.9, "best_by": "val/ema_loss:min", "checkpoint_every": 1, "lr": 0.01, "eval_every": 1}
+    whole, begun = (trainer_for(tmp_path / name, **settings) for name in ("whole", "begun"))
+    results = fit(whole).test(loader(23), loader(11))
+    with begun, begun.training(*loaders()) as loop:
+        loop.train_until(7)
+        assert 7 <= loop.step < STEPS
+    resumed = fit(trainer_for(tmp_path / "begun", **settings))
+    for params in (resumed.params, load_run(whole.run.path).params):
+        jax.tree.map(np.testing.assert_array_equal, params, whole.params)
+    scalars = read_scalars(resumed.run.path)
+    losses = scalars["val/ema_loss"]
+    assert list(losses) == list(scalars["val/ema_accuracy"]) == [5, 10, 15]
+    assert results["val"]["loss"] == pytest.approx(min(losses.values()), rel=1e-6)
+    assert losses[10] != pytest.approx(scalars["val/loss"][10], rel=1e-4)
