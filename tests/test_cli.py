@@ -17,39 +17,26 @@ from kill_and_resume import READ_ONLY_CACHE, command
 from transformer_jax.cli import run
 
 SETTINGS = ("--max-epochs=2", "--train-size=2000", "--val-size=257", "--test-size=257", "--warmup=3", "--eval-every=1")
-LONG = ("--max-epochs=100000", *SETTINGS[1:])
 PATIENCE = 300  # seconds
 
 
 @contextmanager
-def started(arguments: list[str], **options) -> Iterator[subprocess.Popen]:
+def started(arguments: list[str]) -> Iterator[subprocess.Popen]:
     """A command in a process group of its own, with buffered output as most users have it, killed after the block."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(arguments, start_new_session=True, **{**pipes, **options}) as process:
+    with subprocess.Popen(arguments, start_new_session=True, **pipes) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def wait_until(holds, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-@pytest.fixture
-def handlers_come_back() -> Iterator[None]:
-    with own_handlers():
-        yield
-
-
 @pytest.mark.slow
 def test_a_signal_during_imports_ends_a_command_in_silence(tmp_path):
     with started(command("translate.py", tmp_path)) as process:
-        wait_until(lambda: "jaxlib" in Path(f"/proc/{process.pid}/maps").read_text(), process)
+        while "jaxlib" not in Path(f"/proc/{process.pid}/maps").read_text():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         output = process.communicate(timeout=PATIENCE)
     assert (process.returncode, *output) == (128 + signal.SIGINT, "", "")
@@ -92,12 +79,10 @@ def test_a_compilation_cache_that_is_no_directory_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["pairs.tsv", "two\nlines", "caf\udce9", "a" * 300])
-def test_an_error_of_the_operating_system_is_one_line_that_names_the_file(
-    name, handlers_come_back, capsys, monkeypatch
-):
+def test_an_error_of_the_operating_system_is_one_line_that_names_the_file(name, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/experiments/task.py"])
     monkeypatch.setattr("gc.freeze", lambda: None)  # this process goes on afterwards
-    with pytest.raises(SystemExit, match="2"):
+    with own_handlers(), pytest.raises(SystemExit, match="2"):
         run(lambda arguments: None, lambda config: Path(f"/nowhere/{name}").read_text())
     error = capsys.readouterr().err
     assert error.startswith("task.py: error: [Errno ")
