@@ -104,7 +104,9 @@ def parse(
     check_known(unknown, [config_class, *more])
     if issubclass(config_class, TrainingConfig):
         if file is not None and file.is_run and given.get("data", of_file.get("data")) != of_file.get("data"):
-            of_file = {name: value for name, value in of_file.items() if not _is_derived(config_class, name)}
+            # What follows from the number of steps in an epoch, where it is not given.
+            derived = {name for name in FOLLOWING_EPOCHS if getattr(config_class, name) is None}
+            of_file = {name: value for name, value in of_file.items() if name not in derived}
         initial = settings_of_initial(config_class, task, settings | of_file | given)
     with naming_flags(config_class):
         try:
@@ -146,11 +148,6 @@ def naming_flags(config_class: type) -> Iterator[None]:
     except InputError as error:
         flags = setting.sub(lambda found: f"--{found[0].replace('_', '-')}", str(error))
         raise InputError(flags).with_traceback(error.__traceback__) from error.__cause__
-
-
-def _is_derived(config_class: type[TrainingConfig], name: str) -> bool:
-    """Whether a setting follows from the number of steps in an epoch where it is not given."""
-    return name in FOLLOWING_EPOCHS and getattr(config_class, name) is None
 
 
 def _settings_of(

@@ -127,8 +127,8 @@ class ExampleViewer(Evaluator):
         Raises:
             InputError: the task has no `load_data`, or a number is not in the test set.
         """
-        rows = [jax.tree.map(_as_row, inputs) for inputs, _ in self.test_samples(numbers)]
-        return [example for row in rows for example in self.examples(row)]
+        stacked = (jax.tree.map(lambda leaf: np.asarray(leaf)[None], x) for x, _ in self.test_samples(numbers))
+        return [example for rows in stacked for example in self.examples(rows)]
 
     def test_samples(self, numbers: Sequence[int]) -> list[Any]:  # Any: the task's own types
         """Samples of these numbers in the task's own test set.
@@ -166,8 +166,3 @@ class ExampleViewer(Evaluator):
         data = type(self).load_data(self.config)
         self.shared_constants = self.devices.place_whole(data.constants)
         return data
-
-
-def _as_row(leaf: Any) -> np.ndarray:
-    """An array of a sample as that of a batch of one."""
-    return np.asarray(leaf)[None]

@@ -4,6 +4,7 @@ import difflib
 import math
 from collections.abc import Collection
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import jax
@@ -170,22 +171,13 @@ def matching(patterns: str, paths: Collection[str], setting: str) -> frozenset[s
     """
     chosen: set[str] = set()
     for pattern in patterns.split(","):
-        found = {path for path in paths if _matches(pattern.strip(), path)}
+        pattern = pattern.strip()
+        found = {path for path in paths if fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")}
         if not found:
+            modules = {module.as_posix() for path in paths for module in PurePosixPath(path).parents} - {"."}
+            near = difflib.get_close_matches(pattern, sorted(modules) + sorted(paths), MAX_SHOWN, cutoff=0.0)
             raise InputError(
-                f"{setting} has {pattern.strip()!r}, which is no array or module of the model; near it are "
-                f"{', '.join(_near(pattern.strip(), paths))}"
+                f"{setting} has {pattern!r}, which is no array or module of the model; near it are {', '.join(near)}"
             )
         chosen |= found
     return frozenset(chosen)
-
-
-def _matches(pattern: str, path: str) -> bool:
-    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")
-
-
-def _near(pattern: str, paths: Collection[str]) -> list[str]:
-    modules = {
-        "/".join(parts[:depth]) for path in paths if (parts := path.split("/")) for depth in range(1, len(parts))
-    }
-    return difflib.get_close_matches(pattern, sorted(modules) + sorted(paths), MAX_SHOWN, cutoff=0.0)

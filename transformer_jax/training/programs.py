@@ -1,7 +1,7 @@
 """Compiled programs of a training, and the state that it begins with: fresh, or of given parameters."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
     what = "initial_params" if config.init_from is None else config.init_from
     chosen = wanted.keys() if only is None else matching(only, wanted.keys(), "init_only")
     unwanted = sorted(arrays.keys() - chosen)
-    shapes, wanted_shapes = ({path: _shape(leaf) for path, leaf in tree.items()} for tree in (arrays, wanted))
+    shapes, wanted_shapes = ({path: str([*leaf.shape]) for path, leaf in tree.items()} for tree in (arrays, wanted))
     compared = [*wanted, *unwanted] if only is None else [path for path in wanted if path in chosen]
     wrong = [
         f"{path} is {shapes.get(path, 'missing')} and not {wanted_shapes.get(path, 'in the model')}"
@@ -107,10 +107,6 @@ def check_initial(config: TrainingConfig, begin: InitialParams | None, *, is_res
                 f"{name} is {value}, but no parameters are given: train_and_test reads those of init_from, and fit "
                 "takes initial_params"
             )
-
-
-def _shape(array: Any) -> str:  # Any: an array, or its shape and type
-    return str([*array.shape])
 
 
 class Programs(NamedTuple):

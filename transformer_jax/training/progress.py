@@ -91,7 +91,7 @@ class ProgressLines(Callback):
         if self._seconds < SECONDS_BEFORE_ESTIMATE:
             return _values(self._last)
         rate = self._num_shown / self._seconds
-        left = _duration((self._num_steps - self._last.number) / rate)
+        left = tqdm.format_interval((self._num_steps - self._last.number) / rate)
         return f"{_values(self._last)}, {rate:.3g} steps/s, {left} left"
 
     def write(self, line: str) -> None:
@@ -131,11 +131,3 @@ def _values(step: Step) -> str:
     metrics = step.metrics
     names = ["loss", *sorted(name for name in metrics if name not in hidden and "/" not in name)]
     return ", ".join(f"{name} {format_metric(name, metrics[name])}" for name in names)
-
-
-def _duration(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 5 min`."""
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes == 0:
-        return f"{rest} s"
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

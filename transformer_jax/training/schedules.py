@@ -74,10 +74,6 @@ def _cosine(config: TrainingConfig, num_steps: int) -> optax.Schedule:
     return warmup_then_cosine_schedule(config.lr, config.warmup, num_steps)
 
 
-def _noam(config: TrainingConfig, num_steps: int) -> optax.Schedule:
-    return noam_schedule(config.model_dim, config.warmup)
-
-
 def _constant(config: TrainingConfig, num_steps: int) -> optax.Schedule:
     if config.warmup == 0:
         return optax.constant_schedule(config.lr)
@@ -86,5 +82,5 @@ def _constant(config: TrainingConfig, num_steps: int) -> optax.Schedule:
 
 # A schedule by the name that `schedule` gives it, from a run's settings and its number of steps.
 SCHEDULES: Mapping[str, Callable[[TrainingConfig, int], optax.Schedule]] = MappingProxyType(
-    {"cosine": _cosine, "noam": _noam, "constant": _constant}
+    {"cosine": _cosine, "noam": lambda config, _: noam_schedule(config.model_dim, config.warmup), "constant": _constant}
 )
