@@ -57,27 +57,23 @@ def test_a_finished_run_is_evaluated_again_and_not_trained_again(finished, capsy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("owner", "name", "is_finished", "step"),
-    [
-        (training, "import_pytorch", False, 0),  # while it starts
-        (training, "import_pytorch", True, 20),  # where nothing is left to train
-        (TrainingLoop, "best_params", False, 20),  # after the last save
-    ],
-)
-def test_a_signal_is_not_lost_whenever_it_comes(request, tmp_path, monkeypatch, owner, name, is_finished, step):
-    parent = request.getfixturevalue("finished").parent if is_finished else tmp_path
-    original = getattr(owner, name)
+def test_a_signal_is_not_lost_whenever_it_comes(tmp_path, monkeypatch):
+    for owner, name, step in (
+        (training, "import_pytorch", 0),  # while it starts
+        (TrainingLoop, "best_params", 20),  # after the last save
+        (training, "import_pytorch", 20),  # where nothing is left to train
+    ):
+        original = getattr(owner, name)
 
-    def signalled(*arguments: object) -> object:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return original(*arguments)
+        def signalled(*arguments: object, original=original) -> object:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return original(*arguments)
 
-    monkeypatch.setattr(owner, name, signalled)
-    with pytest.raises(Interrupted, match=f"SIGTERM.* after step {step};"):
-        train_reverse(checkpoint_dir=parent, **REVERSE)
-    monkeypatch.undo()
-    _, results = train_reverse(checkpoint_dir=parent, **REVERSE)
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, signalled)
+            with pytest.raises(Interrupted, match=f"SIGTERM.* after step {step};"):
+                train_reverse(checkpoint_dir=tmp_path, **REVERSE)
+    _, results = train_reverse(checkpoint_dir=tmp_path, **REVERSE)
     assert results["steps"] == 20
 
 
