@@ -19,6 +19,7 @@ from transformer_jax.training.programs import create_programs
 from transformer_jax.training.throughput import LogThroughput, Profile, ShowProgram, peak_flops, profiled_steps
 
 
+@pytest.mark.usefixtures("without_type_checks")  # the runner is a simple one
 def test_an_entry_holds_examples_flops_and_the_seconds_of_waiting_since_the_last_one():
     entries = []
     runner = SimpleNamespace(flops_per_step=1e6, devices=own_device())
@@ -61,6 +62,7 @@ def test_the_line_on_memory_says_whether_it_fits(limit, end):
     assert Memory(3 * 2**20, 2**19).line(limit).endswith(end)
 
 
+@pytest.mark.usefixtures("without_type_checks")  # the runner is a simple one
 def test_the_line_on_attention_comes_once_and_again_for_shapes_that_run_another():
     lines, seen = [], []
     show = ShowProgram(lines.append, SimpleNamespace(attention=seen, compiled=SimpleNamespace(memory=None)))
