@@ -23,7 +23,7 @@ import torch
 from tqdm import tqdm
 
 from transformer_jax.attention.attention import Implementation, dot_product_attention
-from transformer_jax.attention.masks.positions import Window
+from transformer_jax.attention.masks.kinds import Window
 from transformer_jax.attention.masks.symbolic import AttentionMask, Causal
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
