@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 import transformer_jax as tj
+from harness import markdown
 from transformer_jax.cli import parse, run
 from transformer_jax.fields import check_fields, setting
 
@@ -196,10 +197,11 @@ def scores_of(circuit: tj.inspection.Circuit, num_sequences: int) -> dict[str, f
 def table(scores: Mapping[str, Mapping[str, float]]) -> str:
     """Markdown: a row for each method, a column for each circuit."""
     methods = list(dict.fromkeys(method for of_circuit in scores.values() for method in of_circuit))
-    rows = [["method", *scores], ["---"] * (len(scores) + 1)]
-    for method in methods:
-        rows.append([method, *(f"{found[method]:.2f}" if method in found else "" for found in scores.values())])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows = (
+        [method, *(f"{found[method]:.2f}" if method in found else "" for found in scores.values())]
+        for method in methods
+    )
+    return markdown(["method", *scores], rows)
 
 
 def main(config: MethodsConfig) -> None:
