@@ -127,7 +127,7 @@ def measure(config: PretrainedConfig) -> dict[str, dict[str, float]]:
         transformers.GPT2LMHeadModel(of_gpt2).save_pretrained(directory)
         loads = [
             subprocess.run([sys.executable, "-c", LOAD, directory], check=True, capture_output=True, text=True)
-            for _ in range(3)
+            for _ in range(min(3, config.repeats))
         ]
         calls = contestants(config, directory)
         weights = list(jax.tree.leaves(from_transformers(directory)[1]))
