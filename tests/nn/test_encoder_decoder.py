@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, drawn, quick_jit
+from compiled_models import compiled, draw, drawn, quick_jit
 
 from transformer_jax import padding_mask, params_from_torch
 from transformer_jax.nn.blocks import BlockSettings
@@ -25,10 +25,6 @@ RNG = np.random.default_rng(0)
 SOURCE, TARGET = RNG.integers(V_SOURCE, size=(B, S)), RNG.integers(V_TARGET, size=(B, T))
 SOURCE_VALID = np.arange(S) < np.array([[7], [4], [1]])
 TARGET_VALID = np.arange(T) < np.array([[3], [5], [1]])
-
-
-def draw(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 MODEL = Transformer(V_SOURCE, V_TARGET, **SIZES)

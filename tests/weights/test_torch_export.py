@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, drawn, quick_jit
+from compiled_models import compiled, draw, drawn, quick_jit
 
 from transformer_jax import (
     BlockSettings,
@@ -40,10 +40,6 @@ B, S, T, D, H, F, FEATURES, C, V = 5, 7, 11, 26, 2, 17, 3, 13, 19
 VALID = np.arange(S) < np.array([[7], [4], [1], [0], [6]])  # the fourth row is padding alone
 PRE_NORM = BlockSettings(norm_first=True, layer_norm_epsilon=1e-3, activation=nn.gelu)
 POST_NORM = BlockSettings()
-
-
-def draw(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def tokens(*shape: int, seed: int = 0) -> np.ndarray:

@@ -162,13 +162,10 @@ class MaskFunction(AttentionMask):
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
         at = block.indices()
         result = self.fn(at.batch, at.head, at.query + self.offset, at.key, *self.arrays)
-        name = shown(self.fn)
-        if not isinstance(result, Array | np.ndarray | bool | np.bool_) or jnp.asarray(result).dtype != bool:
-            kind = getattr(result, "dtype", type(result).__name__)
-            raise InputError(f"the mask function {name} gave {kind}; it must give booleans, True = may attend")
-        if not broadcasts(np.shape(result), block.shape):
+        is_mask = isinstance(result, Array | np.ndarray | bool | np.bool_) and jnp.asarray(result).dtype == bool
+        if not is_mask or not broadcasts(np.shape(result), block.shape):
             raise InputError(
-                f"the mask function {name} gave shape {np.shape(result)} for indices that broadcast to {block.shape}; "
-                "it must give one truth value for each logit, or sizes of 1"
+                f"the mask function {shown(self.fn)} gave {shown(result)}; it must give booleans, True = may attend, "
+                f"whose shape broadcasts to {block.shape}"
             )
         return jnp.asarray(result).reshape((1,) * (4 - np.ndim(result)) + np.shape(result))
