@@ -119,37 +119,39 @@ def test_every_search_goes_on_after_prefixes_with_a_cache_that_grows_and_gives_t
     monkeypatch.setattr("transformer_jax.decoding.token_by_token._SHORTEST_SEGMENT", 2)
     model = model_with(num_layers=1)
     params = drawn(model, TOKENS)
-    step = decoder_of(model, params)
+    without_end = np.where(np.arange(V) == V - 1, -np.inf, 0)  # so that all rows are as long as they may be
     more = {"key": jax.random.key(0), "top_k": 1} if search is sample else {}
     if search is beam_search:
         more = {"beam_width": 2, "n_best": 1, "length_penalty": 0.0}
 
-    def found(prefix, last, **options):
-        """Tokens up to the position MAX_LEN, and scores, of rows that begin with a prefix."""
-        cache = model.apply(params, prefix=prefix, length=last + options.pop("room"), method="start_decoding")
-        ends = {"start_token": 0, "end_token": V - 1, "pad_token": V, "max_length": MAX_LEN - last}
-        return search(after_prefix(step, last), AfterPrefix(cache, prefix[:, -1]), B, **ends, **more, **options)
+    def step(tokens, position, cache):
+        logits, cache = decoder_of(model, params)(tokens, position, cache)
+        return logits + without_end, cache
 
-    whole = quick_jit(lambda: found(TOKENS[:, :1], 0, room=MAX_LEN))()
-    tokens, lengths = np.reshape(whole.tokens, (B, -1)), np.reshape(whole.lengths, B)
-    assert len(np.unique(tokens, axis=0)) == B
-    assert lengths.min() > 2
-    seen = np.concatenate([TOKENS[:, :1], np.where(tokens == V, 0, tokens)], axis=1)
-    log_probs = jax.nn.log_softmax(compiled(model)(params, seen[:, :-1]))  # [B T V]
-    of_tokens = np.take_along_axis(log_probs, seen[:, 1:, None], axis=2)[:, :, 0]
-    expected = [row[:length].sum() for row, length in zip(of_tokens, lengths, strict=True)]
-    np.testing.assert_allclose(np.reshape(whole.scores, B), expected, atol=1e-5)
-    growing = {"room": 0, "grow": grow_after_prefix(CausalCache.grow, 2)}
-    rest = quick_jit(lambda: found(seen[:, :3], 2, **growing))()
-    np.testing.assert_array_equal(np.reshape(rest.tokens, (B, -1)), tokens[:, 2:])
+    def found(prefix, room, grow=None):
+        """The tokens after a prefix, up to the position MAX_LEN, and their scores."""
+        last = prefix.shape[1] - 1
+        cache = model.apply(params, prefix=prefix, length=room, method="start_decoding")
+        ends = {"start_token": 0, "end_token": V - 1, "pad_token": V, "max_length": MAX_LEN - last}
+        result = search(after_prefix(step, last), AfterPrefix(cache, prefix[:, -1]), B, **ends, **more, grow=grow)
+        return result.tokens.reshape(B, -1), result.scores.reshape(B)
+
+    tokens, scores = quick_jit(lambda: found(TOKENS[:, :1], MAX_LEN))()
+    whole = np.concatenate([TOKENS[:, :1], tokens], axis=1)
+    log_probs = jax.nn.log_softmax(compiled(model)(params, whole[:, :-1]) + without_end)  # [B T V]
+    of_tokens = np.take_along_axis(log_probs, whole[:, 1:, None], axis=2)
+    np.testing.assert_allclose(scores, of_tokens.sum((1, 2)), atol=1e-5)
+    rest, _ = quick_jit(lambda: found(whole[:, :3], 0, grow_after_prefix(CausalCache.grow, 2)))()
+    assert len(np.unique(whole[:, 2])) > 1
+    np.testing.assert_array_equal(rest, tokens[:, 2:])
 
 
 def test_a_prefix_whose_cache_has_no_room_for_the_rest_is_an_error(params):
-    cache = jax.eval_shape(functools.partial(started, MODEL, length=6, prefix=TOKENS[:, :3]), params)
-    state = AfterPrefix(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), cache), TOKENS[:, 3])
+    start = functools.partial(MODEL.apply, length=6, prefix=TOKENS[:, :3], method="start_decoding")
+    cache = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(start, params))
     ends = {"start_token": 0, "end_token": V - 1, "pad_token": 0, "max_length": 4}
     with pytest.raises(InputError, match="position is 6; it must be a whole number, 0 … 5"):
-        greedy_decode(after_prefix(decoder_of(MODEL, params), 3), state, B, **ends)
+        greedy_decode(after_prefix(decoder_of(MODEL, params), 3), AfterPrefix(cache, TOKENS[:, 3]), B, **ends)
     with pytest.raises(InputError, match="position is -1; it must be at least 0"):
         grow_after_prefix(CausalCache.grow, -1)
 
