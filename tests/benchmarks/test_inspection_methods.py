@@ -14,7 +14,7 @@ GRADIENT, LOGITS, PATHS = "gradient × attention", "direct logit attribution", "
 @pytest.mark.parametrize("name", CIRCUITS)
 def test_methods_find_the_heads_that_they_can_find(name):
     methods = {*CHANGE_THE_PASS, *MAPS_ALONE, GRADIENT, LOGITS, PATHS}
-    scores = scores_of(CIRCUITS[name](seed=0), num_sequences=64, methods=methods)
+    scores = scores_of(CIRCUITS[name](seed=0), num_sequences=31, methods=methods)
     # Decoys write nothing, or where nothing reads: whatever is put in their place, no logit moves; and with respect to
     # their weights the gradient is 0, however sharp these are.
     for method in (*CHANGE_THE_PASS, GRADIENT):
