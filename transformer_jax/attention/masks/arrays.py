@@ -5,6 +5,8 @@ A mask is boolean, True = may attend. Integers 0/1 are accepted and mean the sam
 every index of that axis. No function here broadcasts a mask to the size of the logits.
 """
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -12,8 +14,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Shaped
 
 from transformer_jax.argument_checks import as_array, known_values
-from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
 
+MAX_LENGTH = math.isqrt(MAX_SIZE)  # of a causal mask, which has its square of elements
 Mask = Shaped[ArrayLike, "..."]  # boolean or integer, of the ranks above
 
 _USE_PADDING_MASK = (
@@ -62,9 +65,11 @@ def causal_mask(length: int) -> Bool[Array, "T T"]:
     """Let position t attend to the positions up to and including t (Vaswani et al. 2017, section 3.2.3).
 
     Raises:
-        InputError: `length` is below 1.
+        InputError: `length` is below 1, or above `MAX_LENGTH`.
     """
     check_sizes(length=length)
+    if length > MAX_LENGTH:
+        raise InputError(f"length is {length}; it may be at most {MAX_LENGTH}")
     return jnp.tri(length, dtype=bool)
 
 
