@@ -179,21 +179,6 @@ def check_even(head_width: int) -> None:
         )
 
 
-def rotary_table(
-    length: int, head_width: int, base: float = 10_000.0, scaling: FrequencyScaling | None = None
-) -> Float[np.ndarray, "T d"]:
-    """Cosines, then sines, of the angles `pos · base^(-2i/d)`, i = 0 … d/2 - 1 (Su et al. 2021, section 3.3).
-
-    Computed in float64 and rounded once to float32.
-    """
-    check_even(head_width)
-    frequency = base ** (-np.arange(0, head_width, 2) / head_width)  # [d/2]
-    if scaling is not None:
-        frequency = scaling(frequency)
-    angle = np.arange(length)[:, None] * frequency
-    return np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
-
-
 def rotate(
     x: Float[Array, "*leading T d"],
     first: Start = 0,
@@ -205,7 +190,8 @@ def rotate(
 ) -> Float[Array, "*leading T d"]:
     """Turn the pair (x_2i, x_2i+1) of each position by its angle `pos · base^(-2i/d)` (Su et al. 2021, equation 34).
 
-    The product of a query and a key then depends on the difference of their positions alone.
+    The product of a query and a key then depends on the difference of their positions alone. Cosines and sines are
+    computed in float64 and rounded once to float32.
 
     Args:
         x: queries or keys `[..., T, d]`; the position of the first is `first`, which may be traced.
@@ -219,7 +205,13 @@ def rotate(
         InputError: d is odd, or `first` is known and outside of its range.
     """
     *_, num, width = x.shape
-    table = positions_of(rotary_table(length or num, width, base, scaling), first, num)
+    check_even(width)
+    frequency = base ** (-np.arange(0, width, 2) / width)  # [d/2]
+    if scaling is not None:
+        frequency = scaling(frequency)
+    angle = np.arange(length or num)[:, None] * frequency
+    table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+    table = positions_of(table, first, num)
     cos, sin = table[:, : width // 2], table[:, width // 2 :]  # [T d/2]
     if in_halves:
         even, odd = jnp.split(x, 2, axis=-1)
