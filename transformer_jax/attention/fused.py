@@ -1,5 +1,6 @@
 """Fused attention: the kernels of cuDNN on NVIDIA GPUs, and of JAX on TPUs, where type, widths and mask allow."""
 
+import functools
 import math
 
 import jax
@@ -112,21 +113,15 @@ def _on_gpu(
     q: Float[Array, "N H T d"], k: Float[Array, "N Hkv S d"], v: Float[Array, "N Hkv S d"], request: AttentionRequest
 ) -> Float[Array, "N H T d"]:
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [N T H d], as the kernel wants them
+    attend = functools.partial(jax.nn.dot_product_attention, q, k, v, implementation="cudnn")
     if not isinstance(request.mask, ArrayMask):
         left, right = _reach(request.mask) or (None, None)
-        values = jax.nn.dot_product_attention(
-            q,
-            k,
-            v,
-            is_causal=right == 0,
-            local_window_size=None if left is None else (left, 0),
-            implementation="cudnn",
-        )
-        return values.swapaxes(1, 2)
+        window = None if left is None else (left, 0)
+        return attend(is_causal=right == 0, local_window_size=window).swapaxes(1, 2)
     seen = fitted(request.mask, (request.num_batch, request.num_heads, *request.logits_shape[-2:]))
     if len(q) != request.num_batch:  # more leading axes
         seen = jnp.tile(seen, (len(q) // len(seen) if len(seen) > 1 else 1, 1, 1, 1))
-    values = jax.nn.dot_product_attention(q, k, v, mask=seen, implementation="cudnn").swapaxes(1, 2)
+    values = attend(mask=seen).swapaxes(1, 2)
     return jnp.where(seen.any(-1)[..., None], values, 0)  # the kernel averages where nothing is seen
 
 

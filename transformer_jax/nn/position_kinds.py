@@ -134,15 +134,9 @@ class RotaryInAttention(AttentionPositions):
     kind: RotaryPositions
 
     def encode(self, x: Float[Array, "B heads T d"], first: Start, length: int) -> Float[Array, "B heads T d"]:
-        num_turned = int(x.shape[-1] * self.kind.fraction)
-        turned = rotate(
-            x[..., :num_turned],
-            first,
-            length,
-            self.kind.base,
-            in_halves=self.kind.in_halves,
-            scaling=self.kind.scaling,
-        )
+        kind, num_turned = self.kind, int(x.shape[-1] * self.kind.fraction)
+        start = x[..., :num_turned]
+        turned = rotate(start, first, length, kind.base, in_halves=kind.in_halves, scaling=kind.scaling)
         return turned if num_turned == x.shape[-1] else jnp.concatenate([turned, x[..., num_turned:]], axis=-1)
 
 
