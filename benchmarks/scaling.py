@@ -236,10 +236,10 @@ def show(cases: list[Case]) -> None:
     c, a = "*compiled*", "*arithmetic*"
     print(f"GB of memory on each device, which has {H100.memory / 1e9:.0f}:\n")
     header = f"parameters | state {c} | 12 N / fsdp {a} | temporaries {c} | together {c}"
-    print(table(header, cases, memory), "\n")
+    print(table(header, cases, memory), "", sep="\n")
     print("GB that each device sends in a step:\n")
     kinds = (f"{name} {c} | GB {c} | GB {a}" for name in ("gathers", "scattered sums", "whole sums"))
-    print(table(f"{' | '.join(kinds)} | GB through its port {c}", cases, exchanges), "\n")
+    print(table(f"{' | '.join(kinds)} | GB through its port {c}", cases, exchanges), "", sep="\n")
     print(f"Milliseconds of a step, {a}, {UTILISATION:.0%} of the peak assumed:\n")
     header = f"TFLOP {c} | TFLOP {a} | computing | NVLink | network | step, overlapped | step, one after another"
     print(table(f"{header} | million tokens a second", cases, times))
