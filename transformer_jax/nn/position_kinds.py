@@ -205,8 +205,8 @@ def rotate(
         frequency = scaling(frequency)
     angle = np.arange(length or num)[:, None] * frequency
     table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
-    table = positions_of(table, first, num)
-    cos, sin = table[:, : width // 2], table[:, width // 2 :]  # [T d/2]
+    turns = positions_of(table, first, num)
+    cos, sin = turns[:, : width // 2], turns[:, width // 2 :]  # [T d/2]
     if in_halves:
         even, odd = jnp.split(x, 2, axis=-1)
     else:
