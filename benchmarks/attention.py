@@ -21,8 +21,7 @@ from tqdm import tqdm
 
 from harness import Milliseconds, markdown, measure_turns
 from transformer_jax.attention.attention import Implementation, dot_product_attention
-from transformer_jax.attention.masks.kinds import Window
-from transformer_jax.attention.masks.symbolic import AttentionMask, Causal
+from transformer_jax.attention.masks.symbolic import AttentionMask, Causal, Window
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
 from transformer_jax.fields import check_fields, setting

@@ -21,9 +21,9 @@ from .attention.masks.arrays import padding_mask as padding_mask
 from .attention.masks.kinds import Padding as Padding
 from .attention.masks.kinds import Prefix as Prefix
 from .attention.masks.kinds import Segments as Segments
-from .attention.masks.kinds import Window as Window
 from .attention.masks.symbolic import ArrayMask as ArrayMask
 from .attention.masks.symbolic import Causal as Causal
+from .attention.masks.symbolic import Window as Window
 from .attention.masks.symbolic import combine_masks as combine_masks
 from .attention.position_biases import ALiBi as ALiBi
 from .attention.position_biases import RelativeBias as RelativeBias

@@ -13,10 +13,10 @@ from .masks.kinds import MaskFunction as MaskFunction
 from .masks.kinds import Padding as Padding
 from .masks.kinds import Prefix as Prefix
 from .masks.kinds import Segments as Segments
-from .masks.kinds import Window as Window
 from .masks.symbolic import ArrayMask as ArrayMask
 from .masks.symbolic import AttentionMask as AttentionMask
 from .masks.symbolic import Causal as Causal
+from .masks.symbolic import Window as Window
 from .masks.symbolic import combine_masks as combine_masks
 from .position_biases import ALiBi as ALiBi
 from .position_biases import RelativeBias as RelativeBias

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.attention.masks.kinds import Window
-from transformer_jax.attention.masks.symbolic import ArrayMask, AttentionMask, Both, Causal
+from transformer_jax.attention.masks.symbolic import ArrayMask, AttentionMask, Both, Causal, Window
 from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.request import AttentionRequest
 from transformer_jax.mesh_axis import is_divided

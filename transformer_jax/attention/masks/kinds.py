@@ -1,6 +1,6 @@
-"""Kinds of masks: by positions (window, prefix), by tokens (padding, packed segments), and by a function of your own.
+"""More kinds of masks: a prefix, padding, packed segments, and a function of your own.
 
-Their base class is in `attention.masks.symbolic`.
+Their base class is in `attention.masks.symbolic`, with the causal mask and the window.
 """
 
 from collections.abc import Callable
@@ -12,46 +12,12 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Int, Shaped
 
-from transformer_jax.argument_checks import Count, as_array, broadcasts, check_offset
+from transformer_jax.argument_checks import as_array, broadcasts, check_offset
 from transformer_jax.attention.masks.arrays import fit_mask, padding_mask
 from transformer_jax.attention.masks.symbolic import AttentionMask
-from transformer_jax.attention.score_block import BlockFlags, BlockGrid, Bounds, Offset, ScoreBlock, Start
+from transformer_jax.attention.score_block import BlockGrid, Bounds, Offset, ScoreBlock, Start
 from transformer_jax.errors import InputError
 from transformer_jax.trees import pytree_class, shown, static_field
-
-
-@pytree_class
-class Window(AttentionMask):
-    """The query at position p sees the keys p - left … p + right (Beltagy et al. 2020); None for no limit.
-
-    Raises:
-        InputError: `left` or `right` is below 0.
-    """
-
-    left: Count | None
-    right: Count | None
-    offset: Offset = 0  # position of query 0
-
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
-        at = block.indices()
-        ahead = at.key - at.query - self.offset
-        allowed = jnp.ones((1, 1, 1, 1), bool)
-        if self.left is not None:
-            allowed &= ahead >= -self.left
-        if self.right is not None:
-            allowed &= ahead <= self.right
-        return allowed
-
-    def bounds(self, grid: BlockGrid) -> Bounds:
-        (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
-        least, most = first_key - last_query - self.offset, last_key - first_query - self.offset  # of key - position
-        some: BlockFlags = True
-        every: BlockFlags = True
-        if self.left is not None:
-            some, every = most >= -self.left, least >= -self.left
-        if self.right is not None:
-            some, every = some & (least <= self.right), every & (most <= self.right)
-        return some, every
 
 
 @pytree_class

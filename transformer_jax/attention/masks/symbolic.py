@@ -13,12 +13,15 @@ import functools
 import operator
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool
 
+from transformer_jax.argument_checks import Count
 from transformer_jax.attention.masks.arrays import Mask, expand_mask, fit_mask
 from transformer_jax.attention.score_block import (
+    BlockFlags,
     BlockGrid,
     Bounds,
     LogitsRule,
@@ -134,6 +137,40 @@ class Causal(AttentionMask):
     def bounds(self, grid: BlockGrid) -> Bounds:
         (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
         return first_key <= last_query + self.offset, last_key <= first_query + self.offset
+
+
+@pytree_class
+class Window(AttentionMask):
+    """The query at position p sees the keys p - left … p + right (Beltagy et al. 2020); None for no limit.
+
+    Raises:
+        InputError: `left` or `right` is below 0.
+    """
+
+    left: Count | None
+    right: Count | None
+    offset: Offset = 0  # position of query 0
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        at = block.indices()
+        ahead = at.key - at.query - self.offset
+        allowed = jnp.ones((1, 1, 1, 1), bool)
+        if self.left is not None:
+            allowed &= ahead >= -self.left
+        if self.right is not None:
+            allowed &= ahead <= self.right
+        return allowed
+
+    def bounds(self, grid: BlockGrid) -> Bounds:
+        (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
+        least, most = first_key - last_query - self.offset, last_key - first_query - self.offset  # of key - position
+        some: BlockFlags = True
+        every: BlockFlags = True
+        if self.left is not None:
+            some, every = most >= -self.left, least >= -self.left
+        if self.right is not None:
+            some, every = some & (least <= self.right), every & (most <= self.right)
+        return some, every
 
 
 def causal_and(mask: Masks | None) -> Masks:
