@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, drawn, quick_jit, started
+from compiled_models import compiled, draw, drawn, quick_jit, started
 from part_choices import MAX_LEN, pairwise, settings_of
 
 from transformer_jax import (
@@ -118,15 +118,16 @@ def test_every_search_goes_on_after_prefixes_with_a_cache_that_grows_and_gives_t
     """After the first tokens of a row's own result comes the rest of it; each row has another one."""
     monkeypatch.setattr("transformer_jax.decoding.token_by_token._SHORTEST_SEGMENT", 2)
     model = model_with(num_layers=1)
-    params = drawn(model, TOKENS, scale=1.0)
-    without_end = np.where(np.arange(V) == V - 1, -np.inf, 0)  # so that all rows are as long as they may be
+    params = drawn(model, TOKENS)
+    bigrams = 10 * draw(V, V, seed=2)  # so that rows differ
+    bigrams[:, V - 1] = -np.inf  # and are as long as they may be
     more = {"key": jax.random.key(0), "top_k": 1} if search is sample else {}
     if search is beam_search:
         more = {"beam_width": 2, "n_best": 1, "length_penalty": 0.0}
 
     def step(tokens, position, cache):
         logits, cache = decoder_of(model, params)(tokens, position, cache)
-        return logits + without_end, cache
+        return logits + jnp.asarray(bigrams)[tokens], cache
 
     def found(prefix, room, grow=None):
         """Tokens after a prefix, up to the position MAX_LEN; their scores are those of the full pass."""
@@ -141,7 +142,8 @@ def test_every_search_goes_on_after_prefixes_with_a_cache_that_grows_and_gives_t
         tokens, _, scores = searched()
         tokens = tokens.reshape(B, -1)
         whole = np.concatenate([prefix, tokens], axis=1)
-        log_probs = jax.nn.log_softmax(compiled(model)(params, whole[:, :-1]) + without_end)[:, last:]  # [B T V]
+        logits = compiled(model)(params, whole[:, :-1]) + bigrams[whole[:, :-1]]
+        log_probs = jax.nn.log_softmax(logits)[:, last:]  # [B T V]
         of_tokens = np.take_along_axis(log_probs, tokens[:, :, None], axis=2)
         np.testing.assert_allclose(scores.reshape(B), of_tokens.sum((1, 2)), atol=1e-5)
         return whole
