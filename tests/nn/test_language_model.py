@@ -149,7 +149,7 @@ def test_every_search_goes_on_after_prefixes_with_a_cache_that_grows_and_gives_t
         return whole
 
     whole = found(TOKENS[:, :1], MAX_LEN)
-    assert len(np.unique(whole[:, 2])) == B
+    assert len(np.unique(whole[:, 2])) > 1
     again = found(whole[:, :3], 0, grow_after_prefix(CausalCache.grow, 2))
     if search is not beam_search:  # which may find better ones
         np.testing.assert_array_equal(again, whole)
