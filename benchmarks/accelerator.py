@@ -88,7 +88,7 @@ def print_attention(config: AcceleratorConfig) -> None:
     """The rows of causal attention by length: milliseconds forward and backward, and what was chosen."""
     sizes = {"batch_size": 1, "num_heads": 1, "lengths": (16,)} if config.tiny else {"batch_size": 4, "num_heads": 12}
     sizes = {"lengths": (512, 1024, 2048, 4096, 8192), "dtype": "bfloat16", "repeats": 2} | sizes
-    for row in attention.summarize(attention.measure(attention.AttentionConfig(**sizes))):
+    for row in attention.measure(attention.AttentionConfig(**sizes)):
         kinds = ("plain causal", "blockwise causal", "auto causal")
         cells = " | ".join(f"{row['ms'].get(kind, float('nan')):.3f}" for kind in kinds)
         print(f"| attention, T {row['length']}: {', '.join(kinds)}, ms | {cells} |", flush=True)

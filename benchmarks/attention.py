@@ -3,17 +3,14 @@
 python benchmarks/attention.py                        # a table for T 256 … 16 384: many minutes on two CPU cores
 python benchmarks/attention.py --lengths 256 2048     # half a minute
 
-All contestants have the same operands, take turns in one process, and use the same cores. A turn is one
-call off the clock, and as many on it as take half a second. The median of the turns counts. Compiling is not on the
-clock. Plain attention needs memory of T², and is measured up to `max_plain` alone. The times of the processor, summed
-over its cores, stand beside those of the clock: on a machine that is shared they vary less. PyTorch takes part on CPUs.
+All contestants have the same operands, use the same cores, and take turns of half a second (`harness.py`). Plain
+attention needs memory of T², and is measured up to `max_plain` alone. The times of the processor, summed over its
+cores, stand beside those of the clock: on a machine that is shared they vary less. PyTorch takes part on CPUs.
 """
 
 import dataclasses
-import time
 from collections.abc import Callable
 from functools import partial
-from statistics import median
 from typing import Any, Literal
 
 import jax
@@ -22,9 +19,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from harness import Milliseconds, markdown, measure_turns
 from transformer_jax.attention.attention import Implementation, dot_product_attention
-from transformer_jax.attention.masks.positions import Window
-from transformer_jax.attention.masks.symbolic import AttentionMask, Causal
+from transformer_jax.attention.masks.symbolic import AttentionMask, Causal, Window
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
 from transformer_jax.fields import check_fields, setting
@@ -99,55 +96,34 @@ def contestants(config: AttentionConfig, length: int) -> tuple[dict[str, Contest
 
 
 def measure(config: AttentionConfig) -> list[dict[str, Any]]:
-    """Milliseconds of the clock and of the processor of each contestant at each length, taking turns."""
+    """Milliseconds of each contestant at each length, the bytes of temporaries, and the ratios that are claimed."""
     rows = []
     for length in tqdm(config.lengths, leave=False, disable=None):
         calls, sizes = contestants(config, length)
-        clock: dict[str, list[float]] = {name: [] for name in calls}
-        processor: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(config.repeats):
-            for name, call in calls.items():
-                start = time.perf_counter()
-                call()
-                number = max(1, round(TURN_SECONDS / (time.perf_counter() - start)))
-                start, start_processor = time.perf_counter(), time.process_time()
-                for _ in range(number):
-                    call()
-                clock[name].append(1000 * (time.perf_counter() - start) / number)
-                processor[name].append(1000 * (time.process_time() - start_processor) / number)
-        rows.append({"length": length, "clock_ms": clock, "processor_ms": processor, "temporary_bytes": sizes})
-    return rows
-
-
-def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with medians, and the ratios that are claimed."""
-    for row in rows:
-        typical = {name: median(times) for name, times in row["clock_ms"].items()}
-        row["ms"] = typical
-        row["processor"] = {name: median(times) for name, times in row["processor_ms"].items()}
+        found = measure_turns(calls, config.repeats, TURN_SECONDS)
+        clock, processor = ({name: getattr(of, kind) for name, of in found.items()} for kind in Milliseconds._fields)
         others = "blockwise causal", "plain", "pytorch"
-        row["ratios"] = [typical.get(name, float("nan")) / typical["blockwise"] for name in others]
+        ratios = [clock.get(name, float("nan")) / clock["blockwise"] for name in others]
+        rows.append({"length": length, "ms": clock, "processor": processor, "temporary_bytes": sizes, "ratios": ratios})
     return rows
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Time of each contestant, and of the processor where they differ in that; memory; ratios."""
     names = list(rows[0]["ms"])
-    for title, key in (("milliseconds, forward and backward", "ms"), ("of the processor, all cores", "processor")):
-        print(title)
-        print("     T" + "".join(f"{name:>18}" for name in names))
-        for row in rows:
-            print(f"{row['length']:6}" + "".join(f"{row[key].get(name, float('nan')):18.2f}" for name in names))
-    print("MiB of temporaries, and ratios of times")
-    print("     T       plain   blockwise   causal/full   plain/blockwise   pytorch/blockwise")
+    for title, key in (("Milliseconds, forward and backward", "ms"), ("Of the processor, all cores", "processor")):
+        cells = ([row["length"], *(f"{row[key].get(name, float('nan')):.2f}" for name in names)] for row in rows)
+        print(title, "", markdown(["T", *names], cells, num_names=0), "", sep="\n")
+    header = ["T", "MiB of plain", "of blockwise", "causal/full", "plain/blockwise", "pytorch/blockwise"]
+    found = []
     for row in rows:
         sizes = (row["temporary_bytes"].get(name, float("nan")) / 2**20 for name in ("plain", "blockwise"))
-        causal, plain, pytorch = row["ratios"]
-        print(f"{row['length']:6}{next(sizes):12.1f}{next(sizes):12.1f}{causal:14.2f}{plain:18.2f}{pytorch:20.2f}")
+        found.append([row["length"], *(f"{size:.1f}" for size in sizes), *(f"{ratio:.2f}" for ratio in row["ratios"])])
+    print("Temporaries, and ratios of times", "", markdown(header, found, num_names=0), sep="\n")
 
 
 def main(config: AttentionConfig) -> None:
-    print_table(summarize(measure(config)))
+    print_table(measure(config))
 
 
 if __name__ == "__main__":

@@ -124,11 +124,6 @@ class Program:
                 total += times * 2 * contracted * sum(size for _, size in one.arrays)
         return total
 
-    def trip_counts(self) -> list[int]:
-        """How often each loop runs, but the outermost."""
-        loops = [one for name, _ in self._rounds for one in self._computations[name] if one.operation == "while"]
-        return [self._trips(one) for one in loops if self._trips(one) > 1]
-
     def _walk(self, computation: str, times: int) -> Iterator[tuple[str, int]]:
         """The computations that a step runs, and how often, one that is called twice twice."""
         yield computation, times

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 import transformer_jax as tj
+from harness import markdown
 from transformer_jax.cli import parse, run
 from transformer_jax.fields import check_fields, setting
 from transformer_jax.tasks.byte_text import PAD, START, encode, pad
@@ -194,8 +195,7 @@ def mirrored(trainer: Evaluator, num: int) -> dict[str, float]:
 
 def table(header: list[str], rows: list[list[Any]]) -> str:
     """A table in Markdown; numbers below or of 1 as per cent."""
-    shown = [[f"{100 * cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *shown])
+    return markdown(header, ([f"{100 * x:.1f}" if isinstance(x, float) else x for x in row] for row in rows))
 
 
 def print_reverse(trainer: Evaluator) -> None:

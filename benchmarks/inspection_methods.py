@@ -10,7 +10,7 @@ Each circuit is written `num_seeds` times, with other rotations and decoys; the 
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 import transformer_jax as tj
+from harness import markdown
 from transformer_jax.cli import parse, run
 from transformer_jax.fields import check_fields, setting
 
@@ -180,26 +181,29 @@ def is_edge(of: Example) -> Bool[np.ndarray, "pairs 3"]:
     return np.array([[(*pair, reads) in edges for reads in READS] for pair in numbers.T.tolist()])
 
 
-def scores_of(circuit: tj.inspection.Circuit, num_sequences: int) -> dict[str, float]:
-    """Average precision of each method on one circuit."""
+def scores_of(
+    circuit: tj.inspection.Circuit, num_sequences: int, methods: Container[str] | None = None
+) -> dict[str, float]:
+    """Average precision of each method on one circuit, or of those that are named."""
     of = example(circuit, num_sequences)
+    pairs = {"path patching, for edges": path_patching, "edge attribution, for edges": edge_attribution}
     scores = {}
-    for name, method in METHODS.items():
-        importance = np.asarray(jax.jit(lambda method=method: method(of))())
-        scores[name] = tj.inspection.score_heads(importance, circuit.working_heads).average_precision
-    if circuit.edges:
-        for name, method in (("path patching", path_patching), ("edge attribution", edge_attribution)):
-            scores[f"{name}, for edges"] = tj.inspection.score_heads(*method(of)).average_precision
+    for name, method in (METHODS | pairs if circuit.edges else METHODS).items():
+        if methods is None or name in methods:
+            is_of_heads = name in METHODS
+            found = (jax.jit(lambda method=method: method(of))(), circuit.working_heads) if is_of_heads else method(of)
+            scores[name] = tj.inspection.score_heads(np.asarray(found[0]), found[1]).average_precision
     return scores
 
 
 def table(scores: Mapping[str, Mapping[str, float]]) -> str:
     """Markdown: a row for each method, a column for each circuit."""
     methods = list(dict.fromkeys(method for of_circuit in scores.values() for method in of_circuit))
-    rows = [["method", *scores], ["---"] * (len(scores) + 1)]
-    for method in methods:
-        rows.append([method, *(f"{found[method]:.2f}" if method in found else "" for found in scores.values())])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows = (
+        [method, *(f"{found[method]:.2f}" if method in found else "" for found in scores.values())]
+        for method in methods
+    )
+    return markdown(["method", *scores], rows)
 
 
 def main(config: MethodsConfig) -> None:

@@ -4,8 +4,8 @@ python benchmarks/pretrained.py                         # GPT-2 small: about six
 python benchmarks/pretrained.py --num-layers 2 --width 64 --vocabulary 97   # seconds, as the test does
 
 Loading is measured in a process of its own, with the memory that it adds at its peak. A pass is that of 8 × 512 tokens;
-a generated token is one step with a cache of 128 positions, of 1 and of 16 rows. The contestants take turns; the median
-counts. What reading the weights from memory takes at least is measured by summing them up.
+a generated token is one step with a cache of 128 positions, of 1 and of 16 rows. The contestants take turns
+(`harness.py`). The least time to read the weights from memory is measured by summing them up.
 """
 
 import dataclasses
@@ -13,14 +13,13 @@ import functools
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from statistics import median
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from harness import measure_turns
 from transformer_jax import from_transformers
 from transformer_jax.cli import parse, run
 from transformer_jax.fields import check_fields, setting
@@ -128,7 +127,7 @@ def measure(config: PretrainedConfig) -> dict[str, dict[str, float]]:
         transformers.GPT2LMHeadModel(of_gpt2).save_pretrained(directory)
         loads = [
             subprocess.run([sys.executable, "-c", LOAD, directory], check=True, capture_output=True, text=True)
-            for _ in range(3)
+            for _ in range(min(3, config.repeats))
         ]
         calls = contestants(config, directory)
         weights = list(jax.tree.leaves(from_transformers(directory)[1]))
@@ -137,14 +136,7 @@ def measure(config: PretrainedConfig) -> dict[str, dict[str, float]]:
     seconds, memory = np.median([[*map(float, load.stdout.split())] for load in loads], axis=0)
     found: dict[str, dict[str, float]] = {"load": {"seconds": seconds, "peak memory / weights": memory}}
     for what, of_what in calls.items():
-        times: dict[str, list[float]] = {name: [] for name in of_what}
-        for turn in range(config.repeats + 1):  # the first compiles
-            for name, call in of_what.items():
-                began = time.perf_counter()
-                call()
-                if turn:
-                    times[name].append(1000 * (time.perf_counter() - began))
-        found[what] = {name: median(each) for name, each in times.items()}
+        found[what] = {name: ms.clock for name, ms in measure_turns(of_what, config.repeats).items()}
     return found
 
 

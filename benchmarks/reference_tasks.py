@@ -9,7 +9,10 @@ from torch.utils.data import Dataset
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReferenceTask:
-    """What both tasks are configured by; each gives its own values."""
+    """Settings of both tasks; each gives its own values, the widths `input_dim` and `num_classes`, and `dataset(seed)`.
+
+    The seed is of what the training set draws anew every epoch.
+    """
 
     is_sequence: ClassVar[bool]  # numbers with a label each, and positions; else a set of features with one label
 
@@ -23,20 +26,6 @@ class ReferenceTask:
     epochs: int  # passes over the training set
     lr: float = 5e-4  # peak learning rate
     gradient_clip: float = 1.0  # largest global norm of the gradient
-
-    @property
-    def input_dim(self) -> int:
-        """Width of the model's inputs."""
-        raise NotImplementedError
-
-    @property
-    def num_classes(self) -> int:
-        """C, the predictions for each element."""
-        raise NotImplementedError
-
-    def dataset(self, seed: int) -> Dataset:
-        """The training set; the seed is of what it draws anew every epoch."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

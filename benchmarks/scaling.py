@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from harness import markdown
 from transformer_jax.attention.attention import Implementation, explain
 from transformer_jax.attention.block_layout import choose_block_sizes
 from transformer_jax.attention.masks.symbolic import Causal
@@ -175,19 +177,13 @@ def compile_case(model: str, mesh: dict[str, int], attention: Implementation) ->
     return Case(model, mesh["data"], mesh["fsdp"], attention, json.loads(printed.splitlines()[-1]))
 
 
-def row(*cells: object) -> str:
-    """A line of a table."""
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def table(header: str, cases: list[Case], cells: Any) -> list[str]:
-    """A table in Markdown, with the case in front of each line."""
-    titles = ["model", "devices", "mesh", *header.split(" | ")]
-    lines = [row(*titles), row(*["---"] * 3, *["---:"] * (len(titles) - 3))]
+def table(header: str, cases: list[Case], cells: Callable[[Case], list[str]]) -> str:
+    """A table with the case in front of each line."""
+    rows = []
     for case in cases:
         mesh = ",".join(f"{axis}={size}" for axis, size in (("data", case.data), ("fsdp", case.fsdp)) if size > 1)
-        lines.append(row(case.model, case.data * case.fsdp, f"`{mesh}`", *cells(case)))
-    return lines
+        rows.append([case.model, case.data * case.fsdp, f"`{mesh}`", *cells(case)])
+    return markdown(["model", "devices", "mesh", *header.split(" | ")], rows, num_names=3)
 
 
 def number(value: float) -> str:
@@ -240,13 +236,13 @@ def show(cases: list[Case]) -> None:
     c, a = "*compiled*", "*arithmetic*"
     print(f"GB of memory on each device, which has {H100.memory / 1e9:.0f}:\n")
     header = f"parameters | state {c} | 12 N / fsdp {a} | temporaries {c} | together {c}"
-    print(*table(header, cases, memory), "", sep="\n")
+    print(table(header, cases, memory), "", sep="\n")
     print("GB that each device sends in a step:\n")
     kinds = (f"{name} {c} | GB {c} | GB {a}" for name in ("gathers", "scattered sums", "whole sums"))
-    print(*table(f"{' | '.join(kinds)} | GB through its port {c}", cases, exchanges), "", sep="\n")
+    print(table(f"{' | '.join(kinds)} | GB through its port {c}", cases, exchanges), "", sep="\n")
     print(f"Milliseconds of a step, {a}, {UTILISATION:.0%} of the peak assumed:\n")
     header = f"TFLOP {c} | TFLOP {a} | computing | NVLink | network | step, overlapped | step, one after another"
-    print(*table(f"{header} | million tokens a second", cases, times), sep="\n")
+    print(table(f"{header} | million tokens a second", cases, times))
 
 
 if __name__ == "__main__":

@@ -106,14 +106,12 @@ def compiled(settings: dict[str, Any]) -> dict[str, Any]:
     executable = programs.runner.trace(loader.example()).lower().compile()
     directory = re.search(r"--xla_dump_to=(\S+)", os.environ["XLA_FLAGS"])[1]
     (path,) = Path(directory).rglob("*run_stacked*.after_spmd-partitioning.*.txt")
-    partitioned, last = Program(path.read_text()), Program(executable.as_text())
+    partitioned = Program(path.read_text())
     return {
         **Memory.of(executable)._asdict(),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(programs.shapes.params)),
         "flops": partitioned.flops(),
-        "trip_counts": partitioned.trip_counts(),
         "collectives": totals(partitioned),
-        "collectives_on_cpu": totals(last),
         "seconds": time.perf_counter() - begin,
     }
 

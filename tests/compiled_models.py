@@ -20,6 +20,11 @@ needs_float16 = pytest.mark.skipif(
 FLOAT16 = pytest.param(jnp.float16, marks=needs_float16)
 
 
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    """Standard normal numbers."""
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
 def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
     """`jax.jit`, for programs that take longer to compile than to run."""
     return jax.jit(function, compiler_options=QUICKLY if jax.default_backend() == "cpu" else None)

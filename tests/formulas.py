@@ -119,10 +119,10 @@ class Formulas:
             hidden = self.activation(self.see(f"{name}.pre", self.dense(f"{path}/expand", x)))
         return self.see(f"{name}.output", self.dense(f"{path}/contract", self.see(f"{name}.hidden", hidden)))
 
-    def residual(self, path: str, name: str, x: np.ndarray, sublayer: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    def residual(self, path: str, name: str, x: np.ndarray, sublayer: Callable[..., np.ndarray]) -> np.ndarray:
         layer, _, part = name.rpartition(".")
-        norm = f"{path}_residual/norm", f"{name}_norm"
-        y = x + sublayer(self.norm(*norm, x)) if self.norm_first else self.norm(*norm, x + sublayer(x))
+        at, norm = (path, name), (f"{path}_residual/norm", f"{name}_norm")
+        y = x + sublayer(*at, self.norm(*norm, x)) if self.norm_first else self.norm(*norm, x + sublayer(*at, x))
         return self.see(f"{layer}.after_{part}", y)
 
     def block(
@@ -136,24 +136,12 @@ class Formulas:
     ) -> np.ndarray:
         self.see(f"{name}.input", x)
         x = self.residual(
-            f"{path}/self_attn",
-            f"{name}.attention",
-            x,
-            lambda h: self.attention(f"{path}/self_attn", f"{name}.attention", h, h, mask),
+            f"{path}/self_attn", f"{name}.attention", x, lambda *at: self.attention(*at, memory=at[-1], mask=mask)
         )
         if memory is not None:
-            x = self.residual(
-                f"{path}/cross_attn",
-                f"{name}.cross_attention",
-                x,
-                lambda h: self.attention(f"{path}/cross_attn", f"{name}.cross_attention", h, memory, memory_mask),
-            )
-        x = self.residual(
-            f"{path}/feed_forward",
-            f"{name}.feed_forward",
-            x,
-            lambda h: self.feed_forward(f"{path}/feed_forward", f"{name}.feed_forward", h),
-        )
+            names = f"{path}/cross_attn", f"{name}.cross_attention"
+            x = self.residual(*names, x, lambda *at: self.attention(*at, memory=memory, mask=memory_mask))
+        x = self.residual(f"{path}/feed_forward", f"{name}.feed_forward", x, self.feed_forward)
         return self.see(f"{name}.output", x)
 
     def stack(

@@ -342,7 +342,7 @@ ALSO_NAMED = {
     "input_dim": "embed_dim", "memory_mask": "mask", "source_mask": "mask", "weights": "state dict",
     "inputs": "the text|the batch|texts?|features?", "prefix": "tokens?", "target": "memory has 2 rows",
     "logits": "NaN", "masks": "mask", "input_data": "labels", "length": "max_len|position",
-    "x": "the input",
+    "d_model": "x has shape",
 }  # fmt: skip
 
 

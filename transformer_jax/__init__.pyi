@@ -18,13 +18,13 @@ from .attention.biases import SoftCap as SoftCap
 from .attention.masks.arrays import causal_mask as causal_mask
 from .attention.masks.arrays import expand_mask as expand_mask
 from .attention.masks.arrays import padding_mask as padding_mask
-from .attention.masks.positions import Prefix as Prefix
-from .attention.masks.positions import Window as Window
+from .attention.masks.kinds import Padding as Padding
+from .attention.masks.kinds import Prefix as Prefix
+from .attention.masks.kinds import Segments as Segments
 from .attention.masks.symbolic import ArrayMask as ArrayMask
 from .attention.masks.symbolic import Causal as Causal
+from .attention.masks.symbolic import Window as Window
 from .attention.masks.symbolic import combine_masks as combine_masks
-from .attention.masks.tokens import Padding as Padding
-from .attention.masks.tokens import Segments as Segments
 from .attention.position_biases import ALiBi as ALiBi
 from .attention.position_biases import RelativeBias as RelativeBias
 from .cli import run as run

@@ -18,8 +18,7 @@ def operands(*leading: int, queries: int = T, keys: int = S, groups: int = H) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("groups", [1, 2, H])
-@pytest.mark.parametrize("leading", [(B,), (3, B)])
+@pytest.mark.parametrize(("groups", "leading"), [(1, (B,)), (2, (3, B)), (H, (B,))])
 def test_rows_are_those_of_all_weights(groups, leading):
     q, k = operands(*leading, groups=groups)
     valid = np.random.default_rng(1).random((B, S)) < 0.7

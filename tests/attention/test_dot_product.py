@@ -87,8 +87,8 @@ def test_blockwise_and_plain_agree_in_values_and_all_gradients(case):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_blockwise_and_plain_agree_in_random_cases(number):
-    """24 cases, each compiled; 500 with ATTENTION_CASES=500 in the environment, which take some ten minutes."""
-    examples = int(os.environ.get("ATTENTION_CASES", "24")) // 3
+    """12 cases, each compiled; 500 with ATTENTION_CASES=500 in the environment, which take some ten minutes."""
+    examples = int(os.environ.get("ATTENTION_CASES", "12")) // 3
     seed(number)(by_chance(max_examples=examples)(given(cases())(assert_the_same)))()
 
 
@@ -335,15 +335,9 @@ def test_explain_says_which_runs_and_why_the_others_do_not():
         ({"implementation": "blockwise", "return_attention": True}, "'blockwise', which cannot run: it has no weights"),
         ({"mask": np.ones((T, T), bool)}, "mask of shape .* does not broadcast"),
         ({"mask": Padding(np.ones((5, S), bool))}, r"Padding\(bool\[5, 13\]\) does not broadcast"),
-        ({"mask": MaskFunction(lambda b, h, q, k: q - k)}, "mask function <lambda> gave int32; it must give booleans"),
-        (
-            {"mask": MaskFunction(lambda b, h, q, k: None)},
-            "mask function <lambda> gave NoneType; it must",
-        ),
-        (
-            {"mask": MaskFunction(lambda b, h, q, k: jnp.ones(4, bool))},
-            r"mask function <lambda> gave shape \(4,\) for indices that broadcast to",
-        ),
+        ({"mask": MaskFunction(lambda b, h, q, k: q - k)}, r"<lambda> gave .*int32\[1, 1, 11, 13\]; it must give boo"),
+        ({"mask": MaskFunction(lambda b, h, q, k: None)}, "mask function <lambda> gave None; it must"),
+        ({"mask": MaskFunction(lambda b, h, q, k: jnp.ones(4, bool))}, r"<lambda> gave .*bool\[4\]; .* broadcasts to"),
         ({"q": np.zeros((B, H, T, D), complex)}, "q has type complex128; it must hold real numbers"),
         ({"bias": ALiBi(4)}, "num_heads of the bias is 4; it must be that of the attention, 3"),
         ({"bias": np.zeros((T, T), np.float32)}, "bias of shape .* does not broadcast"),

@@ -20,18 +20,6 @@ def test_padding_mask_hides_the_padded_keys_from_every_query():
     np.testing.assert_array_equal(mask[:, 0, 0], [[True, True, False], [True, False, False]])
 
 
-@pytest.mark.parametrize(
-    ("shape", "expanded"),
-    [((T, S), (1, 1, T, S)), ((B, T, S), (B, 1, T, S)), ((B, H, T, S), (B, H, T, S)), ((B, 1, T, S), (B, 1, T, S))],
-)
-def test_expand_mask_adds_the_shared_axes_and_keeps_the_content(shape, expanded):
-    mask = np.random.default_rng(0).integers(2, size=shape)
-    result = expand_mask(mask)
-    assert result.shape == expanded
-    assert result.dtype == bool
-    np.testing.assert_array_equal(result, mask.reshape(expanded).astype(bool))
-
-
 def test_combined_masks_allow_what_all_of_them_allow():
     valid = np.array([[True, True, False], [True, False, False]])
     combined = combine_masks(causal_mask(3), None, padding_mask(valid))
@@ -62,7 +50,7 @@ def test_in_a_traced_mask_every_integer_other_than_0_means_true():
 def test_a_mask_is_fitted_to_the_axes_that_the_logits_have(mask_shape, logits_shape, fitted):
     mask = np.random.default_rng(1).integers(2, size=mask_shape)
     result = fit_mask(mask, logits_shape)
-    assert result.shape == fitted
+    assert (result.shape, result.dtype) == (fitted, bool)
     np.testing.assert_array_equal(result, mask.reshape(fitted).astype(bool))
 
 

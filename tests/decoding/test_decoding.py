@@ -305,17 +305,6 @@ THREE = [greedy_decode, partial(sample, key=jax.random.key(19)), partial(beam_se
 NAMES = ["greedy_decode", "sample", "beam_search"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("decode", [greedy_decode, *(partial(beam_search, beam_width=k) for k in (2, 3))])
-def test_a_row_gives_in_a_batch_what_it_gives_alone(decode):
-    model = HistoryModel(seed=17, vocabulary=5, max_length=11)
-    together = run_model(decode, model, np.arange(7))
-    alone = quick_jit(partial(decode, model.step, batch_size=1, max_length=11, **TOKENS))
-    assert len(set(np.ravel(together.lengths).tolist())) > 2
-    for index in range(7):
-        assert_same(row(together, slice(index, index + 1)), alone(model.cache([index])))
-
-
 def test_the_rows_that_follow_change_nothing_in_a_sampled_row():
     model = HistoryModel(seed=17, vocabulary=5, max_length=11)
     together = run_model(sample, model, np.arange(7), key=jax.random.key(23))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import FLOAT16, compiled, drawn, quick_jit
+from compiled_models import FLOAT16, compiled, draw, drawn, quick_jit
 
 from transformer_jax import MultiheadAttention, params_from_torch, scaled_dot_product
 
@@ -38,10 +38,6 @@ KNOWN_ANSWERS = [
         4,
     ),
 ]
-
-
-def draw(*shape: int, seed: int = 0, dtype=np.float32) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
 
 
 def masks(num_keys: int = S) -> dict[str, np.ndarray]:
@@ -119,54 +115,23 @@ def test_the_softmax_is_computed_in_float32_for_narrower_types_too(dtype):
     np.testing.assert_array_equal(scaled_dot_product(q, k, jnp.ones((2, 1), dtype))[1], 0.5)
 
 
-def torch_attention(**options) -> torch.nn.MultiheadAttention:
+@pytest.mark.parametrize("cross", [False, True])
+def test_multihead_attention_and_its_maps_agree_with_pytorch(cross):
+    """With gradients: test_encoder.py and test_encoder_decoder.py."""
     torch.manual_seed(3)
-    module = torch.nn.MultiheadAttention(D, H, batch_first=True, **options)
+    module = torch.nn.MultiheadAttention(D, H, batch_first=True)
     torch.nn.init.normal_(module.in_proj_bias)  # zero by default, which would hide a forgotten bias
     torch.nn.init.normal_(module.out_proj.bias)
-    return module
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", MASK_RANKS)
-@pytest.mark.parametrize("cross", [False, True])
-def test_multihead_attention_its_maps_and_its_gradients_agree_with_pytorch(rank, cross):
-    module = torch_attention()
     x, memory = draw(B, T, D), draw(B, S, D, seed=1) if cross else None
-    mask = masks(S if cross else T)[rank] if rank else None
+    mask = masks(S if cross else T)["B H T S"]
     attend = MultiheadAttention(D, H)
     params = {"params": params_from_torch(attend, module.state_dict())}
-    cotangent = draw(B, T, D, seed=2)
-
-    @quick_jit
-    def ours(params, x, memory):
-        def total(params, x, memory):
-            output, attention = attend.apply(params, x, memory, mask, return_attention=True)
-            return jnp.sum(output * cotangent), (output, attention)
-
-        return jax.value_and_grad(total, (0, 1, 2) if cross else (0, 1), has_aux=True)(params, x, memory)
-
-    torch_x = torch.tensor(x, requires_grad=True)
-    keys = torch_x if memory is None else torch.tensor(memory, requires_grad=True)
-    torch_mask = None
-    if mask is not None:  # PyTorch: True = may not attend, [B * H, T, S]
-        full = np.broadcast_to(mask[:, None] if mask.ndim == 3 else mask, (B, H, T, keys.shape[1]))
-        torch_mask = torch.tensor(~full.reshape(B * H, T, -1))
-    expected, maps = module(torch_x, keys, keys, attn_mask=torch_mask, average_attn_weights=False)
-    (expected * torch.tensor(cotangent)).sum().backward()
-
-    (_, (output, attention)), gradients = ours(params, x, memory)
+    output, attention = compiled(attend, return_attention=True)(params, x, memory, mask)
+    keys = torch.tensor(memory if cross else x)
+    torch_mask = torch.tensor(~mask.reshape(B * H, T, -1))  # PyTorch: True = may not attend, [B * H, T, S]
+    expected, maps = module(torch.tensor(x), keys, keys, attn_mask=torch_mask, average_attn_weights=False)
     np.testing.assert_allclose(output, expected.detach(), atol=1e-5)
     np.testing.assert_allclose(attention, maps.detach(), atol=1e-5)
-    np.testing.assert_allclose(gradients[1], torch_x.grad, atol=1e-5)
-    if cross:
-        np.testing.assert_allclose(gradients[2], keys.grad, atol=1e-5)
-    torch_gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
-        gradients[0],
-        {"params": params_from_torch(attend, torch_gradients)},
-    )
 
 
 def test_the_input_and_the_memory_may_be_of_other_widths_than_the_embedding():

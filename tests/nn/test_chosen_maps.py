@@ -75,7 +75,7 @@ def assert_rows(chosen, full, queries, heads) -> None:
 @every_position
 @pytest.mark.slow
 def test_rows_of_a_predictor_are_those_of_its_full_maps(number):
-    model = TransformerPredictor(D, 3, H, 2, settings=settings(POSITIONS[number], [None, 1, 2][number % 3]))
+    model = TransformerPredictor(D, 3, H, 1, settings=settings(POSITIONS[number], [None, 1, 2][number % 3]))
     full, both, of_queries, of_heads = several_maps_of(
         model,
         (X, MASKS[(number + number // 3) % 3]),
@@ -89,7 +89,7 @@ def test_rows_of_a_predictor_are_those_of_its_full_maps(number):
     assert_rows(of_heads, full, range(S), HEADS)
 
 
-@every_position
+@pytest.mark.parametrize("number", [0, 2, 4], ids=["added", "rotary", "bias"])
 @pytest.mark.slow
 def test_each_kind_of_an_encoder_decoder_has_its_own_queries(number):
     sizes = {"model_dim": D, "num_heads": H, "dim_feedforward": 5, "num_encoder_layers": 1, "num_decoder_layers": 1}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, drawn, quick_jit
+from compiled_models import compiled, draw, drawn, quick_jit
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax import EncoderBlock, TransformerEncoder, padding_mask, params_from_torch
@@ -32,10 +32,6 @@ def full(mask: np.ndarray | None) -> np.ndarray:
     """The same mask as `[B, H, T, T]`, so that one compiled program serves for all of them."""
     mask = np.ones((T, T), bool) if mask is None else mask
     return np.broadcast_to(mask[:, None] if mask.ndim == 3 else mask, (B, H, T, T))
-
-
-def draw(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def torch_encoder(**options) -> torch.nn.TransformerEncoder:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, drawn, quick_jit, started
+from compiled_models import compiled, draw, drawn, quick_jit, started
 from part_choices import MAX_LEN, pairwise, settings_of
 
 from transformer_jax import (
@@ -95,85 +95,72 @@ def test_cached_decoding_equals_the_full_pass(row):
     """For every pair of parts: tests/nn/test_parts.py, of the encoder-decoder."""
     model = model_with(settings_of(row))
     params = drawn(model, TOKENS)
-    full = compiled(model)(params, TOKENS)
+
+    @quick_jit
+    def full_and_caches():
+        start = functools.partial(model.apply, params, length=T + 2, method="start_decoding")
+        return model.apply(params, TOKENS), start(B), start(prefix=TOKENS[:, :3])
+
+    full, *caches = full_and_caches()
     assert np.abs(full).max() > 0.1
     step = quick_jit(decoder_of(model, params))
-    cache = started(model, params, B, T + 2)
-    for position in range(T):
-        logits, cache = step(TOKENS[:, position], position, cache)
-        np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
-    cache = started(model, params, length=T + 2, prefix=TOKENS[:, :3])
-    for position in range(3, T):
-        logits, cache = step(TOKENS[:, position], position, cache)
-        np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
+    for first, cache in zip((0, 3), caches, strict=True):
+        for position in range(first, T):
+            logits, cache = step(TOKENS[:, position], position, cache)
+            np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("search", [greedy_decode, sample, beam_search])
-def test_every_search_runs_on_the_model_and_goes_on_after_a_prefix(params, search):
-    """What follows a prefix of the search's own tokens is the rest of what it gives without a prefix."""
-    ends = {"end_token": V - 1, "pad_token": V}
+def test_every_search_goes_on_after_prefixes_with_a_cache_that_grows_and_gives_the_scores_of_the_full_pass(
+    search, monkeypatch
+):
+    """After the first tokens of a row's own result comes the rest of it; each row has another one."""
+    monkeypatch.setattr("transformer_jax.decoding.token_by_token._SHORTEST_SEGMENT", 2)
+    model = model_with(num_layers=1)
+    params = drawn(model, TOKENS)
+    bigrams = 10 * draw(V, V, seed=2)  # so that rows differ
+    bigrams[:, V - 1] = -np.inf  # and are as long as they may be
     more = {"key": jax.random.key(0), "top_k": 1} if search is sample else {}
     if search is beam_search:
         more = {"beam_width": 2, "n_best": 1, "length_penalty": 0.0}
-    step = decoder_of(MODEL, params)
-    cache = started(MODEL, params, 1, MAX_LEN)
-    whole = quick_jit(lambda: search(step, cache, 1, start_token=3, max_length=MAX_LEN, **ends, **more))()
-    tokens = np.asarray(whole.tokens).reshape(-1)
-    assert whole.lengths.item() > 3
-    prompt = np.array([[3, *tokens[:2]]])
-    given = started(MODEL, params, None, MAX_LEN, prefix=prompt[:, :-1])
-    rest = search(
-        after_prefix(step, 2),
-        AfterPrefix(given, prompt[:, -1]),
-        1,
-        start_token=0,
-        max_length=MAX_LEN - 2,
-        grow=None,
-        **ends,
-        **more,
-    )
-    np.testing.assert_array_equal(np.asarray(rest.tokens).reshape(-1), tokens[2:])
+
+    def step(tokens, position, cache):
+        logits, cache = decoder_of(model, params)(tokens, position, cache)
+        return logits + jnp.asarray(bigrams)[tokens], cache
+
+    def found(prefix, room, grow=None):
+        """Tokens after a prefix, up to the position MAX_LEN; their scores are those of the full pass."""
+        last = prefix.shape[1] - 1
+        ends = {"start_token": 0, "end_token": V - 1, "pad_token": V, "max_length": MAX_LEN - last, "grow": grow}
+
+        @quick_jit
+        def searched():
+            cache = model.apply(params, prefix=prefix, length=room, method="start_decoding")
+            return search(after_prefix(step, last), AfterPrefix(cache, prefix[:, -1]), B, **ends, **more)
+
+        tokens, _, scores = searched()
+        tokens = tokens.reshape(B, -1)
+        whole = np.concatenate([prefix, tokens], axis=1)
+        logits = compiled(model)(params, whole[:, :-1]) + bigrams[whole[:, :-1]]
+        log_probs = jax.nn.log_softmax(logits)[:, last:]  # [B T V]
+        of_tokens = np.take_along_axis(log_probs, tokens[:, :, None], axis=2)
+        np.testing.assert_allclose(scores.reshape(B), of_tokens.sum((1, 2)), atol=1e-5)
+        return whole
+
+    whole = found(TOKENS[:, :1], MAX_LEN)
+    assert len(np.unique(whole[:, 2])) > 1
+    again = found(whole[:, :3], 0, grow_after_prefix(CausalCache.grow, 2))
+    if search is not beam_search:  # which may find better ones
+        np.testing.assert_array_equal(again, whole)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("search", [greedy_decode, beam_search])
-def test_rows_with_other_prefixes_go_on_each_after_its_own(params, search):
-    """The score of a row's result is its log-probability in the full pass, after all of its prefix."""
-    prompts, after = TOKENS[:, :3], 3
-    ends = {"start_token": 0, "end_token": V - 1, "pad_token": 0, "max_length": after}
-    cache = started(MODEL, params, length=MAX_LEN, prefix=prompts[:, :-1])
-    step = after_prefix(decoder_of(MODEL, params), prompts.shape[1] - 1)
-    more = {"n_best": 1, "length_penalty": 0.0} if search is beam_search else {}
-    found = quick_jit(lambda: search(step, AfterPrefix(cache, prompts[:, -1]), B, **ends, **more))()
-    tokens, lengths = np.reshape(found.tokens, (B, after)), np.reshape(found.lengths, B)
-    whole = np.concatenate([prompts, tokens], axis=1)
-    log_probs = jax.nn.log_softmax(compiled(MODEL)(params, whole))[:, 2:-1]  # [B 3 V]
-    of_tokens = np.take_along_axis(log_probs, tokens[:, :, None], axis=2)[:, :, 0]
-    expected = [row[:length].sum() for row, length in zip(of_tokens, lengths, strict=True)]
-    np.testing.assert_allclose(np.reshape(found.scores, B), expected, atol=1e-5)
-    others = jax.nn.log_softmax(compiled(MODEL)(params, np.concatenate([prompts[:, :-1], 0 * prompts[:, :1]], axis=1)))
-    assert np.abs(others[:, 2] - log_probs[:, 0]).max() > 1e-2  # the last token of a prefix makes a difference
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("search", [greedy_decode, beam_search])
-def test_a_cache_without_room_grows_after_its_prefix(params, search, monkeypatch):
-    monkeypatch.setattr("transformer_jax.decoding.token_by_token._SHORTEST_SEGMENT", 2)
-    prompts, last = TOKENS[:, :3], 2
-    step = after_prefix(decoder_of(MODEL, params), last)
-
-    def found(length, **more):
-        cache = started(MODEL, params, length=length, prefix=prompts[:, :-1])
-        ends = {"start_token": 0, "end_token": V - 1, "pad_token": 0, "max_length": 5}
-        return search(step, AfterPrefix(cache, prompts[:, -1]), B, **ends, **more)
-
-    expected, grown = found(last + 5), found(0, grow=grow_after_prefix(CausalCache.grow, last))
-    assert np.max(expected.lengths) > 2  # beyond the first segment
-    np.testing.assert_array_equal(grown.tokens, expected.tokens)
-    np.testing.assert_allclose(grown.scores, expected.scores, atol=1e-5)
+def test_a_prefix_whose_cache_has_no_room_for_the_rest_is_an_error(params):
+    start = functools.partial(MODEL.apply, length=6, prefix=TOKENS[:, :3], method="start_decoding")
+    cache = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(start, params))
+    ends = {"start_token": 0, "end_token": V - 1, "pad_token": 0, "max_length": 4}
     with pytest.raises(InputError, match="position is 6; it must be a whole number, 0 … 5"):
-        found(last + 4)
+        greedy_decode(after_prefix(decoder_of(MODEL, params), 3), AfterPrefix(cache, TOKENS[:, 3]), B, **ends)
     with pytest.raises(InputError, match="position is -1; it must be at least 0"):
         grow_after_prefix(CausalCache.grow, -1)
 
@@ -210,26 +197,25 @@ def test_a_mask_is_combined_with_the_causal_one():
 # Options.
 
 
-def total_and_gradient(settings: BlockSettings):
-    """Of the squared logits in training, with one key."""
-    model = model_with(settings)
-
-    def total(params):
-        logits = model.apply(params, TOKENS, train=True, rngs={"dropout": jax.random.key(3)})
-        return jnp.sum(logits**2)
-
-    return quick_jit(jax.value_and_grad(total))(drawn(model_with(BlockSettings()), TOKENS))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", ["dots", "all"])
-def test_remat_changes_no_number(remat):
+def test_remat_changes_no_number():
     settings = BlockSettings(0.5, attention=AttentionSettings(dropout_prob=0.5))
-    expected, gradient = total_and_gradient(settings)
-    found, same = total_and_gradient(dataclasses.replace(settings, remat=remat))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    params = drawn(model_with(num_layers=1), TOKENS)
+
+    def total_and_gradient(remat):
+        model = model_with(dataclasses.replace(settings, remat=remat), num_layers=1)
+
+        def total(params):
+            return jnp.sum(model.apply(params, TOKENS, train=True, rngs={"dropout": jax.random.key(3)}) ** 2)
+
+        return quick_jit(jax.value_and_grad(total))(params)
+
+    expected, gradient = total_and_gradient("none")
     largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * largest), same, gradient)
+    for remat in ("dots", "all"):
+        found, same = total_and_gradient(remat)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * largest), same, gradient)
 
 
 @pytest.mark.slow

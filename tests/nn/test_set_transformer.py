@@ -1,19 +1,17 @@
 """Attention between sets: the formulas of Lee et al. 2019, and what a permutation of a set changes."""
 
+import functools
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled_models import compiled, draw, drawn
 
 from transformer_jax import BlockSettings, TransformerEncoder, padding_mask
 from transformer_jax.nn import ISAB, MAB, PMA, SAB, NoNorm
 
 B, S, T, D, H, F, K = 2, 5, 3, 6, 2, 7, 3
 SIZES = D, H, F
-
-
-def draw(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def dense(params: dict, x: np.ndarray) -> np.ndarray:
@@ -42,10 +40,8 @@ def mab(params: dict, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def applied(module, *sets: np.ndarray, mask: jax.Array | None = None) -> tuple[dict, np.ndarray]:
     """Random parameters, biases too, and the output."""
-    params = module.init(jax.random.key(0), *sets)["params"]
-    leaves, form = jax.tree.flatten(params)
-    params = jax.tree.unflatten(form, [draw(*leaf.shape, seed=seed) / 2 for seed, leaf in enumerate(leaves)])
-    return params, np.asarray(jax.jit(module.apply)({"params": params}, *sets, mask))
+    variables = drawn(module, *sets, scale=0.5)
+    return variables["params"], np.asarray(compiled(module)(variables, *sets, mask))
 
 
 WITHOUT_NORM = BlockSettings(norm=NoNorm)
@@ -59,7 +55,7 @@ def test_mab_is_equations_6_and_7_without_norms():
 
 def test_sab_is_the_mab_of_a_set_with_itself():
     params, output = applied(SAB(*SIZES), Y)
-    np.testing.assert_array_equal(output, jax.jit(MAB(*SIZES).apply)({"params": params}, Y, Y))
+    np.testing.assert_array_equal(output, compiled(MAB(*SIZES))({"params": params}, Y, Y))
 
 
 def test_isab_is_equations_9_and_10():
@@ -102,5 +98,5 @@ def test_attention_weights_are_those_of_the_last_attention():
         (ISAB(*SIZES, num_inducing=K), (B, H, S, K)),
         (PMA(*SIZES), (B, H, 1, S)),
     ):
-        variables = block.init(jax.random.key(0), Y)
-        assert jnp.shape(block.apply(variables, Y, return_attention=True)[1]) == shape
+        run = functools.partial(block.init_with_output, return_attention=True)
+        assert jax.eval_shape(run, jax.random.key(0), Y)[0][1].shape == shape

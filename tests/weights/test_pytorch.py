@@ -4,6 +4,7 @@ That weights which come in give PyTorch's outputs and gradients is shown in the 
 is exact, those which go out give ours.
 """
 
+import compiled_models
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -190,4 +191,4 @@ def test_parts_without_a_counterpart_are_errors_in_both_directions(model, messag
 def test_settings_that_change_no_prediction_do_not_hinder():
     settings = BlockSettings(attention=AttentionSettings(num_kv_heads=4, dropout_prob=0.5, implementation="blockwise"))
     block = EncoderBlock(12, 4, 13, settings=settings)
-    assert params_to_torch(block, block.init(jax.random.key(0), np.zeros((1, 1, 12), np.float32))["params"])
+    assert params_to_torch(block, compiled_models.drawn(block, np.zeros((1, 1, 12), np.float32))["params"])

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled
+from compiled_models import compiled, draw
 from tutorial_models import TorchPredictor, evaluate, flax_tree
 
 from transformer_jax import TransformerPredictor
@@ -27,10 +27,6 @@ HYPERPARAMETERS = {
     "dropout": 0.1,
     "input_dropout": 0.05,
 }
-
-
-def draw(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 @pytest.fixture(scope="module")

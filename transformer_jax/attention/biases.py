@@ -149,10 +149,9 @@ class BiasFunction(AttentionBias):
         result = self.fn(logits, at.batch, at.head, at.query + self.offset, at.key, *self.parameters)
         is_float = hasattr(result, "dtype") and jnp.issubdtype(result.dtype, jnp.floating)
         if not is_float or result.shape != logits.shape:
-            given = f"{result.dtype}{list(result.shape)}" if hasattr(result, "dtype") else type(result).__name__
             raise InputError(
-                f"the bias function {shown(self.fn)} gave {given}; it must give the changed logits, "
-                f"{logits.dtype}{list(logits.shape)}"
+                f"the bias function {shown(self.fn)} gave {shown(result)}; it must give the changed logits, "
+                f"{shown(logits)}"
             )
         return jnp.asarray(result).astype(logits.dtype)
 

@@ -1,5 +1,6 @@
 """Fused attention: the kernels of cuDNN on NVIDIA GPUs, and of JAX on TPUs, where type, widths and mask allow."""
 
+import functools
 import math
 
 import jax
@@ -7,12 +8,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.attention.masks.symbolic import ArrayMask, AttentionMask, Reach
+from transformer_jax.attention.masks.symbolic import ArrayMask, AttentionMask, Both, Causal, Window
 from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.request import AttentionRequest
 from transformer_jax.mesh_axis import is_divided
 
 GPU_BACKENDS = "gpu", "cuda"
+Reach = tuple[int | None, int | None]
 TPU_BLOCK = 128  # which T and S are multiples of
 MAX_GPU_WIDTH, MAX_HOPPER_WIDTH = 128, 256  # d, before and from compute capability 9.0 on
 
@@ -65,7 +67,7 @@ def _gpu_refusal(request: AttentionRequest) -> str | None:
             return f"cuDNN takes even T and S with an array as mask; they are {num_queries} and {num_keys}"
         return None
     reach = _reach(request.mask)
-    if reach is None or (reach.right != 0 and reach != Reach(None, None)):
+    if reach is None or (reach[1] != 0 and reach != (None, None)):
         return f"cuDNN takes the masks Causal(), Causal() & Window(left, 0), and arrays; the mask is {request.mask}"
     return None
 
@@ -78,13 +80,25 @@ def _tpu_refusal(request: AttentionRequest) -> str | None:
         return f"the TPU kernel takes T and S that are multiples of {TPU_BLOCK}; they are {num_queries} and {num_keys}"
     if request.num_groups != request.num_heads:
         return f"the TPU kernel takes as many heads of k and v as of q; they have {request.num_groups}"
-    if _reach(request.mask) not in (Reach(None, None), Reach(None, 0)):
+    if _reach(request.mask) not in ((None, None), (None, 0)):
         return f"the TPU kernel takes the mask Causal(); the mask is {request.mask}"
     return None
 
 
 def _reach(mask: AttentionMask | None) -> Reach | None:
-    return Reach(None, None) if mask is None else mask.reach
+    """How far every query sees to its left and its right (None: to the end), if that is all that a mask says."""
+    match mask:
+        case None:
+            return None, None
+        case Causal(offset=int(0)):
+            return None, 0
+        case Window(left=left, right=right, offset=int(0)):
+            return left, right
+        case Both(first=first, second=second) if (one := _reach(first)) and (other := _reach(second)):
+            known = ([side for side in sides if side is not None] for sides in zip(one, other, strict=True))
+            left, right = (min(sides, default=None) for sides in known)
+            return left, right
+    return None
 
 
 def _max_gpu_width() -> int:
@@ -98,21 +112,15 @@ def _on_gpu(
     q: Float[Array, "N H T d"], k: Float[Array, "N Hkv S d"], v: Float[Array, "N Hkv S d"], request: AttentionRequest
 ) -> Float[Array, "N H T d"]:
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [N T H d], as the kernel wants them
+    attend = functools.partial(jax.nn.dot_product_attention, q, k, v, implementation="cudnn")
     if not isinstance(request.mask, ArrayMask):
-        reach = _reach(request.mask) or Reach(None, None)
-        values = jax.nn.dot_product_attention(
-            q,
-            k,
-            v,
-            is_causal=reach.right == 0,
-            local_window_size=None if reach.left is None else (reach.left, 0),
-            implementation="cudnn",
-        )
-        return values.swapaxes(1, 2)
+        left, right = _reach(request.mask) or (None, None)
+        window = None if left is None else (left, 0)
+        return attend(is_causal=right == 0, local_window_size=window).swapaxes(1, 2)
     seen = fitted(request.mask, (request.num_batch, request.num_heads, *request.logits_shape[-2:]))
     if len(q) != request.num_batch:  # more leading axes
         seen = jnp.tile(seen, (len(q) // len(seen) if len(seen) > 1 else 1, 1, 1, 1))
-    values = jax.nn.dot_product_attention(q, k, v, mask=seen, implementation="cudnn").swapaxes(1, 2)
+    values = attend(mask=seen).swapaxes(1, 2)
     return jnp.where(seen.any(-1)[..., None], values, 0)  # the kernel averages where nothing is seen
 
 
@@ -121,5 +129,5 @@ def _on_tpu(
 ) -> Float[Array, "N H T d"]:
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention  # takes half a second
 
-    reach = _reach(request.mask) or Reach(None, None)
-    return flash_attention(q, k, v, causal=reach.right == 0, sm_scale=1 / math.sqrt(q.shape[-1]))
+    is_causal = _reach(request.mask) == (None, 0)
+    return flash_attention(q, k, v, causal=is_causal, sm_scale=1 / math.sqrt(q.shape[-1]))

@@ -21,7 +21,6 @@ from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
-from transformer_jax.nn.block_settings import Remat as Remat
 from transformer_jax.nn.block_settings import SettingsModule as SettingsModule
 from transformer_jax.nn.layer_stacks import LAYER_INPUT, REMAT_POLICIES, STACKED, LayerAccess, layer_access, layer_name
 from transformer_jax.nn.layers import Dropout, Tapped

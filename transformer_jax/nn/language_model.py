@@ -65,15 +65,8 @@ class TransformerLM(SettingsModule):
         self.embedding = token_embedding(self.vocabulary_size, self.model_dim)
         self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)
         self.embedding_dropout = Dropout(self.settings.dropout_prob)
-        self.decoder = CausalStack(
-            self.num_layers,
-            self.model_dim,
-            self.num_heads,
-            self.dim_feedforward,
-            settings=self.settings,
-            final_norm=self.final_norm,
-            block=self.block,
-        )
+        sizes = self.num_layers, self.model_dim, self.num_heads, self.dim_feedforward
+        self.decoder = CausalStack(*sizes, None, self.settings, self.final_norm, self.block)
         self.output_bias = None
         if not self.tie_embeddings:
             self.output_layer = Dense(self.vocabulary_size, use_bias=self.embeddings.output_bias is not False)

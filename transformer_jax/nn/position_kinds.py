@@ -36,7 +36,6 @@ from transformer_jax.nn.positions import (
     positions_of,
 )
 
-MAX_DISTANCE = 2**20  # of relative positions, which have a table as long
 FrequencyScaling = Callable[[np.ndarray], np.ndarray]
 
 
@@ -106,8 +105,7 @@ class RelativePositions(Positions):
     """A learned number added to the logits for each head and bucket of distances (Raffel et al. 2020, section 2.1).
 
     Raises:
-        InputError: `num_buckets` is odd or below 4, or `max_distance` is no more than the exact buckets' distances
-            or above 2²⁰.
+        InputError: `num_buckets` is odd or below 4, or `max_distance` is no more than the exact buckets' distances.
     """
 
     num_buckets: int = 32  # of distances; half of them for keys after the query, where it sees such
@@ -119,8 +117,6 @@ class RelativePositions(Positions):
         if self.num_buckets % 2:
             raise InputError(f"num_buckets is {self.num_buckets}; it must be even, as each direction has half of them")
         check_sizes(self.num_buckets // 2 + 1, max_distance=self.max_distance)
-        if self.max_distance > MAX_DISTANCE:
-            raise InputError(f"max_distance is {self.max_distance}; it may be at most {MAX_DISTANCE}")
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
         return None if self.is_shared else self._module(num_heads, looks_ahead)
@@ -138,15 +134,9 @@ class RotaryInAttention(AttentionPositions):
     kind: RotaryPositions
 
     def encode(self, x: Float[Array, "B heads T d"], first: Start, length: int) -> Float[Array, "B heads T d"]:
-        num_turned = int(x.shape[-1] * self.kind.fraction)
-        turned = rotate(
-            x[..., :num_turned],
-            first,
-            length,
-            self.kind.base,
-            in_halves=self.kind.in_halves,
-            scaling=self.kind.scaling,
-        )
+        kind, num_turned = self.kind, int(x.shape[-1] * self.kind.fraction)
+        start = x[..., :num_turned]
+        turned = rotate(start, first, length, kind.base, in_halves=kind.in_halves, scaling=kind.scaling)
         return turned if num_turned == x.shape[-1] else jnp.concatenate([turned, x[..., num_turned:]], axis=-1)
 
 
@@ -183,21 +173,6 @@ def check_even(head_width: int) -> None:
         )
 
 
-def rotary_table(
-    length: int, head_width: int, base: float = 10_000.0, scaling: FrequencyScaling | None = None
-) -> Float[np.ndarray, "T d"]:
-    """Cosines, then sines, of the angles `pos · base^(-2i/d)`, i = 0 … d/2 - 1 (Su et al. 2021, section 3.3).
-
-    Computed in float64 and rounded once to float32.
-    """
-    check_even(head_width)
-    frequency = base ** (-np.arange(0, head_width, 2) / head_width)  # [d/2]
-    if scaling is not None:
-        frequency = scaling(frequency)
-    angle = np.arange(length)[:, None] * frequency
-    return np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
-
-
 def rotate(
     x: Float[Array, "*leading T d"],
     first: Start = 0,
@@ -209,7 +184,8 @@ def rotate(
 ) -> Float[Array, "*leading T d"]:
     """Turn the pair (x_2i, x_2i+1) of each position by its angle `pos · base^(-2i/d)` (Su et al. 2021, equation 34).
 
-    The product of a query and a key then depends on the difference of their positions alone.
+    The product of a query and a key then depends on the difference of their positions alone. Cosines and sines are
+    computed in float64 and rounded once to float32.
 
     Args:
         x: queries or keys `[..., T, d]`; the position of the first is `first`, which may be traced.
@@ -223,8 +199,14 @@ def rotate(
         InputError: d is odd, or `first` is known and outside of its range.
     """
     *_, num, width = x.shape
-    table = positions_of(rotary_table(length or num, width, base, scaling), first, num)
-    cos, sin = table[:, : width // 2], table[:, width // 2 :]  # [T d/2]
+    check_even(width)
+    frequency = base ** (-np.arange(0, width, 2) / width)  # [d/2]
+    if scaling is not None:
+        frequency = scaling(frequency)
+    angle = np.arange(length or num)[:, None] * frequency
+    table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+    turns = positions_of(table, first, num)
+    cos, sin = turns[:, : width // 2], turns[:, width // 2 :]  # [T d/2]
     if in_halves:
         even, odd = jnp.split(x, 2, axis=-1)
     else:

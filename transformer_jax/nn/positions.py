@@ -79,10 +79,14 @@ class AddedPositions(Tapped):
             InputError: `x` is of no floating-point type, or not `[B, T, D]`; `length` is above `max_len`; or `first`
                 is outside of its range.
         """
-        check_sequence("x", x)
+        check_sequence("x", x, self.d_model)
         x = jnp.asarray(x)
-        self._check(length or x.shape[-2], x.shape[-1])
-        table = positions_of(self.table(length or x.shape[-2]), first, x.shape[-2])
+        length = length or x.shape[1]
+        if length > self.max_len:
+            raise InputError(
+                f"the sequence has {length} positions; max_len is {self.max_len}, the most that may be encoded"
+            )
+        table = positions_of(self.table(length), first, x.shape[1])
         x = self.tap("token_embeddings", x, "B T D")
         if self.is_asked("positions"):
             table = self.tap("positions", jnp.broadcast_to(table, x.shape), "B T D")
@@ -91,14 +95,6 @@ class AddedPositions(Tapped):
     def table(self, length: int) -> Float[Array | np.ndarray, "T D"]:
         """The vectors of the positions 0 … length - 1."""
         raise NotImplementedError
-
-    def _check(self, length: int, width: int) -> None:
-        if length > self.max_len:
-            raise InputError(
-                f"the sequence has {length} positions; max_len is {self.max_len}, the most that may be encoded"
-            )
-        if width != self.d_model:
-            raise InputError(f"the input is {width} wide; d_model is {self.d_model}, and the two must be equal")
 
 
 class PositionalEncoding(AddedPositions):

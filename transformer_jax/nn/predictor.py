@@ -41,14 +41,8 @@ class TransformerPredictor(SettingsModule):
         self.input_dropout = Dropout(self.input_dropout_prob)
         self.input_layer = Dense(self.model_dim)
         self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)
-        self.encoder = TransformerEncoder(
-            self.num_layers,
-            self.model_dim,
-            self.num_heads,
-            2 * self.model_dim,
-            settings=self.settings,
-            block=self.block,
-        )
+        sizes = self.num_layers, self.model_dim, self.num_heads, 2 * self.model_dim
+        self.encoder = TransformerEncoder(*sizes, settings=self.settings, block=self.block)
         self.output_hidden = Dense(self.model_dim)
         self.output_norm = self.settings.make_norm()
         self.output_dropout = Dropout(self.settings.dropout_prob)

@@ -11,21 +11,23 @@ the number of positions before the first query, and it may be traced.
 
 import functools
 import operator
-from typing import Any, NamedTuple
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool
 
+from transformer_jax.argument_checks import Count
 from transformer_jax.attention.masks.arrays import Mask, expand_mask, fit_mask
 from transformer_jax.attention.score_block import (
+    BlockFlags,
     BlockGrid,
     Bounds,
     LogitsRule,
     Offset,
     Range,
     ScoreBlock,
-    Start,
     opposite,
 )
 from transformer_jax.errors import InputError, check_sizes
@@ -42,13 +44,6 @@ class Drawing(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-class Reach(NamedTuple):
-    """How far a query sees to each side of its position; None for no limit."""
-
-    left: int | None
-    right: int | None
 
 
 class AttentionMask(LogitsRule):
@@ -72,11 +67,6 @@ class AttentionMask(LogitsRule):
         Blocks of which nothing is allowed are not computed, and those of which everything is, without a mask.
         """
         return True, False
-
-    @property
-    def reach(self) -> Reach | None:
-        """How far every query sees, where that is all there is to say of this mask; else None."""
-        return None
 
     def show(self, num_queries: int, num_keys: int, *, batch: int = 0, head: int = 0) -> Drawing:
         """Draw the mask: a line for each query, ■ where a key may be seen and · where not.
@@ -148,14 +138,39 @@ class Causal(AttentionMask):
         (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
         return first_key <= last_query + self.offset, last_key <= first_query + self.offset
 
-    @property
-    def reach(self) -> Reach | None:
-        return reach_without_offset(self.offset, Reach(None, 0))
 
+@pytree_class
+class Window(AttentionMask):
+    """The query at position p sees the keys p - left … p + right (Beltagy et al. 2020); None for no limit.
 
-def reach_without_offset(offset: Start, reach: Reach) -> Reach | None:
-    """The reach of a mask with this offset: None unless that is known to be 0."""
-    return reach if isinstance(offset, int) and offset == 0 else None
+    Raises:
+        InputError: `left` or `right` is below 0.
+    """
+
+    left: Count | None
+    right: Count | None
+    offset: Offset = 0  # position of query 0
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        at = block.indices()
+        ahead = at.key - at.query - self.offset
+        allowed = jnp.ones((1, 1, 1, 1), bool)
+        if self.left is not None:
+            allowed &= ahead >= -self.left
+        if self.right is not None:
+            allowed &= ahead <= self.right
+        return allowed
+
+    def bounds(self, grid: BlockGrid) -> Bounds:
+        (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
+        least, most = first_key - last_query - self.offset, last_key - first_query - self.offset  # of key - position
+        some: BlockFlags = True
+        every: BlockFlags = True
+        if self.left is not None:
+            some, every = most >= -self.left, least >= -self.left
+        if self.right is not None:
+            some, every = some & (least <= self.right), every & (most <= self.right)
+        return some, every
 
 
 def causal_and(mask: Masks | None) -> Masks:
@@ -196,14 +211,6 @@ class Both(AttentionMask):
     def bounds(self, grid: BlockGrid) -> Bounds:
         (some, every), (others_some, others_every) = self.first.bounds(grid), self.second.bounds(grid)
         return some & others_some, every & others_every
-
-    @property
-    def reach(self) -> Reach | None:
-        reaches = self.first.reach, self.second.reach
-        if None in reaches:
-            return None
-        sides = zip(*(reach for reach in reaches if reach), strict=True)
-        return Reach(*(min((side for side in both if side is not None), default=None) for both in sides))
 
     def __repr__(self) -> str:
         return " & ".join(f"({mask})" if isinstance(mask, Either) else f"{mask}" for mask in (self.first, self.second))

@@ -1,0 +1,137 @@
+"""More kinds of masks: a prefix, padding, packed segments, and a function of your own.
+
+Their base class is in `attention.masks.symbolic`, with the causal mask and the window.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Int, Shaped
+
+from transformer_jax.argument_checks import as_array, broadcasts, check_offset
+from transformer_jax.attention.masks.arrays import fit_mask, padding_mask
+from transformer_jax.attention.masks.symbolic import AttentionMask
+from transformer_jax.attention.score_block import BlockGrid, Bounds, Offset, ScoreBlock, Start
+from transformer_jax.errors import InputError
+from transformer_jax.trees import pytree_class, shown, static_field
+
+
+@pytree_class
+class Prefix(AttentionMask):
+    """Every query sees the first `n` keys: `Causal() | Prefix(n)` is the mask of a prefix language model."""
+
+    n: Start | Int[ArrayLike, " B"]  # one for all, or one for each batch element
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n, Array | np.ndarray) and np.ndim(self.n) > 0:
+            if self.n.ndim != 1 or not jnp.issubdtype(self.n.dtype, jnp.integer):
+                raise InputError(f"n is {shown(self.n)}; it must be a whole number, or one for each batch element [B]")
+        else:
+            check_offset("n", self.n, 0)
+
+    def _rows(self) -> Int[Array, "#B"]:
+        return jnp.atleast_1d(jnp.asarray(self.n))
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        return block.indices().key < block.part(self._rows()[:, None, None, None])
+
+    def bounds(self, grid: BlockGrid) -> Bounds:
+        first, last = grid.keys()
+        n: Any = self.n
+        if not isinstance(n, int):
+            rows = self._rows()
+            n = rows[grid.batch if len(rows) > 1 else 0]
+        return first < n, last < n
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        fit_mask(jnp.broadcast_to(True, (np.size(self.n), 1, 1, 1)), shape, repr(self))
+
+
+@pytree_class
+class Padding(AttentionMask):
+    """Every query sees the keys that hold a real token.
+
+    Raises:
+        InputError: `valid` is not `[B, S]`, or neither boolean nor integer 0/1.
+    """
+
+    valid: Shaped[ArrayLike, "#B S"]  # True (or 1) where there is a real token
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "valid", padding_mask(self.valid)[:, 0, 0])
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        return block.part(jnp.asarray(self.valid)[:, None, None])
+
+    def bounds(self, grid: BlockGrid) -> Bounds:
+        valid = grid.of_keys(jnp.asarray(self.valid))
+        return valid.any(1)[None], valid.all(1)[None]
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        fit_mask(jnp.asarray(self.valid)[:, None, None], shape, repr(self))
+
+
+@pytree_class
+class Segments(AttentionMask):
+    """A query sees the keys of its own segment: several sequences packed into one row do not see each other.
+
+    Raises:
+        InputError: the ids are not `[B, T]` and `[B, S]` of an integer type.
+    """
+
+    query_ids: Int[ArrayLike, "#B T"]
+    key_ids: Int[ArrayLike, "#B S"]
+
+    def __post_init__(self) -> None:
+        for name in ("query_ids", "key_ids"):
+            ids = as_array(name, getattr(self, name))
+            if ids.ndim != 2 or not jnp.issubdtype(ids.dtype, jnp.integer):
+                letter = "T" if name == "query_ids" else "S"
+                raise InputError(f"{name} is {shown(ids)}; it must be [B, {letter}] of an integer type")
+            object.__setattr__(self, name, jnp.asarray(ids))
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        queries = jnp.asarray(self.query_ids)[:, None, :, None]
+        return block.part(queries) == block.part(jnp.asarray(self.key_ids)[:, None, None])
+
+    def bounds(self, grid: BlockGrid) -> Bounds:
+        queries, keys = grid.of_queries(jnp.asarray(self.query_ids)), grid.of_keys(jnp.asarray(self.key_ids))
+        low, high = (extreme(queries, axis=1)[:, None] for extreme in (jnp.min, jnp.max))
+        key_low, key_high = (extreme(keys, axis=1)[None] for extreme in (jnp.min, jnp.max))
+        meet = (low <= key_high) & (key_low <= high)
+        return meet, meet & (low == high) & (key_low == key_high)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        queries, keys = np.shape(self.query_ids), np.shape(self.key_ids)
+        for ids_shape in ((queries[0], 1, queries[1], 1), (keys[0], 1, 1, keys[1])):
+            fit_mask(np.broadcast_to(True, ids_shape), shape, repr(self))
+
+
+@pytree_class
+class MaskFunction(AttentionMask):
+    """A mask of one's own: a function of the indices of batch element, head, query and key.
+
+        every_third = MaskFunction(lambda batch, head, query, key: (query - key) % 3 == 0)
+
+    Raises:
+        InputError: `fn` cannot be called; at use, it gives something else than truth values of the indices' shape.
+    """
+
+    fn: Callable[..., Any] = static_field()  # of four arrays of integers, which broadcast; and of `arrays`
+    arrays: tuple[Any, ...] = ()  # more arguments of `fn`; what it reads besides must not be traced
+    offset: Offset = 0  # added to the index of the query
+
+    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+        at = block.indices()
+        result = self.fn(at.batch, at.head, at.query + self.offset, at.key, *self.arrays)
+        is_mask = isinstance(result, Array | np.ndarray | bool | np.bool_) and jnp.asarray(result).dtype == bool
+        if not is_mask or not broadcasts(np.shape(result), block.shape):
+            raise InputError(
+                f"the mask function {shown(self.fn)} gave {shown(result)}; it must give booleans, True = may attend, "
+                f"whose shape broadcasts to {block.shape}"
+            )
+        return jnp.asarray(result).reshape((1,) * (4 - np.ndim(result)) + np.shape(result))
