@@ -1,5 +1,6 @@
 """A command ends with one line, or in silence, and with a status that says why; it saves what it can."""
 
+import ast
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import psutil
 import pytest
 from commands import call, own_handlers, start
 from kill_and_resume import READ_ONLY_CACHE, command
+from repository import REPOSITORY
 
 from transformer_jax.cli import run
 
@@ -48,13 +50,20 @@ def handlers_come_back() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("script", "number"), [("reverse.py", signal.SIGINT), ("translate.py", signal.SIGTERM)])
-def test_a_signal_during_imports_ends_a_command_in_silence(script, number, tmp_path):
-    with started(command(script, tmp_path)) as process:
+def test_a_signal_during_imports_ends_a_command_in_silence(tmp_path):
+    with started(command("reverse.py", tmp_path)) as process:
         wait_until(lambda: "jaxlib" in Path(f"/proc/{process.pid}/maps").read_text(), process)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         output = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, *output) == (128 + number, "", "")
+    assert (process.returncode, *output) == (128 + signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("script", sorted((REPOSITORY / "experiments").glob("*.py")), ids=lambda script: script.name)
+def test_every_command_ends_at_signals_before_it_imports_what_takes_long(script):
+    _, handling, *_ = ast.parse(script.read_text(encoding="utf-8")).body  # behind the docstring
+    assert ast.unparse(handling).splitlines()[1:] == [
+        "    from transformer_jax.training.signals import end_at_signals", "    end_at_signals()",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -75,11 +84,10 @@ def test_workers_end_after_a_killed_main_process(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1000, 20_000])  # bytes: events, pictures
-def test_a_full_disk_is_one_line_of_ours(size, tmp_path):
+def test_a_full_disk_is_one_line_of_ours(tmp_path):
     # The operating system takes no more in one file, as a full disk does.
     limited = (
-        f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size})); "
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
         "os.execv(sys.argv[1], sys.argv[1:])"
     )
     process = subprocess.run(
