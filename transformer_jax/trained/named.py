@@ -17,6 +17,7 @@ from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
 from transformer_jax.nn.blocks import SettingsModule
+from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.runs.directory import run_path
 from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, read_settings, with_kept_files
@@ -184,7 +185,7 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
 
     def initial_params(key: PRNGKeyArray) -> Params:
         prepared = trainer.model_inputs(trainer.prepare(inputs, trainer.constants))
-        return own_model.init(key, *prepared)["params"]
+        return unstack_layers(own_model.init(key, *prepared)["params"])  # as parameters are stored
 
     expected = jax.eval_shape(initial_params, jax.random.key(0))
     try:
