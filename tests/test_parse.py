@@ -16,7 +16,7 @@ from transformer_jax.fields import setting
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.setting_groups import GROUPS
 from transformer_jax.tasks import TranslationConfig
-from transformer_jax.trained.shipped import SHIPPED
+from transformer_jax.trained.load import SHIPPED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -51,15 +51,6 @@ def test_words_make_one_sequence_and_lines_one_each(capsys, tmp_path):
     assert [row[0] for row in rows] == [NUMBERS, NUMBERS[::-1], NUMBERS]
 
 
-def test_an_output_is_written_as_a_file_that_is_opened_and_nothing_is_replaced(capsys, tmp_path):
-    (tmp_path / "table.tsv").touch(mode=0o600)
-    (tmp_path / "link.tsv").symlink_to("table.tsv")
-    carry_out(read_command(["reverse", NUMBERS, "--output", str(tmp_path / "link.tsv")]))
-    assert (tmp_path / "link.tsv").is_symlink()
-    assert (tmp_path / "table.tsv").stat().st_mode & 0o777 == 0o600
-    assert NUMBERS in (tmp_path / "table.tsv").read_text()
-
-
 def test_sets_of_the_test_set_have_numbers(capsys):
     rows = printed(capsys, "digits", "17", "0")
     assert [row[0] for row in rows] == ["test set 17", "test set 0"]

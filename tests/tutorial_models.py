@@ -1,10 +1,20 @@
 """The tutorials' model as a PyTorch module with the names in Lightning's files, and with the arrays of a Flax file."""
 
+import os
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 from flax.traverse_util import flatten_dict, unflatten_dict
 from formulas import sinusoids
+from repository import REPOSITORY
 from torch import nn
+
+PUBLISHED = Path(os.environ.get("PUBLISHED_WEIGHTS", REPOSITORY.parent / "shared" / "pretrained")) / "ReverseTask.ckpt"
+needs_published = pytest.mark.skipif(
+    not PUBLISHED.is_file(), reason=f"needs the published {PUBLISHED}; PUBLISHED_WEIGHTS may name its folder"
+)
 
 
 class SelfAttention(nn.Module):

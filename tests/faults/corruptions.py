@@ -18,7 +18,7 @@ from faults.watch import Seen, watch
 from transformer_jax.inspection.page.page import inspection_page
 from transformer_jax.tasks.registry import load_run
 from transformer_jax.tasks.reverse import ReverseTrainer
-from transformer_jax.trained.shipped import SHIPPED as SHIPPED_MODELS
+from transformer_jax.trained.load import SHIPPED as SHIPPED_MODELS
 
 USES = (
     "load a run",

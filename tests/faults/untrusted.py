@@ -13,8 +13,8 @@ from faults.in_process import command
 from faults.watch import Seen, watch
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.tasks.registry import load_run
+from transformer_jax.trained.load import SHIPPED
 from transformer_jax.trained.published import load_pretrained
-from transformer_jax.trained.shipped import SHIPPED
 from transformer_jax.weights.pytorch import params_from_torch
 
 

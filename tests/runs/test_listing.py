@@ -16,7 +16,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.runs.__main__ import main
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import find_runs, is_held, read_run
-from transformer_jax.trained.shipped import SHIPPED
+from transformer_jax.trained.load import SHIPPED
 
 STATE = {"params": np.arange(15, dtype=np.float32).reshape(3, 5)}
 SECONDS = {"train": 2.0, "eval": 3.0, "compile": 5.0, "save": 7.0}

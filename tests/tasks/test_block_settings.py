@@ -1,6 +1,5 @@
 """The settings of a model's blocks reach it by flag, in every task."""
 
-from pathlib import Path
 from typing import get_args
 
 import flax.linen as nn
@@ -156,26 +155,16 @@ SHORT = REVERSE | {"max_epochs": 1, "train_size": 21, "warmup": 1, "quiet": True
 
 
 @pytest.mark.slow
-def test_a_run_of_other_parts_is_opened_with_them(tmp_path: Path):
-    settings = {"positions": "relative", "norm": "rms", "feed_forward": "geglu", "num_kv_heads": 1, "qk_norm": True}
-    trainer, _ = train_reverse(**settings, **SHORT, attention_dropout=0.1, checkpoint_dir=tmp_path)
-    run = load_run(trainer.run.path)
-    assert run.model == trainer.model
-    assert {name: getattr(run.config, name) for name in settings} == settings
-    numbers = np.array([[3, 1, 4, 1, 5]])
-    np.testing.assert_array_equal(run.predict(numbers), trainer.predict(numbers))
-
-
-@pytest.mark.slow
-def test_a_run_with_another_implementation_opens_anywhere_and_is_scored_with_any(tmp_path, capsys):
-    blockwise, results = train_reverse(
-        **SHORT | {"quiet": False}, verbose=True, attention="blockwise", checkpoint_dir=tmp_path
-    )
+def test_a_run_of_other_parts_is_opened_with_them_anywhere_and_scored_with_any_implementation(tmp_path, capsys):
+    parts = {"positions": "relative", "norm": "rms", "feed_forward": "geglu", "num_kv_heads": 1, "qk_norm": True}
+    settings = SHORT | parts | {"checkpoint_dir": tmp_path}
+    blockwise, results = train_reverse(**settings | {"quiet": False}, verbose=True, attention="blockwise")
     assert "Attention: blockwise for 5 × 5 logits: it was asked for; not plain: " in capsys.readouterr().out
     run = load_run(blockwise.run.path)
-    assert run.config.attention == "auto"
-    assert run.model.settings.attention.implementation == "auto"
-    again, same = train_reverse(**SHORT, attention="plain", checkpoint_dir=tmp_path)
+    assert {name: getattr(run.config, name) for name in parts} == parts
+    assert run.config.attention == run.model.settings.attention.implementation == "auto"
+    jax.tree.map(np.testing.assert_array_equal, run.params, blockwise.params)
+    again, same = train_reverse(**settings, attention="plain")
     assert again.run.path == blockwise.run.path
     assert same["test"]["loss"] == pytest.approx(results["test"]["loss"], rel=1e-5)
 
@@ -184,11 +173,3 @@ def test_one_that_cannot_run_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(InputError, match="implementation is 'fused', which cannot run: there is no kernel for the"):
         train_reverse(**SHORT, attention="fused", checkpoint_dir=tmp_path)
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.slow
-def test_sequences_are_reversed_with_positions_that_are_learned(tmp_path):
-    sizes = {"seq_len": 5, "num_layers": 2, "num_heads": 2, "train_size": 20_000, "val_size": 500, "test_size": 2000}
-    training = {"max_epochs": 3, "eval_every": 3, "lr": 2e-3, "quiet": True, "checkpoint_dir": tmp_path}
-    _, results = train_reverse(positions="learned", **sizes, **training)
-    assert results["test_acc"] > 0.998

@@ -4,8 +4,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,7 +16,8 @@ from repository import REPOSITORY
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from transformer_jax import InputError, capture, load_transformers
+from transformer_jax import InputError, capture, load_transformers, predict
+from transformer_jax.inspection import __main__ as inspection
 from transformer_jax.inspection import generate, inspection_page
 
 pytestmark = pytest.mark.slow  # they compile
@@ -142,7 +141,6 @@ def test_masks_are_filled_and_texts_are_classified_as_by_transformers(masked, tm
 @pytest.mark.parametrize("kind", ["causal", "translator", "masked"])
 def test_the_page_shows_the_models_maps_with_its_tokens(kind, request):
     run = load_transformers(request.getfixturevalue(kind))
-    page = inspection_page(run, run.examples([TEXT]))
     maps = run.attention(TEXT)
     stack = "decoder" if kind == "causal" else "encoder"
     assert list(maps.key_labels[stack]) == TEXT.split()
@@ -150,20 +148,20 @@ def test_the_page_shows_the_models_maps_with_its_tokens(kind, request):
     names = [f"{stack}.layers.0.attention.weights"]
     _, seen = capture(run.model, run.variables, *inputs, names=names)
     np.testing.assert_allclose(maps.maps[stack][0], seen[names[0]][0], atol=1e-6)
-    assert len(page.answers[0].parts) == (len(maps.query_labels["decoder"]) if kind == "translator" else 5)
+    examples = run.examples([TEXT])
+    (answer,) = run.answers(examples) if kind == "masked" else inspection_page(run, examples).answers
+    assert len(answer.parts) == (len(maps.query_labels["decoder"]) if kind == "translator" else 5)
     if kind == "translator":
-        assert page.answers[0].text.startswith(run.predict(TEXT))
+        assert answer.text.startswith(run.predict(TEXT))
 
 
-def test_the_command_writes_the_page_and_predict_answers(causal, tmp_path):
+def test_the_commands_write_the_page_and_answer(causal, tmp_path, capsys):
     page = tmp_path / "page.html"
-    for program, more in (("inspection", ["--output", page]), ("predict", [])):
-        command = [sys.executable, "-m", f"transformer_jax.{program}", causal, TEXT, *more]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert TEXT in done.stdout
-        assert program == "inspection" or load_transformers(causal).predict(TEXT) in done.stdout
+    inspection.carry_out(inspection.read_command([str(causal), TEXT, "--output", str(page)]))
+    assert TEXT in capsys.readouterr().out
     assert page.stat().st_size > 10_000
+    predict.carry_out(predict.read_command([str(causal), TEXT]))
+    assert f"{TEXT}\t\t{load_transformers(causal).predict(TEXT)}\t" in capsys.readouterr().out
 
 
 def test_the_code_on_pretrained_models_runs(causal, tmp_path, monkeypatch):

@@ -19,10 +19,10 @@ from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.experiment import chosen_config, train_and_test
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.reverse import reverse_data, train_reverse
-from transformer_jax.tasks.translation.padded_pairs import PairInputs
+from transformer_jax.tasks.translation.pairs import PairInputs
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer
 from transformer_jax.trained import named
-from transformer_jax.trained.shipped import SHIPPED
+from transformer_jax.trained.load import SHIPPED
 
 pytestmark = pytest.mark.slow
 

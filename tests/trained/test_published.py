@@ -1,24 +1,19 @@
 """Published models by name and by path: the reverse task solved, downloads whole or not at all, clear errors."""
 
 import hashlib
-import os
-from pathlib import Path
 
 import flax.serialization
 import jax
 import numpy as np
 import pytest
 from local_server import UNREACHABLE, serve
-from repository import REPOSITORY
-from tutorial_models import evaluate, flax_tree
+from tutorial_models import PUBLISHED, evaluate, flax_tree, needs_published
 
 from transformer_jax import load_pretrained
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.reverse import ReverseDataset
 from transformer_jax.trained import published as pretrained
 
-FOLDER = Path(os.environ.get("PUBLISHED_WEIGHTS", REPOSITORY.parent / "shared" / "pretrained"))
-REVERSE = FOLDER / "ReverseTask.ckpt"
 FEATURES, D, C, H, L = 11, 22, 5, 2, 1
 FLAX = flax.serialization.msgpack_serialize(flax_tree(FEATURES, D, C, L))
 BY_HAND = r"put the file at .*/reverse-jax.ckpt by hand"
@@ -36,24 +31,22 @@ def published(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not REVERSE.is_file(), reason=f"needs the published {REVERSE}; PUBLISHED_WEIGHTS may name its folder"
-)
+@needs_published
 def test_the_published_reverse_model_solves_its_task_with_the_logits_of_the_formulas(tmp_path):
-    (tmp_path / "reverse-jax.ckpt").write_bytes(REVERSE.read_bytes())  # as by hand, and checked against the digest
+    (tmp_path / "reverse-jax.ckpt").write_bytes(PUBLISHED.read_bytes())  # as by hand, and checked against the digest
     model, params = load_pretrained("reverse-jax", cache_dir=tmp_path)
     assert (model.model_dim, model.num_heads, model.num_layers, model.num_classes) == (32, 1, 1, 10)
     inputs = ReverseDataset(size=10_000, seed=44).inputs  # [N T]
     one_hot = np.eye(10, dtype=np.float32)[inputs]
     logits = jax.jit(model.apply)({"params": params}, one_hot)  # [N T C]
     assert (logits.argmax(-1) == inputs[:, ::-1]).mean() == 1.0
-    expected = evaluate(flax.serialization.msgpack_restore(REVERSE.read_bytes()), one_hot, num_heads=1)
+    expected = evaluate(flax.serialization.msgpack_restore(PUBLISHED.read_bytes()), one_hot, num_heads=1)
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda array: array.astype(np.float64), ({"params": params}, one_hot))
         np.testing.assert_allclose(jax.jit(model.apply)(*wide), expected, rtol=0, atol=1e-5)
     # Float32 alone puts the worst of 1.6 million logits 1.9e-5 off, in a range of ±10.6.
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    by_path = load_pretrained(REVERSE, num_heads=1)
+    by_path = load_pretrained(PUBLISHED, num_heads=1)
     assert by_path[0] == model
     jax.tree.map(np.testing.assert_array_equal, by_path[1], params)
 

@@ -18,7 +18,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.runs.settings import FORMAT
 from transformer_jax.tasks import ReverseDataset
 from transformer_jax.trained.__main__ import carry_out, read_command
-from transformer_jax.trained.shipped import SHIPPED, shipped_models
+from transformer_jax.trained.load import SHIPPED, shipped_models
 
 FILES = ("SHA256SUMS", "config.json", "params.msgpack")
 

@@ -36,6 +36,7 @@ from transformer_jax.nn.positions import (
     positions_of,
 )
 
+MAX_DISTANCE = 2**20  # of relative positions, which have a table as long
 FrequencyScaling = Callable[[np.ndarray], np.ndarray]
 
 
@@ -105,7 +106,8 @@ class RelativePositions(Positions):
     """A learned number added to the logits for each head and bucket of distances (Raffel et al. 2020, section 2.1).
 
     Raises:
-        InputError: `num_buckets` is odd or below 4, or `max_distance` is no more than the exact buckets' distances.
+        InputError: `num_buckets` is odd or below 4, or `max_distance` is no more than the exact buckets' distances
+            or above 2²⁰.
     """
 
     num_buckets: int = 32  # of distances; half of them for keys after the query, where it sees such
@@ -117,6 +119,8 @@ class RelativePositions(Positions):
         if self.num_buckets % 2:
             raise InputError(f"num_buckets is {self.num_buckets}; it must be even, as each direction has half of them")
         check_sizes(self.num_buckets // 2 + 1, max_distance=self.max_distance)
+        if self.max_distance > MAX_DISTANCE:
+            raise InputError(f"max_distance is {self.max_distance}; it may be at most {MAX_DISTANCE}")
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
         return None if self.is_shared else self._module(num_heads, looks_ahead)

@@ -22,10 +22,7 @@ def encode(text: str | bytes) -> Int[np.ndarray, " S"]:
     try:
         content = text if isinstance(text, bytes) else text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(
-            f"the text {text!r} holds U+{ord(error.object[error.start]):04X} at position {error.start}, "
-            "half of a surrogate pair, which cannot be written as UTF-8"
-        ) from None
+        raise InputError(f"the text {text!r} can't be written as UTF-8: {error}") from None
     return np.frombuffer(content, np.uint8).astype(np.int32)
 
 

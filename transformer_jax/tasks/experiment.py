@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -19,7 +19,7 @@ from transformer_jax.runs.tensorboard import tensorboard_command
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
 from transformer_jax.trained.named import check_fits, find_initial, find_trained, settings_of_initial
-from transformer_jax.training.inspected_example import prediction_table
+from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.results import process_age
 from transformer_jax.training.signals import Interrupted
@@ -33,6 +33,7 @@ Data = TypeVar("Data", bound="TaskData")
 Results = Json  # what `results.json` holds
 PREDICTIONS = "predictions.tsv"  # answers to the first examples of the test set, in a run's directory
 MAX_PREDICTIONS = 1_000
+MOST_SHOWN = 10  # mistakes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,8 +107,8 @@ def train_and_test(
 
     Raises:
         FloatingPointError: as `TrainerModule.fit`; of many runs after the last one, and `summary.json` is written.
-        InputError: the model that `pretrained` or `init_from` names does not fit the task; what `TrainerModule.fit`
-            raises; or the report or the test failed, and the error says how to score the model again.
+        InputError: the model that `pretrained` or `init_from` names does not fit the task; or what `TrainerModule.fit`
+            raises. An error of the report or the test has a note that says how to score the model again.
     """
     prepare_jax(config)
     train_one = functools.partial(_train_one, trainer_class, load_data, report)
@@ -142,19 +143,15 @@ def _train_one(
             check_fits("pretrained", trained, trainer, data.train_loader.example())
             trainer.adopt(trained.params)
             print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
+        trainer.test_data = data
         try:
             more = {} if report is None else report(trainer, data)
             _save_answers(trainer, data)
             results = trainer.test(data.val_loader, data.test_loader, **more)
-        except (Interrupted, BrokenPipeError):  # a signal; nobody reads the output any more
-            raise
-        except Exception as error:  # of any class: hours of training must not end in a traceback
-            reason = in_one_line(error, with_class=not isinstance(error, InputError))
+        except Exception as error:
             where = f"{trainer.run.path} keeps the model" if trained is None else f"nothing happened to {trained.what}"
-            raise InputError(
-                f"scoring failed ({reason}); {where}, and the same command (without --no-resume) scores it again, "
-                "without training"
-            ) from error
+            error.add_note(f"{where}; the same command (without --no-resume) scores it again, without training")
+            raise
     return trainer, results
 
 
@@ -163,12 +160,13 @@ def _save_answers(trainer: TrainerModule, data: TaskData) -> None:
 
     Of a task of one's own where they can be worded.
     """
-    trainer.test_data = data
     try:
         count = MAX_PREDICTIONS if trainer.writes_predictions else 1
         examples = trainer.test_examples(range(min(count, len(trainer.test_set))))
         if trainer.writes_predictions:
-            trainer.run.save_text(PREDICTIONS, prediction_table(examples, trainer.answers(examples)))
+            answers = trainer.answers(examples)
+            trainer.run.save_text(PREDICTIONS, prediction_table(examples, answers))
+            _print_mistakes(examples, answers)
         if trainer.has_attention and trainer.attention_picture is not None:
             trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
     except (Interrupted, BrokenPipeError):
@@ -176,6 +174,16 @@ def _save_answers(trainer: TrainerModule, data: TaskData) -> None:
     except Exception as error:  # of any class: the model's output may be anything
         what = "answers to the test set, or the picture of attention"
         print(f"There are no {what}: {in_one_line(error, with_class=True)}")
+
+
+def _print_mistakes(examples: Sequence[InspectedExample], answers: Sequence[Answer]) -> None:
+    """Print the number of wrong answers, and the first of them; nothing where the right ones are not known."""
+    known = [(one, answer) for one, answer in zip(examples, answers, strict=True) if one.expected is not None]
+    wrong = [(one, answer) for one, answer in known if answer.text != one.expected]
+    if known:
+        print(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
+    for example, answer in wrong[:MOST_SHOWN]:
+        print(f"  {example.title}: predicted {answer.text}, it is {example.expected}")
 
 
 def _train_all(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
@@ -15,14 +14,14 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.decoding.beam_search import beam_search
-from transformer_jax.decoding.prefixes import AfterPrefix, after_prefix
-from transformer_jax.decoding.token_by_token import Cache, Decoded, greedy_decode, sample
+from transformer_jax.decoding.token_by_token import Decoded, Step, greedy_decode, sample
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.outside_files import Json, read_json
+from transformer_jax.tasks.language_model.continuation import Apply, open_ended, tokens_after
 from transformer_jax.tasks.sentencepiece_files import SOURCE, SentencePieces
 from transformer_jax.tasks.text_examples import texts_in
 from transformer_jax.tasks.tokenization import read_pieces
@@ -156,35 +155,29 @@ class PretrainedText(ExampleViewer):
     def _continuation(
         self, params: Params, prompt: Int[Array, "1 P"], key: PRNGKeyArray, *, max_new: int, **draws: Any
     ) -> Int[Array, " T"]:
-        length = prompt.shape[1] - 1
         apply = functools.partial(self.model.apply, {"params": params})
-        given = {"prefix": prompt[:, :-1]} if length else {"batch_size": 1}
-        cache = apply(**given, length=length + max_new, method="start_decoding")
-        step = after_prefix(functools.partial(self._step, apply), length)
         decode: Callable[..., Decoded] = functools.partial(sample, key=key, **draws) if draws else greedy_decode
-        return decode(step, AfterPrefix(cache, prompt[:, -1]), 1, **self._ends(max_new)).tokens[0]
+        ends = {"end_token": self._end_token(), "max_length": max_new}
+        return tokens_after(apply, self._step(apply), prompt, prompt.shape[1], decode, **ends).tokens[0]
 
     def _translation(
         self, params: Params, source: Int[Array, "1 S"], *, max_new: int, beam_width: int
     ) -> Int[Array, " T"]:
         apply = functools.partial(self.model.apply, {"params": params})
         cache = apply(source, length=max_new, method="start_decoding")
-        arguments = functools.partial(self._step, apply), cache, 1
-        ends = self._ends(max_new) | {"start_token": self._token("decoder_start_token_id")}
+        arguments = self._step(apply), cache, 1
+        ends: dict[str, Any] = {"end_token": self._end_token(), "pad_token": 0, "max_length": max_new}  # whole numbers
+        ends["start_token"] = self._token("decoder_start_token_id")
         if beam_width == 1:
             return greedy_decode(*arguments, **ends).tokens[0]
         return beam_search(*arguments, **ends, beam_width=beam_width, n_best=1, length_penalty=0.0).tokens[0, 0]
 
-    def _step(self, apply: Any, tokens: Array, position: Array, cache: Cache) -> tuple[Float[Array, "N V+1"], Cache]:
-        """A step of the model, with a token after the vocabulary that ends texts where no other does."""
-        logits, cache = apply(tokens, position, cache, method="decode_step")
+    def _step(self, apply: Apply) -> Step:
         banned = [ids[0] for ids in self.tokens.get("bad_words_ids") or [] if len(ids) == 1]
-        logits = logits.at[:, np.array(banned, int)].set(-jnp.inf) if banned else logits
-        return jnp.pad(logits, ((0, 0), (0, 1)), constant_values=-jnp.inf), cache
+        return open_ended(apply, self._vocabulary_size(), banned)
 
-    def _ends(self, max_new: int) -> dict[str, Any]:  # Any: whole numbers
-        size = self._vocabulary_size()
-        return {"start_token": 0, "end_token": (self._end_tokens() or [size])[0], "pad_token": 0, "max_length": max_new}
+    def _end_token(self) -> int:
+        return (self._end_tokens() or [self._vocabulary_size()])[0]
 
     def _end_tokens(self) -> list[int]:
         """The tokens that end a text: none, one or several."""

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.byte_text import pad, visible
 from transformer_jax.tasks.tokenization import Tokenizer
-from transformer_jax.tasks.translation.padded_pairs import PairInputs
+from transformer_jax.tasks.translation.pairs import PairInputs
 from transformer_jax.training.inspected_example import (
     Answer,
     AnswerPart,

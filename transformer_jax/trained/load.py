@@ -1,11 +1,11 @@
-"""Open a trained run, also in another process or on another machine."""
+"""Open a trained run or a saved model, also in another process or on another machine, or a model that ships by name."""
 
 import contextlib
 import dataclasses
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,21 +14,28 @@ from flax.traverse_util import flatten_dict
 from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.errors import InputError, meant, shortened
-from transformer_jax.outside_files import Json, read_json
+from transformer_jax.outside_files import Json, outside_file, read_json
 from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.own_files import digest_of
+from transformer_jax.runs.saved_model import DIGESTS
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
     CONFIG,
+    MAX_CONFIG_BYTES,
+    PARAMETERS,
     RESULTS,
+    WEIGHTS,
     differing_settings,
     read_settings,
     with_kept_files,
 )
-from transformer_jax.trained.shipped import SHIPPED, is_saved, named_directory, read_params, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
+from transformer_jax.weights.files import MAX_BYTES, read_weights
+from transformer_jax.weights.layouts import as_tree
 
 TrainerClassOf: TypeAlias = Callable[[str], type[TrainerModule]]  # the trainer of a task, by its name
+SHIPPED = Path(__file__).parent / "models"  # a directory for each model, of its name
 
 
 def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> TrainerModule:
@@ -49,7 +56,7 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
         config = config_class.from_json(with_kept_files(config_class, settings, directory))
     except InputError as error:
         raise InputError(f"{directory / CONFIG} can't be used: {error}") from error
-    results = _results(directory)
+    results = read_json(directory / RESULTS, "a run's results") if os.path.lexists(directory / RESULTS) else {}
     if is_saved(directory):
         params = read_params(directory)
     else:
@@ -62,15 +69,6 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     trainer = trainer_class(config)
     trainer.params, trainer.results = params, results
     return trainer
-
-
-def _results(directory: Path) -> Json:
-    """The content of a run's `results.json`, empty where there is none; a damaged one is named in a warning."""
-    try:
-        return read_json(directory / RESULTS, "a run's results") if os.path.lexists(directory / RESULTS) else {}
-    except InputError as error:
-        warnings.warn(str(error), stacklevel=2)
-        return {}
 
 
 def _best_params(directory: Path, config: TrainingConfig, settings: Json, results: Json) -> Params:
@@ -103,9 +101,36 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Json, result
             "the best one that is left",
             stacklevel=3,
         )
-    params: object = best.state
-    for key in ("opt_state", "average") if config.takes_average else ("params",):
-        params = params.get(key) if isinstance(params, Mapping) else None
-    if not isinstance(params, Mapping):
-        raise InputError(f"{directory} has a best checkpoint without parameters")
-    return params
+    return best.state["opt_state"]["average"] if config.takes_average else best.state["params"]
+
+
+def shipped_models() -> list[str]:
+    """The names of the models that ship."""
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
+
+
+def named_directory(what: str | Path) -> Path:
+    """The directory of the model that ships if `what` is its name, else `what` as a path: `./reverse` is always one."""
+    return SHIPPED / what if isinstance(what, str) and what in shipped_models() else Path(what)
+
+
+def is_saved(directory: Path) -> bool:
+    """Whether a directory is that of a saved model, and not that of a run."""
+    return any(os.path.lexists(directory / name) for name in (WEIGHTS, PARAMETERS))
+
+
+def read_params(directory: Path) -> Params:
+    """The parameters of a saved model.
+
+    Raises:
+        InputError: a file is missing, can't be read, or does not agree with its digest.
+    """
+    with outside_file(directory / DIGESTS, "a list of digests", MAX_CONFIG_BYTES) as file:
+        digests = set(file.read_text(encoding="ascii", errors="replace").splitlines())
+    weights = WEIGHTS if os.path.lexists(directory / WEIGHTS) else PARAMETERS
+    settings = sorted(path.name for path in directory.glob("*.json") if path.name != RESULTS)  # and what they name
+    for name in (*settings, weights):
+        with outside_file(directory / name, "a file of a model", MAX_BYTES) as file:
+            if f"{digest_of(file)}  {name}" not in digests:
+                raise InputError(f"{file} was damaged or changed: its SHA-256 is not that in {DIGESTS}")
+    return as_tree(read_weights(directory / weights).arrays)

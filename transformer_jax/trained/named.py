@@ -17,12 +17,12 @@ from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
 from transformer_jax.nn.blocks import SettingsModule
+from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.runs.directory import run_path
 from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, read_settings, with_kept_files
-from transformer_jax.trained.load import TrainerClassOf, open_run
+from transformer_jax.trained.load import TrainerClassOf, named_directory, open_run, shipped_models
 from transformer_jax.trained.published import PUBLISHED, load_pretrained
-from transformer_jax.trained.shipped import named_directory, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.hub import local_directory
@@ -73,8 +73,7 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
         config.check_trained_on(cast(Config, trained.config), what)  # of one class, since the tasks have one name
     # A predictor lacks the settings of how its blocks are computed, which are the user's; so are those of the machine.
     origin = trained.config or trained.model
-    names = config.fields_with("of_model") - config.fields_with("machine")
-    of_model = {name: getattr(origin, name) for name in names if hasattr(origin, name)}
+    of_model = {name: getattr(origin, name) for name in _settings_of_model(type(config)) if hasattr(origin, name)}
     trained = trained._replace(model=with_attention(trained.model, config.attention))
     return dataclasses.replace(config, **of_model), trained
 
@@ -94,7 +93,7 @@ def settings_of_initial(
     what = given.get("init_from")
     if not isinstance(what, str):
         return {}
-    names = config_class.fields_with("of_model") - config_class.fields_with("machine")
+    names = _settings_of_model(config_class)
     parent, name = given.get("checkpoint_dir", config_class.checkpoint_dir), given.get("name") or task
     for of_run in (True, False):
         try:
@@ -186,27 +185,28 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
 
     def initial_params(key: PRNGKeyArray) -> Params:
         prepared = trainer.model_inputs(trainer.prepare(inputs, trainer.constants))
-        return own_model.init(key, *prepared)["params"]
+        return unstack_layers(own_model.init(key, *prepared)["params"])  # as parameters are stored
 
     expected = jax.eval_shape(initial_params, jax.random.key(0))
     try:
         check_arrays(by_path(trained.params), shapes_of(expected), trained.what)
     except InputError as error:
-        reason = f"{error}{_remedy(trained.config, trainer.config)}"
-        raise InputError(f"{setting} is {trained.what}, which does not fit the task and its data: {reason}") from error
+        ours, theirs = trainer.config, trained.config or trainer.config
+        values = {
+            name: getattr(theirs, name) for name in sorted(_settings_of_model(type(ours))) if hasattr(theirs, name)
+        }
+        flags = [
+            f"--{name.replace('_', '-')} {value}" for name, value in values.items() if value != getattr(ours, name)
+        ]
+        fitting = f"; {' '.join(flags)} would fit" if flags else ""
+        raise InputError(
+            f"{setting} is {trained.what}, which does not fit the task and its data: {error}{fitting}"
+        ) from error
 
 
-def _remedy(trained: TrainingConfig | None, config: TrainingConfig) -> str:
-    """The flags of a training that differ from those of a model which it can't begin with."""
-    names = config.fields_with("of_model") - config.fields_with("machine")
-    missing = object()
-    values = {name: getattr(trained, name, missing) for name in sorted(names)}
-    flags = [
-        f"--{name.replace('_', '-')} {value}"
-        for name, value in values.items()
-        if value is not missing and value != getattr(config, name)
-    ]
-    return f"; {' '.join(flags)} would fit" if flags else ""
+def _settings_of_model(config_class: type[TrainingConfig]) -> frozenset[str]:
+    """Names of the settings that make the model, but for those of the machine."""
+    return config_class.fields_with("of_model") - config_class.fields_with("machine")
 
 
 def directory_of(what: str) -> Path | None:

@@ -1,6 +1,5 @@
 """CIFAR-100: images in torchvision's format, and their features, cached until they are of something else."""
 
-import contextlib
 import hashlib
 import json
 import pickle
@@ -53,19 +52,6 @@ def test_images_are_those_on_disk_and_an_archive_put_by_hand_is_unpacked(tmp_pat
     assert_is_the_original(load_cifar100(tmp_path), original)
 
 
-def test_what_is_missing_or_damaged_is_taken_from_an_archive_that_is_downloaded_once(
-    tmp_path, original, archive, monkeypatch
-):
-    with serve({"/cifar.tar.gz": archive}) as (url, requests):
-        monkeypatch.setattr(CIFAR100, "url", f"{url}/cifar.tar.gz")
-        assert_is_the_original(load_cifar100(tmp_path), original)
-        num_requests = len(requests)
-        assert num_requests > 0
-        (tmp_path / miniature.FOLDER / "test").write_bytes(b"damaged")
-        assert_is_the_original(load_cifar100(tmp_path), original)
-        assert len(requests) == num_requests
-
-
 @pytest.mark.parametrize("failure", ["unreachable", "other content"])
 def test_a_failed_download_says_what_to_do_and_the_next_one_may_succeed(
     tmp_path, original, archive, monkeypatch, failure
@@ -93,47 +79,35 @@ def test_images_and_features_are_found_by_name(tmp_path, original):
     assert has_cifar100(tmp_path)
 
 
-EXTRACTED: list[int] = []  # images in each call of `extract_two_parts`
-
-
-def extract_two_parts(images) -> np.ndarray:
-    """In the network's place: features that are an image's first numbers, and an interruption at the third call."""
-    if len(EXTRACTED) == 2:
-        raise KeyboardInterrupt
-    EXTRACTED.append(len(images))
-    return features_of(images)
+COMPUTED: list[int] = []  # images in each call of `features_of`
 
 
 def features_of(images) -> np.ndarray:
+    """In the network's place: features that are an image's first numbers."""
+    COMPUTED.append(len(images))
     return images.reshape(-1, 3072)[:, :512].astype(np.float32)
 
 
 @pytest.fixture
 def splits(tmp_path, original, archive, monkeypatch):
-    monkeypatch.setattr(cifar100, "resnet34_features", lambda *_: extract_two_parts)
+    monkeypatch.setattr(cifar100, "resnet34_features", lambda *_: features_of)
     monkeypatch.setattr(cifar100, "fetch_weights", lambda _: None)
-    monkeypatch.setattr(cifar100, "PART_SIZE", 10)
+    monkeypatch.setattr(cifar100, "SHOWN", 10)
     return load_cifar100(original)
 
 
 def compute(data_dir, splits, resolution=16) -> list[int]:
-    """Check the features from the cache, complete it after each interruption, and say which images were computed."""
-    computed, tables = [], None
-    while tables is None:
-        EXTRACTED.clear()
-        with contextlib.suppress(KeyboardInterrupt):
-            tables = cached_features(data_dir, splits, resolution)
-        computed += EXTRACTED
+    """Check the features from the cache, and say how many images were computed in each call."""
+    COMPUTED.clear()
+    tables = cached_features(data_dir, splits, resolution)
+    computed = [*COMPUTED]
     for table, split in zip(tables, splits, strict=True):
         np.testing.assert_array_equal(table, features_of(split.images))
     return computed
 
 
-def test_features_are_computed_once_through_interruptions_and_written_as_the_tutorial_does(tmp_path, splits, capsys):
-    EXTRACTED.clear()
-    with pytest.raises(KeyboardInterrupt):
-        cached_features(tmp_path, splits, 13)
-    assert compute(tmp_path, splits) == [10, 10, 1, 7]  # with none of the parts of the other resolution
+def test_features_are_computed_once_and_written_as_the_tutorial_does(tmp_path, splits, capsys):
+    assert compute(tmp_path, splits) == [10, 10, 1, 7]
     assert compute(tmp_path, splits) == []
     assert "Extracting the features takes long on a CPU" in capsys.readouterr().out
     files = sorted((tmp_path / "cifar100_features").iterdir())
@@ -146,7 +120,7 @@ def test_features_are_computed_once_through_interruptions_and_written_as_the_tut
         )
 
 
-def test_features_of_other_images_or_resolution_are_computed_again(tmp_path, splits, capsys):
+def test_features_of_other_images_resolution_or_network_are_computed_again(tmp_path, splits, capsys, monkeypatch):
     compute(tmp_path, splits)
     assert compute(tmp_path, splits, 13) == [10, 10, 1, 7]
     assert "test_set_features.npz: resolution was 16 and is now 13." in capsys.readouterr().out
@@ -155,6 +129,8 @@ def test_features_of_other_images_or_resolution_are_computed_again(tmp_path, spl
     np.savez(tmp_path / "cifar100_features" / "test_set_features.npz", feats=np.ones((7, 512), np.float32))
     assert compute(tmp_path, other, 13) == [7]
     assert "it has no record of its provenance" in capsys.readouterr().out
+    monkeypatch.setattr(cifar100, "MODEL", "another network")
+    assert compute(tmp_path, other, 13) == [10, 10, 1, 7]
 
 
 def test_a_damaged_cache_is_an_error_and_no_reason_to_compute_for_hours(tmp_path, splits):

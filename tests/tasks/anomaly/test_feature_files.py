@@ -9,7 +9,7 @@ import pytest
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.anomaly.sets import as_table
-from transformer_jax.tasks.anomaly.tables import difference, files_table, map_array, read_features
+from transformer_jax.tasks.anomaly.tables import files_table, map_array, read_features
 
 FEATURES = np.random.default_rng(5).normal(size=(13, 512)).astype(np.float32)
 RECORD = {"data": "a1", "model": "net", "resolution": 37}
@@ -54,11 +54,9 @@ def test_features_are_read_as_float32_with_their_record_if_there_is_one(tmp_path
 NOT_READ = r"is not an \.npz of plain arrays with the key feats, or damaged"
 WRONG = {
     "truncated": (npz(feats=FEATURES)[:-1000], NOT_READ),
-    "flipped": (npz(feats=FEATURES)[:9000] + b"!" + npz(feats=FEATURES)[9001:], NOT_READ),
     "pickled inside": (npz(feats=np.array([Explosive()] * 13, dtype=object)), NOT_READ),
     "no key": (npz(features=FEATURES), NOT_READ),
     "a record that is no record": (npz(feats=FEATURES, provenance="[1, 2]"), NOT_READ),
-    "a deep record": (npz(feats=FEATURES, provenance="[" * 90_000), NOT_READ),
     "one axis": (npz(feats=FEATURES[0]), r"has shape \(512,\) .*; it must hold numbers, \[images, features\]"),
     "narrow": (npz(feats=FEATURES[:, 1:]), r"has shape \(13, 511\); it must be \[images, 512\]"),
     "texts": (npz(feats=FEATURES.astype(str)), r"and type <U32; it must hold numbers"),
@@ -76,14 +74,6 @@ def test_what_is_no_file_of_features_is_refused_in_one_line(tmp_path, kind):
         read_features(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("field", RECORD)
-def test_records_differ_in_what_both_of_them_know(field):
-    other = {**RECORD, field: "other"}
-    assert difference(RECORD, RECORD) is None
-    assert difference(RECORD, other) == f"{field} was {RECORD[field]!r} and is now 'other'"
-    assert difference({}, other) is None
 
 
 def test_a_table_in_float32_stays_in_its_file_and_others_are_converted(tmp_path):

@@ -33,8 +33,7 @@ def test_only_the_end_of_a_large_training_text_is_learned_from(monkeypatch):
     bits = other_bits(text)
     learned, test = text.train[-50:].tobytes(), text.test.tobytes()
     growth = len(gzip.compress(learned + test, 9)) - len(gzip.compress(learned, 9))
-    assert bits["gzip after the end of the training text"] == 8 * growth / len(test)
-    assert "xz after the training text" not in bits
+    assert bits["gzip after the training text"] == 8 * growth / len(test)
 
 
 def test_the_table_is_in_the_order_of_the_bits():

@@ -16,6 +16,7 @@ def numbers(config: TranslationConfig) -> tuple[int, int, int]:
 
 def test_the_numbers_of_dates_are_those_of_the_model_that_ships():
     assert numbers(TranslationConfig().resolved(3000)) == (1, 100, 1)
+    assert TranslationConfig().max_translation == len("2017-01-03") + 1  # with its end
 
 
 @pytest.mark.parametrize(

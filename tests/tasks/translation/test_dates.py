@@ -20,7 +20,7 @@ from transformer_jax.tasks.translation.dates import (
     typed,
     write_date,
 )
-from transformer_jax.tasks.translation.padded_pairs import TextPair
+from transformer_jax.tasks.translation.pairs import TextPair
 
 
 @pytest.mark.parametrize(
@@ -90,29 +90,21 @@ def test_every_day_occurs_before_any_occurs_again():
     assert Counter(counts.values()) == {2: 3651, 3: 1}
 
 
-@pytest.fixture(scope="module")
-def splits():
-    return load_dates(1009, 211, 101)
-
-
-def loader(dataset, **options):
-    return make_loader(dataset, 7, groups=dataset.buckets, **options)
-
-
-def test_batches_hold_the_pairs(splits):
-    found = Counter()
-    for inputs, targets in loader(splits.test, shuffle=True):
+def test_batches_hold_the_pairs():
+    splits, found = load_dates(1009, 211, 101), Counter()
+    dataset = splits.padded()[2]
+    for inputs, targets in make_loader(dataset, 7, groups=dataset.buckets, shuffle=True):
         texts = (map(Tokenizer().decode, rows) for rows in (inputs.source, targets))
         found.update(zip(*texts, strict=True))
         np.testing.assert_array_equal(inputs.target[:, 1:], targets[:, :-1])  # one position earlier
         assert {array.dtype for array in (*inputs, targets)} == {np.dtype(np.int32)}
         assert (inputs.target[:, 0] == START).all()
         assert (targets[:, 10] == END).all()
-    assert found == Counter((pair.source, pair.target) for pair in splits.test.pairs)
+    assert found == Counter((pair.source, pair.target) for pair in splits.test)
 
 
 def test_a_date_longer_than_the_limit_is_an_error_that_says_how_long_it_is():
-    longest = load_dates(211, 7, 7).train.shapes[-1].source
+    longest = load_dates(211, 7, 7).padded()[0].shapes[-1].source
     assert longest > 30
     load_dates(211, 7, 7, max_bytes=longest)
     with pytest.raises(InputError, match=f"^max_bytes is 16; it must be at least {longest}, the length of the longest"):

@@ -1,12 +1,13 @@
 """Files of sentence pairs: what is read, how it is split, and what each bad line says."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from transformer_jax.data.length_buckets import Shape
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.translation.padded_pairs import PairDataset, TextPair
-from transformer_jax.tasks.translation.pair_files import load_pairs, read_pairs, split_pairs
+from transformer_jax.tasks.translation.pairs import PairDataset, TextPair, load_pairs, read_pairs, split_pairs
 
 
 @pytest.fixture
@@ -45,15 +46,18 @@ def test_only_a_newline_ends_a_line(file):
     assert list(read_pairs(path)) == [TextPair("a\u2028b\x0bc\x85d", "e")]
 
 
+NO_UTF8 = ":3: 'utf-8' codec can't decode byte 0xe9 in position 2: invalid continuation byte"
 NO_TAB = "no tab in the line; one must separate the source text from the target text"
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a,b\n", f":1: {NO_TAB}; commas do not: save the table as tab-separated values"),
         (b"a\tb\nc d\ne\tf\n", f":2: {NO_TAB}"),
-        (b"a\tb\nc\td\n\xc3\xa9\xe9\tf\n", ":3: byte 3 of the line, 0xe9, is not valid UTF-8"),
+        (
+            b"a\tb\nc\td\n\xc3\xa9\xe9\tf\n",
+            NO_UTF8,
+        ),
         (b"a\tb\n\td\n", ":2: the source text is empty"),
         (b"a\tb\nc\t \te\n", ":2: the target text is empty"),
         (b"", " is empty"),
@@ -68,8 +72,8 @@ def test_bad_input_is_named_with_file_line_and_reason(file, content, message):
     assert str(error.value) == f"{path}{message}"
 
 
-def sources(*datasets: PairDataset) -> set[str]:
-    return {pair.source for dataset in datasets for pair in dataset.pairs}
+def sources(*parts: Sequence[TextPair]) -> set[str]:
+    return {pair.source for pairs in parts for pair in pairs}
 
 
 def test_pairs_longer_than_the_limit_are_counted(file):
@@ -84,9 +88,9 @@ LINES = b"a\tA\nb\tB\nc\tC\nd\tD\ne\tE\n"
 def test_files_of_their_own_are_the_validation_and_the_test_set(file):
     path, val, test = file(LINES), file(b"b\tB\nb\tBB\nx\tX\n", "val"), file(b"y\tY\nlong text\tY\n", "test")
     splits = load_pairs(path, val_path=val, test_path=test, max_bytes=7)
-    assert [pair.target for pair in splits.val.pairs] == ["B", "BB", "X"]
-    assert [pair.target for pair in splits.test.pairs] == ["Y"]
-    assert [pair.target for pair in splits.train.pairs] == ["A", "C", "D", "E"]  # b would have been trained on
+    assert [pair.target for pair in splits.val] == ["B", "BB", "X"]
+    assert [pair.target for pair in splits.test] == ["Y"]
+    assert [pair.target for pair in splits.train] == ["A", "C", "D", "E"]  # b would have been trained on
     assert splits.counts() == {"train": 4, "val": 3, "test": 1, "too_long": 1, "held_elsewhere": 1}
 
 
@@ -96,7 +100,6 @@ def test_where_one_file_is_given_the_other_set_is_drawn(file, given, drawn):
     assert sources(getattr(splits, given)) == {"x"}
     assert len(getattr(splits, drawn)) == 1
     assert sources(splits.train, getattr(splits, drawn)) == set("abcde")
-    assert splits.train.shapes == splits.val.shapes == splits.test.shapes
 
 
 @pytest.mark.parametrize(
@@ -151,10 +154,10 @@ def test_held_out_sources_have_a_limit(file):
 
 def test_the_three_sets_share_at_most_four_shapes(file):
     lines = [f"{'s' * (1 + number * number % 97)}{number}\t{'t' * (1 + number % 53)}" for number in range(401)]
-    splits = load_pairs(file("\n".join(lines).encode()))
-    assert splits.train.shapes == splits.val.shapes == splits.test.shapes
-    assert len(splits.train.shapes) == 4
-    assert splits.train.shapes[-1] == (100, 55)
+    train, val, test = load_pairs(file("\n".join(lines).encode())).padded()
+    assert train.shapes == val.shapes == test.shapes
+    assert len(train.shapes) == 4
+    assert train.shapes[-1] == (100, 55)
 
 
 def test_the_fingerprint_is_that_of_the_pairs_in_their_order_and_of_the_shape_to_which_they_are_padded():

@@ -18,8 +18,7 @@ from transformer_jax import load_run
 from transformer_jax.data import Batch
 from transformer_jax.nn.encoder_decoder import DecodingCache
 from transformer_jax.tasks.byte_text import END, PAD, START
-from transformer_jax.tasks.translation import dates
-from transformer_jax.tasks.translation.padded_pairs import PairInputs
+from transformer_jax.tasks.translation.pairs import PairInputs
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, train_translation
 
 SMALL = {"model_dim": 24, "num_heads": 2, "num_layers": 1, "dim_feedforward": 32, "warmup": 10, "batch_size": 16}
@@ -125,20 +124,6 @@ def test_the_loss_counts_real_tokens_alone():
     with_more = loss(PairInputs(padded(source, 2), padded(target, 1)), padded(targets, 1))
     np.testing.assert_array_equal(with_more["loss"][1], [[1, 1, 1, 0], [1, 1, 0, 0]])
     np.testing.assert_allclose(with_more["loss"][0][:, :3], elements["loss"][0], atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_run_on_dates_reports_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(dates, "LOCALES", ("de",))
-    monkeypatch.setattr(dates, "STYLES", ("medium",))  # 03.01.2017, all of one length
-    trainer, results = train_translation(
-        train_size=211, val_size=23, test_size=29, checkpoint_dir=tmp_path, **(SMALL | {"warmup": 2})
-    )
-    assert results["steps"] == 13
-    assert 0 <= results["exact_match"] <= 1
-    assert "chrf" not in results  # a date is right or wrong
-    translations = trainer.predict(["03.01.2017", "2017年1月3日"])
-    assert all(len(text) <= 11 for text in translations)  # with the end, a date has 11 tokens
 
 
 @pytest.mark.slow

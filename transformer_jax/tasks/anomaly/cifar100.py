@@ -1,9 +1,7 @@
 """CIFAR-100 and the features of its images, computed by a ResNet-34 and cached, or read from ready files."""
 
-import hashlib
 import http.client
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +22,7 @@ FILE_NAMES = ("train_set_features.npz", "test_set_features.npz")  # as in the tu
 CACHE = "cifar100_features"  # directory of the files that are computed here, apart from the tutorial's
 MODEL = f"flaxmodels.ResNet34 imagenet {ACTIVATION} averaged"  # of computed features
 BATCH_SIZE = 64  # images in one pass through the network
-PART_SIZE = 1024  # images whose features are written at once, the most that an interruption can lose
+SHOWN = 1024  # images after which the bar moves
 
 
 class LabelledImages(NamedTuple):
@@ -112,8 +110,8 @@ def cached_features(data_dir: Path, splits: Sequence[LabelledImages], resolution
         fetch_weights(data_dir)
         if jax.default_backend() == "cpu":
             print(
-                "Extracting the features takes long on a CPU. If interrupted, it continues when started again. Faster: "
-                "a GPU; ready files (--features-dir); the digits (--dataset digits)."
+                "Extracting the features takes long on a CPU. Faster: a GPU; ready files (--features-dir); the digits "
+                "(--dataset digits)."
             )
         features = resnet34_features(data_dir, resolution, BATCH_SIZE)
         for path, split, record in zip(paths, splits, records, strict=True):
@@ -131,23 +129,13 @@ def _reason_to_compute(path: Path, wanted: Record) -> str | None:
 
 
 def _compute(path: Path, images: UInt8[np.ndarray, "N 32 32 3"], record: Record, features: Features) -> None:
-    """Write a file of features, part by part into a directory of their own, from which an interruption goes on."""
-    text = json.dumps(record)
-    parts = path.with_suffix(f".{hashlib.sha256(text.encode()).hexdigest()[:16]}.parts")
-    parts.mkdir(parents=True, exist_ok=True)
-    temporary = parts / "unfinished"
-    starts = range(0, len(images), PART_SIZE)
-    for start in tqdm(starts, unit_scale=PART_SIZE, unit="image", desc=path.stem, disable=None):
-        if not (parts / f"{start}.npy").exists():
-            with temporary.open("wb") as file:
-                np.save(file, features(images[start : start + PART_SIZE]))
-            temporary.replace(parts / f"{start}.npy")
-    joined = np.concatenate([np.load(parts / f"{start}.npy", allow_pickle=False) for start in starts])
-    with temporary.open("wb") as file:
-        np.savez(file, feats=joined, provenance=np.array(text))
+    """Write a file of features whole."""
+    starts = tqdm(range(0, len(images), SHOWN), unit_scale=SHOWN, unit="image", desc=path.stem, disable=None)
+    found = np.concatenate([features(images[start : start + SHOWN]) for start in starts])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (temporary := path.with_suffix(".unfinished")).open("wb") as file:
+        np.savez(file, feats=found, provenance=np.array(json.dumps(record)))
     temporary.replace(path)
-    for directory in path.parent.glob(f"{path.stem}.*parts"):  # those of other records too
-        shutil.rmtree(directory)
 
 
 def cifar100_table(data_dir: Path, features_dir: Path | None, resolution: int) -> FeatureTable:

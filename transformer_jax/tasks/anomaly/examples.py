@@ -1,19 +1,23 @@
-"""Sets of images as examples that can be looked into: thumbnails, and each image's probability of being the odd one."""
+"""Sets of images as examples that can be looked into, with each image's probability; the pictures of the report."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Num, UInt8
+from jaxtyping import Float, Int, Num, UInt8
 
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file
+from transformer_jax.plots import plot_image_sets, plot_set_prediction
 from transformer_jax.tasks.anomaly.config import AnomalyConfig, Cifar100Config
 from transformer_jax.tasks.anomaly.resnet34 import fetch_weights, resnet34_features
+from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import MAX_PIXEL
 from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, softmax
+from transformer_jax.training.trainer import TrainerModule
 
 MIN_IMAGES = 2  # of a set
+MOST_LOOKED_AT = 1_000  # sets of the test set, of which a right and a wrong answer are drawn
 MAX_BYTES = 2**28  # of an image's file
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # that Pillow reads without starting another program
 
@@ -95,3 +99,40 @@ def _read_image(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "height
 
 def _name(number: int) -> str:
     return f"image {number}"
+
+
+def permutation_error(
+    trainer: TrainerModule, inputs: Int[np.ndarray, "B S"] | Float[np.ndarray, "B S F"], seed: int = 0
+) -> float:
+    """Largest change of a logit when each set of a batch is permuted and the logits are put back in order.
+
+    For a permutation-equivariant model it is the error of rounding.
+    """
+    order = np.random.default_rng(seed).permuted(np.tile(np.arange(inputs.shape[1]), (len(inputs), 1)), axis=1)
+    logits = trainer.forward(inputs)[..., 0]  # [B S]
+    permuted = trainer.forward(inputs[np.arange(len(inputs))[:, None], order])[..., 0]
+    return float(np.abs(np.take_along_axis(logits, order, axis=1) - permuted).max())
+
+
+def save_pictures(trainer: TrainerModule, images: Num[np.ndarray, "N ..."], test_sets: AnomalySets) -> None:
+    """Save pictures in the run's directory: example sets, a right and a wrong prediction with all attention maps.
+
+    Args:
+        trainer: with the trained model.
+        images: pixels of the table's images.
+        test_sets: the test set.
+    """
+    sets, positions = test_sets.draw(0)
+    trainer.run.save_figure("example_sets.png", plot_image_sets(images[sets[:4]], positions[:4]))
+    examples = trainer.test_examples(range(min(MOST_LOOKED_AT, len(sets))))
+    answers = trainer.answers(examples)
+    is_right = [answer.text == example.expected for example, answer in zip(examples, answers, strict=True)]
+    for name, wanted in (("right", True), ("wrong", False)):
+        if wanted not in is_right:
+            print(f"There is no {name} prediction, so there is no picture of one")
+            continue
+        number = is_right.index(wanted)
+        probabilities = np.array([part.probability for part in answers[number].parts])
+        maps = trainer.maps_of(examples[number]).maps["encoder"]
+        figure = plot_set_prediction(images[sets[number]], probabilities, int(positions[number]), maps)
+        trainer.run.save_figure(f"{name}_prediction.png", figure)

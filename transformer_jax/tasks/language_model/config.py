@@ -60,14 +60,12 @@ class LanguageModelConfig(TrainingConfig):
     # most probable tokens of which one is drawn; none: all
     top_k: int | None = setting(None, neutral=True, least=1)
     # draw of the most probable tokens of this probability; none: all
-    top_p: float | None = setting(None, neutral=True)
+    top_p: float | None = setting(None, neutral=True, most=1, check=check_positive)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stride is not None and self.stride > self.seq_len:
             raise InputError(f"stride is {self.stride}; it may be at most seq_len, {self.seq_len}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise InputError(f"top_p is {self.top_p}; it must be above 0 and at most 1, or none")
         if self.prompt == "":
             raise InputError("prompt is ''; it must have at least one byte, or be none")
 

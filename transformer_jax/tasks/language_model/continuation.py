@@ -1,21 +1,24 @@
 """Continue a text token by token, with draws from a trained language model."""
 
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.prefixes import AfterPrefix, after_prefix
-from transformer_jax.decoding.token_by_token import Cache, Decoded, sample
+from transformer_jax.decoding.token_by_token import Cache, Decoded, Step, sample
 from transformer_jax.trees import Params
 
 NEW_PART = 4  # of a window, one in so many tokens is new
+Apply: TypeAlias = Callable[..., Any]  # a model's `apply` with its parameters
 DRAWS = ("temperature", "top_k", "top_p")  # how the next token is drawn, see `sample`
 
 
@@ -58,25 +61,52 @@ class Continuation:
     def _drawn(
         self, params: Params, given: Int[Array, "1 P"], length: Int[Array, ""], key: PRNGKeyArray, **draws: Any
     ) -> Decoded:
-        """Draws after the first `length` tokens of those that are given; the new ones overwrite the padding's keys."""
         apply = functools.partial(self.model.apply, {"params": params})
-        cache = apply(length=self.num_given + self.num_new, prefix=given, method="start_decoding")
+        decode = functools.partial(sample, key=key, **draws)
+        step = open_ended(apply, self.num_tokens)
+        return tokens_after(apply, step, given, length, decode, end_token=self.num_tokens, max_length=self.num_new)
 
-        def step(tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
-            logits, cache = apply(tokens, position, cache, method="decode_step")
-            logits = logits[:, : self.num_tokens]
-            # `sample` needs an end token; this one has probability 0.
-            return jnp.pad(logits, ((0, 0), (0, 1)), constant_values=-jnp.inf), cache
 
-        last = jax.lax.dynamic_index_in_dim(given, length - 1, 1, keepdims=False)
-        return sample(
-            after_prefix(step, length - 1),
-            AfterPrefix(cache, last),
-            1,
-            start_token=0,
-            end_token=self.num_tokens,
-            pad_token=0,
-            max_length=self.num_new,
-            key=key,
-            **draws,
-        )
+def open_ended(apply: Apply, num_tokens: int, banned: Sequence[int] = ()) -> Step:
+    """A model's step, with a token after the vocabulary that ends texts where no other does, of probability 0.
+
+    Args:
+        apply: of the model, with its parameters.
+        num_tokens: V, of the vocabulary; the model may have more.
+        banned: tokens that no text may have.
+    """
+
+    def step(tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache) -> tuple[Float[Array, "N V_1"], Cache]:
+        logits, cache = apply(tokens, position, cache, method="decode_step")
+        logits = logits[:, :num_tokens]
+        logits = logits.at[:, np.array(banned)].set(-jnp.inf) if banned else logits
+        return jnp.pad(logits, ((0, 0), (0, 1)), constant_values=-jnp.inf), cache
+
+    return step
+
+
+def tokens_after(
+    apply: Apply,
+    step: Step,
+    given: Int[Array, "1 P"],
+    length: Int[ArrayLike, ""],
+    decode: Callable[..., Decoded],
+    *,
+    end_token: int,
+    max_length: int,
+) -> Decoded:
+    """Tokens after the first `length` of those that are given; the new ones overwrite the padding's keys.
+
+    Args:
+        apply: of a language model, with its parameters.
+        step: of the same, by `open_ended`.
+        given: the text, perhaps padded.
+        length: of the text.
+        decode: `greedy_decode`, or `sample` with its key.
+        end_token: V where no token of the vocabulary ends a text.
+        max_length: tokens that are new.
+    """
+    cache = apply(length=given.shape[1] + max_length, prefix=given, method="start_decoding")
+    after = AfterPrefix(cache, jax.lax.dynamic_index_in_dim(given, length - 1, 1, keepdims=False))
+    ends = {"start_token": 0, "end_token": end_token, "pad_token": 0}
+    return decode(after_prefix(step, length - 1), after, 1, **ends, max_length=max_length)

@@ -25,12 +25,11 @@ def other_bits(text: TextSplits) -> dict[str, float]:
     A compressor is given the training text first, and the growth of its output counts; or the test text alone. Of more
     than `MAX_LEARNED` bytes of training text it gets the last ones, of which gzip sees the last 32 KiB only, xz all.
     """
-    given = "the training text" if len(text.train) <= MAX_LEARNED else "the end of the training text"
     train, test = text.train[-MAX_LEARNED:].tobytes(), text.test.tobytes()
     bits: dict[str, float] = {}
     for name, compress in COMPRESSORS.items():
         growth = len(compress(train + test)) - len(compress(train))
-        bits[f"{name} after {given}"] = 8 * growth / len(test)
+        bits[f"{name} after the training text"] = 8 * growth / len(test)
         bits[f"{name} alone"] = 8 * len(compress(test)) / len(test)
     return bits
 

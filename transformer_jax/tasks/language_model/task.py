@@ -50,7 +50,6 @@ class LanguageModelData(TaskData):
     """Windows of a text."""
 
     text: TextSplits
-    tokenizer: Tokenizer
 
 
 def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
@@ -62,7 +61,7 @@ def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
     train = RandomWindows(parts["train"], config.seq_len, config.train_size, config.seed)
     first = int(tokenizer.encode(FIRST)[0])
     held_out = (ScoredWindows(parts[name], config.seq_len, config.scored, first) for name in ("val", "test"))
-    return LanguageModelData(*task_loaders(config, train, *held_out, shuffle=False), text, tokenizer)
+    return LanguageModelData(*task_loaders(config, train, *held_out, shuffle=False), text)
 
 
 def tokenizer_of(config: LanguageModelConfig) -> Tokenizer:

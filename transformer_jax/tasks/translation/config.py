@@ -18,8 +18,7 @@ from transformer_jax.tasks.experiment import TaskData, task_loaders
 from transformer_jax.tasks.tokenization import BYTES, PieceTokenizer, Tokenizer, check_tokenizer, chosen_tokenizer
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
-from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair, Tokenizers
-from transformer_jax.tasks.translation.pair_files import load_pairs, summary
+from transformer_jax.tasks.translation.pairs import PairSplits, TextPair, Tokenizers, load_pairs, summary
 from transformer_jax.training.progress import quietly
 
 TASK = "TranslationTask"
@@ -120,7 +119,7 @@ class TranslationConfig(TrainingConfig):
 
     def test_pairs(self) -> Sequence[TextPair]:
         """Test pairs alone: dates take no time for the others."""
-        return date_pairs("test", self.test_size) if self.data is None else self.splits().test.pairs
+        return date_pairs("test", self.test_size) if self.data is None else self.splits().test
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,11 +131,11 @@ class TranslationData(TaskData):
 
 def translation_data(config: TranslationConfig) -> TranslationData:
     """Dates, or pairs from a file."""
-    splits = config.splits().tokenized(tokenizers_of(config))
+    splits = config.splits()
     if config.data is not None:
         with quietly(config):
             print(summary(splits))
-    return TranslationData(*task_loaders(config, splits.train, splits.val, splits.test), splits)
+    return TranslationData(*task_loaders(config, *splits.padded(tokenizers_of(config))), splits)
 
 
 def tokenizers_of(config: TranslationConfig) -> Tokenizers:
@@ -168,4 +167,4 @@ def _as_in(architecture: Architecture, tokenizer: Tokenizer, side: str) -> Token
 
 @functools.lru_cache(8)  # the data and the model need the same
 def _trained(kind: str, side: str, config: TranslationConfig, stamp: object) -> Tokenizer:
-    return train_tokenizer(kind, [getattr(pair, side) for pair in config.splits().train.pairs])
+    return train_tokenizer(kind, [getattr(pair, side) for pair in config.splits().train])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.translation.padded_pairs import PairSplits, TextPair, padded_splits
+from transformer_jax.tasks.translation.pairs import PairSplits, TextPair
 
 LOCALES = (
     "en_US", "en_GB", "de", "fr", "es", "it", "pt_BR", "sv", "fi", "pl", "cs", "hu", "tr", "vi",  # Latin
@@ -61,18 +61,17 @@ def date_pairs(split: str, size: int, seed: int = 42) -> list[TextPair]:
 def load_dates(
     train_size: int, val_size: int, test_size: int, seed: int = 42, *, max_bytes: int | None = None
 ) -> PairSplits:
-    """Data sets of dates with these sizes; no day is in two of them.
+    """Pairs of dates with these sizes; no day is in two of the sets.
 
     Raises:
         InputError: a date in words has more than `max_bytes` bytes in UTF-8.
     """
     sizes = (train_size, val_size, test_size)
     train, val, test = (date_pairs(split, size, seed) for split, size in zip(SPLITS, sizes, strict=True))
-    splits = padded_splits(train, val, test)
-    longest = splits.train.shapes[-1].source  # in all three
+    longest = max(len(pair.source.encode()) for pair in (*train, *val, *test))
     if max_bytes is not None and longest > max_bytes:
         raise InputError(f"max_bytes is {max_bytes}; it must be at least {longest}, the length of the longest date")
-    return splits
+    return PairSplits(train, val, test)
 
 
 def days_of(split: str) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from transformer_jax.tasks.translation.padded_pairs import TextPair
+from transformer_jax.tasks.translation.pairs import TextPair
 from transformer_jax.training.trainer import TrainerModule
 
 
@@ -10,15 +10,12 @@ def score(trainer: TrainerModule, pairs: Sequence[TextPair], *, corpus: bool) ->
     """Translate and compare: `exact_match` and `char_error_rate`, with `corpus` also `chrf` and `bleu`; print them."""
     predictions = trainer.predict([pair.source for pair in pairs])
     references = [pair.target for pair in pairs]
-    wrong = [(pair, text) for pair, text in zip(pairs, predictions, strict=True) if text != pair.target]
     exact, errors = exact_match(predictions, references), char_error_rate(predictions, references)
     scores = {"exact_match": exact, "char_error_rate": errors}
     print(f"Exact match: {exact:.2%} of {len(pairs)}, character errors: {errors:.2%}")
     if corpus:
         scores |= translation_scores(predictions, references)
         print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}")
-    for pair, text in wrong[:10]:
-        print(f"  {pair.source!r}: predicted {text!r}, it is {pair.target!r}")
     print("Accuracies are of bytes, each predicted after the right ones before it (teacher forcing):")
     return scores
 

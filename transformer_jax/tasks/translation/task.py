@@ -35,7 +35,7 @@ from transformer_jax.tasks.translation.config import (
     translation_data,
 )
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
-from transformer_jax.tasks.translation.padded_pairs import PairInputs, TextPair
+from transformer_jax.tasks.translation.pairs import PairInputs, TextPair
 from transformer_jax.tasks.translation.report import score
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
@@ -198,7 +198,7 @@ def _padded_length(length: int) -> int:
 
 def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     """Translate and score the test set."""
-    pairs = data.splits.test.pairs
+    pairs = data.splits.test
     is_from_file = trainer.config.data is not None
     scores = score(trainer, pairs, corpus=is_from_file)
     return {**scores, **({"pairs": data.splits.counts()} if is_from_file else {})}

@@ -1,0 +1,229 @@
+"""Pairs of texts: read from a file of tab-separated columns, split, and padded as batches for an encoder–decoder.
+
+In a file, as those of Tatoeba and Anki, the first column is the source, the second the target; others are ignored.
+"""
+
+import codecs
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Int, Shaped
+
+from transformer_jax.data.batch import BatchDataset, StackedSamples
+from transformer_jax.data.epoch_sampler import EpochIndices
+from transformer_jax.data.fingerprint import fingerprint
+from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
+from transformer_jax.errors import InputError
+from transformer_jax.outside_files import outside_file
+from transformer_jax.tasks.byte_text import pad
+from transformer_jax.tasks.tokenization import Tokenizer
+
+MAX_FILE_BYTES = 2**31  # a pair in memory takes about 200 bytes beside its texts
+HELD_OUT = 0.05  # of all sources for validation, and as many for the test
+MAX_HELD_OUT = 2_000  # sources in each of the two; decoding takes long
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextPair:
+    """A text and its translation."""
+
+    source: str
+    target: str
+
+
+class PairInputs(NamedTuple):
+    """Ids that the model reads: the source text, and the target text before each position that it predicts.
+
+    The targets of the loss are the target text one position later: tokens, the end token, then padding.
+    """
+
+    source: Shaped[ArrayLike, "*B S"]  # tokens, then padding
+    target: Shaped[ArrayLike, "*B T"]  # the start token, tokens, then padding
+
+
+class Tokenizers(NamedTuple):
+    """Of the source and of the target texts."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+
+BYTES = Tokenizers(Tokenizer(), Tokenizer())
+
+
+class PairDataset(BatchDataset):
+    """Pairs of texts; a batch of them is padded to the smallest of a few shapes that holds it.
+
+    Args:
+        pairs: a source and a target text each.
+        shapes: from the smallest to the largest, with START and END counted; chosen for these pairs if None.
+        tokenizers: of their texts.
+    """
+
+    def __init__(
+        self, pairs: Sequence[TextPair], shapes: Sequence[Shape] | None = None, tokenizers: Tokenizers = BYTES
+    ) -> None:
+        self.pairs, self.tokenizers = pairs, tokenizers
+        lengths = _lengths(pairs, tokenizers)
+        self.shapes = choose_shapes(*lengths) if shapes is None else list(shapes)
+        # [N], the shape of each pair: `groups` of `make_loader`, which puts pairs of one shape into one batch. A batch
+        # of dates then has 1.28 source positions for each real one, and 3.8 when pairs are mixed: one text in 50 is of
+        # the longest shape, and 72 of 100 batches of 64 hold such a text.
+        self.buckets = smallest_shape(*lengths, self.shapes).astype(np.int8)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitems__(self, indices: EpochIndices) -> StackedSamples:
+        pairs = [self.pairs[index] for index in indices]
+        shape = self.shapes[self.buckets[indices.whole].max()]
+        of_source, of_target = self.tokenizers
+        source = pad([of_source.encode(pair.source) for pair in pairs], shape.source, of_source.pad)
+        target = pad([of_target.encode(pair.target, delimited=True) for pair in pairs], shape.target, of_target.pad)
+        return StackedSamples((PairInputs(source, target[:, :-1]), target[:, 1:]))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the pairs and of the shapes to which they are padded."""
+        texts = ("".join(getattr(pair, side) for pair in self.pairs) for side in ("source", "target"))
+        joined = (np.frombuffer(text.encode(), np.uint8) for text in texts)
+        return fingerprint([], [np.array(self.shapes), *_lengths(self.pairs, self.tokenizers), *joined])
+
+
+class PairSplits(NamedTuple):
+    """Pairs for training, validation and test."""
+
+    train: Sequence[TextPair]
+    val: Sequence[TextPair]
+    test: Sequence[TextPair]
+    too_long: int = 0  # pairs that were left out for their length
+    held_elsewhere: int = 0  # pairs left out of training since their source is in the validation or test set
+
+    def counts(self) -> dict[str, int]:
+        """Pairs in each set, and pairs that were left out."""
+        numbers = {name: len(getattr(self, name)) for name in ("train", "val", "test")}
+        return {**numbers, "too_long": self.too_long, "held_elsewhere": self.held_elsewhere}
+
+    def padded(self, tokenizers: Tokenizers = BYTES) -> tuple[PairDataset, PairDataset, PairDataset]:
+        """Data sets of the three, padded to shapes that are chosen for all of them together."""
+        sources, targets = zip(*(_lengths(pairs, tokenizers) for pairs in self[:3]), strict=True)
+        shapes = choose_shapes(np.concatenate(sources), np.concatenate(targets))
+        train, val, test = (PairDataset(pairs, shapes, tokenizers) for pairs in self[:3])
+        return train, val, test
+
+
+def _lengths(pairs: Sequence[TextPair], tokenizers: Tokenizers) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
+    """Ids of each source, and of each target with the two around it."""
+    sources = tokenizers.source.lengths([pair.source for pair in pairs])
+    return sources, tokenizers.target.lengths([pair.target for pair in pairs]) + 2
+
+
+def load_pairs(
+    path: Path, *, val_path: Path | None = None, test_path: Path | None = None, max_bytes: int = 256, seed: int = 42
+) -> PairSplits:
+    """The pairs in files; no source text of the training set is in another one.
+
+    Pairs with a text of more than `max_bytes` bytes in UTF-8 are left out.
+
+    Args:
+        path: file of pairs.
+        val_path, test_path: files of the validation and the test pairs; None takes a part of the first file's.
+        max_bytes: of a text.
+        seed: of the split.
+
+    Raises:
+        InputError: a file cannot be read, a line is no pair, or too few pairs are left.
+    """
+    paths = {"all": path, "val": val_path, "test": test_path}
+    read = {name: read_pairs(file) for name, file in paths.items() if file is not None}
+    short = {name: _short_pairs(paths[name], pairs, max_bytes) for name, pairs in read.items()}
+    parts = split_pairs(short["all"], seed, val=short.get("val"), test=short.get("test"))
+    num_short = sum(map(len, short.values()))
+    return PairSplits(*parts, sum(map(len, read.values())) - num_short, num_short - sum(map(len, parts)))
+
+
+def read_pairs(path: Path) -> list[TextPair]:
+    """The first two columns of a UTF-8 file, without the white space around them.
+
+    A byte order mark, Windows' line ends and blank lines at the end are ignored.
+
+    Raises:
+        InputError: the file cannot be read, is no regular file or too large; a line is not UTF-8, has no tab, or an
+            empty side.
+    """
+    with outside_file(path, "a file of pairs", MAX_FILE_BYTES) as file:
+        content = file.read_bytes().removeprefix(codecs.BOM_UTF8).rstrip(b" \r\n")
+    lines = content.split(b"\n") if content else []
+    return [_pair(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def _pair(line: bytes, place: str) -> TextPair:
+    """The pair on a line; `place` is for error messages."""
+    try:
+        columns = line.decode().split("\t", 2)[:2]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{place}: {error}") from None
+    if len(columns) < 2:
+        raise InputError(f"{place}: no tab in the line; one must separate the source text from the target text")
+    pair = TextPair(*map(str.strip, columns))
+    if not (pair.source and pair.target):
+        raise InputError(f"{place}: the {'target' if pair.source else 'source'} text is empty")
+    return pair
+
+
+def summary(splits: PairSplits) -> str:
+    """The sizes of the three sets and the numbers of pairs that were left out, in one line."""
+    return (
+        f"Pairs: {len(splits.train)} for training, {len(splits.val)} for validation, {len(splits.test)} for test; left "
+        f"out: {splits.too_long} longer than --max-bytes, {splits.held_elsewhere} also in --val-data or --test-data"
+    )
+
+
+def split_pairs(
+    pairs: Sequence[TextPair],
+    seed: int,
+    *,
+    val: Sequence[TextPair] | None = None,
+    test: Sequence[TextPair] | None = None,
+) -> tuple[Sequence[TextPair], Sequence[TextPair], Sequence[TextPair]]:
+    """Pairs for training, validation and test, a function of the pairs and the seed.
+
+    All pairs of one source are in one split, so that no source of the validation or the test was trained on.
+
+    Args:
+        pairs: to be split.
+        seed: of the split.
+        val, test: these pairs, in the place of a part of `pairs`; those of their sources are left out of `pairs`.
+
+    Raises:
+        InputError: there are fewer different sources than splits to be made.
+    """
+    given = {pair.source for part in (val, test) if part is not None for pair in part}
+    sources = [source for source in dict.fromkeys(pair.source for pair in pairs) if source not in given]
+    drawn = [name for name, part in (("test", test), ("validation", val)) if part is None]  # in the order of the draw
+    if len(sources) < 1 + len(drawn):
+        where = " that are in no other file" if given else ""
+        needed = ", ".join(["training", *reversed(drawn)])
+        raise InputError(f"data has {len(sources)} different sources{where}; one each is needed for {needed}")
+    size = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
+    order = np.random.default_rng(seed).permutation(len(sources)).tolist()
+    split_of = dict.fromkeys(sources, "training")
+    for number, split in enumerate(drawn):
+        split_of |= {sources[index]: split for index in order[number * size : (number + 1) * size]}
+
+    def of(split: str) -> list[TextPair]:
+        return [pair for pair in pairs if split_of.get(pair.source) == split]
+
+    return of("training"), of("validation") if val is None else val, of("test") if test is None else test
+
+
+def _short_pairs(path: Path | None, pairs: Sequence[TextPair], max_bytes: int) -> list[TextPair]:
+    """The pairs of a file whose texts are short enough; an `InputError` if there is none."""
+    short = [pair for pair in pairs if max(len(pair.source.encode()), len(pair.target.encode())) <= max_bytes]
+    if not short:
+        reason = f"all {len(pairs)} are longer than max_bytes, {max_bytes}" if pairs else "the file is empty"
+        raise InputError(f"{path}: no pairs left; {reason}")
+    return short
