@@ -10,6 +10,7 @@ from transformer_jax import load_run
 from transformer_jax.data.loader import make_loader
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import Inspected, SparseDictionary, loss_recovered, splice, swap, zero
+from transformer_jax.inspection.names import Activation
 from transformer_jax.tasks.reverse import ReverseDataset
 
 NAME = "encoder.layers.0.output"
@@ -54,15 +55,15 @@ def test_features_are_changed_as_any_activation(inspected):
 
 
 @pytest.mark.slow
-def test_the_error_gets_no_gradient(inspected):
-    (model, x), of = inspected, dictionary(k=3)
+def test_the_error_gets_no_gradient():
+    of, x = dictionary(k=3), np.random.default_rng(0).normal(size=(2, 7, 12)).astype(np.float32)
 
-    def loss(keep_error, scale):
-        return model.patch(x, {NAME: splice(of, keep_error=keep_error, change=lambda f: scale * f)}).sum()
+    def gradient(keep_error):
+        patch = splice(of, keep_error=keep_error)
+        return jax.grad(lambda x: patch.apply(x, Activation(NAME, "B T D", x.shape)).sum())(x)
 
-    np.testing.assert_array_less(1e-3, abs(jax.grad(lambda s: loss(False, s))(1.0)))
-    moved = (loss(True, 1.001) - loss(True, 0.999)) / 0.002
-    np.testing.assert_allclose(jax.grad(lambda s: loss(True, s))(1.0), moved, rtol=0.02)
+    np.testing.assert_allclose(gradient(True), gradient(False), atol=1e-5)
+    assert abs(gradient(True) - 1).max() > 0.1  # that of the pass as it is
 
 
 @pytest.mark.slow
