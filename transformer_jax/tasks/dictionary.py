@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -142,7 +141,7 @@ class DictionaryTrainer(TrainerModule):
 
 
 @check_arguments
-def train_dictionary(config: DictionaryConfig | None = None, **settings: Any) -> tuple[DictionaryTrainer, Results]:
+def train_dictionary(config: DictionaryConfig | None = None, **settings: object) -> tuple[DictionaryTrainer, Results]:
     """Train and test; leave a run directory with checkpoints and results.
 
     Args:
