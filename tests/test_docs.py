@@ -255,6 +255,19 @@ def test_the_code_on_circuits_prints_what_it_says(tmp_path, capsys):
     assert capsys.readouterr().out == "1.0 1.0\n"
 
 
+@pytest.mark.slow
+def test_the_code_on_features_finds_the_known_ones_and_its_identities_hold(tmp_path):
+    """Fewer rows and passes over them than the page has."""
+    names = run_page("docs/features.md", tmp_path, changed=("100_000, 20, 20, 2_000", "50_000, 20, 5, 500"))
+    assert names["recovered"].mean() > 0.9
+    assert names["loss"].recovered > 0.9
+    np.testing.assert_allclose(names["same"], names["clean"], atol=1e-4)
+    assert abs(names["changed"] - names["clean"]).max() > 0.1
+    assert names["of_transcoder"].recovered > 0.5
+    assert names["transcoded"].shape == names["clean"].shape
+    assert (tmp_path / "features.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
 @pytest.fixture(scope="module")
 def new_task(root) -> dict:
     """The names that all code of docs/new_task.md defines, in its order."""

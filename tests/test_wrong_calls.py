@@ -326,6 +326,12 @@ MORE_CALLS = [
     ),
     Call.of(inspection.patch_path, PATH, "model variables", metric=(None, 3), sender=(3, ("x",)), clean=(3, "x")),
     Call.of(inspection.inspection_page, {"trainer": None}, trainer=(None, 3)),
+    Call.of(inspection.ActivationStream, {"model": None, "loader": None, "names": []}, model=(None, 3)),
+    Call.of(
+        inspection.SparseDictionary, {"num_features": 3, "input_dim": 2}, num_features=COUNTS, input_dim=COUNTS[:6]
+    ),
+    Call.of(inspection.splice, {"dictionary": None}, dictionary=(None, 3)),
+    Call.of(inspection.feature_page, {"trainer": None, "dictionary": None, "name": "x"}, trainer=(None, 3)),
     Call.of(
         inspection.linear_probe, PROBE, features=(None, "x", zeros(3), [[1], [1, 2]]), labels=(None, "x", zeros(2))
     ),

@@ -8,6 +8,13 @@ from .circuits.circuit import score_heads as score_heads
 from .circuits.lists import induction_circuit as induction_circuit
 from .circuits.lists import reverse_circuit as reverse_circuit
 from .circuits.lists import sort_circuit as sort_circuit
+from .features.dictionary import Reconstruction as Reconstruction
+from .features.dictionary import SparseDictionary as SparseDictionary
+from .features.examples_page import feature_page as feature_page
+from .features.splicing import LossRecovered as LossRecovered
+from .features.splicing import loss_recovered as loss_recovered
+from .features.splicing import splice as splice
+from .features.stream import ActivationStream as ActivationStream
 from .folding import fold_norms as fold_norms
 from .generation import generate as generate
 from .head_scores import induction_scores as induction_scores

@@ -4,6 +4,9 @@ from .anomaly.sets import SetAnomalyDataset as SetAnomalyDataset
 from .anomaly.sets import stratified_split as stratified_split
 from .anomaly.task import AnomalyTrainer as AnomalyTrainer
 from .anomaly.task import train_anomaly as train_anomaly
+from .dictionary import DictionaryConfig as DictionaryConfig
+from .dictionary import DictionaryTrainer as DictionaryTrainer
+from .dictionary import train_dictionary as train_dictionary
 from .experiment import TaskData as TaskData
 from .experiment import train_and_test as train_and_test
 from .language_model.config import LanguageModelConfig as LanguageModelConfig

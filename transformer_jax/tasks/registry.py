@@ -23,6 +23,7 @@ TRAINERS = {  # names in `tasks`, whose face imports a trainer when it is first 
     "SetAnomalyTask_files": "AnomalyTrainer",
     "TranslationTask": "TranslationTrainer",
     "LanguageModelTask": "LanguageModelTrainer",
+    "DictionaryTask": "DictionaryTrainer",
 }
 
 

@@ -104,13 +104,7 @@ def ablation_table(
     """
     if by not in ("zero", "mean"):
         raise InputError(f"by is {by!r}; it must be 'zero' or 'mean'")
-    constants = trainer.constants
-    if loader is None:
-        loader, constants = trainer.test_data.test_loader, trainer.test_data.constants
-    size = trainer.config.batch_size  # the one that is compiled
-    batches = [pad_batch(samples, max(size, num_rows(samples))) for samples in loader]
-    if not batches:
-        raise InputError("the loader gives no batch; an ablation needs at least one")
+    batches, constants = padded_batches(trainer, loader)
     means = _means(trainer, batches, constants) if by == "mean" else None
 
     def sums(params: Params, constants: Arrays, batch: Batch, means: Means | None) -> tuple[Array, HeadTable]:
@@ -122,10 +116,26 @@ def ablation_table(
 
         return call(), _table(call, lambda pair: pair, means)
 
-    whole, without = _total(sums, trainer.params, constants, batches, means)
+    whole, without = total(sums, trainer.params, constants, batches, means)
     return Ablation(
         float(whole[0] / whole[1]), {kind: np.asarray(pair[..., 0] / pair[..., 1]) for kind, pair in without.items()}
     )
+
+
+def padded_batches(trainer: ExampleViewer, loader: Iterable[Samples] | None) -> tuple[list[Batch], Arrays]:
+    """The batches of a data set, of the task's own test set if None, and the constants that belong to them.
+
+    Raises:
+        InputError: there is no batch.
+    """
+    constants = trainer.constants
+    if loader is None:
+        loader, constants = trainer.test_data.test_loader, trainer.test_data.constants
+    size = trainer.config.batch_size  # the one that is compiled
+    batches = [pad_batch(samples, max(size, num_rows(samples))) for samples in loader]
+    if not batches:
+        raise InputError("the loader gives no batch; there must be at least one")
+    return batches, constants
 
 
 def _table(call: Callable[[], object], metric: Metric, means: Means | None) -> HeadTable:
@@ -155,11 +165,11 @@ def _means(trainer: ExampleViewer, batches: Sequence[Batch], constants: Arrays) 
             for name, output in outputs.items()
         }
 
-    totals = _total(sums, trainer.params, constants, batches)
+    totals = total(sums, trainer.params, constants, batches)
     return {name: total / weight for name, (total, weight) in totals.items()}
 
 
-def _total(
+def total(
     sums: Callable[..., Sums], params: Params, constants: Arrays, batches: Sequence[Batch], *more: object
 ) -> Sums:
     """What a function gives for each batch, summed in float64."""

@@ -1,0 +1,158 @@
+import numpy as np
+import pytest
+from finished_runs import finished_run
+from tiny_models import SETTINGS, encoder, encoder_decoder, language_model, predictor
+
+from transformer_jax import load_run
+from transformer_jax.attention.masks.arrays import padding_mask
+from transformer_jax.data.batch import ArrayDataset
+from transformer_jax.data.loader import make_loader
+from transformer_jax.errors import InputError
+from transformer_jax.inspection import ActivationStream, Inspected
+
+pytestmark = pytest.mark.slow  # they compile
+
+OUTPUT = "encoder.layers.1.output"
+
+
+def in_order(rows: np.ndarray, seed: int, chunk: int) -> np.ndarray:
+    """The rows of a chunk as they were before they were shuffled."""
+    return rows[np.argsort(np.random.default_rng([seed, chunk]).permutation(len(rows)))]
+
+
+def stream_of(case, names=(OUTPUT,), copies: int = 1, **options) -> ActivationStream:
+    """Of a model of one input, over `copies` batches of its two rows, of which each is other numbers."""
+    (x,) = case.inputs
+    data = np.concatenate([x * (n + 1) if x.dtype == np.float32 else (x + n) % 13 for n in range(copies)])
+    return ActivationStream(Inspected(*case[:2]), make_loader(ArrayDataset(data, ()), 2), names, **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "name"),
+    [
+        (predictor, "post_norm", OUTPUT),
+        (encoder, "pre_rms_grouped", "layers.1.output"),
+        (language_model, "scanned_alibi", "decoder.layers.0.feed_forward.hidden"),
+    ],
+)
+def test_a_stream_has_what_capture_has(make, settings, name):
+    case = make(SETTINGS[settings])
+    stream = stream_of(case, [name])
+    _, seen = stream.model.capture(case.inputs, [name])
+    (rows,) = stream
+    np.testing.assert_allclose(in_order(rows, 0, 0), seen[name].reshape(14, -1), atol=1e-6)
+
+
+def test_padding_is_left_out_and_several_activations_stand_side_by_side():
+    case, names = encoder_decoder(), ["decoder.layers.1.output", "decoder.layers.0.attention.output"]
+    source, target, _ = case.inputs
+    lengths = np.array([5, 3])
+    stream = ActivationStream(
+        Inspected(*case[:2]),
+        make_loader(ArrayDataset((source, target), lengths), 2),
+        names,
+        inputs=lambda pair: (*pair, padding_mask(np.arange(7) < np.array([[7], [5]]))),
+        valid=lambda inputs, lengths: np.arange(5) < lengths[:, None],
+    )
+    _, seen = stream.model.capture(case.inputs, names)
+    (rows,) = stream
+    both = np.concatenate([seen[name] for name in names], -1)
+    np.testing.assert_allclose(in_order(rows, 0, 0), np.concatenate([both[0], both[1, :3]]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "length"),
+    [
+        ("SetAnomalyTask_digits", "encoder.layers.0.output", 5),
+        ("TranslationTask", "decoder.layers.0.after_cross_attention", 3),
+    ],
+)
+def test_a_stream_over_a_trained_tasks_own_data_has_what_capture_has(tmp_path_factory, task, name, length):
+    run = load_run(finished_run(tmp_path_factory, task))
+    inputs, targets = next(iter(run.test_data.test_loader))
+
+    def arguments(inputs):
+        return tuple(run.model_inputs(run.prepare(inputs, run.test_data.constants)))
+
+    is_valid = np.arange(length) < np.random.default_rng(0).integers(1, 4, (len(targets), 1))
+    loader = make_loader(ArrayDataset(inputs, is_valid), len(targets))
+    stream = ActivationStream(run.inspected, loader, [name], inputs=arguments, valid=lambda inputs, valid: valid)
+    (rows,) = stream
+    _, seen = run.inspected.capture(arguments(inputs), [name])
+    np.testing.assert_allclose(in_order(rows, 0, 0), np.asarray(seen[name])[is_valid], atol=1e-5)
+
+
+def test_chunks_are_a_function_of_the_seed_and_their_number():
+    case = predictor()
+    stream = stream_of(case, copies=5, chunk=2, seed=3)
+    chunks = list(stream)
+    assert len(stream) == 3
+    assert [chunk.shape for chunk in chunks] == [(28, 12), (28, 12), (14, 12)]
+    for first in range(3):
+        for rows, again in zip(chunks[first:], stream.chunks(first), strict=True):
+            np.testing.assert_array_equal(rows, again)
+    other = list(stream_of(case, copies=5, chunk=2, seed=4))
+    assert not np.array_equal(chunks[0], other[0])
+    np.testing.assert_array_equal(in_order(chunks[1], 3, 1), in_order(other[1], 4, 1))
+    assert not np.array_equal(chunks[0], in_order(chunks[0], 3, 0))
+
+
+def test_a_file_goes_on_after_a_kill_and_is_whole_only_at_its_end(tmp_path, monkeypatch):
+    stream, path = stream_of(predictor(), copies=7, chunk=2), tmp_path / "rows.npy"
+    expected = np.concatenate(list(stream))
+    chunks, asked = ActivationStream.chunks, []
+
+    def killed(self, first=0):
+        asked.append(first)
+        for number, rows in enumerate(chunks(self, first), first):
+            if number == len(asked) + 1:
+                raise KeyboardInterrupt
+            yield rows
+
+    monkeypatch.setattr(ActivationStream, "chunks", killed)
+    for _ in range(2):  # in the third chunk, then in the last
+        with pytest.raises(KeyboardInterrupt):
+            stream.write(path)
+        assert not path.exists()
+        with (tmp_path / "rows.npy.partial").open("ab") as partial, (tmp_path / "rows.npy.chunks").open("a") as journal:
+            partial.write(b"half a row")
+            journal.write("12")  # a line without its end
+    written = stream.write(path)
+    assert asked == [0, 1, 2]  # the last whole chunk is computed again, those before it are not
+    assert isinstance(written, np.memmap)
+    np.testing.assert_array_equal(written, expected)
+    np.testing.assert_array_equal(np.load(path), expected)
+    stream.write(path)
+    assert asked == [0, 1, 2]
+    assert not (tmp_path / "rows.npy.partial").exists()
+
+
+def test_a_file_of_another_stream_is_refused(tmp_path):
+    path = tmp_path / "rows.npy"
+    stream_of(predictor(), copies=3).write(path)
+    others = (
+        stream_of(predictor(seed=1), copies=3),
+        stream_of(predictor(), ["logits"], copies=3),
+        stream_of(predictor(), copies=3, seed=1),
+        stream_of(predictor(), copies=4),
+    )
+    for other in others:
+        with pytest.raises(InputError, match=r"rows\.npy, which has rows of another stream; delete it"):
+            other.write(path)
+    (tmp_path / "rows.npy.chunks").unlink()
+    with pytest.raises(InputError, match="which has rows of another stream"):
+        stream_of(predictor(), copies=3).write(path)
+
+
+def test_mistakes_are_named():
+    case = predictor()
+    for stream, message in (
+        (stream_of(case, ["output"]), "'output' is no activation of this pass"),
+        (
+            stream_of(case, [OUTPUT, "*.1.attention.weights"]),
+            r"names has activations at different positions: .*\(2, 7, 12",
+        ),
+        (stream_of(case, valid=lambda x, y: np.ones((2, 3), bool)), r"valid gives bool of shape \(2, 3\); .* \(2, 7\)"),
+    ):
+        with pytest.raises(InputError, match=message):
+            list(stream)

@@ -1,0 +1,123 @@
+"""A page with the best examples of each feature: where it is largest, with the text around."""
+
+import html
+from collections.abc import Sequence
+from string import Template
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from transformer_jax.argument_checks import Size, check_arguments
+from transformer_jax.errors import InputError
+from transformer_jax.inspection.activations import capture
+from transformer_jax.inspection.features.dictionary import SparseDictionary
+from transformer_jax.inspection.features.splicing import unbound
+from transformer_jax.inspection.page.page import Page
+from transformer_jax.training.example_viewer import ExampleViewer
+from transformer_jax.training.inspected_example import InspectedExample
+from transformer_jax.trees import Inputs, Params, Variables
+
+READ = 256  # examples of the test set
+MOST = 100  # features that are shown where none are named
+
+PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>$title</title>
+<style>
+body { margin: 0 auto; max-width: 84rem; padding: 1rem; font: 15px/1.6 system-ui, sans-serif; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin: 1.2rem 0 .2rem; }
+li { overflow-wrap: anywhere; } small { opacity: .7; }
+b { font-weight: normal; white-space: pre-wrap; padding: .1em .15em; border-radius: 3px;
+  background: rgb(255 140 0 / var(--a)); }
+</style>
+</head>
+<body>
+<h1>$title</h1>
+<p>$about</p>
+$features
+</body>
+</html>
+""")
+
+
+@check_arguments
+def feature_page(
+    trainer: ExampleViewer,
+    dictionary: SparseDictionary,
+    name: str,
+    examples: Sequence[InspectedExample] | None = None,
+    *,
+    features: Sequence[int] | None = None,
+    best: Size = 8,
+) -> Page:
+    """Make a page with the examples in which each feature is largest, their positions coloured by the feature.
+
+    Args:
+        trainer: of the model, with parameters.
+        dictionary: bound to its variables: `trainer.dictionary` of a `DictionaryTrainer`.
+        name: of the activation `[B, T, D]` that the dictionary reads.
+        examples: as `trainer.examples(inputs)` gives them; None for the first 256 of its test set.
+        features: numbers of those to show; None for all that are somewhere above 0, those that are largest first, 100
+            at most.
+        best: examples of each feature.
+
+    Raises:
+        InputError: there are no examples or no parameters, no activation has the name, or a feature is not there.
+    """
+    if examples is None:
+        examples = trainer.test_examples(range(min(READ, len(trainer.test_set))))
+    if not examples:
+        raise InputError("examples is empty; there must be at least one example")
+    found = _features(trainer, dictionary, name, examples)  # of each example [T F]
+    stack, largest = name.partition(".")[0], np.stack([of_example.max(0) for of_example in found])  # [N F]
+    if features is None:
+        order = np.argsort(-largest.max(0), kind="stable").tolist()
+        features = [number for number in order if largest[:, number].any()][:MOST]
+    count = largest.shape[1]
+    if outside := [number for number in features if not 0 <= number < count]:
+        raise InputError(f"features holds {outside[0]}; there are {count}, 0 … {count - 1}")
+    labels = [example.labels_of(stack, len(of)) for example, of in zip(examples, found, strict=True)]
+    sections = [_section(number, labels, [of[:, number] for of in found], best) for number in features]
+    about = f"{largest.any(0).sum()} of {count} features are above 0 somewhere in {len(examples)} examples."
+    title = html.escape(f"Features of {name}, {trainer.name}")
+    return Page(PAGE.substitute(title=title, about=about, features="\n".join(sections)), examples, ())
+
+
+def _features(
+    trainer: ExampleViewer, dictionary: SparseDictionary, name: str, examples: Sequence[InspectedExample]
+) -> list[Float[np.ndarray, "_T F"]]:
+    """The features at all positions of each example that are shown."""
+    module, of_dictionary = unbound(dictionary)
+
+    @jax.jit
+    def features(params: Params, of_dictionary: Variables, inputs: Inputs) -> Float[jax.Array, "T F"]:
+        params, arguments = trainer.in_dtype(params, trainer.model_inputs(inputs))
+        _, seen = capture(trainer.model, {"params": params}, *arguments, names=[name])
+        return module.bind(of_dictionary).encode(seen[name][0])
+
+    stack = name.partition(".")[0]
+    arrays = [np.asarray(features(trainer.params, of_dictionary, example.inputs)) for example in examples]
+    return [array[: len(example.labels_of(stack, len(array)))] for array, example in zip(arrays, examples, strict=True)]
+
+
+def _section(
+    number: int, labels: Sequence[Sequence[str]], values: Sequence[Float[np.ndarray, " _T"]], best: int
+) -> str:
+    """A feature: the examples in which it is largest, each label as coloured as the feature is large there."""
+    peaks = np.array([of_example.max() for of_example in values])
+    rate, largest = (np.concatenate(values) > 0).mean(), peaks.max()
+    lines = []
+    for example in [n for n in np.argsort(-peaks, kind="stable")[:best] if peaks[n] > 0]:
+        parts = [
+            f'<b style="--a:{value / largest:.2f}" title="{value:.3g}">{html.escape(label)}</b>'
+            for label, value in zip(labels[example], values[example].tolist(), strict=True)
+        ]
+        lines.append(f"<li>{''.join(parts)}</li>\n")
+    about = f"above 0 at {rate:.1%} of the positions, at most {largest:.3g}"
+    return f"<h2>Feature {number}</h2>\n<small>{about}</small>\n<ol>\n{''.join(lines)}</ol>"

@@ -1,0 +1,165 @@
+"""Activations of a model over a data set, as one stream of vectors."""
+
+import io
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float
+
+from transformer_jax.argument_checks import Count, Size, check_arguments
+from transformer_jax.data.batch import Samples, num_rows, pad_rows
+from transformer_jax.data.fingerprint import fingerprint
+from transformer_jax.data.loader import Loader
+from transformer_jax.errors import InputError
+from transformer_jax.inspection.activations import capture
+from transformer_jax.inspection.inspected import Inspected
+from transformer_jax.inspection.names import check_names, matches
+from transformer_jax.trees import Inputs, Targets, Variables
+
+Rows = Float[np.ndarray, "N D"]
+
+
+class ActivationStream:
+    """The vectors of activations at all positions of a data set, without those of padding, in a shuffled order.
+
+    It is cut into chunks, each of the rows of K batches, in an order that is a function of the seed and of the chunk's
+    number. So nothing is remembered, and any chunk may be the first. What follows the activations in the pass is not
+    computed.
+
+    Args:
+        model: bound to its variables: `run.inspected`.
+        loader: of batches, of which epoch 0 is read.
+        names: of the activations `[B, T, D]` or `[B, D]`, or patterns. Several stand side by side in a row, as a
+            transcoder's data do, in the order of the names.
+        inputs: of a batch's inputs those of the model, one or a tuple: `run.model_inputs`. The batch's own if None. It
+            is compiled with the pass.
+        valid: of a batch's inputs and targets, both of NumPy, which positions are no padding, `[B, T]`; None for all.
+        chunk: K, the batches in a chunk.
+        seed: of the order.
+    """
+
+    @check_arguments
+    def __init__(
+        self,
+        model: Inspected,
+        loader: Loader,
+        names: Sequence[str],
+        *,
+        inputs: Callable[[Inputs], object] | None = None,
+        valid: Callable[[Inputs, Targets], Bool[ArrayLike, "..."]] | None = None,
+        chunk: Size = 16,
+        seed: Count = 0,
+    ) -> None:
+        self.model, self.loader, self.names = model, loader, check_names(names)
+        self._inputs, self._valid, self._chunk, self._seed = inputs, valid, chunk, seed
+        self._program = jax.jit(self._activations)
+
+    def __len__(self) -> int:
+        """Chunks."""
+        return -(-len(self.loader) // self._chunk)
+
+    def __iter__(self) -> Iterator[Rows]:
+        return self.chunks()
+
+    def chunks(self, first: int = 0) -> Iterator[Rows]:
+        """The rows of one chunk after another, from the one with this number on.
+
+        Raises:
+            InputError: a name is no activation; one has no such axes, or others than `valid` says.
+        """
+        batches = self._batches(first * self._chunk)
+        for number in range(first, len(self)):
+            rows = np.concatenate(list(itertools.islice(batches, self._chunk)))
+            yield rows[np.random.default_rng([self._seed, number]).permutation(len(rows))]
+
+    @check_arguments
+    def write(self, path: str | Path) -> np.ndarray:
+        """Write all rows to a file `.npy`, and open it as an array `[N, D]` that stays on the disk.
+
+        Until it is whole the file is named `….partial`. Beside it `….chunks` notes what it is made from, and where each
+        chunk ends, so that after a kill the same call goes on, and that of another stream is refused.
+
+        Raises:
+            InputError: there is a file of another stream, or as `chunks`.
+        """
+        path = Path(path)
+        partial, journal = (path.with_name(f"{path.name}.{end}") for end in ("partial", "chunks"))
+        mark, noted = self._fingerprint(), journal.read_text() if journal.exists() else ""
+        made_from, *ends = noted.split("\n")[:-1] or [""]  # a line that a kill cut off has no end
+        if made_from != mark and (made_from or path.exists()):
+            raise InputError(f"path is {path}, which has rows of another stream; delete it, {partial} and {journal}")
+        if not path.exists():
+            partial.touch()
+            there = [end for end in map(int, ends) if end <= partial.stat().st_size][:-1]  # the last chunk comes again
+            journal.write_text("".join(f"{line}\n" for line in (mark, *there)))
+            self._complete(partial, journal, there)
+            partial.replace(path)
+        return np.load(path, mmap_mode="r")
+
+    def _complete(self, partial: Path, journal: Path, ends: Sequence[int]) -> None:
+        """Write the chunks that a file lacks, and the header that says how many rows it has."""
+        with partial.open("r+b") as file, journal.open("a") as log:
+            file.truncate(ends[-1] if ends else 0)
+            file.seek(0, os.SEEK_END)
+            for rows in self.chunks(len(ends)):
+                if file.tell() == 0:
+                    file.write(_header(0, rows.shape[1]))
+                file.write(rows.tobytes())
+                file.flush()
+                print(file.tell(), file=log, flush=True)
+            header = _header(0, rows.shape[1])
+            count = (file.tell() - len(header)) // (rows.itemsize * rows.shape[1])
+            file.seek(0)
+            file.write(_header(count, rows.shape[1]))
+
+    def _fingerprint(self) -> str:
+        """What the rows are made from; the first batch says how the loader orders its samples."""
+        settings = self.names, self._chunk, self._seed, len(self.loader)
+        return fingerprint([self.loader.dataset], [self.model.variables, next(iter(self.loader))], [repr(settings)])
+
+    def _batches(self, first: int) -> Iterator[Rows]:
+        """The rows of one batch after another, each fetched when the next one's pass has begun."""
+        begun: tuple[Samples, Array] | None = None
+        for samples in self.loader.epoch(0, first):
+            following = samples, self._program(self.model.variables, pad_rows(samples[0], self.loader.batch_size))
+            if begun is not None:
+                yield self._rows(*begun)
+            begun = following
+        if begun is not None:
+            yield self._rows(*begun)
+
+    def _activations(self, variables: Variables, inputs: Inputs) -> Float[Array, "B ... D"]:
+        given = inputs if self._inputs is None else self._inputs(inputs)
+        arguments = given if isinstance(given, tuple) else (given,)
+        _, seen = capture(self.model.model, variables, *arguments, names=self.names)
+        found = {name: x for pattern in self.names for name, x in seen.items() if matches(name, pattern)}
+        if len({x.shape[:-1] for x in found.values()}) > 1:
+            shapes = ", ".join(f"{name} is {x.shape}" for name, x in found.items())
+            raise InputError(f"names has activations at different positions: {shapes}")
+        return jnp.concatenate([x.astype(jnp.float32) for x in found.values()], -1)
+
+    def _rows(self, samples: Samples, activations: Array) -> Rows:
+        array = np.asarray(activations)[: num_rows(samples[0])]
+        if self._valid is None:
+            return array.reshape(-1, array.shape[-1])
+        valid = np.asarray(self._valid(*samples))
+        if valid.shape != array.shape[:-1] or valid.dtype != bool:
+            raise InputError(
+                f"valid gives {valid.dtype} of shape {valid.shape}; it must give truth values {array.shape[:-1]}"
+            )
+        return array[valid]
+
+
+def _header(num_rows: int, width: int) -> bytes:
+    """That of a file `.npy`, as long for any number of rows: NumPy leaves room for its digits."""
+    written = io.BytesIO()
+    shape = (num_rows, width)
+    np.lib.format.write_array_header_1_0(written, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return written.getvalue()

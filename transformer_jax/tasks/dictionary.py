@@ -1,0 +1,155 @@
+"""Task: learn a sparse dictionary of a model's activations, which `inspection.ActivationStream` has written."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, PRNGKeyArray
+
+from transformer_jax.argument_checks import check_arguments
+from transformer_jax.config import Criterion, TrainingConfig
+from transformer_jax.data.batch import ArrayDataset, Batch, Samples
+from transformer_jax.errors import InputError
+from transformer_jax.fields import setting
+from transformer_jax.inspection.features.dictionary import Reconstruction, SparseDictionary
+from transformer_jax.setting_groups import MAX_WIDTH
+from transformer_jax.tasks.experiment import Results, TaskData, chosen_config, task_loaders, train_and_test
+from transformer_jax.training.metrics import Elements
+from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.trees import Arrays, Inputs, Params
+
+FOR_MEAN = 2**16  # rows of which the mean is taken
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DictionaryConfig(TrainingConfig):
+    """Learn a sparse autoencoder of an activation, or a transcoder of one into another (`SparseDictionary`).
+
+    Raises:
+        InputError: at construction, for a value that cannot work.
+    """
+
+    # rows of activations, a .npy [N, D] as ActivationStream writes it; of a transcoder those it reads, then those it
+    # gives
+    data: Path | None = None
+    model_dim: int = 32  # width of the activation that the dictionary reads
+    # width of the activation that a transcoder gives; none: an autoencoder
+    output_dim: int | None = setting(None, of_model=True, least=1, most=MAX_WIDTH)
+    num_features: int = setting(256, of_model=True, least=1, most=MAX_WIDTH)  # features of the dictionary
+    # features that are above 0 at most; none: gated features, whose number sparsity keeps small
+    k: int | None = setting(8, of_model=True, least=1)
+    # weight of the L1 norm of the gates beside squared errors, which grow with the square of the activation
+    sparsity: float = setting(0.3, least=0)
+    held_out: int = setting(4096, least=1)  # rows at the end for validation, and as many behind them for the test
+    batch_size: int = 1024  # rows in one step
+    lr: float = 2e-3  # peak learning rate of the cosine schedule
+
+    @property
+    def target_dim(self) -> int:
+        """Width of the activation that is reconstructed."""
+        return self.output_dim or self.model_dim
+
+    @property
+    def default_criterion(self) -> Criterion:
+        """The largest part of the validation rows' variance."""
+        return Criterion("explained_variance", "max")
+
+
+def dictionary_data(config: DictionaryConfig) -> TaskData:
+    """The rows of a file; those for validation and test are its last ones, which come from other examples.
+
+    Raises:
+        InputError: there is no such file, or its rows are too few or of another width.
+    """
+    if config.data is None or not config.data.is_file():
+        raise InputError(f"data is {config.data}; it must be a file of rows, as ActivationStream.write makes it")
+    rows = np.load(config.data, mmap_mode="r")
+    width = config.model_dim + (config.output_dim or 0)
+    if rows.ndim != 2 or rows.shape[1] != width:
+        raise InputError(f"data is {config.data} with an array {rows.shape}; it must be [N, {width}]")
+    if len(rows) <= 2 * config.held_out:
+        raise InputError(f"held_out is {config.held_out}; it must be less than half of the {len(rows)} rows")
+    parts = np.split(rows, [len(rows) - 2 * config.held_out, len(rows) - config.held_out])
+    mean = parts[0][:FOR_MEAN, -config.target_dim :].mean(0)
+    return TaskData(*task_loaders(config, *(ArrayDataset(part, ()) for part in parts)), constants=mean)
+
+
+class DictionaryTrainer(TrainerModule):
+    """Trains a `SparseDictionary`; `predict` gives what it reconstructs, and the features."""
+
+    name = "DictionaryTask"
+    config_class = DictionaryConfig
+    config: DictionaryConfig
+    model: SparseDictionary
+    writes_predictions = False
+    attention_picture = None
+    dataset_metric_names = ("explained_variance", "dead")
+
+    load_data = staticmethod(dictionary_data)
+
+    def create_model(self) -> SparseDictionary:
+        config = self.config
+        return SparseDictionary(config.num_features, config.model_dim, config.output_dim, config.k)
+
+    @property
+    def dictionary(self) -> SparseDictionary:
+        """The dictionary, bound to its best parameters: `trainer.dictionary.encode(x)`."""
+        return self.model.bind(self.variables)
+
+    def model_inputs(self, inputs: Float[ArrayLike, "B D"]) -> tuple[Array]:
+        return (jnp.asarray(inputs)[..., : self.config.model_dim],)
+
+    def target(self, inputs: Float[ArrayLike, "B D"]) -> Float[Array, "B E"]:
+        """The part of the rows that is reconstructed: all of an autoencoder's, the last of a transcoder's."""
+        return jnp.asarray(inputs)[..., -self.config.target_dim :]
+
+    def initial_params(self, key: PRNGKeyArray, inputs: Inputs, constants: Arrays = None) -> Params:
+        """With the mean of the training's targets as the decoder's bias, if the data give it."""
+        params = super().initial_params(key, inputs, constants)
+        return params if constants is None else {**params, "decoder_bias": constants}
+
+    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+        target = self.target(batch.inputs)
+        output, features = self.apply(params, batch.inputs, key, train=train)
+        losses = jnp.square(target - output).sum(-1)  # [B]
+        if self.config.k is None:
+            losses += self.apply(
+                params, batch.inputs, train=train, method="gate_loss", target=target, sparsity=self.config.sparsity
+            )
+        return {"loss": (losses, 1.0), "active": ((features > 0).sum(-1), 1.0)}
+
+    def predict(self, inputs: Float[ArrayLike, "B D"]) -> Reconstruction:
+        """What is reconstructed from rows as those of the data, and their features: NumPy arrays."""
+        return self.forward(inputs)
+
+    def dataset_metrics(self, params: Params, loader: Iterable[Samples]) -> dict[str, float]:
+        """The part of the targets' variance that is explained, and how many features are 0 at all rows."""
+        error, number, fired = 0.0, 0, np.zeros(self.config.num_features, bool)
+        total, square = np.zeros(self.config.target_dim), 0.0
+        for inputs, _ in loader:
+            output, features = self.forward(inputs, params=params)
+            target = np.asarray(self.target(inputs), np.float64)
+            error, square = error + np.square(target - output).sum(), square + np.square(target).sum()
+            total, number = total + target.sum(0), number + len(target)
+            fired |= (features > 0).any(0)
+        variance = square - np.square(total).sum() / number
+        return {"explained_variance": float(1 - error / variance), "dead": float((~fired).sum())}
+
+
+@check_arguments
+def train_dictionary(config: DictionaryConfig | None = None, **settings: object) -> tuple[DictionaryTrainer, Results]:
+    """Train and test; leave a run directory with checkpoints and results.
+
+    Args:
+        config: the run's settings; the defaults of `DictionaryConfig` if None.
+        **settings: fields of the config to replace.
+
+    Returns:
+        As `train_and_test`.
+    """
+    config = chosen_config(config, DictionaryConfig(), settings, DictionaryTrainer.name)
+    return train_and_test(DictionaryTrainer, config, dictionary_data)
