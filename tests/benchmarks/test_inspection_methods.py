@@ -11,13 +11,14 @@ pytestmark = pytest.mark.slow
 
 @functools.cache
 def scores(name: str) -> dict[str, float]:
-    return scores_of(CIRCUITS[name](seed=0), num_sequences=64)
+    found = scores_of(CIRCUITS[name](seed=0), num_sequences=64)
+    return {method: score.average_precision for method, score in found.items()}
 
 
 @pytest.mark.parametrize("name", CIRCUITS)
 def test_methods_that_change_the_pass_find_all_working_heads(name):
     # Decoys write nothing, or where nothing reads: whatever is put in their place, no logit moves.
-    for method in ("ablation to zero", "ablation to the mean", "activation patching"):
+    for method in ("ablation to zero", "ablation to the mean", "activation patching", "attribution patching"):
         assert scores(name)[method] == 1, method
 
 
@@ -44,5 +45,7 @@ def test_attribution_finds_heads_that_write_answers_and_misses_those_that_others
 
 @pytest.mark.parametrize("name", ["sort", "induction"])
 def test_path_patching_finds_who_reads_whom_and_what_for(name):
-    # A path to or from a decoy changes no logit; of the 27 paths those of the circuit alone do.
-    assert scores(name)["path patching, for edges"] == 1
+    # A path to or from a decoy changes no logit; of the 27 paths those of the circuit alone do. The estimate sees them
+    # although the softmax, 20 nats apart, has hardly a gradient.
+    for method in ("path patching, for edges", "edge attribution, for edges"):
+        assert scores(name)[method] == 1, method
