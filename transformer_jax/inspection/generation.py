@@ -100,7 +100,7 @@ def _started(
     model: nn.Module, variables: Variables, tokens: Int[Array, "B T"], num_given: int, patches: Mapping[str, Change]
 ) -> Any:
     """The cache for a text of which some tokens are there, made by a patched pass."""
-    size = {"batch_size": tokens.shape[0], "length": tokens.shape[1], "method": "start_decoding"}
+    size: dict[str, Any] = {"batch_size": tokens.shape[0], "length": tokens.shape[1], "method": "start_decoding"}
     if num_given == 0:
         return model.apply(unstack_layers(variables), **size)
     given = {**size, "prefix": tokens[:, :num_given]}
