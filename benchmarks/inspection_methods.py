@@ -5,11 +5,13 @@ python benchmarks/inspection_methods.py --num-seeds 1   # one model of each circ
 
 Each method gives each head a number. Its score is the average precision: 1 where all working heads are above all
 others. Path patching ranks pairs of heads by what one reads of the other, for its queries, its keys and its values.
-Each circuit is written `num_seeds` times, with other rotations and decoys; the table has the means.
+Each circuit is written `num_seeds` times, with other rotations and decoys; the table has the means. The last column
+has the time of the compiled method, as a share of that of activation patching, or for edges of path patching.
 """
 
 import dataclasses
 import functools
+import timeit
 from collections.abc import Callable, Container, Mapping
 from typing import Any, NamedTuple
 
@@ -30,6 +32,7 @@ CIRCUITS: Mapping[str, Callable[..., tj.inspection.Circuit]] = {
 }
 READS = "queries", "keys", "values"
 WEIGHTS = "*.attention.weights"
+REPEATS = 5  # of each measurement, of which the shortest counts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,8 @@ def example(circuit: tj.inspection.Circuit, num_sequences: int) -> Example:
 def ablation(of: Example, means: Mapping[str, jax.Array] | None = None) -> jax.Array:
     """Lost log-probability where the head's output is zero, or its mean."""
     (table,) = tj.inspection.ablate_heads(*of.model, *of.inputs, metric=of.log_probability, means=means).values()
-    return of.log_probability(of.circuit.model.apply(of.circuit.variables, *of.inputs)) - table
+    model, variables = of.model
+    return of.log_probability(model.apply(variables, *of.inputs)) - table
 
 
 def mean_ablation(of: Example) -> jax.Array:
@@ -145,8 +149,8 @@ METHODS: Mapping[str, Callable[[Example], jax.Array]] = {
 }
 
 
-def path_patching(of: Example) -> tuple[Float[np.ndarray, "pairs 3"], Bool[np.ndarray, "pairs 3"]]:
-    """Change of the log-probability by each path from layer 0 to layer 1, and which of them the circuit uses."""
+def path_patching(of: Example) -> Float[jax.Array, "pairs 3"]:
+    """Size of the change of the log-probability by each path from layer 0 to layer 1."""
 
     def change(sender: Any, receiver: Any, reads: str) -> jax.Array:
         return tj.inspection.patch_path(
@@ -160,18 +164,23 @@ def path_patching(of: Example) -> tuple[Float[np.ndarray, "pairs 3"], Bool[np.nd
         )
 
     numbers = np.indices((of.circuit.model.num_heads,) * 2).reshape(2, -1)
-    found = [jax.jit(jax.vmap(functools.partial(change, reads=reads)))(*numbers) for reads in READS]
-    return np.abs(np.stack(found, -1)), is_edge(of)
+    found = [jax.vmap(functools.partial(change, reads=reads))(*numbers) for reads in READS]
+    return jnp.abs(jnp.stack(found, -1))
 
 
-def edge_attribution(of: Example) -> tuple[Float[np.ndarray, "pairs 3"], Bool[np.ndarray, "pairs 3"]]:
+def edge_attribution(of: Example) -> Float[jax.Array, "pairs 3"]:
     """The same by gradients, of all paths at once."""
-    edges = jax.jit(
-        lambda: tj.inspection.attribute_edges(*of.model, of.inputs, of.other_inputs, metric=of.log_probability)
-    )()
+    edges = tj.inspection.attribute_edges(*of.model, of.inputs, of.other_inputs, metric=of.log_probability)
     sender, receiver = "encoder.layers.0.attention.head_outputs", "encoder.layers.1.attention"
     found = [edges[sender, f"{receiver}.{reads}"].reshape(-1) for reads in READS]
-    return np.abs(np.stack(found, -1)), is_edge(of)
+    return jnp.abs(jnp.stack(found, -1))
+
+
+OF_EDGES: Mapping[str, Callable[[Example], jax.Array]] = {
+    "path patching, for edges": path_patching,
+    "edge attribution, for edges": edge_attribution,
+}
+EXACT = dict.fromkeys(METHODS, "activation patching") | dict.fromkeys(OF_EDGES, "path patching, for edges")
 
 
 def is_edge(of: Example) -> Bool[np.ndarray, "pairs 3"]:
@@ -181,29 +190,45 @@ def is_edge(of: Example) -> Bool[np.ndarray, "pairs 3"]:
     return np.array([[(*pair, reads) in edges for reads in READS] for pair in numbers.T.tolist()])
 
 
+class Score(NamedTuple):
+    """What a method reached on one circuit."""
+
+    average_precision: float
+    seconds: float  # of one call, compiled before
+
+
 def scores_of(
     circuit: tj.inspection.Circuit, num_sequences: int, methods: Container[str] | None = None
-) -> dict[str, float]:
-    """Average precision of each method on one circuit, or of those that are named."""
+) -> dict[str, Score]:
+    """The score of each method on one circuit, or of those that are named."""
     of = example(circuit, num_sequences)
-    pairs = {"path patching, for edges": path_patching, "edge attribution, for edges": edge_attribution}
     scores = {}
-    for name, method in (METHODS | pairs if circuit.edges else METHODS).items():
-        if methods is None or name in methods:
-            is_of_heads = name in METHODS
-            found = (jax.jit(lambda method=method: method(of))(), circuit.working_heads) if is_of_heads else method(of)
-            scores[name] = tj.inspection.score_heads(np.asarray(found[0]), found[1]).average_precision
+    for name, method in {**METHODS, **(OF_EDGES if circuit.edges else {})}.items():
+        if methods is not None and name not in methods:
+            continue
+
+        def compiled(variables: Any, inputs: Any, others: Any, method: Any = method) -> jax.Array:
+            given = {"model": (circuit.model, variables), "inputs": inputs, "other_inputs": others}
+            return method(of._replace(**given))
+
+        call = functools.partial(jax.jit(compiled), circuit.variables, of.inputs, of.other_inputs)
+        importance, working = np.asarray(call()), is_edge(of) if name in OF_EDGES else circuit.working_heads
+        seconds = min(timeit.repeat(lambda call=call: jax.block_until_ready(call()), number=1, repeat=REPEATS))
+        scores[name] = Score(tj.inspection.score_heads(importance, working).average_precision, seconds)
     return scores
 
 
-def table(scores: Mapping[str, Mapping[str, float]]) -> str:
-    """Markdown: a row for each method, a column for each circuit."""
+def table(scores: Mapping[str, Mapping[str, Score]]) -> str:
+    """Markdown: a row for each method, a column for each circuit, and the share of time over all circuits."""
     methods = list(dict.fromkeys(method for of_circuit in scores.values() for method in of_circuit))
-    rows = (
-        [method, *(f"{found[method]:.2f}" if method in found else "" for found in scores.values())]
-        for method in methods
-    )
-    return markdown(["method", *scores], rows)
+    rows = []
+    for method in methods:
+        each = [f"{found[method].average_precision:.2f}" if method in found else "" for found in scores.values()]
+        own, exact = (
+            sum(found[name].seconds for found in scores.values() if name in found) for name in (method, EXACT[method])
+        )
+        rows.append([method, *each, f"{own / exact:.2f}"])
+    return markdown(["method", *scores, "time"], rows)
 
 
 def main(config: MethodsConfig) -> None:
@@ -211,7 +236,7 @@ def main(config: MethodsConfig) -> None:
     scores = {}
     for name, write in CIRCUITS.items():
         of_seeds = [scores_of(write(seed=seed), config.num_sequences) for seed in range(config.num_seeds)]
-        scores[name] = {method: float(np.mean([found[method] for found in of_seeds])) for method in of_seeds[0]}
+        scores[name] = {method: Score(*np.mean([of[method] for of in of_seeds], 0)) for method in of_seeds[0]}
     print(table(scores))
 
 

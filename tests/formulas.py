@@ -108,6 +108,8 @@ class Formulas:
         self.see(f"{name}.logits", logits)
         weights = self.see(f"{name}.weights", softmax(logits if mask is None else np.where(mask, logits, -np.inf)))
         outputs = self.see(f"{name}.head_outputs", weights @ value)
+        kernels = self.params[f"{path}/output_proj/kernel"].reshape(self.num_heads, width, -1)
+        self.see(f"{name}.head_results", outputs @ kernels)
         joined = outputs.swapaxes(1, 2).reshape(*x.shape[:2], -1)
         return self.see(f"{name}.output", self.dense(f"{path}/output_proj", joined))
 

@@ -174,3 +174,21 @@ def passed(model: Any, weights: np.ndarray | None = None, **inputs: np.ndarray) 
     for hook in hooks:
         hook.remove()
     return Passed(output.detach().numpy(), blocks, attention, leaf.grad.numpy())
+
+
+def ours(family: str, seed: int = 0) -> tuple[Any, Any, tuple[np.ndarray, ...]]:
+    """Our model with the weights of one of these, its variables, and inputs without padding."""
+    import tempfile
+
+    from transformer_jax import Transformer, from_transformers
+    from transformer_jax.nn import VisionTransformer
+
+    with tempfile.TemporaryDirectory() as directory:
+        drawn(family, seed).save_pretrained(directory)
+        model, variables = from_transformers(directory)
+    rng = np.random.default_rng(seed)
+    if isinstance(model, VisionTransformer):
+        return model, variables, (rng.normal(size=(2, *model.image_size, model.num_channels)).astype(np.float32),)
+    of_two = isinstance(model, Transformer)
+    size = model.source_vocabulary_size if of_two else model.vocabulary_size
+    return model, variables, tuple(rng.integers(2, size, size=(2, length)) for length in ((5, 7) if of_two else (7,)))

@@ -3,6 +3,8 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from compiled_models import applied, quick_jit
+from huggingface_models import ours
 from tiny_models import SETTINGS, encoder_decoder, language_model, predictor
 
 from transformer_jax import capture
@@ -96,6 +98,24 @@ def test_folded_norms_leave_the_logits_and_have_nothing_learned(case):
     if "bias" in norm:
         assert not norm["bias"].any()
         np.testing.assert_allclose(kernel.mean(0), 0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("family", "seed"), [("gpt2", 0), ("gpt_neox", 3), ("llama", 0), ("t5", 0), ("vit", 1)])
+def test_real_models_are_folded_too_and_their_heads_write_by_ov(family, seed):
+    model, variables, inputs = ours(family, seed)
+    folded, params = fold_norms(model, variables["params"])
+    expected = applied(model, variables, *inputs)
+    names = ["*attention_norm.normalized", "*.attention.weights", "*.attention.output"]
+    found, seen = quick_jit(lambda v: capture(folded, v, *inputs, names=names))({"params": params})
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    for name, heads in head_weights(folded, {"params": params}).items():
+        if not name.endswith("cross_attention"):
+            written = seen[f"{name}.weights"] @ seen[f"{name}_norm.normalized"][:, None] @ heads.ov.matrix
+            output = (written + heads.written_bias[:, None]).sum(1) + heads.output_bias
+            scale = np.abs(output).max()
+            np.testing.assert_allclose(seen[f"{name}.output"], output, rtol=0, atol=1e-5 * scale)
+        values = np.linalg.eigvals(np.asarray(heads.ov.matrix, np.float64))
+        np.testing.assert_allclose(heads.ov.positivity(), values.real.sum(-1) / np.abs(values).sum(-1), atol=1e-4)
 
 
 def test_what_cannot_be_folded_is_refused():

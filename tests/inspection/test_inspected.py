@@ -2,15 +2,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled_models import drawn
 from tiny_models import SETTINGS, encoder_decoder, language_model, predictor
 
-from transformer_jax import capture, load_run, patch
+from transformer_jax import TransformerEncoder, load_run, patch
 from transformer_jax.errors import InputError
-from transformer_jax.inspection import Inspected, add, attribute_logits, generate, patch_activations, swap, zero
+from transformer_jax.inspection import (
+    Inspected,
+    add,
+    attribute_logits,
+    generate,
+    knock_out,
+    patch_activations,
+    swap,
+    zero,
+)
 
 pytestmark = pytest.mark.slow  # they compile
 
 HEADS = "encoder.layers.1.attention.head_outputs"
+DRAWS = np.random.default_rng(2)
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +49,13 @@ def test_a_bound_model_captures_and_patches_as_the_functions_do(case, bound):
     np.testing.assert_allclose(total, output[:, 3, 1], rtol=1e-4, atol=1e-5)
 
 
-def test_activations_stack_in_the_order_of_the_layers():
-    case = predictor(SETTINGS["pre_norm"], num_layers=11)
-    _, seen = Inspected(case.model, case.variables).capture(case.inputs[0], ["*.output"])
-    _, values = capture(case.model, case.variables, *case.inputs, names=["encoder.layers.?.output"])
-    streams = [values[f"encoder.layers.{layer}.output"] for layer in range(11)]  # 10 behind 9, not behind 1
-    np.testing.assert_allclose(seen.stack("encoder.layers.*.output"), streams, rtol=1e-4, atol=1e-5)
+def test_layers_come_and_stack_in_their_order_and_a_question_mark_is_any_of_them():
+    model, x = TransformerEncoder(11, 4, 1, 3), np.ones((2, 5, 4), np.float32)
+    bound = Inspected(model, drawn(model, x))
+    _, seen = bound.capture(x, ["layers.?.output", "*.weights"])
+    order = [f"layers.{layer}.{end}" for layer in range(11) for end in ("attention.weights", "output")]
+    assert list(seen) == order  # 10 behind 9, not behind 1
+    np.testing.assert_array_equal(seen.stack("layers.*.output"), [seen[name] for name in order[1::2]])
 
 
 def test_alike_arguments_share_a_program(case, bound, monkeypatch):
@@ -72,7 +84,7 @@ def test_places_that_are_not_there_are_errors(case, bound):
         seen.stack("encoder.layers.0.*")
 
 
-@pytest.mark.parametrize("by", [("layers", "positions", "heads"), ("heads", "layers"), ("layers",)])
+@pytest.mark.parametrize("by", [("layers", "positions", "heads"), ("heads", "layers")])
 def test_a_patch_grid_holds_what_patching_restores_layer_by_layer(by, case, bound):
     clean, corrupted = case.inputs[0], predictor(seed=5).inputs[0]
 
@@ -90,7 +102,7 @@ def test_a_patch_grid_holds_what_patching_restores_layer_by_layer(by, case, boun
     axes = grid.plot(list("abcdefg") if "positions" in by else None).axes
     assert len(axes) == (4 if len(by) == 3 else 2)  # a frame for each head, and the bar
     drawn = axes[0].images[0].get_array()
-    first = grid.values[..., 0] if len(by) == 3 else grid.values.T if len(by) == 2 else grid.values[:, None]
+    first = grid.values[..., 0] if len(by) == 3 else grid.values.T
     np.testing.assert_array_equal(drawn, first)
 
 
@@ -114,26 +126,34 @@ def test_a_run_has_its_model_bound():
 
 
 @pytest.mark.parametrize("settings", ["post_norm", "pre_rms_grouped"])
-def test_generation_takes_every_token_from_a_whole_patched_pass(settings):
+def test_generation_takes_every_token_from_a_patched_pass_with_a_cache_and_without(settings):
     case = language_model(SETTINGS[settings])
-    prompt = case.inputs[0][:, :3]
-    stream = "decoder.layers.0.output"
-    direction = 3 * np.random.default_rng(2).normal(size=12).astype(np.float32)
-    patches = {stream: add(direction, positions=[1, 4])}
-    text = prompt
-    for length in range(3, 7):
-        here = {stream: add(direction, positions=[place for place in (1, 4) if place < length])}
-        logits = patch(case.model, case.variables, text, patches=here)
-        text = np.concatenate([text, logits[:, -1:].argmax(-1)], axis=1)
-    bound = Inspected(case.model, case.variables)
-    tokens, seen = generate(bound, prompt, 4, patches=patches, names=[stream])
-    np.testing.assert_array_equal(tokens, text)
-    _, expected = patch(case.model, case.variables, text, patches=patches, names=[stream])
-    np.testing.assert_allclose(seen[stream], expected[stream], rtol=1e-4, atol=1e-5)
-    plain, _ = generate(bound, prompt, 4)
-    assert (plain[:, 3:] != tokens[:, 3:]).any()
-    cold, _ = generate(bound, prompt, 4, patches=patches, key=jax.random.key(0), temperature=1e-6)
-    np.testing.assert_array_equal(cold, text)
+    bound, prompt = Inspected(case.model, case.variables), case.inputs[0][:, :3]
+    direction, others = 3 * DRAWS.normal(size=12), DRAWS.normal(size=(2, 3, 7, 4))
+    outputs = "decoder.layers.1.attention.head_outputs"
+    patches = {
+        "decoder.layers.0.output": add(direction.astype(np.float32), positions=[[1, 4], [0, 5]]),  # of each text
+        outputs: swap(others.astype(np.float32), heads=1, positions=np.arange(7) % 2 == 0),
+        "decoder.layers.1.attention.weights": knock_out([2, 5], [1, 4]),
+        "logits": add(DRAWS.normal(size=(7, 13)).astype(np.float32)),
+    }
+    tokens, seen = generate(bound, prompt, 4, patches=patches, names=[outputs, "logits"])
+    np.testing.assert_array_equal(tokens[:, 3:], seen["logits"][:, 2:-1].argmax(-1))  # of the whole patched pass
+    _, expected = patch(case.model, case.variables, tokens, patches=patches, names=[outputs])
+    np.testing.assert_allclose(seen[outputs], expected[outputs], rtol=1e-4, atol=1e-5)
+    by_function = {**patches, outputs: lambda y: y.at[:, 1, ::2].set(others[:, 1, ::2].astype(np.float32))}
+    np.testing.assert_array_equal(generate(bound, prompt, 4, patches=by_function)[0], tokens)
+    one, _ = generate(bound, prompt[:, :1], 6, patches=patches, names=["logits"])
+    logits = patch(case.model, case.variables, one, patches=patches)
+    np.testing.assert_array_equal(one[:, 1:], logits[:, :-1].argmax(-1))
+    assert (generate(bound, prompt, 4)[0] != tokens).any()
+
+
+def test_generation_draws():
+    case = language_model(SETTINGS["post_norm"])
+    bound, prompt = Inspected(case.model, case.variables), case.inputs[0][:, :3]
+    cold, _ = generate(bound, prompt, 2, key=jax.random.key(0), temperature=1e-6)
+    np.testing.assert_array_equal(cold, generate(bound, prompt, 2)[0])
     drawn, _ = generate(bound, np.repeat(prompt, 200, axis=0), 1, key=jax.random.key(0))
     assert len(np.unique(drawn[:200, 3])) > 1
 

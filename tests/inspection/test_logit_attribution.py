@@ -1,22 +1,11 @@
-import functools
-
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import SETTINGS, Case, encoder_decoder, in_float64, language_model, predictor
+from tiny_models import SETTINGS, Case, encoder_decoder, language_model, predictor
 
 from transformer_jax import BlockSettings, InputError, TransformerEncoder, attribute_logits, capture
 from transformer_jax.nn.blocks import Block
-
-CASES = {
-    "predictor_pre_norm": (predictor, SETTINGS["pre_norm"]),
-    "language_model_scanned_alibi": (language_model, SETTINGS["scanned_alibi"]),
-    "translator_post_rms": (encoder_decoder, SETTINGS["post_rms"]),
-    "translator_untied": (functools.partial(encoder_decoder, tied=False), SETTINGS["pre_norm"]),
-    "language_model_untied": (functools.partial(language_model, tied=False), SETTINGS["pre_rms_grouped"]),
-}
 
 
 def total(parts: dict[str, jax.Array]) -> jax.Array:
@@ -28,17 +17,6 @@ def logits_and_parts(case: Case) -> tuple[jax.Array, dict[str, jax.Array]]:
         return case.model.apply(variables, *case.inputs), attribute_logits(case.model, variables, *case.inputs)
 
     return jax.jit(both)(case.variables)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_contributions_sum_to_the_logits(name):
-    make, settings = CASES[name]
-    case = make(settings)
-    with jax.enable_x64(True):
-        logits, parts = logits_and_parts(in_float64(case))
-        assert logits.dtype == jnp.float64
-        assert float(jnp.abs(total(parts) - logits).max()) < 1e-10 * float(jnp.abs(logits).max())
 
 
 @pytest.mark.slow
@@ -77,10 +55,9 @@ class Identity(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_with_a_norm_of_ones_own_each_component_is_what_the_formula_says(norm_first):
+def test_with_a_norm_of_ones_own_each_component_is_what_the_formula_says():
     # logits = x Eᵀ of a stream x without norms: the embeddings, and what each sub-layer adds.
-    case = language_model(BlockSettings(norm=Identity, norm_first=norm_first))
+    case = language_model(BlockSettings(norm=Identity))
     _, parts = logits_and_parts(case)
     ends = ["decoder.layers.0.input", "*.head_outputs", "*.feed_forward.output"]
     _, seen = capture(case.model, case.variables, *case.inputs, names=ends)

@@ -40,9 +40,9 @@ from .patching.ablation import Ablation as Ablation
 from .patching.ablation import ablate_heads as ablate_heads
 from .patching.ablation import ablation_table as ablation_table
 from .patching.ablation import mean_head_outputs as mean_head_outputs
+from .patching.activation_patching import attribute_activations as attribute_activations
 from .patching.activation_patching import patch_activations as patch_activations
-from .patching.attribution_patching import attribute_activations as attribute_activations
-from .patching.attribution_patching import attribute_edges as attribute_edges
+from .patching.edge_attribution import attribute_edges as attribute_edges
 from .patching.patch_grid import PatchGrid as PatchGrid
 from .patching.path_patching import patch_path as patch_path
 from .probes import Probe as Probe

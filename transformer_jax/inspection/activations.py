@@ -100,7 +100,7 @@ def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[s
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)} | kwargs.pop("rngs", {})
     given = jax.tree.map(_made, inputs)
     shapes = jax.eval_shape(lambda: model.init(keys, *given, **kwargs))
-    found = activations(lambda: model.apply(jax.tree.map(_made, shapes), *given, rngs=keys, **kwargs))
+    found = activations(lambda: model_call(model, jax.tree.map(_made, shapes), given, {"rngs": keys, **kwargs})())
     return {activation.name: activation.letters for activation in found}
 
 
@@ -110,14 +110,15 @@ def _example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:
     Raises:
         InputError: the model's fields do not say what its inputs are.
     """
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     match model:
         case TransformerPredictor():
             return (_features(1),)
         case Transformer():
             sizes = model.source_vocabulary_size, model.target_vocabulary_size
-            return tuple(_features(model.model_dim) if size is None else _tokens() for size in sizes)
+            return tuple(_features(model.model_dim) if size is None else tokens for size in sizes)
         case TransformerLM():
-            return (_tokens(),)
+            return (tokens,)
         case TransformerDecoder() | DecoderBlock():
             return _features(model.input_dim), _features(model.input_dim)
         case TransformerEncoder() | EncoderBlock():
@@ -129,10 +130,6 @@ def _example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 def _features(width: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((1, 1, width), jnp.float32)
-
-
-def _tokens() -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((1, 1), jnp.int32)
 
 
 def _made(leaf: object) -> object:

@@ -29,9 +29,9 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
     `(x̂ ∘ s + b) W + c` becomes `x̂ W' + c'` with `W' = s ∘ W` and `c' = b W + c`; the norm keeps a scale of 1 and a bias
     of 0. After a LayerNorm the columns of W' are centered too, since x̂ has a mean of 0: what remains is what can be
     read (as TransformerLens does it, `fold_layer_norm`). Folded are the norms of all blocks, and of a `TransformerLM`
-    and a `TransformerPredictor` the one after the last block. A tied embedding makes logits of its own for that, so
-    that the model is another one: `tie_embeddings=False`. Norms of other ends, of queries and keys, and of an output
-    network stay.
+    and a `TransformerPredictor` the one after the last block. A tied embedding makes logits of its own for that, and an
+    output layer without a bias gets one, so that the model is another one. Norms of other ends, of queries and keys,
+    and of an output network stay.
 
     Args:
         model: with pre-norm.
@@ -49,7 +49,7 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
         raise InputError("model has no pre-norm; what a post-norm gives is also the stream, and is not folded")
     norm = settings.make_norm()
     flat: Flat = flatten_dict(unstack_layers(params))
-    places = dict.fromkeys(path[:-1] for path in flat if path[-2] == "norm")
+    places = dict.fromkeys(path[:-1] for path in flat if path[-2:-1] == ("norm",))
     if places and type(norm).__call__ not in (nn.LayerNorm.__call__, nn.RMSNorm.__call__):
         raise InputError(f"settings.norm makes a {type(norm).__name__}; only LayerNorm and RMSNorm are folded")
     fold = functools.partial(_fold, flat, is_centered=isinstance(norm, nn.LayerNorm))
@@ -58,19 +58,21 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
         if sublayer != place[-2]:
             fold(place, [(*place[:-2], sublayer, name) for name in READERS.get(sublayer, ())])
     if ("decoder", "norm") in places and isinstance(model, TransformerLM):
-        if model.tie_embeddings:
-            model = _untie(model, flat)
+        if model.tie_embeddings or ("decoder", "norm", "bias") in flat:
+            model = _with_output_layer(model, flat)
         fold(("decoder", "norm"), [("output_layer",)])
     elif isinstance(model, TransformerPredictor):
         fold(("encoder", "norm"), [("output_hidden",)])
     return model, unflatten_dict(flat)
 
 
-def _untie(model: TransformerLM, flat: Flat) -> TransformerLM:
-    """The model whose logits have a layer of their own, with a bias, which is added to the parameters."""
-    kernel = flat["embedding", "embedding"].T * model.embeddings.output_scale
-    flat["output_layer", "kernel"] = kernel
-    flat["output_layer", "bias"] = flat.pop(("output_bias",), jnp.zeros(kernel.shape[1], kernel.dtype))
+def _with_output_layer(model: TransformerLM, flat: Flat) -> TransformerLM:
+    """The model whose logits have a layer of their own, with a bias, which are added to the parameters."""
+    if model.tie_embeddings:
+        flat["output_layer", "kernel"] = flat["embedding", "embedding"].T * model.embeddings.output_scale
+    kernel = flat["output_layer", "kernel"]
+    no_bias = jnp.zeros(kernel.shape[1], kernel.dtype)
+    flat.setdefault(("output_layer", "bias"), flat.pop(("output_bias",), no_bias))
     embeddings = dataclasses.replace(model.embeddings, output_bias=True, output_scale=1.0)
     return model.clone(tie_embeddings=False, embeddings=embeddings)
 

@@ -15,7 +15,11 @@ from transformer_jax.decoding.next_token import draw_tokens
 from transformer_jax.errors import check_sizes
 from transformer_jax.inspection.activations import patch
 from transformer_jax.inspection.inspected import Activations, Inspected
-from transformer_jax.inspection.patches import Change
+from transformer_jax.inspection.inspected_call import activations, model_call
+from transformer_jax.inspection.names import matches
+from transformer_jax.inspection.patches import Change, Filled, KnockOut, parts_of
+from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
 
 
@@ -33,8 +37,10 @@ def generate(
 ) -> tuple[Int[Array, "B T_plus_length"], Activations]:
     """Continue prompts with a language model whose activations are changed.
 
-    Each token comes from a patched pass over the whole text, without a cache, so that positions in patches count from
-    the text's start. While it grows, the text is padded behind, which a causal model cannot see.
+    Positions in patches count from the text's start. A `TransformerLM` keeps keys and values, so that one more token
+    costs one step of cached decoding; where a patch is a function, which may look at all positions, and for other
+    models, each token comes from a patched pass over the whole text. The two agree to rounding. While it grows, the
+    text is padded behind, which a causal model cannot see.
 
     Args:
         inspected: a causal language model of `[B, T]` tokens.
@@ -68,13 +74,36 @@ def _generated(
     temperature: float,
     **kwargs: Any,
 ) -> tuple[Int[Array, "B T_plus_length"], dict[str, Array]]:
-    def with_token(place: int, tokens: Array) -> Array:
-        logits = patch(model, variables, tokens, patches=patches, **kwargs)[:, place - 1]
-        if key is None:
-            return tokens.at[:, place].set(logits.argmax(-1))
-        return tokens.at[:, place].set(draw_tokens(logits, jax.random.fold_in(key, place), temperature))
-
+    parts = [part for change in patches.values() for part in parts_of(change)]
+    is_cached = isinstance(model, TransformerLM) and not kwargs and all(isinstance(x, Filled | KnockOut) for x in parts)
     start = prompt.shape[1]
-    tokens = jax.lax.fori_loop(start, start + length, with_token, jnp.pad(prompt, ((0, 0), (0, length))))
+    tokens = jnp.pad(prompt, ((0, 0), (0, length)))
+
+    def with_token(place: Int[Array, ""], state: tuple[Array, Any]) -> tuple[Array, Any]:
+        tokens, cache = state
+        if is_cached:
+            step = tokens[:, place - 1], place - 1, cache
+            logits, cache = patch(model, variables, *step, patches=patches, method="decode_step")
+        else:
+            logits = patch(model, variables, tokens, patches=patches, **kwargs)[:, place - 1]
+        if key is None:
+            return tokens.at[:, place].set(logits.argmax(-1)), cache
+        return tokens.at[:, place].set(draw_tokens(logits, jax.random.fold_in(key, place), temperature)), cache
+
+    cache = _started(model, variables, tokens, start - 1, patches) if is_cached else None
+    tokens, _ = jax.lax.fori_loop(start, start + length, with_token, (tokens, cache))
     _, seen = patch(model, variables, tokens, patches=patches, names=names, **kwargs)
     return tokens, seen
+
+
+def _started(
+    model: nn.Module, variables: Variables, tokens: Int[Array, "B T"], num_given: int, patches: Mapping[str, Change]
+) -> Any:
+    """The cache for a text of which some tokens are there, made by a patched pass."""
+    size: dict[str, Any] = {"batch_size": tokens.shape[0], "length": tokens.shape[1], "method": "start_decoding"}
+    if num_given == 0:
+        return model.apply(unstack_layers(variables), **size)
+    given = {**size, "prefix": tokens[:, :num_given]}
+    there = [each.name for each in activations(model_call(model, variables, (), given))]
+    here = {name: change for name, change in patches.items() if any(matches(each, name) for each in there)}
+    return patch(model, variables, patches=here, **given)

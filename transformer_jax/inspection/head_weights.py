@@ -17,6 +17,8 @@ from transformer_jax.inspection.names import activation_name
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
 
+INPUTS = ("query_proj", "key_proj", "value_proj")
+
 
 class Factored(NamedTuple):
     """Matrices `left @ right` of low rank d, one for each head: a row vector goes in at the left."""
@@ -101,13 +103,8 @@ def head_weights(model: nn.Module, variables: Variables) -> dict[str, HeadWeight
     num_heads = getattr(model, "num_heads", None)
     if not paths or num_heads is None:
         raise InputError(f"{type(model).__name__} has no attention of this package to look into")
-    paths.sort(key=lambda path: [(int(number or -1), word) for number, word in map(_numbered, path)])
+    paths.sort(key=lambda path: re.sub(r"\d+", lambda number: number[0].zfill(9), "/".join(path)))  # layer 10 after 2
     return {activation_name(path, "").rstrip("."): _heads(flat, path, num_heads) for path in paths}
-
-
-def _numbered(part: str) -> tuple[str, str]:
-    number = re.fullmatch(r"layers_(\d+)", part)
-    return (number[1], "") if number else ("", part)
 
 
 def _heads(flat: dict[tuple[str, ...], Array], path: tuple[str, ...], num_heads: int) -> HeadWeights:
@@ -118,19 +115,10 @@ def _heads(flat: dict[tuple[str, ...], Array], path: tuple[str, ...], num_heads:
         heads = weight.reshape(*weight.shape[:-1], -1, width)  # [... Hkv d]
         return jnp.moveaxis(jnp.repeat(heads, num_heads // heads.shape[-2], axis=-2), -2, 0)
 
-    query, key, value = "query_proj", "key_proj", "value_proj"
-    output = jnp.asarray(flat[*path, "output_proj", "kernel"])
-    bias = flat.get((*path, "output_proj", "bias"), np.zeros(output.shape[1]))
-    return HeadWeights(
-        split(query, "kernel"),
-        split(key, "kernel"),
-        split(value, "kernel"),
-        output.reshape(num_heads, width, -1),
-        split(query, "bias"),
-        split(key, "bias"),
-        split(value, "bias"),
-        jnp.asarray(bias),
-    )
+    kernels, biases = ([split(name, part) for name in INPUTS] for part in ("kernel", "bias"))
+    output = jnp.asarray(flat[*path, "output_proj", "kernel"]).reshape(num_heads, width, -1)
+    bias = jnp.asarray(flat.get((*path, "output_proj", "bias"), np.zeros(output.shape[-1])))
+    return HeadWeights._make([*kernels, output, *biases, bias])
 
 
 def composition_scores(writer: HeadWeights, reader: HeadWeights) -> dict[str, Float[Array, "H_writer H_reader"]]:

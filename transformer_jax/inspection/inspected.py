@@ -17,7 +17,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture, patch
 from transformer_jax.inspection.inspected_call import Metric, activations, model_call
 from transformer_jax.inspection.names import check_found, matches
-from transformer_jax.inspection.patches import Change, Patch
+from transformer_jax.inspection.patches import Change
 from transformer_jax.inspection.patching.activation_patching import patch_activations
 from transformer_jax.inspection.patching.patch_grid import PatchGrid
 from transformer_jax.trees import Variables
@@ -47,7 +47,7 @@ class Inspected:
 
     Arrays, also those inside of patches, are arguments of a compiled program. What else is given (names, functions,
     heads and positions as numbers or lists) belongs to the program, so that what is not there is an error, and
-    another one compiles anew: to go over many heads give a patch that `jax.vmap` maps, or an array of JAX.
+    another one compiles anew: to go over many heads give a patch that `jax.vmap` maps, or an array.
 
     Args:
         model: as in `transformer_jax.capture`.
@@ -68,9 +68,9 @@ class Inspected:
             *args: its arguments after the variables.
             **kwargs: likewise.
         """
-        leaves, structure = jax.tree.flatten(jax.tree.map(_on_device, (args, kwargs), is_leaf=_is_patch))
-        traced = [leaf if isinstance(leaf, Array) else None for leaf in leaves]
-        fixed = tuple(_hashable(leaf) for leaf in leaves if not isinstance(leaf, Array))
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        traced = [jnp.asarray(leaf) if isinstance(leaf, Array | np.ndarray) else None for leaf in leaves]
+        fixed = tuple(leaf for leaf, array in zip(leaves, traced, strict=True) if array is None)
         return self._program(method, structure, fixed, self.variables, traced)
 
     def _run(
@@ -82,8 +82,7 @@ class Inspected:
         traced: Sequence[Array | None],
     ) -> Any:
         others = iter(fixed)
-        leaves = [_rebuilt(next(others)) if leaf is None else leaf for leaf in traced]
-        args, kwargs = jax.tree.unflatten(structure, leaves)
+        args, kwargs = jax.tree.unflatten(structure, [next(others) if leaf is None else leaf for leaf in traced])
         return method(self.model, variables, *args, **kwargs)
 
     def capture(self, inputs: object, names: Sequence[str], **kwargs: Any) -> tuple[Any, Activations]:
@@ -146,25 +145,3 @@ def _check_one_of_each_layer(what: str, given: str, names: Sequence[str]) -> Non
 
 def _as_tuple(inputs: object) -> tuple[object, ...]:
     return inputs if isinstance(inputs, tuple) else (inputs,)
-
-
-def _is_patch(node: object) -> bool:
-    return isinstance(node, Patch)
-
-
-def _on_device(leaf: object) -> object:
-    """An array of NumPy as one of JAX, in a patch only its values: heads and positions stay, and are checked."""
-    if isinstance(leaf, Patch):
-        return jax.tree.map(
-            lambda part: part if getattr(part, "dtype", np.dtype(int)).kind in "biu" else _on_device(part), leaf
-        )
-    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
-
-
-def _hashable(leaf: object) -> object:
-    return (leaf.dtype.str, leaf.shape, leaf.tobytes()) if isinstance(leaf, np.ndarray) else leaf
-
-
-def _rebuilt(leaf: Any) -> Any:
-    """What `_hashable` made a tuple of; other leaves are never tuples."""
-    return np.frombuffer(leaf[2], leaf[0]).reshape(leaf[1]) if isinstance(leaf, tuple) else leaf

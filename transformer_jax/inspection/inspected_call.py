@@ -1,5 +1,6 @@
 """Any computation that calls a model, inspected: once, or once for each of many places that are changed."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,13 +9,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_pass import InspectedPass
-from transformer_jax.inspection.names import HEADS, POSITIONS, Activation, matches
-from transformer_jax.inspection.patches import Change, Patch
+from transformer_jax.inspection.names import Activation, matches
+from transformer_jax.inspection.patches import Change
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
 
@@ -23,7 +25,7 @@ Metric: TypeAlias = Callable[[Any], Array]  # of a model's output
 OUTPUTS = "head_outputs"  # end of the name of the activation that holds each head's output
 # By kind (`encoder`, `decoder`, `cross`) one number, or more, for each layer and head.
 HeadTable = dict[str, Float[Array, "L H ..."]]
-AXES: Mapping[str, tuple[str, ...]] = {"heads": HEADS, "positions": POSITIONS}
+PLACES = ("heads", "positions")  # axes along which places are tried one by one
 AT_ONCE = 8  # passes that are vmapped; more of them need more memory
 Chosen = dict[str, Bool[Array, "..."]]  # heads and positions of an activation
 
@@ -100,7 +102,7 @@ def attentions(call: Callable[[], object]) -> list[Attention]:
         path, _, name = activation.name.rpartition(".")
         if name == OUTPUTS:
             stack, kind = _stack_and_kind(path)
-            found.append(Attention(activation.name, stack, kind, activation.size(HEADS) or 0))
+            found.append(Attention(activation.name, stack, kind, activation.size("heads") or 0))
     if not found:
         raise InputError("the model has no attention of this package to look into")
     return found
@@ -113,70 +115,63 @@ def _stack_and_kind(path: str) -> tuple[str, str]:
     return stack, kinds.get(module, f"{stack}.{module}".strip(".")) or "self"
 
 
-def by_kind(found: Sequence[Attention], rows: Mapping[str, Array]) -> HeadTable:
-    """Rows `[H, ...]`, by the name of the attention's `head_outputs`, as tables `[L, H, ...]` by kind."""
-    kinds = dict.fromkeys(attention.kind for attention in found)
-    return {kind: jnp.stack([rows[each.head_outputs] for each in found if each.kind == kind]) for kind in kinds}
+def check_axes(found: Sequence[Activation], by: Sequence[str]) -> None:
+    """Raise an `InputError` if `by` holds something else than `PLACES`, or an activation has no such axis."""
+    if isinstance(by, str) or len(set(by)) != len(by) or not set(by) <= set(PLACES):
+        raise InputError(f"by is {by!r}; it must hold {' or '.join(map(repr, PLACES))}, or both")
+    for each, axis in itertools.product(found, by):
+        if each.size(axis) is None:
+            raise InputError(f"by holds {axis!r}; {each.name} is [{each.letters}] without {axis}")
 
 
 def one_by_one(
     found: Sequence[Activation],
     by: Sequence[str],
-    change: Callable[[str, Chosen], Patch],
-    run: Callable[[Mapping[str, Patch]], Array],
-) -> dict[str, Array]:
+    change: Callable[[str, Chosen], Change],
+    run: Callable[[Mapping[str, Any]], Result],
+) -> dict[str, Result]:
     """Run a pass for each head, each position, or each pair of both, of each of some activations.
 
     One program does for all of them, `AT_ONCE` of which it runs at a time.
 
     Args:
         found: the activations.
-        by: axes along which places are tried one by one; all of the other one is changed together.
+        by: axes along which places are tried one by one, where an activation has them; all others are changed together.
         change: of the name of an activation, and of truth values that choose heads and positions, the patch.
         run: of a patch for each of the activations, of which all but one choose nothing, the result of the pass.
 
     Returns:
         By activation the results, whose leading axes are those of `by`, in its order.
-
-    Raises:
-        InputError: `by` holds something else, or one of its axes twice; or an activation has no such axis.
     """
-    grids = [grid_of(activation, by) for activation in found]
-    num_places = [math.prod(grid) for grid in grids]
-    starts = [sum(num_places[:number]) for number in range(len(found))]
+    grids = [tuple(size for axis in by if (size := each.size(axis)) is not None) for each in found]
+    places = [(number, *place, 0, 0)[:3] for number, grid in enumerate(grids) for place in np.ndindex(*grid)]
+    starts = [0, *np.cumsum([math.prod(grid) for grid in grids]).tolist()]
 
-    def of_place(place: Array) -> Array:
-        patches = {}
-        for activation, grid, start, number in zip(found, grids, starts, num_places, strict=True):
-            is_here = (jnp.arange(start, start + number) == place).reshape(grid)
-            patches[activation.name] = change(activation.name, _chosen(activation, by, is_here))
-        return run(patches)
+    def of_place(row: Int[Array, " 3"]) -> Result:
+        turns = jnp.arange(len(found)) == row[0]
+        chosen = [_chosen(each, by, row[1:], turn) for each, turn in zip(found, turns, strict=True)]
+        return run({each.name: change(each.name, of_it) for each, of_it in zip(found, chosen, strict=True)})
 
-    results = jax.lax.map(of_place, jnp.arange(sum(num_places)), batch_size=min(AT_ONCE, sum(num_places)))
+    results = jax.lax.map(of_place, np.array(places), batch_size=min(AT_ONCE, len(places)))
     return {
-        activation.name: results[start : start + number].reshape(*grid, *results.shape[1:])
-        for activation, grid, start, number in zip(found, grids, starts, num_places, strict=True)
+        each.name: jax.tree.map(lambda rows, s=slice(*ends), g=grid: rows[s].reshape(*g, *rows.shape[1:]), results)
+        for each, grid, ends in zip(found, grids, itertools.pairwise(starts), strict=True)
     }
 
 
-def _chosen(activation: Activation, by: Sequence[str], is_here: Bool[Array, "..."]) -> Chosen:
-    """One head and one position where these are tried one by one, else all; nothing if it is not the place's turn."""
-    chosen: Chosen = {}
-    for axis, letters in AXES.items():
-        size = activation.size(letters)
-        if axis in by:
-            chosen[axis] = is_here.any([number for number, other in enumerate(by) if other != axis])
-        elif size is not None:
-            chosen[axis] = jnp.full(size, is_here.any())
-    return chosen
+def _chosen(site: Activation, by: Sequence[str], place: Int[Array, "2"], is_its_turn: Bool[Array, ""]) -> Chosen:
+    """One head and one position where these are tried one by one, else all; nothing if it is not the site's turn."""
+    sizes = {axis: size for axis in PLACES if (size := site.size(axis)) is not None}
+    tried = [axis for axis in by if axis in sizes]
+    return {
+        axis: is_its_turn & (jnp.arange(size) == place[tried.index(axis)] if axis in tried else jnp.ones(size, bool))
+        for axis, size in sizes.items()
+    }
 
 
-def grid_of(activation: Activation, by: Sequence[str]) -> tuple[int, ...]:
-    """How many places there are along each axis of `by`."""
-    if isinstance(by, str) or len(set(by)) != len(by) or not set(by) <= set(AXES):
-        raise InputError(f"by is {by!r}; it must hold {' or '.join(map(repr, AXES))}, or both")
-    sizes = [activation.size(AXES[axis]) for axis in by]
-    if None in sizes:
-        axis = by[sizes.index(None)]
-        raise InputError(f"by holds {axis!r}; {activation.name} is [{activation.letters}] without {axis}")
-    return tuple(size for size in sizes if size is not None)
+def summed(slope: Array, change: Array, site: Activation, by: Sequence[str]) -> Array:
+    """Slope `[metric, activation]` times change, summed over all axes but those of `by`, which come first."""
+    of_site = list(range(change.ndim))
+    of_metric = list(range(change.ndim, slope.ndim))
+    kept = [axis for each in by if (axis := site.axis(each)) is not None]
+    return jnp.einsum(slope, [*of_metric, *of_site], change, of_site, [*kept, *of_metric])

@@ -12,14 +12,17 @@ from flax.core.tracers import current_trace
 from jax import Array
 from jax.typing import ArrayLike
 
+from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.names import Activation, activation_name, check_found, is_layer, matches
-from transformer_jax.inspection.patches import OF_ATTENTION, Change, KnockOut, Patch, parts_of
+from transformer_jax.inspection.patches import Change, KnockOut, Patch, parts_of
+from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.blocks import Block, Stack
-from transformer_jax.nn.layers import Tapped
+from transformer_jax.nn.layers import Tapped, plus
 
 NORMS = nn.LayerNorm.__call__, nn.RMSNorm.__call__  # which subclasses may inherit
 NORM_OF_WIDTH = {"reduction_axes": -1, "feature_axes": -1, "axis_name": None, "force_float32_reductions": True}
+HEAD_RESULTS = "head_results"
 OWN_PACKAGE = f"{__name__.partition('.')[0]}."
 
 
@@ -39,10 +42,14 @@ class InspectedPass:
         self.captured: dict[str, Array] = OrderedDict()  # of which `jax.jit` leaves the order, unlike a dict's
         self.activations: list[Activation] = []  # all of the pass
         self._names = names
-        self._patches = {pattern: parts_of(change) for pattern, change in patches.items()}
+        self._patches = [
+            (_acting_at(part, pattern), part) for pattern in patches for part in parts_of(patches[pattern])
+        ]
+        self._wanted = (*names, *patches)  # which the pass must have
         self._counts: Counter[str] = Counter()  # of the activations of each name
         self._known: set[str] = set()  # activations that the pass could have, made or not
         self._inside: list[nn.Module] = []  # modules whose method runs
+        self._first: Start | None = None  # of cached decoding the position of the first query
         self._trace = current_trace()
 
     def intercept(
@@ -58,8 +65,14 @@ class InspectedPass:
             return self._tapped(module, *args, **kwargs)
         if isinstance(module, Tapped) and method == "is_asked":
             return not args or self._is_asked(*(activation_name(module.path, name) for name in args))
+        if method == "decode_step":
+            self._first = kwargs.get("position", (*args, None, None)[1])
+        elif method == "start_decoding" and "prefix" in kwargs:
+            self._first = 0
         if method == "__call__" and type(module).__call__ in NORMS and _is_of_width(module):
             call = functools.partial(self._norm, module, call)
+        if method == "__call__" and module.name == "output_proj" and isinstance(module.parent, MultiheadAttention):
+            call = functools.partial(self._projected, module, call)
         if method not in ("__call__", "step") or any(outer is module for outer in self._inside):
             return call(*args, **kwargs)
         self._inside.append(module)
@@ -72,15 +85,14 @@ class InspectedPass:
 
     def check(self) -> None:
         """Raise an `InputError` if a name or pattern fits no activation of the pass."""
-        for pattern in (*self._names, *self._patches):
+        for pattern in self._wanted:
             check_found(pattern, self._known)
 
     def _is_asked(self, *names: str) -> bool:
         """Whether one of these activations is wanted; where none is, the pass goes on without them."""
         numbered = [self._numbered(name) for name in names]
         self._known.update(numbered)
-        patterns = (*self._names, *self._patches)
-        if any(matches(name, pattern) for name in numbered for pattern in patterns):
+        if any(matches(name, pattern) for name in numbered for pattern in self._wanted):
             return True
         self._counts.update(names)
         return False
@@ -96,13 +108,11 @@ class InspectedPass:
     def _shown(self, name: str, x: ArrayLike, letters: str) -> Array:
         """An activation as the pass goes on with it."""
         shown = jnp.asarray(x)
-        site = Activation(self._numbered(name), letters, shown.shape)
+        site = Activation(self._numbered(name), letters, shown.shape, self._first if "T" in letters.split() else None)
         self._counts[name] += 1
         self._known.add(site.name)
         self.activations.append(site)
-        changes = [
-            part for pattern, parts in self._patches.items() for part in _parts_at(site.name, letters, pattern, parts)
-        ]
+        changes = [part for pattern, part in self._patches if matches(site.name, pattern)]
         is_captured = self._keeps_values and any(matches(site.name, pattern) for pattern in self._names)
         if (changes or is_captured) and current_trace() != self._trace:
             # Its value could not leave the trace, which Flax may run twice or keep for passes that are not inspected.
@@ -142,11 +152,25 @@ class InspectedPass:
             return (self._shown(name, result[0], letters), *result[1:])
         return self._shown(name, result, letters)
 
+    def _projected(self, module: nn.Module, call: Callable[..., Array], joined: Array) -> Array:
+        """The output projection of an attention, as the sum over heads where these are asked for."""
+        attention: Any = module.parent
+        name = activation_name(attention.path, HEAD_RESULTS)
+        is_named = not self._keeps_values or any(HEAD_RESULTS in pattern for pattern in self._wanted)
+        if not (is_named and self._is_asked(name)):  # H times as large as others: `*` alone does not ask for it
+            return call(joined)
+        weights = jax.tree.map(jnp.asarray, module.variables["params"])
+        heads = joined.reshape(*joined.shape[:-1], -1, attention.width())  # [B T H d]
+        kernel = weights["kernel"].reshape(*heads.shape[-2:], -1)
+        results = self._shown(name, jnp.einsum("bthd,hdm->bhtm", heads, kernel), "B H T D")
+        return plus(results.sum(1), weights["bias"]) if "bias" in weights else results.sum(1)
+
     def _norm(self, module: nn.Module, call: Callable[..., Array], x: ArrayLike, mask: object = None) -> Array:
         if mask is not None:
             return call(x, mask=mask)
         name = activation_name(module.path, "scale")
-        heads, positions = ("Hkv", "S") if module.name == "key_norm" else ("H", "T")
+        is_of_keys = module.name == "key_norm"
+        heads, positions = "Hkv" if is_of_keys else "H", "S" if is_of_keys and self._first is None else "T"
         leading, width = {3: ("B T", "D"), 4: (f"B {heads} {positions}", "d")}.get(jnp.ndim(x), ("...", "D"))
         if self._is_asked(name):
             y = _normalized(module, jnp.asarray(x), lambda factor: self._shown(name, factor, f"{leading} 1"))
@@ -172,19 +196,9 @@ def _is_of_width(norm: nn.Module) -> bool:
     return all(getattr(norm, field) == default for field, default in NORM_OF_WIDTH.items())
 
 
-def _parts_at(name: str, letters: str, pattern: str, parts: Sequence[Patch]) -> Sequence[Patch]:
-    """Those parts of a patch, given for a name or pattern, that act at an activation.
-
-    Edges that are knocked out of the weights are knocked out of the logits that these are made of.
-    """
-    is_there = matches(name, pattern)
-    edges = [part for part in parts if isinstance(part, KnockOut)]
-    if not edges or letters != OF_ATTENTION:
-        return parts if is_there else ()
-    stem, is_of_logits, end = name.rpartition("logits")
-    if is_of_logits:
-        return parts if is_there else edges if matches(f"{stem}weights{end}", pattern) else ()
-    return [part for part in parts if part not in edges] if is_there else ()
+def _acting_at(part: Patch, pattern: str) -> str:
+    """Name or pattern of where a patch acts: edges knocked out of weights are out of the logits that make these."""
+    return "logits".join(pattern.rsplit("weights", 1)) if isinstance(part, KnockOut) else pattern
 
 
 def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Array:

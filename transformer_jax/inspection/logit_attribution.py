@@ -1,20 +1,20 @@
 """Direct logit attribution: a logit as the sum of what each component writes into the residual stream."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.inspected_call import OUTPUTS, activations, inspected, model_call
+from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, activations, inspected, model_call, one_by_one
 from transformer_jax.inspection.names import residual_stream
+from transformer_jax.inspection.patches import swap
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.trees import Params, Variables
 
@@ -60,9 +60,9 @@ def attribute_logits(
     """
     _check_head(model)
     call = model_call(model, variables, inputs, kwargs)
-    names = [each.name for each in activations(call)]
-    components = _components(names)
-    scales = [name for name in names if name.endswith(".scale")]
+    sites = {each.name: each for each in activations(call)}
+    components = _components(sites)
+    scales = [name for name in sites if name.endswith(".scale")]
     output, values = inspected(call, [*components, *scales])
     _check_linear(of, output)
     written = {name: values[name] for name in components}
@@ -74,27 +74,17 @@ def attribute_logits(
     params = variables["params"]
     biases = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf * (path[-1].key.endswith("bias")), params)
     _, contribution = jax.linearize(logits, written, params)
-    numbers = {name: value.shape[1] if name.endswith(OUTPUTS) else 1 for name, value in written.items()} | {BIASES: 1}
-    *starts, total = np.cumsum(list(numbers.values())).tolist()
+    nothing, no_bias = jax.tree.map(jnp.zeros_like, (written, biases))
 
-    def by_component(rows: Array) -> dict[str, Array]:
-        return dict(zip(numbers, jnp.split(rows, starts), strict=True))
+    def only(name: str, chosen: Chosen) -> Array:
+        return swap(written[name], **chosen).apply(nothing[name], sites[name])
 
-    def alone(one: Bool[Array, " components"]) -> Array:
-        """What one component gives, with zeros in the place of all others."""
-        is_there = by_component(one)
-        kept = {
-            name: value * (is_there[name][:, None, None] if name.endswith(OUTPUTS) else is_there[name])
-            for name, value in written.items()
-        }
-        return contribution(kept, jax.tree.map(lambda bias: bias * is_there[BIASES], biases))
-
-    parts = by_component(jax.vmap(alone)(jnp.eye(total, dtype=bool)))
-    parts[BIASES] += of(jax.tree.map(jnp.zeros_like, output))
-    return OrderedDict((name, part if name.endswith(OUTPUTS) else part[0]) for name, part in parts.items())
+    alone = one_by_one([sites[name] for name in written], ["heads"], only, lambda kept: contribution(kept, no_bias))
+    of_biases = contribution(nothing, biases) + of(jax.tree.map(jnp.zeros_like, output))
+    return OrderedDict({**alone, BIASES: of_biases})
 
 
-def _components(names: Sequence[str]) -> list[str]:
+def _components(names: Collection[str]) -> list[str]:
     """What writes into the last stack's residual stream: its input, and the outputs of its sub-layers.
 
     Sub-layers are those that have a residual connection, `after_attention` that of `attention`: what else shows an

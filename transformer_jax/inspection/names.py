@@ -3,9 +3,10 @@
 import difflib
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, shortened
 
 # Names of modules that are longer in an activation's name.
@@ -13,7 +14,8 @@ ALIASES = {"self_attn": "attention", "cross_attn": "cross_attention"}
 # Activations that are called after the model, and not after the module in it that adds positions.
 OF_ENCODING = ("token_embeddings", "positions")
 RESIDUAL = "_residual"  # end of the name of a residual connection
-HEADS, POSITIONS, UNITS = ("H", "Hkv"), ("T", "S"), ("F", "D", "d")  # letters of axes
+# Letters of the axes along which a patch chooses.
+AXES = {"heads": ("H", "Hkv"), "positions": ("T", "S"), "units": ("F", "D", "d"), "queries": ("T",), "keys": ("S",)}
 
 
 class Activation(NamedTuple):
@@ -22,15 +24,15 @@ class Activation(NamedTuple):
     name: str
     letters: str  # of its axes: "B H T d"
     shape: tuple[int, ...]
+    first: Start | None = None  # in cached decoding the position of its first element along T, where it has a T
 
-    def axis(self, letters: Sequence[str]) -> int | None:
-        """The first axis with one of these letters; None where there is none."""
-        axes = [number for number, letter in enumerate(self.letters.split()) if letter in letters]
-        return axes[0] if axes else None
+    def axis(self, what: str) -> int | None:
+        """The first axis of heads, positions, units, queries or keys; None where there is none."""
+        return next((number for number, letter in enumerate(self.letters.split()) if letter in AXES[what]), None)
 
-    def size(self, letters: Sequence[str]) -> int | None:
-        """Length of the first axis with one of these letters; None where there is none."""
-        axis = self.axis(letters)
+    def size(self, what: str) -> int | None:
+        """Length of that axis; None where there is none."""
+        axis = self.axis(what)
         return None if axis is None else self.shape[axis]
 
 

@@ -12,6 +12,7 @@ Patches are pytrees: `jax.vmap` over `zero(heads=jnp.arange(8))` runs a pass for
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -20,12 +21,11 @@ from jaxtyping import Bool
 
 from transformer_jax.argument_checks import as_array, broadcasts, known_values
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.names import HEADS, POSITIONS, UNITS, Activation
+from transformer_jax.inspection.names import Activation
 from transformer_jax.trees import pytree_class, static_field
 
-OF_ATTENTION = "B H T S"  # letters of logits and weights
-
-Indices: TypeAlias = int | Sequence[int] | np.ndarray | Array  # or truth values
+# Numbers, those of each example, or truth values; None stands for all.
+Indices: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Array | None
 Function: TypeAlias = Callable[[Array], ArrayLike]
 # The change of an activation: a new value, a function of it, a patch, or a list of functions and patches. `parts_of`
 # reads it; what is none of these is an error where the patch meets its activation.
@@ -56,15 +56,14 @@ class Filled(Patch):
 
     how: Literal["zero", "replace", "add", "swap"] = static_field()
     array: object = None  # what is no array is an error in `apply`
-    heads: Indices | None = None
-    positions: Indices | None = None
-    units: Indices | None = None
+    heads: Indices = None
+    positions: Indices = None
+    units: Indices = None
 
     def apply(self, x: Array, site: Activation) -> Array:
         array = 0 if self.how == "zero" else _fitting(self.array, x, site, is_whole=self.how == "swap")
         changed = (x + array if self.how == "add" else jnp.broadcast_to(array, x.shape)).astype(x.dtype)
-        along = (("heads", HEADS, self.heads), ("positions", POSITIONS, self.positions), ("units", UNITS, self.units))
-        chosen = _chosen(site, *along)
+        chosen = _chosen(site, heads=self.heads, positions=self.positions, units=self.units)
         return jnp.where(chosen, changed, x)
 
 
@@ -72,25 +71,23 @@ class Filled(Patch):
 class KnockOut(Patch):
     """Edges of attention removed: their logits are -∞."""
 
-    queries: Indices | None
-    keys: Indices | None
-    heads: Indices | None = None
+    queries: Indices
+    keys: Indices
+    heads: Indices = None
 
     def apply(self, x: Array, site: Activation) -> Array:
-        if site.letters != OF_ATTENTION:
+        if site.letters != "B H T S" or "logits" not in site.name:
             raise InputError(f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]")
-        chosen = _chosen(site, ("queries", "T", self.queries), ("keys", "S", self.keys), ("heads", "H", self.heads))
+        chosen = _chosen(site, queries=self.queries, keys=self.keys, heads=self.heads)
         return jnp.where(chosen, -jnp.inf, x)
 
 
-def zero(heads: Indices | None = None, positions: Indices | None = None, units: Indices | None = None) -> Patch:
+def zero(heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
     """Zeros in the place of chosen heads, positions and units (zero ablation)."""
-    return Filled("zero", None, *map(_as_indices, (heads, positions, units)))
+    return Filled("zero", None, heads, positions, units)
 
 
-def mean(
-    array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None, units: Indices | None = None
-) -> Patch:
+def mean(array: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
     """An average in the place of chosen heads, positions and units (mean ablation): as `replace`.
 
     Args:
@@ -101,23 +98,17 @@ def mean(
     return replace(array, heads, positions, units)
 
 
-def replace(
-    array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None, units: Indices | None = None
-) -> Patch:
+def replace(array: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
     """Values of an array, broadcast to the activation, in the place of chosen heads, positions and units."""
-    return Filled("replace", array, *map(_as_indices, (heads, positions, units)))
+    return Filled("replace", array, heads, positions, units)
 
 
-def add(
-    direction: ArrayLike, heads: Indices | None = None, positions: Indices | None = None, units: Indices | None = None
-) -> Patch:
+def add(direction: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
     """A direction, broadcast to the activation, added at chosen heads, positions and units (steering)."""
-    return Filled("add", direction, *map(_as_indices, (heads, positions, units)))
+    return Filled("add", direction, heads, positions, units)
 
 
-def swap(
-    array: ArrayLike, heads: Indices | None = None, positions: Indices | None = None, units: Indices | None = None
-) -> Patch:
+def swap(array: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
     """Chosen heads, positions and units of the same activation for another input (activation patching).
 
     Args:
@@ -125,10 +116,10 @@ def swap(
         heads: which are taken from it; None for all.
         positions, units: likewise.
     """
-    return Filled("swap", array, *map(_as_indices, (heads, positions, units)))
+    return Filled("swap", array, heads, positions, units)
 
 
-def knock_out(queries: Indices | None, keys: Indices | None, heads: Indices | None = None) -> Patch:
+def knock_out(queries: Indices, keys: Indices, heads: Indices = None) -> Patch:
     """Remove the edges of attention from each of these queries to each of these keys, as a mask would.
 
     The softmax is over the keys that remain. A query without any gets zeros. It is for the activations `logits` and
@@ -139,7 +130,7 @@ def knock_out(queries: Indices | None, keys: Indices | None, heads: Indices | No
         keys: positions of the keys; None for all.
         heads: which; None for all.
     """
-    return KnockOut(_as_indices(queries), _as_indices(keys), _as_indices(heads))
+    return KnockOut(queries, keys, heads)
 
 
 def parts_of(change: Change) -> tuple[Patch, ...]:
@@ -154,55 +145,64 @@ def parts_of(change: Change) -> tuple[Patch, ...]:
     return (Filled("swap", change),)
 
 
-def _as_indices(chosen: Indices | None) -> Indices | None:
-    """Chosen heads or positions as an array where they are a list; else as they are."""
-    if not isinstance(chosen, list | tuple | range):
-        return chosen
-    return np.asarray(chosen) if len(chosen) else np.zeros(0, int)
-
-
-def _chosen(site: Activation, *axes: tuple[str, Sequence[str], Indices | None]) -> Bool[Array, "..."]:
-    """Truth values of what is chosen along all axes, each with its name and letters."""
+def _chosen(site: Activation, **places: Indices) -> Bool[Array, "..."]:
+    """Truth values of what is chosen along all axes, which are called as in `AXES`."""
     chosen = jnp.ones((), bool)
-    for what, letters, indices in axes:
+    for what, indices in places.items():
         if indices is not None:
-            chosen &= _chosen_along(what, letters, indices, site)
+            chosen &= _chosen_along(what, indices, site)
     return chosen
 
 
-def _chosen_along(what: str, letters: Sequence[str], chosen: Indices, site: Activation) -> Bool[Array, "..."]:
+def _chosen_along(what: str, chosen: Indices, site: Activation) -> Bool[Array, "..."]:
     """Truth values along one axis of an activation, which broadcast to it: those that are chosen.
 
     Raises:
         InputError: the activation has no such axis, or one that is chosen is not there.
     """
-    axis = site.axis(letters)
+    axis = site.axis(what)
     if axis is None:
         raise InputError(f"{what} is {chosen!r}; {site.name} is [{site.letters}] and has no {what}")
-    size = site.shape[axis]
-    array = as_array(what, chosen)
+    size, array = site.shape[axis], _as_indices(what, chosen)
+    first = site.first if site.letters.split()[axis] == "T" else None  # positions count from the text's start
+    places = jnp.arange(size) if first is None else first + jnp.arange(size)
+    of_examples = what == "positions" and array.ndim == 2 and site.letters.startswith("B ")
     if array.dtype == bool:
-        if array.shape != (size,):
+        if array.ndim != 1 or (first is None and len(array) != size):
             raise InputError(f"{what} of {site.name} has shape {array.shape}; truth values must be ({size},)")
-        is_chosen = jnp.asarray(array)
+        is_chosen = jnp.asarray(array).at[places].get(mode="fill", fill_value=False)
     else:
-        of_examples = what == "positions" and array.ndim == 2 and site.letters.startswith("B ")
         if of_examples and len(array) != site.shape[0]:
             raise InputError(f"positions of {site.name} has {len(array)} rows; there are {site.shape[0]} examples")
-        _check_indices(what, array.ravel() if of_examples else array, size, site)
+        _check_indices(what, array.ravel() if of_examples else array, size if first is None else None, site)
         indices = jnp.asarray(array).reshape(*array.shape[: array.ndim - 1], -1, 1)
-        is_chosen = (jnp.where(indices < 0, indices + size, indices) == jnp.arange(size)).any(-2)  # [size] or [B size]
-        if of_examples:
-            return jnp.expand_dims(is_chosen, [number for number in range(1, len(site.shape)) if number != axis])
-    return jnp.expand_dims(is_chosen, [number for number in range(len(site.shape)) if number != axis])
+        from_end = 0 if first is not None else size
+        is_chosen = (jnp.where(indices < 0, indices + from_end, indices) == places).any(-2)  # [size] or [B size]
+    others = [number for number in range(len(site.shape)) if number != axis and (number or not of_examples)]
+    return jnp.expand_dims(is_chosen, others)
 
 
-def _check_indices(what: str, array: Array | np.ndarray, size: int, site: Activation) -> None:
+def _as_indices(what: str, chosen: Indices) -> Array | np.ndarray:
+    """What is chosen as an array; a list's numbers may be traced, as those of a patch that is a compiled argument."""
+    if not isinstance(chosen, list | tuple):
+        return as_array(what, chosen)
+    if any(isinstance(number, Array) for number in chosen):
+        return jnp.stack(chosen)
+    return as_array(what, chosen) if chosen else np.zeros(0, int)
+
+
+def _check_indices(what: str, array: Array | np.ndarray, size: int | None, site: Activation) -> None:
     if not jnp.issubdtype(array.dtype, jnp.integer) or array.ndim > 1:
         raise InputError(f"{what} of {site.name} is {array!r}; it must be whole numbers or truth values, in one row")
     known = known_values(array)
-    if known is not None and (outside := known[(known < -size) | (known >= size)]).size:
-        raise InputError(f"{what} of {site.name} holds {outside.flat[0]}; there are {size}, 0 … {size - 1}")
+    lowest, end = (0, np.inf) if size is None else (-size, size)
+    if known is not None and (outside := known[(known < lowest) | (known >= end)]).size:
+        there = (
+            "in cached decoding they count from the text's start"
+            if size is None
+            else f"there are {size}, 0 … {end - 1}"
+        )
+        raise InputError(f"{what} of {site.name} holds {outside.flat[0]}; {there}")
 
 
 def _fitting(array: object, x: Array, site: Activation, *, is_whole: bool) -> Array:
@@ -213,6 +213,10 @@ def _fitting(array: object, x: Array, site: Activation, *, is_whole: bool) -> Ar
         raise InputError(
             f"the patch of {site.name} is {array!r}; it must be an array, a function that returns one, or a patch"
         ) from None
+    if site.first is not None:
+        axis = site.letters.split().index("T") - x.ndim
+        if given.ndim >= -axis and given.shape[axis] > x.shape[axis]:  # of a whole text the positions at hand
+            given = jax.lax.dynamic_slice_in_dim(given, site.first, x.shape[axis], axis + given.ndim)
     if given.shape != x.shape if is_whole else not broadcasts(given.shape, x.shape):
         needed = f"{'be' if is_whole else 'broadcast to'} {x.shape}, [{site.letters}]"
         raise InputError(f"the patch of {site.name} has shape {given.shape}; it must {needed}")

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -20,8 +21,7 @@ BEGIN = "BOS"  # the first token of a program that needs a place for queries whi
 Draw = Callable[[np.random.Generator, int, int], Tokens]  # of a generator, B and T
 
 
-@dataclasses.dataclass(frozen=True)
-class CircuitHead:
+class CircuitHead(NamedTuple):
     """One head of a known circuit."""
 
     layer: int
@@ -32,8 +32,7 @@ class CircuitHead:
     attention: Callable[[Tokens], Weights] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """A head that reads what an earlier one wrote (Elhage et al. 2021)."""
 
     source: Place
@@ -41,8 +40,7 @@ class Edge:
     reads: str  # what the later head makes of it: "queries", "keys" or "values"
 
 
-@dataclasses.dataclass(frozen=True)
-class CircuitTask:
+class CircuitTask(NamedTuple):
     """What a circuit computes: one class for each token."""
 
     name: str
@@ -112,8 +110,7 @@ class Circuit:
         return float((self.logits(tokens, variables).argmax(-1) == self.answers(tokens)).mean())
 
 
-@dataclasses.dataclass(frozen=True)
-class HeadScore:
+class HeadScore(NamedTuple):
     """How a ranking of heads agrees with the truth: 1 where every working head is above every idle one."""
 
     average_precision: float  # the share of working heads, if all heads get the same importance

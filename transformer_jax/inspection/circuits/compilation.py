@@ -2,17 +2,15 @@
 
 import math
 
-import flax.linen as nn
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
-from jax.typing import ArrayLike
-from jaxtyping import Float
 
 from transformer_jax.errors import check_whole
 from transformer_jax.inspection.circuits.circuit import Circuit, CircuitHead, CircuitTask, Edge
 from transformer_jax.inspection.circuits.program import NUM_HEADS, NUM_LAYERS, SHARPNESS, Attend, Program, Space, Table
 from transformer_jax.nn.block_settings import BlockSettings
+from transformer_jax.nn.layers import NoNorm
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.predictor import TransformerPredictor
 
@@ -20,16 +18,6 @@ LOGIT = 10.0  # of the right class; the others have 0
 Flat = dict[str, np.ndarray]  # parameters in float64, by path
 READERS = ("query_proj", "key_proj", "value_proj", "expand", "output_hidden")  # of the residual stream
 WRITERS = ("input_layer", "output_proj", "contract")
-
-
-class NoNorm(nn.Module):
-    """The identity in the place of a norm, without parameters: what one sub-layer writes, the next read exactly."""
-
-    epsilon: float = 1e-6  # that every norm is given; not used
-
-    def __call__(self, x: Float[ArrayLike, "*leading D"]) -> Float[ArrayLike, "*leading D"]:
-        """Return `x`."""
-        return x
 
 
 def compile_circuit(

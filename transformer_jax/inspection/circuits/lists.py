@@ -3,20 +3,12 @@
 import functools
 
 import numpy as np
+from jaxtyping import Bool
 
 from transformer_jax.errors import check_sizes
 from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Edge
 from transformer_jax.inspection.circuits.compilation import compile_circuit
-from transformer_jax.inspection.circuits.program import (
-    SHARPNESS,
-    Attend,
-    Program,
-    Table,
-    Tokens,
-    Weights,
-    before,
-    shared,
-)
+from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Matrix, Program, Table, Tokens, Weights
 
 
 def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = None) -> Circuit:
@@ -101,11 +93,11 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
 def _smaller_ones(tokens: Tokens) -> Weights:
     seen = tokens[:, None, :] < tokens[:, :, None]
     seen[:, 0, 0] = True
-    return shared(seen)
+    return _shared(seen)
 
 
 def _those_in_place(tokens: Tokens) -> Weights:
-    return shared(tokens[:, None, :] == np.sort(tokens)[:, :, None])
+    return _shared(tokens[:, None, :] == np.sort(tokens)[:, :, None])
 
 
 def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | None = None) -> Circuit:
@@ -129,10 +121,10 @@ def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | 
     program = Program(size, max_length)
     previous, answer = program.space(size), program.space(size)
     program.heads[0, 1] = Attend(
-        {(program.position, program.position): SHARPNESS * before(max_length)},
+        {(program.position, program.position): SHARPNESS * _before(max_length)},
         {(program.tokens, previous): np.eye(size)},
         "attends to the token before and notes it",
-        lambda tokens: np.tile(before(tokens.shape[1]), (len(tokens), 1, 1)),
+        lambda tokens: np.tile(_before(tokens.shape[1]), (len(tokens), 1, 1)),
     )
     later = np.arange(max_length)[None]  # among equals the latest, whatever the query's token
     found = 2 * (max_length + 1)  # counts more than any position
@@ -160,13 +152,8 @@ def _answers(tokens: Tokens) -> Tokens:
 
 def _sources(tokens: Tokens) -> Tokens:
     """For each position the one after the latest earlier token like its own; 0 where there is none."""
-    sources = np.zeros_like(tokens)
-    for row, sequence in enumerate(tokens):
-        last: dict[int, int] = {}  # position of each token
-        for position, token in enumerate(sequence.tolist()):
-            sources[row, position] = last[token] + 1 if token in last else 0
-            last[token] = position
-    return sources
+    is_earlier_like = np.tril(tokens[:, :, None] == tokens[:, None, :], -1)
+    return (is_earlier_like * np.arange(1, 1 + tokens.shape[1])).max(-1)
 
 
 def _draw_repeats(num_tokens: int, rng: np.random.Generator, num: int, length: int) -> Tokens:
@@ -182,3 +169,15 @@ def _draw_after_begin(num_tokens: int, rng: np.random.Generator, num: int, lengt
     tokens = rng.integers(1, 1 + num_tokens, size=(num, length))
     tokens[:, 0] = 0
     return tokens
+
+
+def _before(length: int) -> Matrix:
+    """Weights of queries that attend to the position before, and of the first one to itself."""
+    weights = np.eye(length, k=-1)
+    weights[0, 0] = 1
+    return weights
+
+
+def _shared(seen: Bool[np.ndarray, "B T T"]) -> Weights:
+    """Weights of queries that attend alike to all keys that they see, at least one."""
+    return seen / seen.sum(-1, keepdims=True)

@@ -6,12 +6,11 @@ functions (Weiss et al. 2021, "Thinking like Transformers"); that they can be co
 et al. 2023). `transformer_jax.inspection.circuits.compilation` writes the weights.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 # Nats between the logits of a key that is selected and of one that is not. All keys that are not selected get less
 # than S · e^-20 = S · 2e-9 of the weight together, which is below float32's rounding for the lengths here.
@@ -26,8 +25,7 @@ Place = tuple[int, int]  # layer and head
 Role = Literal["works", "writes nothing", "writes where nothing reads"]  # of a head
 
 
-@dataclasses.dataclass(frozen=True)
-class Space:
+class Space(NamedTuple):
     """A subspace of the residual stream: `width` coordinates from `start`, before any rotation."""
 
     start: int
@@ -42,13 +40,10 @@ class Space:
 Matrices = Mapping[tuple[Space, Space], Matrix]  # by the subspaces of rows and columns
 
 
-@dataclasses.dataclass(frozen=True)
-class Attend:
+class Attend(NamedTuple):
     """One head: which keys it selects, what it moves, and what that is for."""
 
-    scores: (
-        Matrices  # the logit of a key, in nats, is the sum of `x_query[a] · matrix · x_key[b]` over the pairs (a, b)
-    )
+    scores: Matrices  # a key's logit, in nats, is the sum of `x_query[a] · matrix · x_key[b]` over the pairs (a, b)
     moves: Matrices  # to `b` it adds the weighted mean of `x_key[a] · matrix`, for each pair (a, b)
     does: str  # in words
     # The weights [B, T, T] that it should have for tokens [B, T]; None for a head that is idle.
@@ -56,8 +51,7 @@ class Attend:
     role: Role = "works"
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A feed-forward that looks a number up: at `points[k]` it adds `rows[k]`.
 
     Between two points it is linear, and outside of them constant: one hidden unit for each point.
@@ -67,18 +61,6 @@ class Table:
     points: Vector  # increasing
     rows: Matrix  # [points, width]
     target: Space  # where the row is added
-
-
-def before(length: int) -> Matrix:
-    """Weights of queries that attend to the position before, and of the first one to itself."""
-    weights = np.eye(length, k=-1)
-    weights[0, 0] = 1
-    return weights
-
-
-def shared(seen: Bool[np.ndarray, "B T T"]) -> Weights:
-    """Weights of queries that attend alike to all keys that they see, at least one."""
-    return seen / seen.sum(-1, keepdims=True)
 
 
 class Program:

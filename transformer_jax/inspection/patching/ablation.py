@@ -22,7 +22,6 @@ from transformer_jax.inspection.inspected_call import (
     Metric,
     activations,
     attentions,
-    by_kind,
     inspected,
     model_call,
     one_by_one,
@@ -145,13 +144,14 @@ def _table(call: Callable[[], object], metric: Metric, means: Means | None) -> H
         raise InputError(f"means lacks {missing[0]}; it must have the mean output of every attention's heads")
 
     def ablated(name: str, chosen: Chosen) -> Patch:
-        heads = chosen["heads"]
-        return zero(heads) if means is None else mean(means[name], heads)
+        return zero(**chosen) if means is None else mean(means[name], **chosen)
 
     def run(patches: Mapping[str, Patch]) -> Array:
         return metric(inspected(call, patches=patches)[0])
 
-    return by_kind(found, one_by_one(activations(call, [f"*{OUTPUTS}"]), ["heads"], ablated, run))
+    rows = one_by_one(activations(call, [f"*{OUTPUTS}"]), ["heads"], ablated, run)  # [H, ...]
+    kinds = dict.fromkeys(attention.kind for attention in found)
+    return {kind: jnp.stack([rows[each.head_outputs] for each in found if each.kind == kind]) for kind in kinds}
 
 
 def _means(trainer: ExampleViewer, batches: Sequence[Batch], constants: Arrays) -> Means:

@@ -1,17 +1,35 @@
-"""Activation patching: which activations of one input bring its answer into the pass of another (Meng et al. 2022)."""
+"""Activation patching: which activations of one input bring its answer into the pass of another (Meng et al. 2022).
+
+Exact, a pass for each place, and by gradients for all places at once: attribution patching (Nanda 2023; Syed et al.
+2023). Where the model is curved between the two inputs the estimate is off, and nothing says by how much. Confirm what
+matters by the exact one.
+"""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import Chosen, Metric, activations, inspected, model_call, one_by_one
+from transformer_jax.errors import check_sizes
+from transformer_jax.inspection.inspected_call import (
+    Chosen,
+    Metric,
+    activations,
+    check_axes,
+    inspected,
+    model_call,
+    one_by_one,
+    summed,
+)
 from transformer_jax.inspection.names import check_names
-from transformer_jax.inspection.patches import Change, Patch, parts_of, swap
+from transformer_jax.inspection.patches import Change, Patch, add, parts_of, swap
 from transformer_jax.trees import Variables
 
 
@@ -61,7 +79,7 @@ def patch_activations(
     corruption = corruption or {}
     clean_call = model_call(model, variables, clean, kwargs)
     corrupted_call = model_call(model, variables, corrupted, kwargs)
-    found = activations(clean_call, names)
+    check_axes(found := activations(clean_call, names), by)
     clean_output, clean_values = inspected(clean_call, names)
 
     def clean_at(name: str, chosen: Chosen) -> Patch:
@@ -75,3 +93,73 @@ def patch_activations(
     high = metric(clean_output)
     patched = one_by_one(found, by, clean_at, run)
     return OrderedDict((name, (values - low) / (high - low)) for name, values in patched.items())
+
+
+@check_arguments
+def attribute_activations(
+    model: nn.Module,
+    variables: Variables,
+    clean: Sequence[object],
+    corrupted: Sequence[object],
+    *,
+    names: Sequence[str],
+    metric: Metric,
+    steps: int = 1,
+    by: Sequence[str] = ("positions",),
+    **kwargs: Any,
+) -> dict[str, Float[Array, "..."]]:
+    """Estimate `patch_activations` by gradients: two forward passes and a backward one for all places together.
+
+    With one step it is `(a_clean - a_corrupted) · ∂m/∂a` in the corrupted pass (Nanda 2023). With N steps it is the
+    integrated gradient of each activation alone (Sundararajan et al. 2017; Marks et al. 2024, equation 4): the mean of
+    the gradients at `a_corrupted + k/N (a_clean - a_corrupted)`, k = 0 … N - 1, while all that comes before stays
+    corrupted, and what follows runs. Summed over a whole activation it tends to what `patch_activations` measures
+    there. It is not that of Hanna et al. 2024, whose inputs are interpolated and all activations with them. It takes
+    1 + (N - 1) · (number of activations) backward passes.
+
+    A pure function, for `jax.jit`.
+
+    Args:
+        model: as in `transformer_jax.capture`.
+        variables: likewise.
+        clean: inputs of the model whose activations would be put in.
+        corrupted: inputs of the model that would be patched, of the same shapes.
+        names: names or patterns of the activations.
+        metric: of the model's output, an array of any shape; memory and time grow with its size.
+        steps: N.
+        by: axes that are kept: "positions", "heads", or both; over all others, batch and width, it is summed.
+        **kwargs: as in `capture`, for both inputs.
+
+    Returns:
+        As `patch_activations`: by activation the part that would be restored, with the axes of `by` and then those of
+        the metric.
+
+    Raises:
+        InputError: as `patch_activations`; or `steps` is below 1.
+    """
+    check_sizes(steps=steps)
+    names = check_names(names)
+    clean_call = model_call(model, variables, clean, kwargs)
+    corrupted_call = model_call(model, variables, corrupted, kwargs)
+    check_axes(sites := activations(clean_call, names), by)
+    high, of_clean = inspected(clean_call, names)
+    low, of_corrupted = inspected(corrupted_call, names)
+    differences = [of_clean[each.name] - of_corrupted[each.name] for each in sites]
+
+    def moved(changes: Sequence[Array]) -> Array:
+        patches = {each.name: add(change) for each, change in zip(sites, changes, strict=True)}
+        return metric(inspected(corrupted_call, patches=patches)[0])
+
+    def estimates(shares: Float[Array, " activations"]) -> list[Array]:
+        slopes = jax.jacrev(moved)([share * difference for share, difference in zip(shares, differences, strict=True)])
+        return [summed(*each, by) for each in zip(slopes, differences, sites, strict=True)]
+
+    # The first step, where nothing has moved, is common to all; in each further one a single activation has.
+    shares = np.kron(np.arange(1, steps)[:, None] / steps, np.eye(len(sites)))
+    counts = np.vstack([np.ones(len(sites)), shares > 0]) / steps
+    of_steps = jax.lax.map(estimates, np.vstack([np.zeros(len(sites)), shares]))
+    scale = metric(high) - metric(low)
+    return OrderedDict(
+        (each.name, jnp.tensordot(count.astype(rows.dtype), rows, 1) / scale)
+        for each, count, rows in zip(sites, counts.T, of_steps, strict=True)
+    )

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.inspected_call import OUTPUTS, Metric, activations, inspected, model_call
-from transformer_jax.inspection.names import HEADS, Activation, residual_stream
+from transformer_jax.inspection.names import Activation, residual_stream
 from transformer_jax.inspection.patches import Patch, add, swap
 from transformer_jax.trees import Variables
 
@@ -104,11 +104,11 @@ def patch_path(
     for each in writers:
         sent.setdefault(each.writes, []).append(swap(others[each.writes], heads=each.head))
     _, seen = inspected(clean_call, [name for name, _ in read], sent)
-    received: dict[str, list[Patch]] = {}
+    received: dict[str, list[Patch]] = {name: [] for name, _ in read}
     for name, head in read:
-        is_logits = name == stream
-        change = add(seen[name] - values[name]) if is_logits else swap(seen[name], heads=_group(name, head, sites))
-        received.setdefault(name, []).append(change)
+        to_logits = name == stream
+        change = add(seen[name] - values[name]) if to_logits else swap(seen[name], heads=_group(name, head, sites))
+        received[name].append(change)
     patched, _ = inspected(clean_call, patches=received)
     return (metric(patched) - low) / (high - low)
 
@@ -116,7 +116,7 @@ def patch_path(
 def _all_found(
     what: str, one: Component | None, others: Sequence[Component], sites: Mapping[str, Activation]
 ) -> list[_Found]:
-    given = [*([] if one is None else [one]), *others]
+    given = [each for each in (one, *others) if each is not None]
     if not given:
         raise InputError(f"there is no {what}; give {what} or {what}s")
     return [_find(what, each, sites) for each in given]
@@ -138,7 +138,7 @@ def _find(what: str, component: Component, sites: Mapping[str, Activation]) -> _
             f"{what} is in {shortened(path)}; it must be in one of {', '.join(known)}: a head is a pair "
             "(name of an attention, number), a feed-forward its name; logits only receive"
         )
-    if isinstance(head, int) and head not in range(num_heads := sites[f"{path}.{OUTPUTS}"].size(HEADS) or 0):
+    if isinstance(head, int) and head not in range(num_heads := sites[f"{path}.{OUTPUTS}"].size("heads") or 0):
         raise InputError(f"{what} is head {head}; {path} has {num_heads}, 0 … {num_heads - 1}")
     return _Found(path, head)
 
@@ -168,5 +168,5 @@ def _group(name: str, head: int | Array | None, sites: Mapping[str, Activation])
     """The number of a head among those of the activation: of keys that heads share there are fewer than heads."""
     if head is None:
         return None
-    num_heads = sites[f"{name.rpartition('.')[0]}.{OUTPUTS}"].size(HEADS) or 1
-    return jnp.asarray(head) * (sites[name].size(HEADS) or 1) // num_heads
+    num_heads = sites[f"{name.rpartition('.')[0]}.{OUTPUTS}"].size("heads") or 1
+    return jnp.asarray(head) * (sites[name].size("heads") or 1) // num_heads

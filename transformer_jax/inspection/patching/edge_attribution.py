@@ -1,0 +1,109 @@
+"""Attribution patching of paths: who reads what another wrote, for all pairs at once (Syed et al. 2023)."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from transformer_jax.argument_checks import check_arguments
+from transformer_jax.inspection.inspected_call import (
+    OUTPUTS,
+    Chosen,
+    Metric,
+    activations,
+    inspected,
+    model_call,
+    one_by_one,
+    summed,
+)
+from transformer_jax.inspection.names import residual_stream
+from transformer_jax.inspection.patches import Patch, add, swap
+from transformer_jax.inspection.patching.path_patching import LOGITS, READS
+from transformer_jax.trees import Variables
+
+
+@check_arguments
+def attribute_edges(
+    model: nn.Module,
+    variables: Variables,
+    clean: Sequence[object],
+    corrupted: Sequence[object],
+    *,
+    metric: Metric,
+    through_feed_forward: bool = True,
+    **kwargs: Any,
+) -> dict[tuple[str, str], Float[Array, "..."]]:
+    """Estimate `patch_path` from every sender to every receiver by gradients (Syed et al. 2023, equation 2).
+
+    Senders, receivers and the paths between them are those of `patch_path`: each head and feed-forward sends; the
+    queries, keys and values of each head, each feed-forward and the logits receive. The change of what a receiver reads
+    is exact, from a pass in which the sender's output is the corrupted one. An edge is that change times the gradient
+    with respect to it in the clean pass; of queries and keys, where a softmax that is sure has hardly a gradient, the
+    weights are computed anew, and their change counts times the gradient with respect to them (the "QK fix" of AtP*,
+    Kramár et al. 2024, section 3.1). It takes one backward pass, and three partial ones for each sender, whatever the
+    number of receivers.
+
+    A pure function, for `jax.jit`.
+
+    Args:
+        model: as in `transformer_jax.capture`.
+        variables: likewise.
+        clean: inputs of the model.
+        corrupted: inputs of the model, of the same shapes.
+        metric: of the model's output, an array of any shape; memory and time grow with its size.
+        through_feed_forward: as in `patch_path`.
+        **kwargs: as in `capture`, for both inputs.
+
+    Returns:
+        By names of a sender's output and of what a receiver makes of it (`….head_outputs`, `….feed_forward.output`;
+        `….queries`, `….keys`, `….values`, `….hidden`, "logits") the change as of `patch_path`: `[H, H, …]` from heads
+        to heads (of keys and values those that there are), without the axis of what is no head, then those of the
+        metric.
+
+    Raises:
+        InputError: the model has no blocks.
+    """
+    clean_call = model_call(model, variables, clean, kwargs)
+    sites = {each.name: each for each in activations(clean_call)}
+    stream = residual_stream(sites)[-1]
+    networks = [name.removesuffix("hidden") + "output" for name in sites if name.endswith(".hidden")]
+    senders = [name for name in sites if name.endswith(f".{OUTPUTS}") or name in networks]
+    reads = [name for name in sites if name.rpartition(".")[2] in (*READS, "hidden") or name == stream]
+    made = {name: f"{name.rpartition('.')[0]}.weights" for name in reads if name.endswith(READS[:2])}
+    high, others = inspected(model_call(model, variables, corrupted, kwargs), senders)
+    low, values = inspected(clean_call, [*senders, *reads, *made.values()])
+
+    def output(deltas: Mapping[str, Array]) -> Array:
+        return metric(inspected(clean_call, patches={name: add(delta) for name, delta in deltas.items()})[0])
+
+    slopes = jax.jacrev(output)({end: jnp.zeros_like(values[end]) for end in (made.get(name, name) for name in reads)})
+
+    def sent(name: str, chosen: Chosen) -> list[Patch]:
+        kept = [] if through_feed_forward and name in networks else [swap(values[name])]
+        return [*kept, swap(others[name], **chosen)]
+
+    def received(patches: Mapping[str, list[Patch]]) -> list[Array]:
+        _, read = inspected(clean_call, reads, patches)
+        for kind in READS[:2]:  # of all attentions at once, as each keeps its other operand
+            operands = {name: swap((read if name.endswith(kind) else values)[name]) for name in made}
+            _, anew = inspected(clean_call, list(made.values()), operands)
+            read |= {name: anew[end] for name, end in made.items() if name.endswith(kind)}
+        return [change(name, made.get(name, name), read[name]) for name in reads]
+
+    def change(name: str, end: str, value: Array) -> Array:
+        found = summed(slopes[end], value - values[end], sites[end], ["heads"])
+        return found.reshape(sites[name].size("heads"), -1, *found.shape[1:]).sum(1) if name in made else found
+
+    edges = one_by_one([sites[name] for name in senders], ["heads"], sent, received)
+    order = list(sites)
+    return OrderedDict(
+        ((sender, LOGITS if name == stream else name), change / (metric(high) - metric(low)))
+        for sender, changes in edges.items()
+        for name, change in zip(reads, changes, strict=True)
+        if order.index(name) > order.index(sender)
+    )
