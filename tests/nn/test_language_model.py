@@ -275,6 +275,16 @@ def test_its_activations_have_names_in_a_pass_and_in_each_step_of_decoding(param
             np.testing.assert_allclose(of_step[name][..., 0, :], of_pass[name][..., t, :], atol=1e-5)
 
 
+@pytest.mark.slow
+def test_a_step_of_one_row_writes_the_cache_in_its_place():
+    model = model_with(max_len=1009)
+    params = drawn(model, TOKENS)
+    cache = model.apply(params, 1, 1009, method="start_decoding")
+    step = jax.jit(functools.partial(model.apply, method="decode_step"), donate_argnums=3)
+    used = step.lower(params, TOKENS[:1, 0], jnp.int32(7), cache).compile().memory_analysis()
+    assert used.temp_size_in_bytes < cache.blocks[0].key.nbytes
+
+
 def test_a_block_that_cannot_run_position_by_position_is_an_error():
     for make in (lambda: TransformerLM(V, block=EncoderBlock), lambda: CausalStack(L, D, H, F, block=EncoderBlock)):
         with pytest.raises(InputError, match="block is EncoderBlock; it must be a CausalBlock, or have its `step` and"):

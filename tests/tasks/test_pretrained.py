@@ -4,7 +4,9 @@ import io
 import json
 import re
 import shutil
+from random import Random
 
+import jax
 import numpy as np
 import pytest
 import sentencepiece
@@ -12,16 +14,19 @@ import tokenizers
 import torch
 import transformers
 from huggingface_models import drawn
+from inspection_pages import CHROMIUM, choose_kind, head_button, hover, opened, shown_map, value
 from repository import REPOSITORY
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from transformer_jax import InputError, capture, load_transformers, predict
+from transformer_jax import InputError, capture, from_transformers, load_transformers, make_loader, predict
+from transformer_jax.data import ArrayDataset
 from transformer_jax.inspection import __main__ as inspection
-from transformer_jax.inspection import generate, inspection_page
+from transformer_jax.inspection import activation_names, generate, inspection_page
 
 pytestmark = pytest.mark.slow  # they compile
 
+DOCUMENT = (REPOSITORY / "docs" / "pretrained.md").read_text()
 WORDS = ["<pad>", "</s>", "[MASK]", *(f"w{number}" for number in range(3, 31))]
 TEXT = "w3 w17 w5 w30 w4"
 
@@ -40,7 +45,7 @@ def saved(model, directory):
 def with_vocabulary(family, *, head=""):
     """The first drawn model of a family with 31 tokens and this head."""
     for seed in range(99):
-        model = drawn(family, seed)
+        model = drawn(family, Random(seed))
         if model.config.vocab_size == len(WORDS) and type(model).__name__.endswith(head):
             return model
     raise AssertionError(family)
@@ -139,7 +144,7 @@ def test_masks_are_filled_and_texts_are_classified_as_by_transformers(masked, tm
 
 
 @pytest.mark.parametrize("kind", ["causal", "translator", "masked"])
-def test_the_page_shows_the_models_maps_with_its_tokens(kind, request):
+def test_the_page_shows_the_models_maps_with_its_tokens(kind, request, tmp_path):
     run = load_transformers(request.getfixturevalue(kind))
     maps = run.attention(TEXT)
     stack = "decoder" if kind == "causal" else "encoder"
@@ -148,11 +153,32 @@ def test_the_page_shows_the_models_maps_with_its_tokens(kind, request):
     names = [f"{stack}.layers.0.attention.weights"]
     _, seen = capture(run.model, run.variables, *inputs, names=names)
     np.testing.assert_allclose(maps.maps[stack][0], seen[names[0]][0], atol=1e-6)
-    examples = run.examples([TEXT])
-    (answer,) = run.answers(examples) if kind == "masked" else inspection_page(run, examples).answers
+    page = inspection_page(run, run.examples([TEXT]))
+    (answer,) = page.answers
     assert len(answer.parts) == (len(maps.query_labels["decoder"]) if kind == "translator" else 5)
     if kind == "translator":
         assert answer.text.startswith(run.predict(TEXT))
+    if CHROMIUM is None:
+        return
+    page.save(tmp_path / "page.html")
+    head, weights = len(maps.maps[stack][0]) - 1, maps.maps[stack][0][-1]
+    with opened(tmp_path / "page.html") as (shown, problems, _, _):
+        choose_kind(shown, stack)
+        head_button(shown, 0, head).click()
+        shown_map(shown, stack, 0, head)
+        hover(shown, 4, 3, *weights.shape)
+        assert float(value(shown)) == pytest.approx(weights[4, 3], abs=5.2e-5)  # four decimals are shown
+        assert problems == []
+
+
+def test_the_table_of_activations_names_those_that_models_have(causal, tmp_path):
+    drawn("llama", Random(0)).save_pretrained(tmp_path)  # whose feed-forward is gated
+    models = [from_transformers(directory)[0] for directory in (causal, tmp_path)]
+    there = {name for model in models for name in activation_names(model, np.ones((1, 2), int))}
+    rows = re.findall(r"^\| (`.*?) \|", DOCUMENT.partition("## Names of activations")[2], re.MULTILINE)
+    named = [name for row in rows for name in re.findall("`(.*?)`", row)]
+    for before, name in zip(["", *named], named, strict=False):
+        assert (before.rpartition(".")[0] + name if name.startswith(".") else name) in there
 
 
 def test_the_commands_write_the_page_and_answer(causal, tmp_path, capsys):
@@ -165,12 +191,16 @@ def test_the_commands_write_the_page_and_answer(causal, tmp_path, capsys):
 
 
 def test_the_code_on_pretrained_models_runs(causal, tmp_path, monkeypatch):
-    text = (REPOSITORY / "docs" / "pretrained.md").read_text()
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[:2])
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)[:3])
     shutil.copytree(causal, tmp_path / "gpt2")
     monkeypatch.chdir(tmp_path)
-    names = {"tokens": np.array([[3, 4, 5]])}
+    ids = np.random.default_rng(0).integers(31, size=(40, 8))
+    loader = make_loader(ArrayDataset(ids[:, :-1], ids[:, 1:]), 8)
+    names = {"tokens": ids[:1], "train_loader": loader, "val_loader": loader}
     exec(code, names)
+    before, after = (jax.tree.leaves(each) for each in (names["variables"]["params"], names["trainer"].params))
+    moved = max(float(np.abs(one - other).max()) for one, other in zip(before, after, strict=True))
+    assert 0 < moved < 1e-4  # in five steps of at most 1e-5
     assert len(names["seen"]) == names["model"].num_layers
     assert transformers.AutoModelForCausalLM.from_pretrained("again").config.n_layer == names["model"].num_layers
 

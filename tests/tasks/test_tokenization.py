@@ -92,9 +92,10 @@ def test_words_and_characters_of_the_training_are_one_token_each():
     ]
 
 
-def test_a_long_text_is_as_small_as_its_vocabulary_allows_and_must_come_back(tokenizer):
+def test_a_long_text_is_mapped_as_small_as_its_vocabulary_allows_and_must_come_back(tokenizer):
     content = np.frombuffer((TEXT * 2000).encode(), np.uint8)  # more than one part
     ids = tokenizer.encode_file(content, "the text")
+    assert isinstance(ids, np.memmap)
     assert ids.dtype == np.uint16
     assert tokenizer.to_bytes(ids) == content.tobytes()
     with pytest.raises(InputError, match="^the text is not UTF-8 at byte 3; only the tokenizer bytes takes such"):

@@ -237,7 +237,7 @@ class MultiheadAttention(Tapped):
         """
         first: Start = position if isinstance(position, int) else jnp.asarray(position)
         pairs = zip(cache, self.project(x, first, cache.key.shape[2]), strict=True)
-        cache = KeyValue(*(jax.lax.dynamic_update_slice_in_dim(old, new, first, 2) for old, new in pairs))
+        cache = KeyValue(*(_written(old, new, first) for old, new in pairs))
         return self.attend_from(x, cache, Causal(first), bias=bias, first=first)[0], cache
 
     def empty_cache(self, batch_size: int, length: int, dtype: Any) -> KeyValue:
@@ -267,3 +267,13 @@ class MultiheadAttention(Tapped):
     def _join_heads(self, x: Float[Array, "B H T d"]) -> Float[Array, "B T Hd"]:
         x = x.swapaxes(-3, -2)  # [B T H d]
         return x.reshape(*x.shape[:-2], -1)
+
+
+def _written(old: Float[Array, "B Hkv S d"], new: Float[Array, "B Hkv T d"], first: Start) -> Float[Array, "B Hkv S d"]:
+    """A cache with new positions from `first` on, in its place.
+
+    In a branch of its own, though it is always taken: into what reads the cache XLA would put the update once more, and
+    for one row copy the whole cache four times.
+    """
+    update = jax.lax.dynamic_update_slice_in_dim
+    return jax.lax.cond(jnp.asarray(first) >= 0, lambda: update(old, new, first, 2), lambda: old)

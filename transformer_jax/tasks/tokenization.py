@@ -1,9 +1,11 @@
 """Text as tokens: its bytes, or pieces of text, found by the library `tokenizers` or listed in a `tokenizer.json`."""
 
 import copy
+import itertools
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ TRAINED = re.compile(r"(characters|words)|(bpe|unigram):(\d+)")
 SIZES = 300, 2**20  # least and most pieces that are trained; 256 of them are the bytes
 MAX_FILE_BYTES = 2**28
 CHUNK = 2**16  # characters of a text that are tokenized together, up to the end of a line
+CHUNKS = 64  # that are tokenized side by side
 
 Ids = Integer[np.ndarray, " _"]
 
@@ -59,10 +62,10 @@ class Tokenizer:
         return np.array([len(text.encode()) for text in texts], int)
 
     def encode_file(self, content: UInt8[np.ndarray, " N"], name: str) -> Ids:
-        """Ids of a long text, in as few bits as they need.
+        """Ids of a long text, in as few bits as they need: memory-mapped, those of pieces from a temporary file.
 
         Args:
-            content: its bytes.
+            content: its bytes, mapped themselves.
             name: of the text, for messages.
 
         Raises:
@@ -129,15 +132,20 @@ class PieceTokenizer(Tokenizer):
             raise InputError(
                 f"{name} is not UTF-8 at byte {error.start + 1}; only the tokenizer bytes takes such a text"
             ) from None
-        parts = [np.array(found.ids, np.uint32) for found in self._encoded(list(chunks(text)))]
-        ids = np.concatenate([*parts, np.zeros(0, np.uint32)])
-        total = int(self.num_bytes[ids].sum(dtype=np.int64)) if self.num_bytes is not None else 0
-        if total != len(content) or self._joined(ids) != content.tobytes():
-            raise InputError(
-                f"the tokenizer changes {name}: its tokens have {total} bytes, and the text has {len(content)}, or "
-                "other ones; so its bits per byte would be of another text"
-            )
-        return ids.astype(np.uint16) if self.size <= 2**16 else ids
+        parts, dtype, total, is_same = chunks(text), np.uint16 if self.size <= 2**16 else np.uint32, 0, True
+        with tempfile.TemporaryFile() as file:
+            while some := list(itertools.islice(parts, CHUNKS)):
+                for part, found in zip(some, self._encoded(some), strict=True):
+                    ids = np.array(found.ids, dtype)
+                    total += 0 if self.num_bytes is None else int(self.num_bytes[ids].sum(dtype=np.int64))
+                    is_same &= self._joined(ids) == part.encode()
+                    file.write(ids.tobytes())
+            if total != len(content) or not is_same:
+                raise InputError(
+                    f"the tokenizer changes {name}: its tokens have {total} bytes, and the text has {len(content)}, or "
+                    "other ones; so its bits per byte would be of another text"
+                )
+            return np.memmap(file, dtype, "r")  # of a file without a name, which is gone when no process has it
 
     def labels(self, ids: Sequence[int] | Ids) -> list[str]:
         names = {self.start: "start", self.pad: "pad", self.end: "end"}  # two may be the same

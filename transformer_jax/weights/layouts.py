@@ -4,7 +4,7 @@ Trees of parameters are nested dictionaries. A path joins their keys: `encoder/l
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import flax.linen as nn
@@ -19,6 +19,7 @@ from transformer_jax.trees import Params
 
 Arrays: TypeAlias = dict[str, np.ndarray]  # by name
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
+Index: TypeAlias = tuple[slice, ...]  # of a part of an array
 Kernels: TypeAlias = Sequence[Shaped[np.ndarray, "*inputs D"]]  # of query, key and value, or their biases
 
 FUSED = ("query_proj", "key_proj", "value_proj")  # our names, in the order of the fused projections
@@ -115,6 +116,24 @@ class Layout(NamedTuple):
             while len(whole) == 1:
                 whole = whole[0]
         return split(whole, self.num_groups) if len(paths) > 1 else [whole]
+
+    def part(
+        self, paths: Sequence[str], number: int, index: Index, read: Callable[[Index], np.ndarray]
+    ) -> Shaped[np.ndarray, "..."]:
+        """A part of one of our arrays at these paths, by reading a part of the other program's array.
+
+        Args:
+            paths: of our arrays that theirs holds.
+            number: of the array among them.
+            index: of the part.
+            read: the other program's array, or a part of it.
+        """
+        if paths[0] in self.reshaped:
+            return self.parts(paths, read(()))[number][index]
+        is_fused = len(paths) > 1  # along the last axis of ours, which is read whole
+        theirs = (*index[:-1], slice(None)) if is_fused else index
+        found = self.parts(paths, read(theirs[::-1] if self._is_transposed(paths[0]) else theirs))[number]
+        return found[..., index[-1]] if is_fused else found
 
     def _is_transposed(self, path: str) -> bool:
         """Whether our array is [in, out] and theirs [out, in]; an embedding [V, D] is the same in both."""

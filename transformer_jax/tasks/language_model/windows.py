@@ -51,7 +51,7 @@ def load_text(path: Path | None, min_held_out: int) -> TextSplits:
     """
     if path is not None:
         with outside_file(path, "a text", MAX_FILE_BYTES) as file:
-            text = np.fromfile(file, np.uint8)
+            text = np.memmap(file, np.uint8, "r")
         return split_text(text, min_held_out, name=str(path))
     documents = [(text + SEPARATOR).encode(errors="replace") for text in library_docstrings()]
     ends = np.cumsum([len(document) for document in documents])

@@ -1,13 +1,11 @@
 """BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019): encoders, masked language models, classifiers of texts."""
 
-from typing import Any
-
 from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, SIZES, Family, Renames, sizes_of
+from transformer_jax.weights.huggingface.family import ENDS, SIZES, Family, Renames, labels_of, sizes_of
 from transformer_jax.weights.layouts import Layout, Shapes
 
 BLOCKS: Renames = (
@@ -71,19 +69,16 @@ def configure(model: TransformerMLM) -> Json:
     is_roberta = model.pad_token is not None
     name = "Roberta" if is_roberta else "Bert"
     head = {"tokens": "ForMaskedLM", "classes": "ForSequenceClassification", "none": "Model"}[model.head]
-    config: dict[str, Any] = {
+    return {
         "model_type": name.lower(),
         "architectures": [name + head],
         **sizes_of(model, SIZES),
         "type_vocab_size": model.num_types,
         "hidden_act": activation_name(model.settings.activation),
         "layer_norm_eps": model.settings.layer_norm_epsilon,
+        **({"pad_token_id": model.pad_token} if is_roberta else {}),
+        **labels_of(model),
     }
-    if is_roberta:
-        config["pad_token_id"] = model.pad_token
-    if model.num_classes:
-        config["id2label"] = {str(label): f"LABEL_{label}" for label in range(model.num_classes)}
-    return config
 
 
 def layout(model: TransformerMLM) -> Layout:

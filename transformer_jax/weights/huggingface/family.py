@@ -11,6 +11,8 @@ from transformer_jax.weights.layouts import Layout, Shapes
 Renames = tuple[tuple[str, str], ...]
 # The end of every path: PyTorch's words for kernels, scales and embeddings, and dots.
 ENDS: Renames = (("(kernel|scale|embedding)$", "weight"), ("/", "."))
+# One letter for a projection, or the norm, of queries, keys and values.
+LETTERS: Renames = (("query_(proj|norm)", r"q_\1"), ("key_(proj|norm)", r"k_\1"), ("value_(proj|norm)", r"v_\1"))
 TIED_HEAD = "lm_head.weight"
 # Fields of a model, and the keys that most families have for them.
 SIZES = {
@@ -26,6 +28,13 @@ SIZES = {
 def sizes_of(model: Any, names: Mapping[str, str]) -> Json:  # Any: a model with these fields
     """The entries of a config for the fields of a model, by the names of their keys."""
     return {name: getattr(model, field) for field, name in names.items()}
+
+
+def labels_of(model: Any) -> Json:  # Any: a model with classes, or without
+    """The entry of a config that says how many classes there are."""
+    return (
+        {"id2label": {str(label): f"LABEL_{label}" for label in range(model.num_classes)}} if model.num_classes else {}
+    )
 
 
 class Family(NamedTuple):

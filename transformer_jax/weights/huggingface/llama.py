@@ -9,7 +9,7 @@ from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.layers import GatedFeedForward, RMSNorm
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, SIZES, TIED_HEAD, Family, sizes_of
+from transformer_jax.weights.huggingface.family import ENDS, LETTERS, SIZES, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
 from transformer_jax.weights.layouts import Layout, Shapes
 
@@ -18,10 +18,7 @@ RENAMES = (
     (r"^decoder/layers_(\d+)", r"model/layers/\1"),
     ("^decoder/norm", "model/norm"),
     ("^output_layer", "lm_head"),
-    ("self_attn/(query|key|value)_(proj|norm)", r"self_attn/#\1_\2"),
-    ("#query", "q"),
-    ("#key", "k"),
-    ("#value", "v"),
+    *LETTERS,
     ("self_attn/output_proj", "self_attn/o_proj"),
     ("self_attn_residual/norm", "input_layernorm"),
     ("feed_forward/gate", "mlp/gate_proj"),

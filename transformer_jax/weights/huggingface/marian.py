@@ -6,7 +6,7 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family, sizes_of
+from transformer_jax.weights.huggingface.family import ENDS, LETTERS, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.layouts import Layout, Shapes
 
 RENAMES = (
@@ -15,11 +15,8 @@ RENAMES = (
     (r"^(encoder|decoder)/layers_(\d+)", r"model/\1/layers/\2"),
     ("(self|cross)_attn_residual/norm", r"\1_attn_layer_norm"),
     ("cross_attn", "encoder_attn"),
-    ("(query|key|value|output)_proj", r"#\1_proj"),
-    ("#query", "q"),
-    ("#key", "k"),
-    ("#value", "v"),
-    ("#output", "out"),
+    *LETTERS,
+    ("output_proj", "out_proj"),
     ("feed_forward/expand", "fc1"),
     ("feed_forward/contract", "fc2"),
     ("feed_forward_residual/norm", "final_layer_norm"),
@@ -88,10 +85,8 @@ MARIAN = Family(
     configure,
     layout,
     prefix="model.",
-    copies={
-        TIED_HEAD: "model.shared.weight",
-        "model.encoder.embed_tokens.weight": "model.shared.weight",
-        "model.decoder.embed_tokens.weight": "model.shared.weight",
-    },
+    copies=dict.fromkeys(
+        (TIED_HEAD, "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), "model.shared.weight"
+    ),
     ignored=r"embed_positions\.weight$",
 )

@@ -39,7 +39,7 @@ from transformer_jax.weights.huggingface.marian import MARIAN
 from transformer_jax.weights.huggingface.stored_arrays import SINGLE, StoredArrays
 from transformer_jax.weights.huggingface.t5 import T5
 from transformer_jax.weights.huggingface.vit import VIT
-from transformer_jax.weights.layouts import Shapes, abstract_params, by_path, check_shapes
+from transformer_jax.weights.layouts import Shapes, abstract_params, by_path, check_shapes, shapes_of
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
 ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, VIT, T5, MARIAN
@@ -62,8 +62,8 @@ def from_transformers(
         directory: with `config.json` and `model.safetensors`, or several safetensors files with their index; or the
             name of a model on HuggingFace's hub, which is then downloaded.
         dtype: of the variables; None: as they are stored.
-        sharding: how an array is split over devices, by its path and shape. Each process reads one array after the
-            other, and keeps its part of it. None: whole, on the first device.
+        sharding: how an array is split over devices, by its path and shape. A process reads the parts of its own
+            devices; where a file has query, key and value in one array, all three. None: whole, on the first device.
 
     Raises:
         InputError: the directory or a file can't be read, the model is of no family in `FAMILIES`, a key of the config
@@ -83,14 +83,16 @@ def from_transformers(
     _drop_copies(family, stored, names, shapes, expected)
     check_shapes(shapes, expected, str(directory))
     params: dict[str, jax.Array] = {}
-    paths_of = layout.names(flatten_dict(like, sep="/"))
+    paths_of, ours = layout.names(flatten_dict(like, sep="/")), shapes_of(like)
     for name in sorted(expected, key=lambda name: -math.prod(expected[name])):  # so that two copies are of small ones
-        parts = layout.parts(paths_of[name], stored.read(names[name], dtype))
-        for path, part in zip(paths_of[name], parts, strict=True):
-            if sharding is None:
-                params[path] = jnp.array(part).block_until_ready()
-            else:
-                params[path] = jax.make_array_from_callback(part.shape, sharding(path, part.shape), part.__getitem__)
+        paths, read = paths_of[name], functools.partial(stored.read, names[name], dtype)
+        if sharding is None:
+            whole = layout.parts(paths, read())
+            params |= {path: jnp.array(part).block_until_ready() for path, part in zip(paths, whole, strict=True)}
+            continue
+        for number, path in enumerate(paths):
+            part_at = functools.partial(layout.part, paths, number, read=read)
+            params[path] = jax.make_array_from_callback(ours[path], sharding(path, ours[path]), part_at)
     return model, {"params": unflatten_dict(params, sep="/")}
 
 

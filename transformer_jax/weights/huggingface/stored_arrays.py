@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.outside_files import outside_file, read_json
 from transformer_jax.weights.files import MAX_BYTES, MAX_NAME
-from transformer_jax.weights.layouts import Shapes
+from transformer_jax.weights.layouts import Index, Shapes
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Of all arrays of the pickled files, those too that are others once more.
@@ -52,12 +52,13 @@ class StoredArrays:
                         self._files[name] = path, array.get_dtype()
                         self.shapes[name] = tuple(array.get_shape())
 
-    def read(self, name: str, dtype: DTypeLike | None = None) -> np.ndarray:
-        """One array, a copy of its own.
+    def read(self, name: str, dtype: DTypeLike | None = None, part: Index = ()) -> np.ndarray:
+        """One array or a part of it, a copy of its own; no more is read.
 
         Args:
             name: of the array.
             dtype: None for that in which it is stored.
+            part: slices of the first axes; the others are read whole.
 
         Raises:
             InputError: it is of no floating-point type, or not finite.
@@ -65,19 +66,25 @@ class StoredArrays:
         path, stored = self._files[name]
         if stored not in FLOATS:
             raise InputError(f"{name} in {path} has the type {stored}; it must be one of {', '.join(FLOATS)}")
-        shape = self.shapes[name]
+        whole = self.shapes[name]
+        part = (*part, *[slice(None)] * (len(whole) - len(part)))
+        first, *others = (range(size)[where] for size, where in zip(whole, part, strict=True))
+        shape = len(first), *map(len, others)
         array = np.empty(shape, FLOATS[stored] if dtype is None else jnp.dtype(dtype))
         rows = max(1, BLOCK // max(1, math.prod(shape[1:])))
         with self._named(name):
             for start in range(0, len(array), rows):
-                stop = min(start + rows, len(array))
-                # Opened anew: pages of a file that were read count as memory of the process until it is closed.
-                file: Any  # which has no types
-                with safetensors.safe_open(path, framework="numpy") as file:
-                    array[start:stop] = file.get_slice(name)[start:stop]
+                block = [slice(axis.start, axis.stop) for axis in (first[start : start + rows], *others)]
+                array[start : start + rows] = self._block(name, tuple(block))
         if not np.isfinite(array.sum(dtype=np.float64)):  # for which no finite numbers are too large
             raise InputError(f"{name} in {self.directory} holds NaN or infinity; every number must be finite")
         return array
+
+    def _block(self, name: str, part: Index) -> np.ndarray:
+        """A part, from a file that is opened anew: pages that were read count as memory until it is closed."""
+        file: Any  # which has no types
+        with safetensors.safe_open(self._files[name][0], framework="numpy") as file:
+            return np.asarray(file.get_slice(name)[part])
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:

@@ -11,7 +11,7 @@ from transformer_jax.nn.layers import FeedForward, GatedFeedForward, RMSNorm
 from transformer_jax.nn.position_kinds import RelativePositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family, sizes_of
+from transformer_jax.weights.huggingface.family import ENDS, LETTERS, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.layouts import Layout, Shapes
 
 RENAMES = (
@@ -24,11 +24,9 @@ RENAMES = (
     ("cross_attn_residual/norm", "1/layer_norm"),
     ("self_attn/", "0/SelfAttention/"),
     ("cross_attn/", "1/EncDecAttention/"),
-    ("(query|key|value|output)_proj", r"#\1"),
-    ("#query", "q"),
-    ("#key", "k"),
-    ("#value", "v"),
-    ("#output", "o"),
+    *LETTERS,
+    ("(q|k|v)_proj", r"\1"),
+    ("output_proj", "o"),
     ("^(encoder/.*/)feed_forward", r"\g<1>1/DenseReluDense"),
     ("^(decoder/.*/)feed_forward", r"\g<1>2/DenseReluDense"),
     ("DenseReluDense_residual/norm", "layer_norm"),
@@ -120,9 +118,5 @@ T5 = Family(
     configure,
     layout,
     prefix="",
-    copies={
-        TIED_HEAD: "shared.weight",
-        "encoder.embed_tokens.weight": "shared.weight",
-        "decoder.embed_tokens.weight": "shared.weight",
-    },
+    copies=dict.fromkeys((TIED_HEAD, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"),
 )

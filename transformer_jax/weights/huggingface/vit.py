@@ -1,13 +1,11 @@
 """ViT (Dosovitskiy et al. 2021): the encoder, and classifiers of images."""
 
-from typing import Any
-
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, SIZES, Family, sizes_of
+from transformer_jax.weights.huggingface.family import ENDS, SIZES, Family, labels_of, sizes_of
 from transformer_jax.weights.layouts import Layout, Shapes
 
 RENAMES = (
@@ -53,17 +51,15 @@ def create(keys: ConfigKeys, shapes: Shapes) -> VisionTransformer:
 
 def configure(model: VisionTransformer) -> Json:
     """The `config.json` of a model."""
-    config: dict[str, Any] = {
+    return {
         "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
         **sizes_of(model, VIT_SIZES),
         "image_size": list(model.image_size) if len(set(model.image_size)) > 1 else model.image_size[0],
         "hidden_act": activation_name(model.settings.activation),
         "layer_norm_eps": model.settings.layer_norm_epsilon,
         "qkv_bias": model.settings.attention.input_bias,
+        **labels_of(model),
     }
-    if model.num_classes:
-        config["id2label"] = {str(label): f"LABEL_{label}" for label in range(model.num_classes)}
-    return config
 
 
 def layout(model: VisionTransformer) -> Layout:
