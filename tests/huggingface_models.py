@@ -180,7 +180,7 @@ def ours(family: str, seed: int = 0) -> tuple[Any, Any, tuple[np.ndarray, ...]]:
     from transformer_jax.nn import VisionTransformer
 
     with tempfile.TemporaryDirectory() as directory:
-        drawn(family, seed).save_pretrained(directory)
+        drawn(family, Random(seed)).save_pretrained(directory)
         model, variables = from_transformers(directory)
     rng = np.random.default_rng(seed)
     if isinstance(model, VisionTransformer):
