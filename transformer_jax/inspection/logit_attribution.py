@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.inspected_call import OUTPUTS, activations, inspected, model_call
+from transformer_jax.inspection.inspected_call import AT_ONCE, OUTPUTS, activations, inspected, model_call
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.trees import Params, Variables
@@ -89,7 +89,8 @@ def attribute_logits(
         }
         return contribution(kept, jax.tree.map(lambda bias: bias * is_there[BIASES], biases))
 
-    parts = by_component(jax.vmap(alone)(jnp.eye(total, dtype=bool)))
+    # A few at a time: those of many heads, all with V logits, would not fit into memory.
+    parts = by_component(jax.lax.map(alone, jnp.eye(total, dtype=bool), batch_size=min(AT_ONCE, total)))
     parts[BIASES] += of(jax.tree.map(jnp.zeros_like, output))
     return OrderedDict((name, part if name.endswith(OUTPUTS) else part[0]) for name, part in parts.items())
 

@@ -58,7 +58,7 @@ def test_a_head_is_chosen_by_mouse_and_its_weights_are_those_that_numpy_says(cas
         hover(page, *map(int, strongest), *weights.shape)
         assert float(value(page)) == pytest.approx(weights.max(), abs=5.2e-5)  # four decimals are shown
         labels = case["example"].labels_of("encoder", weights.shape[1])
-        text = page.locator("#value").inner_text()
+        text = page.locator("#attention .value").inner_text()
         assert f"→ key {strongest[1]} “{'␣' if (label := labels[strongest[1]]) == ' ' else label}”" in text
         assert (problems, requests) == ([], [case["file"].as_uri()])
 
@@ -76,13 +76,13 @@ def test_layers_heads_and_cells_are_chosen_by_keyboard(case):
             page.keyboard.press("ArrowRight")
         shown_map(page, kind, case["layer"], case["head"])
         expect(head_button(page, case["layer"], case["head"])).to_have_attribute("aria-pressed", "true")
-        for _ in range(2):
-            page.keyboard.press("Tab")  # past the button that zeroes, to the map
-        expect(page.locator("#map")).to_be_focused()
+        for _ in range(3):
+            page.keyboard.press("Tab")  # past the buttons that zero and that draw lines, to the map
+        expect(page.locator("#attention .map")).to_be_focused()
         query, key = case["cell"]
         for name in ["Home", *["PageUp"] * 9, *["ArrowDown"] * query, *["ArrowRight"] * key]:
             page.keyboard.press(name)
-        expect(page.locator("#value")).to_contain_text(f"query {query} ")
+        expect(page.locator("#attention .value")).to_contain_text(f"query {query} ")
         assert float(value(page)) == pytest.approx(layers[case["layer"]][case["head"]][query, key], abs=5.2e-5)
         for name in ["End", *["PageDown"] * 9]:
             page.keyboard.press(name)
@@ -170,7 +170,7 @@ def test_a_uniform_map_stays_pale_and_a_product_of_many_probabilities_is_left_ou
     inspection_page(trainer, trainer.examples(np.arange(40)[None])).save(tmp_path / "page.html")
     with opened(tmp_path / "page.html") as (page, *_):
         pixel = "canvas => canvas.getContext('2d').getImageData(0, 39, 1, 1).data[0]"
-        assert page.locator("#map canvas").evaluate(pixel) == pytest.approx(247 - (247 - 8) / 8, abs=1)
+        assert page.locator("#attention .map canvas").evaluate(pixel) == pytest.approx(247 - (247 - 8) / 8, abs=1)
         assert "%" not in page.locator("#said").inner_text()  # 98 ** -40
         assert parts(page)[0][2] == "1.02 %"
 
@@ -195,4 +195,4 @@ def test_at_every_width_the_map_is_whole_and_labels_stand_apart(induction, width
             boxes = page.locator(f"#{axis}-axis .tick").evaluate_all(texts)
             for before, after in itertools.pairwise(boxes):
                 assert before[side] + before[direction] <= after[side] + 0.5
-        assert page.locator("#map canvas").bounding_box()["width"] >= min(0.7 * width, 560)
+        assert page.locator("#attention .map canvas").bounding_box()["width"] >= min(0.7 * width, 560)
