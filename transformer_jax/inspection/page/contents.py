@@ -21,7 +21,7 @@ def content_of(
     arrays: Passes,
     blobs: Sequence[int],
     near: Sequence[Neighbour] = (),
-) -> dict[str, Json]:
+) -> Json:
     """All that the page says of an example but its maps, as JSON for its script.
 
     Args:
@@ -77,7 +77,7 @@ def _kinds(passes: InspectedPasses, example: InspectedExample, arrays: Passes, b
     return list(kinds.values())
 
 
-def _attribution(parts: dict[str, np.ndarray], length: int) -> Json:
+def _attribution(parts: dict[str, np.ndarray], length: int) -> Json | None:
     """Components by positions, those of an attention's heads summed up, and these heads; None where there are none."""
     if not parts:
         return None
@@ -85,7 +85,7 @@ def _attribution(parts: dict[str, np.ndarray], length: int) -> Json:
     heads = {name: part for name, part in parts.items() if name.endswith(OUTPUTS)}
     return {
         "rows": [_component(name) for name in parts],
-        "values": rounded([part.sum(0) if name in heads else part for name, part in parts.items()]),
+        "values": rounded(np.stack([part.sum(0) if name in heads else part for name, part in parts.items()])),
         "heads": {"rows": [_component(name) for name in heads], "values": [rounded(part) for part in heads.values()]},
     }
 

@@ -1,6 +1,7 @@
 """The page on a model without a trainer: one input, and what is asked about it."""
 
 import functools
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,13 +18,14 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.page.page import Page, page_of
 from transformer_jax.inspection.page.passes import InspectedPasses
-from transformer_jax.inspection.page.show import grid_frame
+from transformer_jax.inspection.page.show import Labels, grid_frame
 from transformer_jax.inspection.page.view import rounded
 from transformer_jax.outside_files import Json
 from transformer_jax.training.inspected_example import Answer, InspectedExample, Label, answer_by_position
 from transformer_jax.trees import Variables
 
 MOST_ACTIVE = 5  # features of a token
+TITLE = 80  # letters of an example's title
 
 Names = Sequence[str] | Callable[[int], str]
 Features = Callable[[Array], ArrayLike]  # from activations [B T D] to features [B T F]
@@ -34,7 +36,7 @@ def inspect_model(
     model: nn.Module,
     variables: Variables,
     tokens: ArrayLike | Sequence[int] | tuple[Any, ...],
-    labels: Sequence[Label] | Mapping[str, Sequence[Label]] | None = None,
+    labels: Labels | Mapping[str, Labels] | None = None,
     *,
     vocabulary: Names | None = None,
     corrupted: ArrayLike | Sequence[int] | tuple[Any, ...] | None = None,
@@ -67,18 +69,17 @@ def inspect_model(
     inputs, bound = _one_input("tokens", tokens), Inspected(model, variables)
     passes = InspectedPasses(bound, lambda rows: rows, inputs)
     name = _name_of(vocabulary)
-    example = InspectedExample(
-        inputs=inputs,
-        labels=_labels(passes, inputs, labels, name),
-        answer=functools.partial(_answer, name),
-        title=title or type(model).__name__,
-    )
-    more: dict[str, Json] = {}
+    names = _labels(passes, inputs, labels, name if passes.has_positions else str)
+    text = " ".join(map(str, next(iter(names.values()), [])))
+    answer = functools.partial(_answer, name)
+    short = textwrap.shorten(text, TITLE, placeholder="…")
+    example = InspectedExample(inputs=inputs, labels=names, answer=answer, title=short)
+    more: Json = {}
     if corrupted is not None:
         more["patching"] = _patching(passes, example, _one_input("corrupted", corrupted), position, name)
     if features:
         more["features"] = [_features(passes, example, *pair) for pair in features.items()]
-    return page_of(passes, example.title, [example], more=more)
+    return page_of(passes, title or type(model).__name__, [example], more=more)
 
 
 def _one_input(what: str, given: ArrayLike | Sequence[int] | tuple[Any, ...]) -> tuple[Any, ...]:
@@ -108,7 +109,7 @@ def _name_of(vocabulary: Names | None) -> Callable[[int], str]:
 def _labels(
     passes: InspectedPasses,
     inputs: tuple[Any, ...],
-    labels: Sequence[Label] | Mapping[str, Sequence[Label]] | None,
+    labels: Labels | Mapping[str, Labels] | None,
     name: Callable[[int], str],
 ) -> dict[str, Sequence[Label]]:
     """Labels of the positions of each stack: those given, or the tokens."""
@@ -117,10 +118,11 @@ def _labels(
         rows = {stack: np.asarray(each) for stack, each in zip(stacks, inputs, strict=False)}
         return {stack: list(map(name, row[0].tolist())) for stack, row in rows.items() if row.dtype.kind in "iu"}
     by_stack = labels if isinstance(labels, Mapping) else {stacks[0]: labels}
+    by_stack = {stack: list(each) for stack, each in by_stack.items()}
     lengths = {stack: len(by_stack.get(stack, ())) for stack in stacks}
     if lengths != passes.lengths or set(by_stack) != set(stacks):
         raise InputError(f"labels has {lengths} labels; there must be one for each position: {passes.lengths}")
-    return dict(by_stack)
+    return by_stack
 
 
 def _answer(name: Callable[[int], str], output: Float[np.ndarray, "*T C"]) -> Answer:

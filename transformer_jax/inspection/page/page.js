@@ -216,6 +216,7 @@ async function chooseExample(index) {
 async function pageView() {
   const isNarrow = matchMedia("(max-width: 60rem)"), main = document.querySelector("main");
   attention = valueMap(byId("attention"), { room: () => main.clientWidth - (isNarrow.matches ? 0 : 290), linesChanged() {} });
+  document.querySelector(".lines-toggle").before(byId("zero"), " ");
   makeTabs();
   byId("example").append(...data.examples.map(({ title }, value) => element("option", title, { value })));
   byId("example").addEventListener("change", ({ target }) => chooseExample(Number(target.value)));

@@ -67,7 +67,7 @@ def page_of(
     title: str,
     examples: Sequence[InspectedExample],
     compared: Sequence[InspectedExample] = (),
-    more: dict[str, Json] | None = None,
+    more: Json | None = None,
 ) -> Page:
     """A page on some examples.
 

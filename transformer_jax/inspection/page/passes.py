@@ -66,6 +66,7 @@ class InspectedPasses:
         call = model_call(bound.model, bound.variables, arguments(inputs), {})
         if not isinstance(output := jax.eval_shape(call), jax.ShapeDtypeStruct):
             raise InputError(f"{type(bound.model).__name__} gives a {type(output).__name__}; it must be an array")
+        self.has_positions = len(output.shape) == 3  # [B T C], not [B C]
         self.attentions: list[Attention] = attentions(call)
         found = activations(call)
         self.stream = residual_stream(each.name for each in found)

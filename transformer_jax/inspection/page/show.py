@@ -1,23 +1,25 @@
 """Single arrays as views: the weights of all heads, values of tokens, a table of numbers."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.argument_checks import check_arguments
-from transformer_jax.errors import InputError
+from transformer_jax.argument_checks import as_array, check_arguments
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.page.view import View, packed_map, rounded, stored_map, view_text
 from transformer_jax.inspection.patching.patch_grid import PatchGrid
 from transformer_jax.outside_files import Json
 from transformer_jax.training.inspected_example import Label
 
+Labels: TypeAlias = Sequence[Label] | np.ndarray
+Numbers: TypeAlias = ArrayLike | Sequence[object]  # an array, or nested lists
+
 
 @check_arguments
-def show_heads(
-    weights: ArrayLike | Sequence[ArrayLike], tokens: Sequence[Label], queries: Sequence[Label] | None = None
-) -> View:
+def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) -> View:
     """All heads at a glance, as maps or as lines from queries to keys; the chosen one large, with its values.
 
     Args:
@@ -30,20 +32,19 @@ def show_heads(
         InputError: the weights have other shapes, are negative or above 6.5, or there are more or fewer labels.
     """
     layers = _layers(weights)
-    labels = {"queries": _labels(tokens if queries is None else queries), "keys": _labels(tokens)}
+    keys = _labels("tokens", tokens)
+    labels = {"queries": keys if queries is None else _labels("queries", queries), "keys": keys}
     shape = tuple(map(len, labels.values()))
     for layer in layers:
         if layer.ndim != 3 or 0 in layer.shape or layer.shape[1:] != shape:
-            raise InputError(
-                f"weights has a layer {layer.shape}; with these tokens it must be [H, {shape[0]}, {shape[1]}]"
-            )
+            raise InputError(f"weights has a layer of shape {layer.shape}; its maps must be {shape}, as the tokens are")
     stored = [stored_map(number, layer) for number, layer in enumerate(layers)]
     data = {"view": "heads", "layers": stored, **labels}
     return View(view_text("Heads", data, [packed_map(layer) for layer in layers]))
 
 
 @check_arguments
-def show_tokens(tokens: Sequence[Label], values: ArrayLike, names: Sequence[Label] | None = None) -> View:
+def show_tokens(tokens: Labels, values: Numbers, names: Labels | None = None) -> View:
     """Tokens in colours by their values, such as a loss, a gradient, or how active a feature is.
 
     Args:
@@ -54,20 +55,20 @@ def show_tokens(tokens: Sequence[Label], values: ArrayLike, names: Sequence[Labe
     Raises:
         InputError: there are no values, or not one for each token, or not a name for each line.
     """
-    lines = np.atleast_2d(np.asarray(values, np.float64))
-    if lines.ndim != 2 or lines.shape[1] != len(tokens) or not lines.size:
+    lines, labels = np.atleast_2d(_numbers("values", values)), _labels("tokens", tokens)
+    if lines.ndim != 2 or lines.shape[1] != len(labels) or not lines.size:
         raise InputError(
-            f"values is {np.shape(values)}; it must be [{len(tokens)}], one for each token, or lines of them"
+            f"values has shape {np.shape(values)}; it must be [{len(labels)}], one for each token, or lines"
         )
-    named = [""] * len(lines) if names is None else _labels(names)
+    named = [""] * len(lines) if names is None else _labels("names", names)
     if len(named) != len(lines):
         raise InputError(f"names has {len(named)} names; there are {len(lines)} lines of values")
-    data = {"view": "tokens", "tokens": _labels(tokens), "names": named, "values": rounded(lines)}
+    data = {"view": "tokens", "tokens": labels, "names": named, "values": rounded(lines)}
     return View(view_text("Tokens", data))
 
 
 @check_arguments
-def show_grid(grid: PatchGrid | ArrayLike, tokens: Sequence[Label] | None = None) -> View:
+def show_grid(grid: PatchGrid | Numbers, tokens: Labels | None = None) -> View:
     """A table of numbers in colours, each read with mouse or keys; `PatchGrid.plot` draws one on paper.
 
     Args:
@@ -80,24 +81,22 @@ def show_grid(grid: PatchGrid | ArrayLike, tokens: Sequence[Label] | None = None
     if isinstance(grid, PatchGrid):
         (frames, column), row = grid.frames(), "layer"
     else:
-        frames, column, row = np.asarray(grid, np.float64)[None], "column", "row"
+        frames, column, row = _numbers("grid", grid)[None], "column", "row"
     if frames.ndim != 3 or not frames.size:
-        raise InputError(f"grid is {frames.shape[1:]}; it must be a PatchGrid or [rows, columns]")
+        raise InputError(f"grid has shape {frames.shape[1:]}; it must be a PatchGrid or [rows, columns]")
     titles = [f"head {number}" if len(frames) > 1 else "" for number in range(len(frames))]
     shown = [grid_frame(*pair, row, tokens) for pair in zip(titles, frames, strict=True)]
     return View(view_text("Grid", {"view": "grid", "frames": shown, "what": column}))
 
 
-def grid_frame(
-    title: str, values: Float[np.ndarray, "rows columns"], row: str, labels: Sequence[Label] | None = None
-) -> Json:
+def grid_frame(title: str, values: Float[np.ndarray, "rows columns"], row: str, labels: Labels | None = None) -> Json:
     """One table of a grid as the script takes it.
 
     Raises:
         InputError: there is not one label for each column.
     """
     num_rows, num_columns = values.shape
-    columns = _labels(range(num_columns) if labels is None else labels)
+    columns = _labels("tokens", range(num_columns) if labels is None else labels)
     if len(columns) != num_columns:
         raise InputError(f"tokens has {len(columns)} labels; the grid has {num_columns} columns")
     return {
@@ -108,15 +107,21 @@ def grid_frame(
     }
 
 
-def _layers(weights: ArrayLike | Sequence[ArrayLike]) -> list[np.ndarray]:
+def _layers(weights: Numbers) -> list[np.ndarray]:
     """The weights of each layer `[H, T, S]`."""
     if isinstance(weights, Sequence):
-        return [np.asarray(layer, np.float32) for layer in weights]
-    array = np.asarray(weights, np.float32)
+        return [_numbers("weights", layer) for layer in weights]
+    array = _numbers("weights", weights)
     if array.ndim == 5 and array.shape[1] == 1:
         array = array[:, 0]
     return list(array) if array.ndim == 4 else [array]
 
 
-def _labels(labels: Sequence[Label]) -> list[str]:
+def _numbers(name: str, given: Numbers) -> Float[np.ndarray, "..."]:
+    return np.asarray(as_array(name, given), np.float64)
+
+
+def _labels(name: str, labels: Labels) -> list[str]:
+    if isinstance(labels, str) or np.ndim(labels) != 1:
+        raise InputError(f"{name} is {shortened(labels)}; it must be a list of labels")
     return [str(label) for label in labels]

@@ -28,7 +28,7 @@ function valueMap(parent, { room = () => parent.clientWidth, moved = () => {}, l
     const isWide = (label) => [...label].reduce((sum, letter) => sum + (letter > "\u00ff" ? 12 : 7.3), 2) > size;
     axis.classList.toggle("long", !lines && side === "width" && !hasImages && (every > 1 || labels.some(isWide)));
     axis.replaceChildren(...labels.flatMap((label, index) => {
-      if (index % every) return [];
+      if (index % every || (index && every > 1 && size * (labels.length - index) < 12)) return []; // there is no room
       const made = tick(label, index, size, hasImages, every);
       made.style[lines ? "height" : side] = `${size * Math.min(every, labels.length - index)}px`;
       if (every > 1) made.style.alignItems = "flex-start"; // at the first of its cells

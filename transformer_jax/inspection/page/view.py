@@ -69,7 +69,7 @@ def stored_map(blob: int, maps: Float[np.ndarray, "H _T _S"]) -> Json:
     return {"blob": blob, "shape": maps.shape, "largest": float(maps.max(initial=0))}
 
 
-def rounded(values: ArrayLike) -> list[Json]:
+def rounded(values: ArrayLike) -> list[object]:
     """Numbers to four digits, as nested lists; None for those that are not finite, which JSON lacks."""
     array = np.asarray(values, np.float64)
     flat = [float(f"{value:.4g}") if np.isfinite(value) else None for value in array.ravel().tolist()]

@@ -8,10 +8,10 @@ function attentionMap(weights, head, { queries, keys, picture }, title) { // as 
     says: (query, key, weight) => `query ${named(queries, query)} → key ${named(keys, key)}: ${weight.toFixed(4)}` };
 }
 
-function gridMap({ title, rows, columns, values, positive = false }, what) { // likewise
+function gridMap({ title, rows, columns, values }, what) { // likewise
   const full = Math.max(...values.flat().map((value) => Math.abs(value ?? 0))) || 1;
   return { rows, columns, at: (row, column) => values[row][column], full, title,
-    scale: `The full colour is ${number(full)}${positive ? "" : ", that of the other kind below zero"}.`,
+    scale: `The full colour is ${number(full)}; values below zero have another colour.`,
     says: (row, column, value) => `${rows[row]}, ${what} ${named(columns, column)}: ${number(value)}` };
 }
 
@@ -76,7 +76,7 @@ function tokensView(parent, { tokens, names, values }) {
     said.textContent = `${names[at[0]]}${names[at[0]] ? ", " : ""}${named(tokens, at[1])}: ${number(values[at[0]][at[1]])}`;
   }
   box.onkeydown = onMoves((rows, moves) => point(at[0] + rows, at[1] + moves));
-  parent.replaceChildren(box, said, element("p", `The full colour is ${number(full)}.`, { className: "note" }));
+  parent.replaceChildren(box, said, element("p", `The full colour is ${number(full)}; values below zero have another colour.`, { className: "note" }));
   point(0, 0);
 }
 
