@@ -215,9 +215,6 @@ def test_the_lens_is_headed_by_tokens(induction):
         assert heading == ["", *map(str, tokens)]
 
 
-WIDTHS = pytest.mark.parametrize("width", [360, 420, 1100, 3840])
-
-
 def assert_whole(page, *selectors):
     """Nothing of the document or of these elements is cut or beside the window."""
     for selector in ("html", *selectors):
@@ -236,7 +233,7 @@ def assert_labels_stand_apart(page, inside):
             assert before[side] + before[direction] <= after[side] + 0.5
 
 
-@WIDTHS
+@pytest.mark.parametrize("width", [360, 420, 1100, 3840])
 def test_at_every_width_the_maps_are_whole_and_labels_stand_apart(induction, width):
     with opened(induction[0], width=width, height=width * 9 // 16 if width > 1000 else 800) as (page, problems, *_):
         assert_whole(page, "#attention .map-box", ".table-box")
@@ -308,7 +305,7 @@ def test_the_lines_of_a_query_are_the_weights_of_its_map(induction):
         assert problems == []
 
 
-@WIDTHS
+@pytest.mark.parametrize("width", [360, 3840])
 def test_views_of_arrays_are_whole_and_read_by_keys(tmp_path, width):
     rng = np.random.default_rng(0)
     tokens = [f"token{number}" for number in range(40)]

@@ -117,8 +117,8 @@ def _labels(
     if labels is None:
         rows = {stack: np.asarray(each) for stack, each in zip(stacks, inputs, strict=False)}
         return {stack: list(map(name, row[0].tolist())) for stack, row in rows.items() if row.dtype.kind in "iu"}
-    by_stack = labels if isinstance(labels, Mapping) else {stacks[0]: labels}
-    by_stack = {stack: list(each) for stack, each in by_stack.items()}
+    given = labels if isinstance(labels, Mapping) else {stacks[0]: labels}
+    by_stack: dict[str, Sequence[Label]] = {stack: list(each) for stack, each in given.items()}
     lengths = {stack: len(by_stack.get(stack, ())) for stack in stacks}
     if lengths != passes.lengths or set(by_stack) != set(stacks):
         raise InputError(f"labels has {lengths} labels; there must be one for each position: {passes.lengths}")
@@ -139,7 +139,7 @@ def _patching(
 ) -> Json:
     """What the residual stream of each stack restores of the example's answer."""
     clean = example.inputs
-    if jax.tree.map(np.shape, clean) != jax.tree.map(np.shape, corrupted):
+    if list(map(np.shape, jax.tree.leaves(clean))) != list(map(np.shape, jax.tree.leaves(corrupted))):
         raise InputError("corrupted has other shapes than tokens; both must have as many positions")
     outputs = [np.atleast_2d(np.asarray(passes.bound.patch(each, {})[0], np.float32)) for each in (clean, corrupted)]
     if not -len(outputs[0]) <= position < len(outputs[0]):

@@ -55,11 +55,10 @@ def show_tokens(tokens: Labels, values: Numbers, names: Labels | None = None) ->
     Raises:
         InputError: there are no values, or not one for each token, or not a name for each line.
     """
-    lines, labels = np.atleast_2d(_numbers("values", values)), _labels("tokens", tokens)
+    given, labels = _numbers("values", values), _labels("tokens", tokens)
+    lines = np.atleast_2d(given)
     if lines.ndim != 2 or lines.shape[1] != len(labels) or not lines.size:
-        raise InputError(
-            f"values has shape {np.shape(values)}; it must be [{len(labels)}], one for each token, or lines"
-        )
+        raise InputError(f"values has shape {given.shape}; it must be [{len(labels)}], one for each token, or lines")
     named = [""] * len(lines) if names is None else _labels("names", names)
     if len(named) != len(lines):
         raise InputError(f"names has {len(named)} names; there are {len(lines)} lines of values")
@@ -117,7 +116,7 @@ def _layers(weights: Numbers) -> list[np.ndarray]:
     return list(array) if array.ndim == 4 else [array]
 
 
-def _numbers(name: str, given: Numbers) -> Float[np.ndarray, "..."]:
+def _numbers(name: str, given: object) -> Float[np.ndarray, "..."]:
     return np.asarray(as_array(name, given), np.float64)
 
 
