@@ -4,7 +4,7 @@ let shown = null; // the example: texts, answers, shapes
 
 const percent = (p) => p === null ? "" : `${100 * p < 0.01 && p > 0 ? (100 * p).toPrecision(3) : (100 * p).toFixed(p > 0.9999 && p < 1 ? 4 : 2)} %`;
 const said = ({ text, probability }) => // of a long text a product that says nothing
-  `${text}${probability === null || probability < 1e-4 ? "" : ` (${percent(probability)})`}`;
+  `${visible(text)}${probability === null || probability < 1e-4 ? "" : ` (${percent(probability)})`}`;
 const kind = () => shown.kinds[state.kind];
 
 function picture(index, side, label) {

@@ -121,7 +121,7 @@ function linesOf(context, { rows, columns, at, full }, width, step, query) {
   context.lineWidth = Math.min(1.5, step / 6);
   rows.forEach((_, r) => columns.forEach((_, c) => {
     const share = Math.min(1, at(r, c) / full);
-    if (share < 0.05) return; // it would not be seen
+    if (share < 0.02) return; // it would not be seen
     context.strokeStyle = r === query ? style.getPropertyValue("--accent") : `rgb(${high} / ${share})`;
     context.globalAlpha = r === query ? share : query === null ? 1 : 0.6;
     context.beginPath();
