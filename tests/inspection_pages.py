@@ -71,7 +71,9 @@ def shown_map(page: Page, kind: str, layer: int, head: int) -> None:
 
 def hover(page: Page, query: int, key: int, num_queries: int, num_keys: int) -> None:
     """Point with the mouse at the middle of a cell of the attention map."""
-    box = page.locator("#attention .map canvas").bounding_box()
+    canvas = page.locator("#attention .map canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
     page.mouse.move(
         box["x"] + (key + 0.5) * box["width"] / num_keys, box["y"] + (query + 0.5) * box["height"] / num_queries
     )
