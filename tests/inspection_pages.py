@@ -1,6 +1,9 @@
 """The page `inspection.html` in a headless Chromium without a network, as a person uses it."""
 
+import base64
 import contextlib
+import gzip
+import json
 import re
 import shutil
 import time
@@ -57,7 +60,7 @@ def choose_kind(page: Page, kind: str) -> None:
 
 def head_button(page: Page, layer: int, head: int):
     """The button of a head."""
-    return page.locator(f'#heads button[data-layer="{layer}"][data-head="{head}"]')
+    return page.locator(f'#heads button[data-row="{layer}"][data-column="{head}"]')
 
 
 def shown_map(page: Page, kind: str, layer: int, head: int) -> None:
@@ -67,20 +70,43 @@ def shown_map(page: Page, kind: str, layer: int, head: int) -> None:
 
 
 def hover(page: Page, query: int, key: int, num_queries: int, num_keys: int) -> None:
-    """Point with the mouse at the middle of a cell."""
-    box = page.locator("#map canvas").bounding_box()
+    """Point with the mouse at the middle of a cell of the attention map."""
+    canvas = page.locator("#attention .map canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
     page.mouse.move(
         box["x"] + (key + 0.5) * box["width"] / num_keys, box["y"] + (query + 0.5) * box["height"] / num_queries
     )
-    expect(page.locator("#value")).to_contain_text(re.compile(rf"^query {query} .*→ key {key} "))
+    expect(page.locator("#attention .value")).to_contain_text(re.compile(rf"^query {query} .*→ key {key} "))
 
 
 def value(page: Page) -> str:
     """The weight that the page says, as it says it."""
-    return re.search(r": ([\d.e+-]+)(?: \(± .*\))?$", page.locator("#value").inner_text())[1]
+    return re.search(r": ([\d.e+-]+)(?: \(± .*\))?$", page.locator("#attention .value").inner_text())[1]
+
+
+def choose_tab(page: Page, name: str) -> None:
+    """Choose one of the page's tabs."""
+    page.get_by_role("tab", name=name).click()
 
 
 def parts(page: Page) -> list[list[str]]:
     """The answer's table without its heading: place, text and probability, and the latter two of the zeroed head."""
     rows = page.locator("#parts tr").all()[1:]
     return [row.locator("th, td").all_inner_texts() for row in rows]
+
+
+def unpacked(text: str) -> bytes:
+    """The bytes that a view stores as this text."""
+    return gzip.decompress(base64.b64decode(text))
+
+
+def data_of(view: Any) -> dict:
+    """What the script of a view reads first."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', view.text)[1])
+
+
+def content_of(page: Any, number: int = 0) -> dict:
+    """What a page says of an example."""
+    blob = data_of(page)["examples"][number]["blob"]
+    return json.loads(unpacked(re.search(rf'id="blob-{blob}">(.*?)</script>', page.text)[1]))

@@ -332,6 +332,10 @@ MORE_CALLS = [
     ),
     Call.of(inspection.splice, {"dictionary": None}, dictionary=(None, 3)),
     Call.of(inspection.feature_page, {"trainer": None, "dictionary": None, "name": "x"}, trainer=(None, 3)),
+    Call.of(partial(of_pass, inspection.inspect_model), PASS, "model variables", vocabulary=(3,), position=("x", None)),
+    Call.of(inspection.show_heads, {"weights": MAPS[0][0], "tokens": "abc"}, tokens=("abc", 3), weights=("x", None)),
+    Call.of(inspection.show_tokens, {"tokens": list("ab"), "values": zeros(2)}, tokens=("ab", 3), values=("x", None)),
+    Call.of(inspection.show_grid, {"grid": zeros(2, 3)}, grid=("x", None, zeros(3)), tokens=("abc", 3)),
     Call.of(
         inspection.linear_probe, PROBE, features=(None, "x", zeros(3), [[1], [1, 2]]), labels=(None, "x", zeros(2))
     ),

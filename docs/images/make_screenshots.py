@@ -44,14 +44,14 @@ def make_inspection_pictures() -> None:
         file = Path(directory) / "inspection.html"
         dates, digits = load_run("dates"), load_run("digits")
         inspection_page(dates, dates.read_examples(["mardi 3 janvier 2017"]), title="dates").save(file)
-        with opened(file, width=1180, height=760) as (page, *_):
+        with opened(file, width=1180, height=860) as (page, *_):
             choose_kind(page, "cross")
             head_button(page, 1, 0).click()
             shown_map(page, "cross", 1, 0)
             hover(page, 9, 6, 11, 20)  # from the day's first digit to the day
             save(page, "inspection_dates.png")
         inspection_page(digits, digits.read_examples(["17"]), title="digits").save(file)
-        with opened(file, width=1180, height=760, dark=True) as (page, *_):
+        with opened(file, width=1180, height=860, dark=True) as (page, *_):
             head_button(page, 1, 2).click()
             shown_map(page, "encoder", 1, 2)
             page.get_by_role("button", name="Zero this head").click()

@@ -27,8 +27,13 @@ from .inspected import Activations as Activations
 from .inspected import Inspected as Inspected
 from .lens import logit_lens as logit_lens
 from .logit_attribution import attribute_logits as attribute_logits
+from .page.model_page import inspect_model as inspect_model
 from .page.page import Page as Page
 from .page.page import inspection_page as inspection_page
+from .page.show import show_grid as show_grid
+from .page.show import show_heads as show_heads
+from .page.show import show_tokens as show_tokens
+from .page.view import View as View
 from .patches import Patch as Patch
 from .patches import add as add
 from .patches import knock_out as knock_out

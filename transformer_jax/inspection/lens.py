@@ -15,9 +15,7 @@ from transformer_jax.trees import Variables
 
 
 @check_arguments
-def logit_lens(
-    model: nn.Module, variables: Variables, *inputs: object, **kwargs: Any
-) -> Float[Array, "L_plus_1 B T V"]:
+def logit_lens(model: nn.Module, variables: Variables, *inputs: object, **kwargs: Any) -> Float[Array, "L_plus_1 ..."]:
     """The model's output where the layers from l on are left out, for l = 0 … L.
 
     The residual stream before block l goes to what follows the last block: the final norm, if there is one, and the

@@ -61,16 +61,20 @@ class InspectedExample:
         return [str(label) for label in (labels or range(length))][:length]
 
 
-def answer_by_position(output: Float[np.ndarray, "... C"]) -> Answer:
+def answer_by_position(output: Float[np.ndarray, "... C"], name: Callable[[int], str] = str) -> Answer:
     """The class of the largest logit at each position `[T, C]`, or of one output `[C]`, with its probability.
 
     Outputs of one number, C = 1, are shown as they are.
+
+    Args:
+        output: of an example.
+        name: of a class, by its number.
     """
     rows = np.atleast_2d(np.asarray(output, np.float32)).reshape(-1, np.shape(output)[-1])
     if rows.shape[-1] == 1:
         parts = [AnswerPart(str(place), f"{value:.5g}", None) for place, value in enumerate(rows[:, 0].tolist())]
         return Answer(" ".join(part.text for part in parts), None, parts)
-    return answer_of(rows, [str(place) for place in range(len(rows))], str)
+    return answer_of(rows, [str(place) for place in range(len(rows))], name)
 
 
 def answer_of(

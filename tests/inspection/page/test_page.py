@@ -1,37 +1,24 @@
 """What the page computes: attention maps in their precision, the logit lens, alike examples, the tasks' examples."""
 
-import base64
-import gzip
-import json
-import re
 from pathlib import Path
 
 import jax
 import numpy as np
 import optax
 import pytest
-from inspection_pages import CHROMIUM, opened
+from inspection_pages import CHROMIUM, content_of, opened, unpacked
 
 from transformer_jax import Cifar100Config, InputError, ReverseConfig, TrainerModule, TrainingConfig, capture, load_run
 from transformer_jax.inspection import logit_lens
-from transformer_jax.inspection.page.page import inspection_page, packed_map
-from transformer_jax.inspection.page.passes import InspectedPasses, neighbours
+from transformer_jax.inspection.page.page import inspection_page, passes_of
+from transformer_jax.inspection.page.passes import neighbours
+from transformer_jax.inspection.page.view import packed_map
 from transformer_jax.tasks import AnomalyTrainer, ReverseTrainer
 from transformer_jax.tasks.anomaly.examples import read_images
 from transformer_jax.training import InspectedExample
 from transformer_jax.training.inspected_example import Answer, AnswerPart, answer_by_position, numbers_in
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (on Debian: apt-get install chromium)")
-
-
-def unpacked(text: str) -> bytes:
-    return gzip.decompress(base64.b64decode(text))
-
-
-def content_of(page, number: int = 0) -> dict:
-    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page.text)[1])
-    blob = data["examples"][number]["blob"]
-    return json.loads(unpacked(re.search(rf'id="blob-{blob}">(.*?)</script>', page.text)[1]))
 
 
 def test_weights_are_stored_to_four_decimals():
@@ -47,7 +34,7 @@ def test_weights_are_stored_to_four_decimals():
 def test_an_example_has_its_logit_lens_and_the_others_of_the_largest_cosines():
     trainer = load_run("digits")
     compared = trainer.test_examples(range(23))
-    passes = InspectedPasses(trainer, compared[0].inputs)
+    passes = passes_of(trainer, compared[0].inputs)
     inputs = np.concatenate([example.inputs for example in compared])
     of_model = trainer.model, trainer.variables, *trainer.model_inputs(inputs)
     np.testing.assert_allclose(
@@ -204,10 +191,10 @@ def test_a_notebook_shows_the_page_in_a_frame_and_texts_stay_texts_whatever_they
     with opened(tmp_path / "inspection.html") as (page, problems, requests, _):
         assert page.title() == page.locator("h1").inner_text() == hostile
         assert page.locator("#example option").inner_text() == hostile
-        assert hostile in page.locator("#value").inner_text()
+        assert hostile in page.locator("#attention .value").inner_text()
         assert (problems, len(requests)) == ([], 1)
         page.set_content(f"<!doctype html><p>cell</p>{made._repr_html_()}")
-        text = page.frame_locator("iframe").locator("#value")
+        text = page.frame_locator("iframe").locator("#attention .value")
         text.wait_for()
         assert hostile in text.inner_text()
         assert problems == []

@@ -1,16 +1,38 @@
 """What a person sees who opens the page of each task: from a file, without a network."""
 
 import itertools
+import re
 
 import jax
 import numpy as np
 import pytest
-from inspection_pages import CHROMIUM, choose_kind, head_button, hover, opened, parts, shown_map, value
+from inspection_pages import (
+    CHROMIUM,
+    browser,
+    choose_kind,
+    choose_tab,
+    content_of,
+    head_button,
+    hover,
+    opened,
+    parts,
+    shown_map,
+    value,
+)
 from playwright.sync_api import expect
 
 from transformer_jax import Causal, TrainerModule, TrainingConfig, load_run, patch
-from transformer_jax.inspection import ablate_heads, induction_circuit, zero
-from transformer_jax.inspection.page.page import inspection_page
+from transformer_jax.inspection import (
+    View,
+    ablate_heads,
+    induction_circuit,
+    inspect_model,
+    inspection_page,
+    show_grid,
+    show_heads,
+    show_tokens,
+    zero,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,7 +80,7 @@ def test_a_head_is_chosen_by_mouse_and_its_weights_are_those_that_numpy_says(cas
         hover(page, *map(int, strongest), *weights.shape)
         assert float(value(page)) == pytest.approx(weights.max(), abs=5.2e-5)  # four decimals are shown
         labels = case["example"].labels_of("encoder", weights.shape[1])
-        text = page.locator("#value").inner_text()
+        text = page.locator("#attention .value").inner_text()
         assert f"→ key {strongest[1]} “{'␣' if (label := labels[strongest[1]]) == ' ' else label}”" in text
         assert (problems, requests) == ([], [case["file"].as_uri()])
 
@@ -76,13 +98,13 @@ def test_layers_heads_and_cells_are_chosen_by_keyboard(case):
             page.keyboard.press("ArrowRight")
         shown_map(page, kind, case["layer"], case["head"])
         expect(head_button(page, case["layer"], case["head"])).to_have_attribute("aria-pressed", "true")
-        for _ in range(2):
-            page.keyboard.press("Tab")  # past the button that zeroes, to the map
-        expect(page.locator("#map")).to_be_focused()
+        for _ in range(3):
+            page.keyboard.press("Tab")  # past the buttons that zero and that draw lines, to the map
+        expect(page.locator("#attention .map")).to_be_focused()
         query, key = case["cell"]
         for name in ["Home", *["PageUp"] * 9, *["ArrowDown"] * query, *["ArrowRight"] * key]:
             page.keyboard.press(name)
-        expect(page.locator("#value")).to_contain_text(f"query {query} ")
+        expect(page.locator("#attention .value")).to_contain_text(f"query {query} ")
         assert float(value(page)) == pytest.approx(layers[case["layer"]][case["head"]][query, key], abs=5.2e-5)
         for name in ["End", *["PageDown"] * 9]:
             page.keyboard.press(name)
@@ -140,7 +162,17 @@ def induction(tmp_path_factory):
     trainer.params = trainer.circuit.variables["params"]
     tokens = np.concatenate([[0], np.tile(np.random.default_rng(0).permutation(np.arange(1, 98))[:20], 2)])[None, :40]
     file = tmp_path_factory.mktemp("page") / "induction.html"
-    inspection_page(trainer, trainer.examples(tokens)).save(file)
+    corrupted = tokens.copy()
+    corrupted[0, 19] = 0  # the last token of the first half, which only its repetition predicts
+    page = inspect_model(
+        trainer.model,
+        trainer.variables,
+        trainer.model_inputs(tokens),
+        tokens[0].tolist(),
+        corrupted=trainer.model_inputs(corrupted),
+        features={"encoder.layers.0.input": lambda _: jax.nn.one_hot(tokens, 98)},
+    )
+    page.save(file)
     said = trainer.forward(tokens).argmax(-1)
     without = ablate_heads(
         trainer.model, trainer.variables, *trainer.model_inputs(tokens), metric=lambda y: (y.argmax(-1) == said).mean()
@@ -170,7 +202,7 @@ def test_a_uniform_map_stays_pale_and_a_product_of_many_probabilities_is_left_ou
     inspection_page(trainer, trainer.examples(np.arange(40)[None])).save(tmp_path / "page.html")
     with opened(tmp_path / "page.html") as (page, *_):
         pixel = "canvas => canvas.getContext('2d').getImageData(0, 39, 1, 1).data[0]"
-        assert page.locator("#map canvas").evaluate(pixel) == pytest.approx(247 - (247 - 8) / 8, abs=1)
+        assert page.locator("#attention .map canvas").evaluate(pixel) == pytest.approx(247 - (247 - 8) / 8, abs=1)
         assert "%" not in page.locator("#said").inner_text()  # 98 ** -40
         assert parts(page)[0][2] == "1.02 %"
 
@@ -178,21 +210,136 @@ def test_a_uniform_map_stays_pale_and_a_product_of_many_probabilities_is_left_ou
 def test_the_lens_is_headed_by_tokens(induction):
     file, tokens, _ = induction
     with opened(file) as (page, *_):
-        assert page.locator("#lens tr").first.locator("th").all_inner_texts() == list(map(str, tokens))
+        choose_tab(page, "Lens")
+        heading = page.locator("#lens tr").first.locator("th").all_inner_texts()
+        assert heading == ["", *map(str, tokens)]
 
 
-@pytest.mark.parametrize("width", [360, 420, 1280, 3840])
-def test_at_every_width_the_map_is_whole_and_labels_stand_apart(induction, width):
-    with opened(induction[0], width=width, height=width * 9 // 16 if width > 1000 else 800) as (page, *_):
-        for selector in ("html", "#map-box", "#heads-box"):
-            sizes = "e => [e.scrollWidth, e.clientWidth]"
-            found, window = page.locator(selector).evaluate(sizes)
-            assert found <= window, selector
-        for axis, side, direction in (("key", "x", "width"), ("query", "y", "height")):
-            texts = """ticks => ticks.map(tick => {
-              const range = document.createRange(); range.selectNodeContents(tick);
-              const {x, y, width, height} = range.getBoundingClientRect(); return {x, y, width, height}; })"""
-            boxes = page.locator(f"#{axis}-axis .tick").evaluate_all(texts)
-            for before, after in itertools.pairwise(boxes):
-                assert before[side] + before[direction] <= after[side] + 0.5
-        assert page.locator("#map canvas").bounding_box()["width"] >= min(0.7 * width, 560)
+def assert_whole(page, *selectors):
+    """Nothing of the document or of these elements is cut or beside the window."""
+    for selector in ("html", *selectors):
+        found, window = page.locator(selector).evaluate("e => [e.scrollWidth, e.clientWidth]")
+        assert found <= window, selector
+
+
+def assert_labels_stand_apart(page, inside):
+    for axis, side, direction in (("columns", "x", "width"), ("rows", "y", "height")):
+        texts = """ticks => ticks.map(tick => {
+          const range = document.createRange(); range.selectNodeContents(tick);
+          const {x, y, width, height} = range.getBoundingClientRect(); return {x, y, width, height}; })"""
+        boxes = page.locator(f"{inside} .{axis} .tick").evaluate_all(texts)
+        assert boxes
+        for before, after in itertools.pairwise(boxes):
+            assert before[side] + before[direction] <= after[side] + 0.5
+
+
+@pytest.mark.parametrize("width", [360, 420, 1100, 3840])
+def test_at_every_width_the_maps_are_whole_and_labels_stand_apart(induction, width):
+    with opened(induction[0], width=width, height=width * 9 // 16 if width > 1000 else 800) as (page, problems, *_):
+        assert_whole(page, "#attention .map-box", ".table-box")
+        assert_labels_stand_apart(page, "#attention")
+        assert page.locator("#attention .map canvas").bounding_box()["width"] >= min(0.7 * width, 560)
+        page.get_by_role("button", name="Lines").click()
+        assert_whole(page, "#attention .map-box")
+        for tab in ("Lens", "Attribution", "Patching", "Features"):
+            choose_tab(page, tab)
+            assert_whole(page)
+        choose_tab(page, "Patching")
+        assert_whole(page, "#patching .map-box")
+        assert_labels_stand_apart(page, "#patching")
+        choose_tab(page, "Attribution")
+        assert_whole(page, "#attribution .map-box", "#attribution-heads .map-box")
+        assert_labels_stand_apart(page, "#attribution")
+        assert problems == []
+
+
+def test_tabs_are_chosen_by_arrow_keys_and_their_numbers_read_by_keys(induction):
+    file, tokens, _ = induction
+    with opened(file) as (page, problems, *_):
+        page.get_by_role("tab", name="Heads").focus()
+        for name in ("Lens", "Attribution", "Patching", "Features", "Heads", "Lens", "Attribution"):
+            page.keyboard.press("ArrowRight")
+            expect(page.get_by_role("tab", selected=True)).to_have_text(name)
+            expect(page.get_by_role("tab", name=name)).to_be_focused()
+            expect(page.get_by_role("tabpanel", name=name)).to_be_visible()
+            expect(page.get_by_role("tabpanel")).to_have_count(1)
+        found = content_of(View(file.read_text(encoding="utf-8")))
+        page.keyboard.press("Tab")
+        expect(page.locator("#attribution .map")).to_be_focused()
+        for key in ("PageUp", "Home", "ArrowDown", "ArrowRight", "ArrowRight"):
+            page.keyboard.press(key)
+        row, value = found["attribution"]["rows"][1], found["attribution"]["values"][1][2]
+        text = page.locator("#attribution .value").inner_text()
+        assert text.startswith(f"{row}, position 2 “{tokens[2]}”: ")
+        assert float(text.rpartition(" ")[2]) == pytest.approx(value, rel=1e-3)
+        expect(page.locator("#attribution-place")).to_have_text(f"Heads at 2 “{tokens[2]}”")
+        heads = page.locator("#attribution-heads .value").inner_text()
+        assert float(heads.rpartition(" ")[2]) == pytest.approx(
+            found["attribution"]["heads"]["values"][0][0][2], rel=1e-3
+        )
+        page.get_by_role("tab", name="Attribution").focus()
+        page.keyboard.press("End")
+        most = page.locator("#features button[aria-pressed=true]")
+        expect(most).to_have_text(f"{tokens[0]}: 1.000")  # the feature of a token is that token
+        page.keyboard.press("Tab")
+        page.keyboard.press("Tab")
+        expect(page.locator(".tokens")).to_be_focused()
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#feature-text .value")).to_have_text(f"feature {tokens[0]}, 1 “{tokens[1]}”: 0.000")
+        assert problems == []
+
+
+def test_the_lines_of_a_query_are_the_weights_of_its_map(induction):
+    with opened(induction[0]) as (page, problems, *_):
+        page.locator("#attention .map").focus()
+        page.keyboard.press("ArrowDown")
+        before = page.locator("#attention .value").inner_text()
+        page.get_by_role("button", name="Lines").press("Enter")
+        expect(page.locator("#attention .value")).to_have_text(before)
+        expect(page.locator("#attention .rows .tick")).to_have_count(40)
+        box = page.locator("#attention .map canvas").bounding_box()
+        page.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 20 * 7.5)
+        page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 20 * 3.5)
+        expect(page.locator("#attention .value")).to_contain_text(re.compile("^query 7 .*key 3 "))
+        expect(page.locator("#attention .rows .pointed")).to_have_count(1)
+        assert problems == []
+
+
+@pytest.mark.parametrize("width", [360, 3840])
+def test_views_of_arrays_are_whole_and_read_by_keys(tmp_path, width):
+    rng = np.random.default_rng(0)
+    tokens = [f"token{number}" for number in range(40)]
+    weights, values = rng.dirichlet(np.ones(40), (12, 12, 40)), rng.normal(size=(2, 40))
+    show_heads(weights, tokens).save(tmp_path / "heads.html")
+    show_tokens(tokens, values, ["loss", "gain"]).save(tmp_path / "tokens.html")
+    show_grid(values, tokens).save(tmp_path / "grid.html")
+    with opened(tmp_path / "heads.html", width=width) as (page, problems, requests, _):
+        assert_whole(page, ".table-box", ".map-box")
+        assert_labels_stand_apart(page, "main")
+        page.keyboard.press("Tab")
+        for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
+            page.keyboard.press(key)
+        expect(head_button(page, 1, 2)).to_be_focused()
+        expect(page.get_by_role("application", name="Attention map of layer 1, head 2")).to_be_visible()
+        assert float(page.locator(".value").inner_text().rpartition(" ")[2]) == round(weights[1, 2, 0, 0], 4)
+        page.get_by_role("button", name="Lines").click()
+        assert_whole(page, ".table-box", ".map-box")
+        assert (problems, len(requests)) == ([], 1)
+    for name, line in (("tokens", "gain, 3"), ("grid", "row 1, column 3")):
+        with opened(tmp_path / f"{name}.html", width=width) as (page, problems, *_):
+            assert_whole(page, *([".map-box"] if name == "grid" else []))
+            page.keyboard.press("Tab")
+            for key in ("ArrowDown", "Home", *["ArrowRight"] * 3):
+                page.keyboard.press(key)
+            text, _, number = page.locator(".value").inner_text().rpartition(": ")
+            assert (text, float(number)) == (f"{line} “token3”", pytest.approx(values[1, 3], rel=1e-3))
+            assert problems == []
+
+
+def test_a_frame_in_a_notebook_is_as_high_as_its_view(tmp_path):
+    view = show_tokens(["a", "b"], [1.0, 2.0])
+    with browser() as page:
+        page.set_content(f"<!doctype html><p>cell</p>{view._repr_html_()}")
+        page.frame_locator("iframe").locator("main[aria-busy=false]").wait_for()
+        page.wait_for_function("document.querySelector('iframe').clientHeight < 300")
+        assert page.locator("iframe").evaluate("f => f.contentDocument.documentElement.scrollHeight <= f.clientHeight")

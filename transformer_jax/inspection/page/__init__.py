@@ -1,4 +1,5 @@
-"""The page `inspection.html`: what a trained model does with a few examples, to be explored in a browser.
+"""Views for a browser or a notebook: `inspection.html`, what a model does with a few examples, and single arrays.
 
-`passes` computes what is shown, `page` words it and writes the file.
+`passes` computes what the page shows of an example, `contents` words it; `page` has the page's two functions, `show`
+those of single arrays; `view` is the file, whose scripts and style stand beside it.
 """

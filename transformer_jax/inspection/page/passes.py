@@ -1,10 +1,10 @@
-"""What the page shows of an example, computed: maps, outputs without each head and after each layer, alike examples."""
+"""What the page shows of an example, computed: maps, answers without each head, lens, attribution, alike examples."""
 
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,18 +12,30 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.activations import capture
-from transformer_jax.inspection.inspected_call import Attention, HeadTable, activations, attentions, model_call
+from transformer_jax.inspection.activations import patch
+from transformer_jax.inspection.inspected import Inspected
+from transformer_jax.inspection.inspected_call import Attention, activations, attentions, model_call
 from transformer_jax.inspection.lens import logit_lens
+from transformer_jax.inspection.logit_attribution import attribute_logits
 from transformer_jax.inspection.names import residual_stream
-from transformer_jax.inspection.patching.ablation import ablate_heads
+from transformer_jax.inspection.patches import zero
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, softmax
-from transformer_jax.trees import Inputs, Params
+from transformer_jax.trees import Inputs, Variables
 
 MOST = 5  # neighbours of an example
 COMPARED = 256  # examples of the test set
+FIRST_INPUT = "layers.0.input"  # end of the name of a stack's input
 MAX_WEIGHTS = 50_000_000  # of attention in one example; a browser holds no more
+
+Arguments = Callable[[Inputs], tuple[object, ...]]  # from an example's inputs to those of the model
+
+
+class Zeroed(NamedTuple):
+    """An example without one head."""
+
+    answer: Answer
+    change: float  # of the answer's probability, as `answer_change` says
 
 
 class Passes(NamedTuple):
@@ -32,100 +44,123 @@ class Passes(NamedTuple):
     output: np.ndarray  # [T C]
     labels: list[tuple[list[str], list[str]]]  # of the queries and keys of each attention that are shown
     maps: list[np.ndarray]  # of each attention [H T S], without the padding
-    ablated: dict[str, np.ndarray]  # by kind the output [L H T C] with each head zeroed
+    zeroed: list[list[Zeroed]]  # of each attention, head by head
     lens: np.ndarray  # [L+1 T C], the output after each of the last stack's layers
+    attribution: dict[str, np.ndarray]  # of the answer's logits, by component [T] or [H T]; empty where there is none
 
 
 class InspectedPasses:
-    """The passes of a trained model that the page needs, compiled once for each shape of inputs.
+    """The passes of a model that the page needs, compiled once for each shape of inputs.
 
     Args:
-        trainer: with parameters.
+        bound: the model with its variables.
+        arguments: from the inputs of an example to those of the model.
         inputs: of an example, by which the activations are found.
 
     Raises:
-        InputError: the model has no attention or no blocks, more weights than a page can hold, or no parameters.
+        InputError: the model has no attention or no blocks, more weights than a page can hold, or gives no array.
     """
 
-    def __init__(self, trainer: ExampleViewer, inputs: Inputs) -> None:
-        self.trainer = trainer
-        self.params = jax.device_put(trainer.params, trainer.first_device)
-        model, variables, *arguments = self._of_model(self.params, inputs)
-        call = model_call(model, variables, arguments, {})
+    def __init__(self, bound: Inspected, arguments: Arguments, inputs: Inputs) -> None:
+        self.bound, self.arguments = bound, arguments
+        call = model_call(bound.model, bound.variables, arguments(inputs), {})
+        if not isinstance(output := jax.eval_shape(call), jax.ShapeDtypeStruct):
+            raise InputError(f"{type(bound.model).__name__} gives a {type(output).__name__}; it must be an array")
+        self.has_positions = len(output.shape) == 3  # [B T C], not [B C]
         self.attentions: list[Attention] = attentions(call)
         found = activations(call)
         self.stream = residual_stream(each.name for each in found)
-        self.last_stack = re.sub(r"\.?layers\.0\.input$", "", self.stream[0])
+        self.last_stack = self.stream[0].removesuffix(FIRST_INPUT).rstrip(".")
+        # Positions of each stack.
+        self.lengths = {
+            each.name.removesuffix(FIRST_INPUT).rstrip("."): each.shape[1]
+            for each in found
+            if each.name.endswith(FIRST_INPUT)
+        }
         if (count := sum(math.prod(each.shape) for each in found if each.name.endswith(".weights"))) > MAX_WEIGHTS:
             raise InputError(f"the example has {count:,} attention weights; a page may have {MAX_WEIGHTS:,}")
-        self._all = jax.jit(self._all_passes)
-        self._last = jax.jit(self._last_residual)
 
     def of(self, example: InspectedExample) -> Passes:
         """All that is shown of an example."""
-        output, maps, ablated, lens = jax.device_get(self._all(self.params, example.inputs))
-        by_kind = {kind: outputs[:, :, 0] for kind, outputs in ablated.items()}
+        inputs = self.arguments(example.inputs)
+        names = [attention.named("weights") for attention in self.attentions]
+        output, seen = self.bound.capture(inputs, names)
+        maps = [_floats(seen[name]) for name in names]
         labels = [self._labels(example, *pair) for pair in zip(self.attentions, maps, strict=True)]
-        shown = [of_layer[0, :, : len(t), : len(s)] for of_layer, (t, s) in zip(maps, labels, strict=True)]
-        return Passes(output[0], labels, shown, by_kind, lens[:, 0])
+        shown = [of_layer[:, : len(t), : len(s)] for of_layer, (t, s) in zip(maps, labels, strict=True)]
+        whole, lens = _floats(output), np.asarray(self.bound.apply(logit_lens, *inputs)[:, 0], np.float32)
+        return Passes(whole, labels, shown, self._zeroed(example, whole), lens, self._attribution(inputs))
 
     def _labels(self, example: InspectedExample, attention: Attention, maps: np.ndarray) -> tuple[list[str], list[str]]:
         """Labels of an attention's queries and of its keys."""
         stacks = attention.stack, "encoder" if attention.kind == "cross" else attention.stack
-        queries, keys = (example.labels_of(*pair) for pair in zip(stacks, maps.shape[2:], strict=True))
+        queries, keys = (example.labels_of(*pair) for pair in zip(stacks, maps.shape[1:], strict=True))
         return queries, keys
+
+    def _zeroed(self, example: InspectedExample, whole: np.ndarray) -> list[list[Zeroed]]:
+        """The example without each head, one pass after the other: all their outputs would not fit into memory."""
+        inputs, length = self.arguments(example.inputs), len(example.answer(whole).parts)
+
+        def without(attention: Attention, head: int) -> Zeroed:
+            heads = {
+                each.head_outputs: zero(heads=jnp.arange(each.num_heads) == (head if each == attention else -1))
+                for each in self.attentions
+            }
+            output = _floats(self.bound.patch(inputs, heads))
+            return Zeroed(example.answer(output), answer_change(whole, output, length))
+
+        return [[without(each, head) for head in range(each.num_heads)] for each in self.attentions]
+
+    def _attribution(self, inputs: tuple[object, ...]) -> dict[str, np.ndarray]:
+        """What each component writes into the logit of the answer at each position; nothing if no sum gives it."""
+        try:
+            parts = self.bound.apply(_answer_attribution, *inputs)
+        except InputError:
+            return {}
+        return {name: np.asarray(part[..., 0, :, 0], np.float32) for name, part in parts.items()}
 
     def final_mean(self, example: InspectedExample) -> tuple[np.ndarray, Float[np.ndarray, " D"]]:
         """Output, and mean of the final residual stream over the shown positions, scaled to length 1."""
-        output, stream = jax.device_get(self._last(self.params, example.inputs))
-        mean = stream[0, : len(example.labels_of(self.last_stack, stream.shape[1]))].mean(0)
-        return output[0], mean / max(float(np.linalg.norm(mean)), 1e-12)
-
-    def _of_model(self, params: Params, inputs: Inputs) -> tuple[Any, ...]:
-        """Model, variables and arguments, for inputs that `prepare` gave."""
-        params, arguments = self.trainer.in_dtype(params, self.trainer.model_inputs(inputs))
-        return self.trainer.model, {"params": params}, *arguments
-
-    def _all_passes(self, params: Params, inputs: Inputs) -> tuple[Array, list[Array], HeadTable, Array]:
-        of_model = self._of_model(params, inputs)
-        names = [attention.named("weights") for attention in self.attentions]
-        output, captured = capture(*of_model, names=names)
-        maps = [captured[name].astype(jnp.float32) for name in names]
-        ablated = ablate_heads(*of_model, metric=self._floats)
-        return self._floats(output), maps, ablated, self._floats(logit_lens(*of_model))
-
-    def _last_residual(self, params: Params, inputs: Inputs) -> tuple[Array, Array]:
-        output, captured = capture(*self._of_model(params, inputs), names=self.stream[-1:])
-        return self._floats(output), captured[self.stream[-1]].astype(jnp.float32)
-
-    def _floats(self, output: object) -> Array:
-        if not isinstance(output, jax.Array):
-            name = type(self.trainer.model).__name__
-            raise InputError(f"{name} gives a {type(output).__name__}; it must be an array")
-        return output.astype(jnp.float32)
+        output, seen = self.bound.capture(self.arguments(example.inputs), self.stream[-1:])
+        stream = _floats(seen[self.stream[-1]])
+        mean = stream[: len(example.labels_of(self.last_stack, len(stream)))].mean(0)
+        return _floats(output), mean / max(float(np.linalg.norm(mean)), 1e-12)
 
 
-def answer_changes(
-    output: Float[np.ndarray, "*T C"], ablated: Float[np.ndarray, "L H *T C"], length: int
-) -> Float[np.ndarray, "L H"]:
-    """How far the probability of what the whole model says moves without each head: the mean over the positions.
+def _floats(batch: Array) -> np.ndarray:
+    """The only row of a batch."""
+    return np.asarray(batch[0], np.float32)
+
+
+def _answer_attribution(model: nn.Module, variables: Variables, *inputs: Any) -> dict[str, Array]:
+    """`attribute_logits` of the largest logit at each position `[B, T, 1]`, or of the only one of an input."""
+
+    def with_positions(logits: Array) -> Array:
+        return logits if logits.ndim == 3 else logits[:, None]
+
+    said = with_positions(patch(model, variables, *inputs, patches={})).argmax(-1, keepdims=True)
+    return attribute_logits(
+        model, variables, *inputs, of=lambda logits: jnp.take_along_axis(with_positions(logits), said, -1)
+    )
+
+
+def answer_change(output: Float[np.ndarray, "*T C"], other: Float[np.ndarray, "*T C"], length: int) -> float:
+    """How far the probability of what the whole model says moves in another pass: the mean over the positions.
 
     A position of which the model knows little counts little, as its answer has a small probability. Where an output
     is one number, it is how far that moves.
 
     Args:
         output: of the whole model.
-        ablated: without each head.
+        other: of the other pass, such as one without a head.
         length: number of positions that count.
     """
-    if output.ndim == 1:
-        output, ablated = output[None], ablated[:, :, None]
-    output, ablated = output[:length], ablated[:, :, :length]
+    output, other = np.atleast_2d(output)[:length], np.atleast_2d(other)[:length]
     if output.shape[-1] > 1:
-        output, ablated = softmax(output), softmax(ablated)
+        output, other = softmax(output), softmax(other)
     said = output.argmax(-1)[:, None]  # [T 1]
-    moved = np.take_along_axis(ablated, said[None, None], -1) - np.take_along_axis(output, said, -1)
-    return np.asarray(np.abs(moved).mean((2, 3)))
+    moved = np.take_along_axis(other, said, -1) - np.take_along_axis(output, said, -1)
+    return float(np.abs(moved).mean())
 
 
 class Neighbour(NamedTuple):

@@ -19,6 +19,21 @@ class PatchGrid(NamedTuple):
     values: Float[Array, "..."]  # with an axis for each of `by`
     by: tuple[str, ...]  # "layers", "positions", "heads"
 
+    def frames(self) -> tuple[Float[np.ndarray, "frames L columns"], str]:
+        """Layers by positions or heads, one such table for each head of a grid that has both; and the columns' name.
+
+        Raises:
+            InputError: the metric was no number.
+        """
+        if np.ndim(self.values) != len(self.by):
+            raise InputError(f"values is {np.shape(self.values)}, by {', '.join(self.by)}; the metric was no number")
+        order = [self.by.index(axis) for axis in ("heads", "layers", "positions") if axis in self.by]
+        values = np.asarray(self.values).transpose(order)
+        if "positions" not in self.by:
+            values = values[..., None] if "heads" not in self.by else values.T[None]  # [L 1], [1 L H]
+        column = "position" if "positions" in self.by else "head" if "heads" in self.by else ""
+        return values if values.ndim == 3 else values[None], column
+
     def plot(self, tokens: Sequence[object] | None = None) -> "Figure":
         """The grid as coloured squares, one frame for each head if it has heads, positions or heads to the right.
 
@@ -26,17 +41,11 @@ class PatchGrid(NamedTuple):
             tokens: labels of the positions; None numbers them.
 
         Raises:
-            InputError: the metric was no number, or there are not as many labels as positions.
+            InputError: as `frames`, or there are not as many labels as positions.
         """
         from matplotlib.figure import Figure
 
-        if np.ndim(self.values) != len(self.by):
-            raise InputError(f"values is {np.shape(self.values)}, by {', '.join(self.by)}; the metric was no number")
-        order = [self.by.index(axis) for axis in ("heads", "layers", "positions") if axis in self.by]
-        values = np.asarray(self.values).transpose(order)
-        if "positions" not in self.by:
-            values = values[..., None] if "heads" not in self.by else values.T[None]  # [L 1], [1 L H]
-        frames = values if values.ndim == 3 else values[None]
+        frames, column = self.frames()
         num_frames, num_rows, num_columns = frames.shape
         figure = Figure((2 + num_frames * (0.8 + 0.25 * num_columns), 2 + 0.25 * num_rows), layout="constrained")
         limit = max(float(np.abs(frames[np.isfinite(frames)]).max(initial=0)), 1e-9)
@@ -44,7 +53,7 @@ class PatchGrid(NamedTuple):
         for number, (ax, frame) in enumerate(zip(axes, frames, strict=True)):
             image = ax.imshow(frame, vmin=-limit, vmax=limit, cmap="RdBu", interpolation="nearest")
             ax.set_title(f"Head {number}" if len(self.by) == 3 else "")
-            ax.set_xlabel("Position" if "positions" in self.by else "Head" if "heads" in self.by else "")
+            ax.set_xlabel(column.capitalize())
             if tokens is not None:
                 if "positions" not in self.by or len(tokens) != num_columns:
                     raise InputError(f"tokens has {len(tokens)} labels; the grid is {frames.shape[1:]}")

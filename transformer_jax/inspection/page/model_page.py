@@ -1,0 +1,192 @@
+"""The page on a model without a trainer: one input, and what is asked about it."""
+
+import functools
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from transformer_jax.argument_checks import check_arguments
+from transformer_jax.errors import InputError
+from transformer_jax.inspection.inspected import Inspected
+from transformer_jax.inspection.page.page import Page, page_of
+from transformer_jax.inspection.page.passes import InspectedPasses
+from transformer_jax.inspection.page.show import Labels, grid_frame
+from transformer_jax.inspection.page.view import rounded
+from transformer_jax.outside_files import Json
+from transformer_jax.training.inspected_example import Answer, InspectedExample, Label, answer_by_position
+from transformer_jax.trees import Variables
+
+MOST_ACTIVE = 5  # features of a token
+TITLE = 80  # letters of an example's title
+
+Names = Sequence[str] | Callable[[int], str]
+Features = Callable[[Array], ArrayLike]  # from activations [B T D] to features [B T F]
+
+
+@check_arguments
+def inspect_model(
+    model: nn.Module,
+    variables: Variables,
+    tokens: ArrayLike | Sequence[int] | tuple[Any, ...],
+    labels: Labels | Mapping[str, Labels] | None = None,
+    *,
+    vocabulary: Names | None = None,
+    corrupted: ArrayLike | Sequence[int] | tuple[Any, ...] | None = None,
+    position: int = -1,
+    features: Mapping[str, Features] | None = None,
+    title: str | None = None,
+) -> Page:
+    """Make a page that shows what a model does with one input, as `inspection_page` does for a task.
+
+    Its tabs are the heads, the logit lens, and the attribution of the answer's logits (where a sum of components gives
+    them, as `attribute_logits` says); with `corrupted` the patching of the residual stream, with `features` those.
+
+    Args:
+        model: as in `transformer_jax.capture`: causal, masked, an encoder-decoder, or your own.
+        variables: likewise.
+        tokens: the model's input, `[1, T]` or `[T]`; a tuple where it takes several, each a batch of one.
+        labels: what stands at each position; of an encoder-decoder those of `encoder` and `decoder`. None: the tokens.
+        vocabulary: names of the tokens or classes by number, such as `tokenizer.id_to_token`; None: the numbers.
+        corrupted: another input of the same shapes, whose pass each activation of `tokens` is put into; the metric is
+            the logit of the answer to `tokens` less that of the answer to `corrupted`, where they differ.
+        position: of the answer that patching restores.
+        features: by the name of an activation, a function that makes features `[B, T, F]` of it, such as the `encode`
+            of a sparse autoencoder.
+        title: of the page; the model's name if None.
+
+    Raises:
+        InputError: as `inspection_page`; or there is more than one input, not one label for each position, `corrupted`
+            has other shapes, changes nothing, or there is no such position or activation.
+    """
+    inputs, bound = _one_input("tokens", tokens), Inspected(model, variables)
+    passes = InspectedPasses(bound, lambda rows: rows, inputs)
+    name = _name_of(vocabulary)
+    names = _labels(passes, inputs, labels, name if passes.has_positions else str)
+    text = " ".join(map(str, next(iter(names.values()), [])))
+    answer = functools.partial(_answer, name)
+    short = textwrap.shorten(text, TITLE, placeholder="…")
+    example = InspectedExample(inputs=inputs, labels=names, answer=answer, title=short)
+    more: Json = {}
+    if corrupted is not None:
+        more["patching"] = _patching(passes, example, _one_input("corrupted", corrupted), position, name)
+    if features:
+        more["features"] = [_features(passes, example, *pair) for pair in features.items()]
+    return page_of(passes, title or type(model).__name__, [example], more=more)
+
+
+def _one_input(what: str, given: ArrayLike | Sequence[int] | tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs of a model, each a batch of one."""
+    inputs = tuple(_with_row(each) for each in (given if isinstance(given, tuple) else (given,)))
+    if not inputs or np.ndim(inputs[0]) < 2 or len(inputs[0]) != 1:
+        raise InputError(f"{what} is {np.shape(inputs[0]) if inputs else ()}; a page shows one input: [1, T] or [T]")
+    return inputs
+
+
+def _with_row(given: Any) -> Any:
+    array = np.asarray(given) if isinstance(given, list) else given
+    return array[None] if np.ndim(array) == 1 else array
+
+
+def _name_of(vocabulary: Names | None) -> Callable[[int], str]:
+    def name(number: int) -> str:
+        if vocabulary is None:
+            return str(number)
+        if callable(vocabulary):
+            return str(number if (found := vocabulary(number)) is None else found)
+        return str(vocabulary[number] if number < len(vocabulary) else number)
+
+    return name
+
+
+def _labels(
+    passes: InspectedPasses,
+    inputs: tuple[Any, ...],
+    labels: Labels | Mapping[str, Labels] | None,
+    name: Callable[[int], str],
+) -> dict[str, Sequence[Label]]:
+    """Labels of the positions of each stack: those given, or the tokens."""
+    stacks = list(passes.lengths)
+    if labels is None:
+        rows = {stack: np.asarray(each) for stack, each in zip(stacks, inputs, strict=False)}
+        return {stack: list(map(name, row[0].tolist())) for stack, row in rows.items() if row.dtype.kind in "iu"}
+    given = labels if isinstance(labels, Mapping) else {stacks[0]: labels}
+    by_stack: dict[str, Sequence[Label]] = {stack: list(each) for stack, each in given.items()}
+    lengths = {stack: len(by_stack.get(stack, ())) for stack in stacks}
+    if lengths != passes.lengths or set(by_stack) != set(stacks):
+        raise InputError(f"labels has {lengths} labels; there must be one for each position: {passes.lengths}")
+    return by_stack
+
+
+def _answer(name: Callable[[int], str], output: Float[np.ndarray, "*T C"]) -> Answer:
+    answer = answer_by_position(output, name)
+    return answer if len(answer.parts) == 1 else answer._replace(probability=None)  # no product over a whole text
+
+
+def _patching(
+    passes: InspectedPasses,
+    example: InspectedExample,
+    corrupted: tuple[Any, ...],
+    position: int,
+    name: Callable[[int], str],
+) -> Json:
+    """What the residual stream of each stack restores of the example's answer."""
+    clean = example.inputs
+    if list(map(np.shape, jax.tree.leaves(clean))) != list(map(np.shape, jax.tree.leaves(corrupted))):
+        raise InputError("corrupted has other shapes than tokens; both must have as many positions")
+    outputs = [np.atleast_2d(np.asarray(passes.bound.patch(each, {})[0], np.float32)) for each in (clean, corrupted)]
+    if not -len(outputs[0]) <= position < len(outputs[0]):
+        raise InputError(f"position is {position}; the answer has {len(outputs[0])} positions")
+    right, wrong = (int(output[position].argmax()) for output in outputs)
+
+    def metric(output: Array) -> Array:
+        logits = jnp.atleast_2d(output[0])[position]
+        return logits[right] - (logits[wrong] if wrong != right else 0)
+
+    frames = []
+    for stack, length in passes.lengths.items():
+        grid = passes.bound.patch_grid(clean, corrupted, f"{stack}.layers.?.output".lstrip("."), metric=metric)
+        ((values,), _) = grid.frames()
+        if not np.isfinite(values).all():
+            raise InputError("corrupted gives the same logits as tokens; there is nothing to restore")
+        frames.append(grid_frame(stack, values, "layer", example.labels_of(stack, length)))
+    return {"note": _note(right, wrong, position % len(outputs[0]), name), "frames": frames}
+
+
+def _note(right: int, wrong: int, position: int, name: Callable[[int], str]) -> str:
+    less = f" less that of “{name(wrong)}”" if wrong != right else ""
+    return (
+        "Activation patching: what the residual stream after each layer, at each position, brings back in the pass of "
+        "the corrupted input; 1 is all, 0 nothing. "
+        f"Measured by the logit of “{name(right)}”{less}, at position {position}."
+    )
+
+
+def _features(passes: InspectedPasses, example: InspectedExample, name: str, function: Features) -> Json:
+    """The features that are among the most active ones of any position, with their values at all of them."""
+    _, seen = passes.bound.capture(example.inputs, [name])
+    if name not in seen:
+        raise InputError(f"features has {name!r}; it must be the name of one activation, not a pattern")
+    values = np.asarray(function(seen[name]), np.float32)
+    if values.ndim != 3 or values.shape[:2] != seen[name].shape[:2]:
+        raise InputError(f"features of {name} are {values.shape}; they must be [B, T, F] of {seen[name].shape}")
+    _, length, width = values.shape
+    most = min(MOST_ACTIVE, width)
+    chosen = np.unique(np.argsort(-values[0], axis=1, kind="stable")[:, :most])
+    stack = next((stack for stack in passes.lengths if name.startswith(f"{stack}.")), passes.last_stack)
+    places = example.labels_of(stack, length)
+    return {
+        "name": name,
+        "width": width,
+        "most": most,
+        "places": places if len(places) == length else list(map(str, range(length))),
+        "numbers": chosen.tolist(),
+        "values": rounded(values[0][:, chosen].T),
+    }

@@ -1,0 +1,126 @@
+"""Single arrays as views: the weights of all heads, values of tokens, a table of numbers."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from transformer_jax.argument_checks import as_array, check_arguments
+from transformer_jax.errors import InputError, shortened
+from transformer_jax.inspection.page.view import View, packed_map, rounded, stored_map, view_text
+from transformer_jax.inspection.patching.patch_grid import PatchGrid
+from transformer_jax.outside_files import Json
+from transformer_jax.training.inspected_example import Label
+
+Labels: TypeAlias = Sequence[Label] | np.ndarray
+Numbers: TypeAlias = ArrayLike | Sequence[object]  # an array, or nested lists
+
+
+@check_arguments
+def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) -> View:
+    """All heads at a glance, as maps or as lines from queries to keys; the chosen one large, with its values.
+
+    Args:
+        weights: of attention, for one input: of one layer `[H, T, S]`, of several `[L, H, T, S]`, or a list of the
+            former; or `[L, 1, H, T, S]`, as `Activations.stack` gives them of a batch of one.
+        tokens: what stands at the S positions of the keys.
+        queries: what stands at the T positions of the queries; None for the same.
+
+    Raises:
+        InputError: the weights have other shapes, are negative or above 6.5, or there are more or fewer labels.
+    """
+    layers = _layers(weights)
+    keys = _labels("tokens", tokens)
+    labels = {"queries": keys if queries is None else _labels("queries", queries), "keys": keys}
+    shape = tuple(map(len, labels.values()))
+    for layer in layers:
+        if layer.ndim != 3 or 0 in layer.shape or layer.shape[1:] != shape:
+            raise InputError(f"weights has a layer of shape {layer.shape}; its maps must be {shape}, as the tokens are")
+    stored = [stored_map(number, layer) for number, layer in enumerate(layers)]
+    data = {"view": "heads", "layers": stored, **labels}
+    return View(view_text("Heads", data, [packed_map(layer) for layer in layers]))
+
+
+@check_arguments
+def show_tokens(tokens: Labels, values: Numbers, names: Labels | None = None) -> View:
+    """Tokens in colours by their values, such as a loss, a gradient, or how active a feature is.
+
+    Args:
+        tokens: T of them.
+        values: one for each token `[T]`, or several lines of them `[N, T]`; the two signs have two colours.
+        names: of the N lines.
+
+    Raises:
+        InputError: there are no values, or not one for each token, or not a name for each line.
+    """
+    given, labels = _numbers("values", values), _labels("tokens", tokens)
+    lines = np.atleast_2d(given)
+    if lines.ndim != 2 or lines.shape[1] != len(labels) or not lines.size:
+        raise InputError(f"values has shape {given.shape}; it must be [{len(labels)}], one for each token, or lines")
+    named = [""] * len(lines) if names is None else _labels("names", names)
+    if len(named) != len(lines):
+        raise InputError(f"names has {len(named)} names; there are {len(lines)} lines of values")
+    data = {"view": "tokens", "tokens": labels, "names": named, "values": rounded(lines)}
+    return View(view_text("Tokens", data))
+
+
+@check_arguments
+def show_grid(grid: PatchGrid | Numbers, tokens: Labels | None = None) -> View:
+    """A table of numbers in colours, each read with mouse or keys; `PatchGrid.plot` draws one on paper.
+
+    Args:
+        grid: as `patch_grid` gives it; or an array `[rows, columns]`, whose rows are layers.
+        tokens: what stands at the positions, or over the columns of an array; None numbers them.
+
+    Raises:
+        InputError: the metric of the grid was no number, the array has other axes, or there are more or fewer tokens.
+    """
+    if isinstance(grid, PatchGrid):
+        (frames, column), row = grid.frames(), "layer"
+    else:
+        frames, column, row = _numbers("grid", grid)[None], "column", "row"
+    if frames.ndim != 3 or not frames.size:
+        raise InputError(f"grid has shape {frames.shape[1:]}; it must be a PatchGrid or [rows, columns]")
+    titles = [f"head {number}" if len(frames) > 1 else "" for number in range(len(frames))]
+    shown = [grid_frame(*pair, row, tokens) for pair in zip(titles, frames, strict=True)]
+    return View(view_text("Grid", {"view": "grid", "frames": shown, "what": column}))
+
+
+def grid_frame(title: str, values: Float[np.ndarray, "rows columns"], row: str, labels: Labels | None = None) -> Json:
+    """One table of a grid as the script takes it.
+
+    Raises:
+        InputError: there is not one label for each column.
+    """
+    num_rows, num_columns = values.shape
+    columns = _labels("tokens", range(num_columns) if labels is None else labels)
+    if len(columns) != num_columns:
+        raise InputError(f"tokens has {len(columns)} labels; the grid has {num_columns} columns")
+    return {
+        "title": title,
+        "rows": [f"{row} {number}" for number in range(num_rows)],
+        "columns": columns,
+        "values": rounded(values),
+    }
+
+
+def _layers(weights: Numbers) -> list[np.ndarray]:
+    """The weights of each layer `[H, T, S]`."""
+    if isinstance(weights, Sequence):
+        return [_numbers("weights", layer) for layer in weights]
+    array = _numbers("weights", weights)
+    if array.ndim == 5 and array.shape[1] == 1:
+        array = array[:, 0]
+    return list(array) if array.ndim == 4 else [array]
+
+
+def _numbers(name: str, given: object) -> Float[np.ndarray, "..."]:
+    return np.asarray(as_array(name, given), np.float64)
+
+
+def _labels(name: str, labels: Labels) -> list[str]:
+    if isinstance(labels, str) or np.ndim(labels) != 1:
+        raise InputError(f"{name} is {shortened(labels)}; it must be a list of labels")
+    return [str(label) for label in labels]

@@ -1,0 +1,7 @@
+// The view of this file; in a notebook its frame becomes as high as it is.
+const VIEWS = { page: pageView, heads: headsView, tokens: tokensView, grid: gridView };
+await VIEWS[data.view](document.querySelector("main"), data);
+document.querySelector("main").setAttribute("aria-busy", "false");
+if (window.frameElement) {
+  new ResizeObserver(() => { frameElement.style.height = `${document.documentElement.offsetHeight + 2}px`; }).observe(document.body);
+}

@@ -1,0 +1,92 @@
+// Views of arrays, each in an element: heads, tokens and grids.
+const named = (names, index) => names[index] === String(index) ? names[index] : `${index} “${visible(names[index])}”`;
+
+function attentionMap(weights, head, { queries, keys, picture }, title) { // as `valueMap` shows it
+  return { rows: queries, columns: keys, at: (query, key) => weights.at(head, query, key), full: weights.full, picture, title,
+    isSquare: true, scale: `Rows are queries, columns are keys. The full colour is a weight of ${weights.full.toFixed(4)} ` +
+      "or more. Weights are stored to ± 0.00005.",
+    says: (query, key, weight) => `query ${named(queries, query)} → key ${named(keys, key)}: ${weight.toFixed(4)}` };
+}
+
+function gridMap({ title, rows, columns, values }, what) { // likewise
+  const full = Math.max(...values.flat().map((value) => Math.abs(value ?? 0))) || 1;
+  return { rows, columns, at: (row, column) => values[row][column], full, title,
+    scale: `The full colour is ${number(full)}; values below zero have another colour.`,
+    says: (row, column, value) => `${rows[row]}, ${what} ${named(columns, column)}: ${number(value)}` };
+}
+
+async function headsView(parent, { layers, queries, keys }) {
+  const weights = await Promise.all(layers.map(weightsOf)), labels = { queries, keys };
+  const box = element("div", "", { className: "table-box" }), map = element("div");
+  const table = element("table", "", { id: "heads", className: "thumbnails", "aria-label": "Layers and heads; arrow keys choose" });
+  box.append(table);
+  parent.replaceChildren(box, map);
+  parent.classList.add("heads-view");
+  let layer = 0, head = 0, lines = false;
+
+  function thumbnail(button, row, column) {
+    const canvas = element("canvas", "", { ariaHidden: "true" }), shown = attentionMap(weights[row], column, labels, "");
+    const size = 64 * Math.min(2, devicePixelRatio), context = canvas.getContext("2d");
+    button.setAttribute("aria-label", `layer ${row}, head ${column}`);
+    Object.assign(canvas, lines ? { width: size, height: size } : { width: keys.length, height: queries.length });
+    if (lines) linesOf(context, shown, size, size / Math.max(queries.length, keys.length), null);
+    else cellsOf(context, shown);
+    button.replaceChildren(canvas);
+  }
+
+  function choose(row, column) {
+    [layer, head] = [row, column];
+    mark(layer, head);
+    view.show(attentionMap(weights[layer], head, labels, `Attention map of layer ${layer}, head ${head}`));
+  }
+
+  let mark;
+  function drawTable() {
+    mark = buttonTable(table, layers.map((_, row) => `layer ${row}`), layers.map(({ shape }) => shape[0]), thumbnail, choose);
+    mark(layer, head);
+  }
+  const view = valueMap(map, { linesChanged(are) { lines = are; drawTable(); } });
+  drawTable();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawTable);
+  choose(0, 0);
+}
+
+// Tokens, a line for each row of values, in colours; the value of the one that mouse or arrow keys point at is below.
+function tokensView(parent, { tokens, names, values }) {
+  const full = Math.max(...values.flat().map((value) => Math.abs(value ?? 0))) || 1;
+  const box = element("div", "", { className: "tokens", role: "application", "aria-roledescription": "tokens",
+    "aria-label": `${tokens.length} tokens; arrow keys move`, tabIndex: 0 });
+  const said = element("output", "", { className: "value", "aria-live": "polite" });
+  const spans = values.map((line, row) => line.map((value, index) => {
+    const span = element("span", visible(tokens[index]));
+    paint(span, (value ?? 0) / full);
+    span.addEventListener("mousemove", () => point(row, index));
+    return span;
+  }));
+  box.append(...spans.map((line, row) => {
+    const made = element("p", names[row] ? `${names[row]} ` : "");
+    made.append(...line);
+    return made;
+  }));
+  let at = [0, 0];
+  function point(row, index) {
+    spans[at[0]][at[1]].classList.remove("pointed");
+    at = [clipped(row, values.length - 1), clipped(index, tokens.length - 1)];
+    spans[at[0]][at[1]].classList.add("pointed");
+    said.textContent = `${names[at[0]]}${names[at[0]] ? ", " : ""}${named(tokens, at[1])}: ${number(values[at[0]][at[1]])}`;
+  }
+  box.onkeydown = onMoves((rows, moves) => point(at[0] + rows, at[1] + moves));
+  parent.replaceChildren(box, said, element("p", `The full colour is ${number(full)}; values below zero have another colour.`, { className: "note" }));
+  point(0, 0);
+}
+
+// Tables of numbers, one of which is chosen.
+function gridView(parent, { frames, what }) {
+  const choice = element("select", "", { "aria-label": "Grid" }), map = element("div");
+  choice.append(...frames.map(({ title }, value) => element("option", title, { value })));
+  choice.hidden = frames.length < 2;
+  parent.replaceChildren(choice, map);
+  const view = valueMap(map), show = () => view.show(gridMap(frames[choice.value], what));
+  choice.addEventListener("change", show);
+  show();
+}
