@@ -14,6 +14,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.layers import Dense, Dropout
+from transformer_jax.nn.set_transformer import PMA
 
 
 class TransformerPredictor(SettingsModule):
@@ -36,6 +37,7 @@ class TransformerPredictor(SettingsModule):
     settings: BlockSettings = BlockSettings()  # of the blocks; its dropout and norm are the output network's too
     max_len: Size = 5000  # longest sequence to which positions can be added
     block: type[Block] = EncoderBlock  # class of the encoder's blocks
+    pooling: bool = False  # add to each element that leaves the encoder a vector of them all, which PMA pools
 
     def setup(self) -> None:
         self.input_dropout = Dropout(self.input_dropout_prob)
@@ -49,6 +51,7 @@ class TransformerPredictor(SettingsModule):
             settings=self.settings,
             block=self.block,
         )
+        self.pool = PMA(self.model_dim, self.num_heads, 2 * self.model_dim, settings=self.settings)
         self.output_hidden = Dense(self.model_dim)
         self.output_norm = self.settings.make_norm()
         self.output_dropout = Dropout(self.settings.dropout_prob)
@@ -67,7 +70,7 @@ class TransformerPredictor(SettingsModule):
 
         Args:
             x: features `[B, T, features]`.
-            mask: which keys a query may see, as in `dot_product_attention`.
+            mask: which keys a query may see, as in `dot_product_attention`; with `pooling` the same for all queries.
             add_positional_encoding: False makes the model permutation-equivariant; it leaves out the positions that
                 are added to the input, and those inside attention it cannot leave out.
             train: apply dropout; needs the random key `dropout` where a probability is not zero.
@@ -94,6 +97,8 @@ class TransformerPredictor(SettingsModule):
         x = self.tap("embeddings", x, "B T D")
         result: Any = self.encoder(x, mask, train=train, return_attention=return_attention)
         x, attention_maps = result if return_attention else (result, None)
+        if self.pooling:
+            x = x + self.pool(x, mask, train=train)
         x = nn.relu(self.output_norm(self.output_hidden(x)))
         logits = self.tap("logits", self.output_layer(self.output_dropout(x, train=train)), "B T C")
         return logits if attention_maps is None else (logits, attention_maps)
