@@ -3,6 +3,7 @@
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
@@ -98,8 +99,7 @@ class TransformerPredictor(SettingsModule):
         result: Any = self.encoder(x, mask, train=train, return_attention=return_attention)
         x, attention_maps = result if return_attention else (result, None)
         if self.pooling:
-            pooled: Any = self.pool(x, mask, train=train)
-            x = x + pooled
+            x = x + jnp.asarray(self.pool(x, mask, train=train))
         x = nn.relu(self.output_norm(self.output_hidden(x)))
         logits = self.tap("logits", self.output_layer(self.output_dropout(x, train=train)), "B T C")
         return logits if attention_maps is None else (logits, attention_maps)
