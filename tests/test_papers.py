@@ -95,14 +95,11 @@ def test_a_quick_table_that_is_killed_half_way_goes_on_and_ends_bit_for_bit_the_
 
 
 @pytest.mark.slow
-def test_all_quick_tables_are_made(names, tmp_path):
-    """`make papers ARGS=--quick`: under three minutes on two cores that do nothing else."""
-    command = [sys.executable, PAPERS / "make_tables.py", "--quick", "--checkpoint-dir", tmp_path]
-    subprocess.run(command, capture_output=True, text=True, check=True)
-    made = (tmp_path / "papers.md").read_text(encoding="utf-8")
-    assert made.count("\nMade on: ") == len(names["TABLES"])
-    assert "no machine yet" not in made
-    assert "| 0 | – |" not in made  # a line without a run
+@pytest.mark.parametrize("script", ["in_context.py", "grokking.py", "rasp.py", "length.py", "scan.py"])
+def test_quick_papers_run(script, tmp_path):
+    outcome = call(f"papers/{script}", "--quick", "--checkpoint-dir", tmp_path)
+    assert outcome.status == 0, outcome.stderr
+    assert "Test loss:" in outcome.stdout
 
 
 @pytest.mark.slow
