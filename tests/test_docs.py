@@ -250,6 +250,24 @@ def test_the_code_on_induction_heads_trains_and_its_identities_hold(root):
 
 
 @pytest.mark.slow
+def test_the_code_on_grokking_trains_and_its_identities_hold(root):
+    """Two hundred steps modulo 11: no rule yet, but shares are shares, and nothing changed where nothing is."""
+    names = run_page(
+        "docs/grokking.md", root, changed=("SHARE, STEPS = 53, 64, 0.5, 4000", "SHARE, STEPS = 11, 8, 0.5, 200")
+    )
+    assert names["curves"][0].shape == names["curves"][1].shape == (2,)
+    assert names["curves"][0][-1] < names["curves"][0][0]
+    for shares in (names["spectrum"], *names["by_head"], names["of_answers"]):
+        assert shares.shape == (5,)
+        np.testing.assert_allclose(shares.sum(), 1, rtol=1e-5)
+    assert (names["of_frequency"].sum(0) < 1 + 1e-5).all()
+    assert 0 < names["explained"] < 1
+    plain = names["accuracy"](names["logits"])
+    assert names["accuracy_with"]({"token_embeddings": names["add"](names["filtered"](np.full(6, True)))}) == plain
+    assert names["without_head"].shape == (4,)
+
+
+@pytest.mark.slow
 def test_the_code_on_circuits_prints_what_it_says(tmp_path, capsys):
     run_page("docs/circuits.md", tmp_path)
     assert capsys.readouterr().out == "1.0 1.0\n"

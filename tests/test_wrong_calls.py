@@ -91,7 +91,9 @@ WRONG = {
     "activation": ("relu", 3, None),
     **dict.fromkeys(("positions", "norm", "feed_forward", "attention", "block", "grow"), ("some", 3)),
     **dict.fromkeys(("qk_norm", "implementation", "remat"), ("some", 3, zeros(2))),  # an array has no truth value
-    **dict.fromkeys(("norm_first", "scan_layers", "final_norm", "tie_embeddings", "looks_ahead"), ("False", 1)),
+    **dict.fromkeys(
+        ("norm_first", "scan_layers", "share_layers", "final_norm", "tie_embeddings", "looks_ahead"), ("False", 1)
+    ),
     "key": (3, None, "x", zeros(2)),
     "model": (None, 3, tj.TransformerEncoder),
     "variables": (None, 3, [zeros(3)]),
@@ -191,7 +193,8 @@ TABLE_OF_CALLS = [
     Call.of(
         tj.BlockSettings,
         {},
-        "dropout_prob layer_norm_epsilon activation positions norm feed_forward attention remat norm_first scan_layers",
+        "dropout_prob layer_norm_epsilon activation positions norm feed_forward attention remat norm_first scan_layers "
+        "share_layers",
     ),
     Call.of(tj.AttentionSettings, {}, "num_kv_heads qk_norm implementation"),
     Call.of(

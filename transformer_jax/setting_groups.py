@@ -51,6 +51,7 @@ class ModelSettings:
     model_dim: int = setting(32, of_model=True, least=1, most=MAX_WIDTH)  # width of the model
     num_heads: int = setting(1, of_model=True)  # attention heads, a divisor of the width
     num_layers: int = setting(1, of_model=True, least=1, most=MAX_LAYERS)  # blocks in each stack
+    share_layers: bool = setting(False, of_model=True)  # all blocks of a stack have the same parameters
     # dropout probability inside the blocks and the output network
     dropout_prob: float = setting(0.0, of_model=True, check=check_probability)
     # how the model knows the order: positions added to the embeddings (sinusoidal, learned), in the self-attention

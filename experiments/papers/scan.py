@@ -5,7 +5,7 @@ a tenth of them for validation, the longer ones for the test. `whole` is the sha
 end right. It is that of greedy decoding too: the first mistake is the same, whatever the decoder reads after it.
 `whole_of_length` does not let the model end and asks for the actions alone, as many as there are (Newman et al. 2020).
 
-    python experiments/papers/scan.py --sweep positions=sinusoidal,relative --seeds 0..4
+    python experiments/papers/scan.py --sweep positions=sinusoidal,relative share_layers=false,true --seeds 0..4
 """
 
 import dataclasses

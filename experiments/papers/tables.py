@@ -53,8 +53,13 @@ INDUCTION = tuple(
     }.items()
 )
 SCAN = tuple(
-    Line(name, published, f"positions={kind},", ("val/whole", "test/whole", "test/whole_of_length"))
-    for kind, name, published in (("sinusoidal", "absolute", "–"), ("relative", "relative", "1"))
+    Line(name, published, f"{runs},", ("val/whole", "test/whole", "test/whole_of_length"))
+    for name, published, runs in (
+        ("absolute", "–", "positions=sinusoidal,share_layers=false"),
+        ("relative", "1, of one of the two", "positions=relative,share_layers=false"),
+        ("absolute, shared layers", "–", "positions=sinusoidal,share_layers=true"),
+        ("relative, shared layers", "1, of one of the two", "positions=relative,share_layers=true"),
+    )
 )
 FEW = "--max-epochs 1 --warmup 1"
 Chosen = Literal[
@@ -92,7 +97,7 @@ TABLES = {
         Picture({line.label: (line.runs, "by_length") for line in INDUCTION}, ("Tokens", "Accuracy")),
     ),
     "Scan_small": Table(
-        "experiments/papers/scan.py --small --sweep positions=sinusoidal,relative --seeds 0..4",
+        "experiments/papers/scan.py --small --sweep positions=sinusoidal,relative share_layers=false,true --seeds 0..4",
         SCAN,
         ("as short", "longer", "longer, of known length"),
     ),

@@ -292,6 +292,7 @@ class OwnBlock(EncoderBlock):
         (Transformer(), "source_vocabulary_size is None; it must be a size"),
         (predictor(BlockSettings(positions=NoPositions())), r"positions is NoPositions\(\); it must be Sinusoidal"),
         (transformer(BlockSettings(norm=RMSNorm)), "settings.norm is RMSNorm; it must be LayerNorm, the only one"),
+        (predictor(BlockSettings(share_layers=True)), "settings.share_layers is True; it must be False"),
         (predictor(BlockSettings(activation=jnp.sin)), "activation is .*sin.*; it must be one of .*relu"),
         (predictor(BlockSettings(activation=functools.partial(nn.elu, alpha=0.2))), "settings.activation is .*partial"),
     ],

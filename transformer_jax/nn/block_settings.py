@@ -59,7 +59,7 @@ class BlockSettings:
     `norm` and `feed_forward` are factories: a class of your own goes there, or a function that makes a module.
 
     Raises:
-        InputError: a field is not what its annotation says.
+        InputError: a field is not what its annotation says, or layers are both shared and scanned.
     """
 
     dropout_prob: Probability = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
@@ -71,6 +71,8 @@ class BlockSettings:
     remat: Remat = "none"
     # Run the blocks as a loop in the program, which then compiles as fast as one block.
     scan_layers: bool = False
+    # All blocks of a stack have the parameters of its first, `layers_0` (Dehghani et al. 2019, section 2.1).
+    share_layers: bool = False
     # How the model knows the order of a sequence.
     positions: Positions = dataclasses.field(default=SinusoidalPositions())
     norm: NormFactory = LayerNorm  # of the residual connections and the stacks' ends, called with `epsilon`
@@ -79,6 +81,10 @@ class BlockSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.share_layers and self.scan_layers:
+            raise InputError(
+                "scan_layers is True; with share_layers it must be False, as a loop's layers have their own"
+            )
 
     def check_heads(self, width: int, num_heads: int) -> None:
         """Raise an `InputError` unless `num_heads` heads divide a model of this width and work with these settings."""

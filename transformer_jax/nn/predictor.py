@@ -3,6 +3,7 @@
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
@@ -14,6 +15,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.layers import Dense, Dropout
+from transformer_jax.nn.set_transformer import PMA
 
 
 class TransformerPredictor(SettingsModule):
@@ -36,6 +38,7 @@ class TransformerPredictor(SettingsModule):
     settings: BlockSettings = BlockSettings()  # of the blocks; its dropout and norm are the output network's too
     max_len: Size = 5000  # longest sequence to which positions can be added
     block: type[Block] = EncoderBlock  # class of the encoder's blocks
+    pooling: bool = False  # add to each element that leaves the encoder a vector of them all, which PMA pools
 
     def setup(self) -> None:
         self.input_dropout = Dropout(self.input_dropout_prob)
@@ -43,6 +46,7 @@ class TransformerPredictor(SettingsModule):
         self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)
         sizes = self.num_layers, self.model_dim, self.num_heads, 2 * self.model_dim
         self.encoder = TransformerEncoder(*sizes, settings=self.settings, block=self.block)
+        self.pool = PMA(*sizes[1:], settings=self.settings)
         self.output_hidden = Dense(self.model_dim)
         self.output_norm = self.settings.make_norm()
         self.output_dropout = Dropout(self.settings.dropout_prob)
@@ -61,7 +65,7 @@ class TransformerPredictor(SettingsModule):
 
         Args:
             x: features `[B, T, features]`.
-            mask: which keys a query may see, as in `dot_product_attention`.
+            mask: which keys a query may see, as in `dot_product_attention`; with `pooling` the same for all queries.
             add_positional_encoding: False makes the model permutation-equivariant; it leaves out the positions that
                 are added to the input, and those inside attention it cannot leave out.
             train: apply dropout; needs the random key `dropout` where a probability is not zero.
@@ -88,6 +92,8 @@ class TransformerPredictor(SettingsModule):
         x = self.tap("embeddings", x, "B T D")
         result: Any = self.encoder(x, mask, train=train, return_attention=return_attention)
         x, attention_maps = result if return_attention else (result, None)
+        if self.pooling:
+            x = x + jnp.asarray(self.pool(x, mask, train=train))
         x = nn.relu(self.output_norm(self.output_hidden(x)))
         logits = self.tap("logits", self.output_layer(self.output_dropout(x, train=train)), "B T C")
         return logits if attention_maps is None else (logits, attention_maps)

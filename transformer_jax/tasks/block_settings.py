@@ -58,6 +58,7 @@ def block_settings(config: TrainingConfig, max_len: int | None = None) -> BlockS
         activation=activation,
         remat=config.remat,
         scan_layers=config.scan_layers,
+        share_layers=config.share_layers,
         positions=positions,
         norm=NORMS[config.norm],
         feed_forward=feed_forward,

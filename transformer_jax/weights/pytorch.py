@@ -133,6 +133,7 @@ def _check_attention(prefix: str, attention: MultiheadAttention | AttentionSetti
 def check_blocks(settings: BlockSettings, num_heads: int) -> None:
     """Raise an `InputError` unless PyTorch's encoder and decoder layers compute the same with these settings."""
     _check_attention("settings.attention.", settings.attention, num_heads)
+    check_part("settings.share_layers", settings.share_layers, not settings.share_layers, "False")
     check_part("settings.norm", settings.norm, settings.norm is LayerNorm, "LayerNorm")
     check_part("settings.feed_forward", settings.feed_forward, settings.feed_forward is FeedForward, "FeedForward")
     allowed = "positions that are not inside attention"

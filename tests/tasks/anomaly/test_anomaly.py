@@ -1,5 +1,6 @@
 """The anomaly task: whole runs on the digits, its equivariance, its pictures, its command line."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -95,6 +96,21 @@ def test_permuting_a_set_permutes_its_prediction(digits, untrained, set_size):
     logits, permuted = (untrained.forward(sets)[..., 0] for sets in (indices, indices[:, order]))
     np.testing.assert_allclose(permuted, logits[:, order], atol=1e-5)
     assert np.ptp(logits) > 0.1  # equal logits would be equal in any order
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["isab", "pma"])
+def test_a_set_that_is_pooled_in_a_permutation_permutes_its_prediction(tmp_path, pooling):
+    config = dataclasses.replace(SMALL, pooling=pooling, max_epochs=1, checkpoint_dir=tmp_path)
+    trainer, results = train_anomaly(config)
+    assert results["permutation_error"] <= 1e-5
+    modules = trainer.params["encoder"]["layers_0"] if pooling == "isab" else trainer.params["pool"]
+    assert {"isab": "inducing", "pma": "seeds"}[pooling] in modules
+    sets = np.random.default_rng(0).random((3, 5, 64), np.float32)
+    other = np.concatenate([sets[:, :4], 1 - sets[:, 4:]], 1)  # of which the last element is another
+    first, changed = (trainer.forward(each)[:, 0, 0] for each in (sets, other))
+    assert abs(first - changed).min() > 1e-3
+    assert (tmp_path / "SetAnomalyTask_digits" / "right_prediction.png").exists()
 
 
 @pytest.mark.slow

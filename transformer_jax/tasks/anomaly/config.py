@@ -43,6 +43,9 @@ class AnomalyConfig(TrainingConfig):
     input_dropout_prob: float = setting(0.1, of_model=True, check=check_probability)
     # positions in the set, which has none: any other word than none makes the model depend on the order
     positions: Positions = "none"
+    # how an element knows the others (Lee et al. 2019): none, by self-attention; isab, by attention through 16 learned
+    # points; pma, also from a vector of the whole set, which is added to each of them
+    pooling: Literal["none", "isab", "pma"] = setting("none", of_model=True)
     data_dir: Path = setting(Path("data"), machine=True)  # directory of CIFAR-100 and its features
     # where the table of features lies: on the device, on the host, which sends each batch's rows, or auto: host if
     # it is larger than 1 GiB

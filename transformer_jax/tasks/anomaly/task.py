@@ -22,8 +22,10 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from transformer_jax.argument_checks import as_array, check_arguments, check_sequence
 from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError
+from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.nn.set_transformer import ISAB
 from transformer_jax.tasks.anomaly.cifar100 import has_features
 from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
 from transformer_jax.tasks.anomaly.config import AnomalyData, anomaly_data, default_config
@@ -78,6 +80,8 @@ class AnomalyTrainer(TrainerModule):
             num_layers=config.num_layers,
             settings=settings,
             input_dropout_prob=config.input_dropout_prob,
+            block=ISAB if config.pooling == "isab" else EncoderBlock,
+            pooling=config.pooling == "pma",
         )
 
     def prepare(

@@ -1,0 +1,127 @@
+"""Blocks of a stack that share their parameters: one set, the numbers of layers apart, and what is refused."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled_models import quick_jit, started
+from flax.traverse_util import flatten_dict
+from tiny_models import SETTINGS, Case, encoder_decoder, language_model
+
+from transformer_jax import BlockSettings, InputError, capture, patch
+from transformer_jax.cli import parse
+from transformer_jax.inspection import attribute_logits, fold_norms, zero
+from transformer_jax.tasks import ReverseConfig, ReverseTrainer
+
+
+def shared(case: Case) -> Case:
+    """The same model with shared layers, which has all but the parameters of the later layers."""
+    settings = dataclasses.replace(case.model.settings, share_layers=True)
+    return Case(case.model.clone(settings=settings), {"params": without_later(case.variables["params"])}, case.inputs)
+
+
+def without_later(params):
+    if not isinstance(params, dict):
+        return params
+    return {name: without_later(part) for name, part in params.items() if name != "layers_1"}
+
+
+def apart(params):
+    """Parameters of the model without shared layers: those of the first for both."""
+    if not isinstance(params, dict):
+        return params
+    found = {name: apart(part) for name, part in params.items()}
+    return found | ({"layers_1": found["layers_0"]} if "layers_0" in found else {})
+
+
+CASES = {
+    "encoder-decoder": encoder_decoder(dataclasses.replace(SETTINGS["post_norm"], dropout_prob=0.25)),
+    "language model": language_model(SETTINGS["pre_rms_grouped"]),
+}
+every_model = pytest.mark.parametrize("plain", CASES.values(), ids=CASES)
+
+
+@every_model
+def test_a_stack_has_the_parameters_of_one_layer(plain):
+    case = shared(plain)
+    drawn = jax.eval_shape(lambda: case.model.init(jax.random.key(0), *case.inputs))
+    assert jax.tree.map(jnp.shape, drawn) == jax.tree.map(jnp.shape, case.variables)
+    assert not any("layers_1" in path for path in flatten_dict(drawn))
+
+
+@every_model
+def test_activations_have_the_names_and_values_of_layers_apart(plain):
+    case = shared(plain)
+    output, seen = quick_jit(lambda v: capture(case.model, v, *case.inputs, names=["*"]))(case.variables)
+    expected, of_apart = quick_jit(lambda v: capture(plain.model, v, *plain.inputs, names=["*"]))(
+        {"params": apart(case.variables["params"])}
+    )
+    np.testing.assert_array_equal(output, expected)
+    assert list(seen) == list(of_apart)
+    assert any(".layers.1." in name for name in seen)
+    for name, activation in seen.items():
+        np.testing.assert_array_equal(activation, of_apart[name])
+
+
+def test_one_layer_is_patched_without_the_others():
+    case = shared(CASES["language model"])
+    heads = [f"decoder.layers.{layer}.attention.head_outputs" for layer in (0, 1)]
+    output, seen = patch(case.model, case.variables, *case.inputs, patches={heads[1]: zero()}, names=heads)
+    assert not seen[heads[1]].any()
+    assert seen[heads[0]].any()
+    variables = {"params": apart(case.variables["params"])}
+    plain = patch(CASES["language model"].model, variables, *case.inputs, patches={heads[1]: zero()})
+    np.testing.assert_allclose(output, plain, atol=1e-6)
+
+
+@pytest.mark.slow
+@every_model
+@pytest.mark.parametrize("remat", ["none", "all"])
+def test_the_gradient_is_the_sum_over_layers_that_draw_dropout_apart(plain, remat):
+    case = shared(plain)
+    case = case._replace(model=case.model.clone(settings=dataclasses.replace(case.model.settings, remat=remat)))
+
+    def gradient(model, variables):
+        def loss(variables):
+            rngs = {"dropout": jax.random.key(5)}
+            return (model.apply(variables, *case.inputs, train=True, rngs=rngs) ** 2).mean()
+
+        return flatten_dict(quick_jit(jax.grad(loss))(variables))
+
+    found = gradient(case.model, case.variables)
+    of_apart = gradient(plain.model, {"params": apart(case.variables["params"])})
+    for path, slope in found.items():
+        later = tuple(part.replace("layers_0", "layers_1") for part in path)
+        expected = of_apart[path] + of_apart[later] if "layers_0" in path else of_apart[path]
+        np.testing.assert_allclose(slope, expected, atol=1e-6, rtol=1e-4)
+
+
+@every_model
+def test_cached_decoding_equals_the_full_pass(plain):
+    case = shared(plain)
+    full = case.model.apply(case.variables, *case.inputs)
+    tokens = case.inputs[-2] if len(case.inputs) > 1 else case.inputs[0]
+    before = (len(tokens),) if len(case.inputs) == 1 else (case.inputs[0], case.inputs[2])
+    step = quick_jit(lambda *arguments: case.model.apply(case.variables, *arguments, method="decode_step"))
+    cache = started(case.model, case.variables, *before, tokens.shape[1])
+    for position in range(tokens.shape[1]):
+        logits, cache = step(tokens[:, position], position, cache)
+        np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
+
+
+def test_attribution_sums_to_the_logits_and_norms_fold():
+    case = shared(language_model(SETTINGS["pre_norm"]))
+    parts = attribute_logits(case.model, case.variables, *case.inputs, of=lambda logits: logits[0, -1])
+    logits = case.model.apply(case.variables, *case.inputs)
+    total = sum(part.sum(0) if name.endswith(".head_outputs") else part for name, part in parts.items())
+    np.testing.assert_allclose(total, logits[0, -1], atol=1e-4)
+    folded, params = fold_norms(case.model, case.variables["params"])
+    np.testing.assert_allclose(folded.apply({"params": params}, *case.inputs), logits, atol=1e-4)
+
+
+def test_the_flag_reaches_the_model_and_layers_are_not_scanned_too():
+    assert ReverseTrainer(parse(ReverseConfig, ["--share-layers"])).model.settings == BlockSettings(share_layers=True)
+    with pytest.raises(InputError, match="^scan_layers is True; with share_layers it must be False"):
+        BlockSettings(scan_layers=True, share_layers=True)
