@@ -104,7 +104,7 @@ def parse(
     check_known(unknown, [config_class, *more])
     if issubclass(config_class, TrainingConfig):
         if file is not None and file.is_run and given.get("data", of_file.get("data")) != of_file.get("data"):
-            # What follows from the number of steps in an epoch, where it is not given.
+            # Settings that follow from the number of steps in an epoch, where they are not given.
             derived = {name for name in FOLLOWING_EPOCHS if getattr(config_class, name) is None}
             of_file = {name: value for name, value in of_file.items() if name not in derived}
         initial = settings_of_initial(config_class, task, settings | of_file | given)

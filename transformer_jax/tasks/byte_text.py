@@ -22,7 +22,7 @@ def encode(text: str | bytes) -> Int[np.ndarray, " S"]:
     try:
         content = text if isinstance(text, bytes) else text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"the text {text!r} can't be written as UTF-8: {error}") from None
+        raise InputError(f"the text {text!r} holds characters that can't be written as UTF-8: {error}") from None
     return np.frombuffer(content, np.uint8).astype(np.int32)
 
 

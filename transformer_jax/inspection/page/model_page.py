@@ -35,11 +35,11 @@ Features = Callable[[Array], ArrayLike]  # from activations [B T D] to features 
 def inspect_model(
     model: nn.Module,
     variables: Variables,
-    tokens: ArrayLike | Sequence[int] | tuple[Any, ...],
+    tokens: ArrayLike | Sequence[int] | tuple[object, ...],
     labels: Labels | Mapping[str, Labels] | None = None,
     *,
     vocabulary: Names | None = None,
-    corrupted: ArrayLike | Sequence[int] | tuple[Any, ...] | None = None,
+    corrupted: ArrayLike | Sequence[int] | tuple[object, ...] | None = None,
     position: int = -1,
     features: Mapping[str, Features] | None = None,
     title: str | None = None,
@@ -82,7 +82,7 @@ def inspect_model(
     return page_of(passes, title or type(model).__name__, [example], more=more)
 
 
-def _one_input(what: str, given: ArrayLike | Sequence[int] | tuple[Any, ...]) -> tuple[Any, ...]:
+def _one_input(what: str, given: ArrayLike | Sequence[int] | tuple[object, ...]) -> tuple[object, ...]:
     """The inputs of a model, each a batch of one."""
     inputs = tuple(_with_row(each) for each in (given if isinstance(given, tuple) else (given,)))
     if not inputs or np.ndim(inputs[0]) < 2 or len(inputs[0]) != 1:
@@ -108,7 +108,7 @@ def _name_of(vocabulary: Names | None) -> Callable[[int], str]:
 
 def _labels(
     passes: InspectedPasses,
-    inputs: tuple[Any, ...],
+    inputs: tuple[object, ...],
     labels: Labels | Mapping[str, Labels] | None,
     name: Callable[[int], str],
 ) -> dict[str, Sequence[Label]]:
@@ -133,7 +133,7 @@ def _answer(name: Callable[[int], str], output: Float[np.ndarray, "*T C"]) -> An
 def _patching(
     passes: InspectedPasses,
     example: InspectedExample,
-    corrupted: tuple[Any, ...],
+    corrupted: tuple[object, ...],
     position: int,
     name: Callable[[int], str],
 ) -> Json:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -132,7 +132,7 @@ def _floats(batch: Array) -> np.ndarray:
     return np.asarray(batch[0], np.float32)
 
 
-def _answer_attribution(model: nn.Module, variables: Variables, *inputs: Any) -> dict[str, Array]:
+def _answer_attribution(model: nn.Module, variables: Variables, *inputs: object) -> dict[str, Array]:
     """`attribute_logits` of the largest logit at each position `[B, T, 1]`, or of the only one of an input."""
 
     def with_positions(logits: Array) -> Array:

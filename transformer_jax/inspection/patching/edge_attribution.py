@@ -102,8 +102,8 @@ def attribute_edges(
     edges = one_by_one([sites[name] for name in senders], ["heads"], sent, received)
     order = list(sites)
     return OrderedDict(
-        ((sender, LOGITS if name == stream else name), change / (metric(high) - metric(low)))
+        ((sender, LOGITS if name == stream else name), moved / (metric(high) - metric(low)))
         for sender, changes in edges.items()
-        for name, change in zip(reads, changes, strict=True)
+        for name, moved in zip(reads, changes, strict=True)
         if order.index(name) > order.index(sender)
     )
