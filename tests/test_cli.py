@@ -15,6 +15,7 @@ from commands import call, own_handlers
 from kill_and_resume import READ_ONLY_CACHE, command
 
 from transformer_jax.cli import run
+from transformer_jax.errors import InputError
 
 SETTINGS = ("--max-epochs=2", "--train-size=2000", "--val-size=257", "--test-size=257", "--warmup=3", "--eval-every=1")
 PATIENCE = 300  # seconds
@@ -88,3 +89,16 @@ def test_an_error_of_the_operating_system_is_one_line_that_names_the_file(name, 
     assert error.startswith("task.py: error: [Errno ")
     assert f"/nowhere/{name[:3]}" in error
     assert error.count("\n") == 1
+
+
+def test_the_notes_of_an_error_are_on_its_line(monkeypatch, capsys):
+    def fail(config):
+        error = InputError("lr is 0")
+        error.add_note("the same command scores it again")
+        raise error
+
+    monkeypatch.setattr(sys, "argv", ["/experiments/task.py"])
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    with own_handlers(), pytest.raises(SystemExit, match="2"):
+        run(lambda arguments: None, fail)
+    assert capsys.readouterr().err == "task.py: error: lr is 0; the same command scores it again\n"

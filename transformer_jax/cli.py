@@ -147,7 +147,10 @@ def naming_flags(config_class: type) -> Iterator[None]:
         yield
     except InputError as error:
         flags = setting.sub(lambda found: f"--{found[0].replace('_', '-')}", str(error))
-        raise InputError(flags).with_traceback(error.__traceback__) from error.__cause__
+        named = InputError(flags).with_traceback(error.__traceback__)
+        for note in getattr(error, "__notes__", ()):
+            named.add_note(note)
+        raise named from error.__cause__
 
 
 def _settings_of(
@@ -167,7 +170,8 @@ def _exit(error: BaseException) -> NoReturn:
     """End the process with an error's line and status."""
     end_at_signals()
     sys.unraisablehook = lambda failed: None  # of what libraries leave behind
-    line, status = f"{_program()}: error: {error}", 1 if isinstance(error, FloatingPointError) else 2
+    said = "; ".join([str(error), *getattr(error, "__notes__", ())])
+    line, status = f"{_program()}: error: {said}", 1 if isinstance(error, FloatingPointError) else 2
     if isinstance(error, (Interrupted, Stopped)):
         line, status = str(error), error.exit_status
     elif isinstance(error, BrokenPipeError):

@@ -14,7 +14,8 @@ LARGEST = (
 EQUATIONS = Line("SAB + PMA, the paper's equations", "–", "pooling=equations,", LOSS)
 SETS = "experiments/papers/set_transformer.py"
 IN_CONTEXT = tuple(
-    Line(f"{count} examples", "–", "seed", (f"curve/{count}", f"least_squares/{count}"))
+    Line(f"{count} examples, rate {rate}", "–", f"lr={rate},", (f"curve/{count}", f"least_squares/{count}"))
+    for rate in ("0.0001", "0.001")
     for count in (0, 2, 4, 5, 7, 10)
 )
 GROKKING = (
@@ -102,6 +103,8 @@ TABLES = {
         ("as short", "longer", "longer, of known length"),
     ),
     "InContextRegression_tiny": Table(
-        "experiments/papers/in_context.py --tiny --seeds 0..4", IN_CONTEXT, ("Transformer", "least squares")
+        "experiments/papers/in_context.py --tiny --sweep lr=0.0001,0.001 --seeds 0..4",
+        IN_CONTEXT,
+        ("Transformer", "least squares"),
     ),
 }

@@ -114,7 +114,7 @@ def test_a_site_must_be_one_activation_of_each_layer():
         bound.patch_grid(case.inputs, case.inputs, "head_outputs", **arguments)
     with pytest.raises(InputError, match="'head_output' is no activation"):
         bound.patch_grid(case.inputs, case.inputs, "head_output", **arguments)
-    with pytest.raises(InputError, match="must hold 'layers'"):
+    with pytest.raises(InputError, match="must be a list with 'layers'"):
         bound.patch_grid(case.inputs, case.inputs, "output", by=["positions"], **arguments)
 
 
@@ -165,3 +165,34 @@ def test_a_bound_model_takes_traced_heads(case, bound):
     _, seen = bound.capture(x + 1, [HEADS])
     whole = bound.patch(x, {HEADS: swap(seen[HEADS])})
     np.testing.assert_allclose(whole, bound.patch(x, {HEADS: seen[HEADS]}), rtol=1e-4, atol=1e-5)
+
+
+def test_token_ids_that_are_not_there_are_errors_before_a_program_runs():
+    case = language_model(SETTINGS["pre_norm"])
+    (tokens,) = case.inputs
+    bound, size = Inspected(case.model, case.variables), case.model.vocabulary_size
+    for call, name in (
+        (lambda: bound.capture(tokens + size, ["logits"]), "tokens"),
+        (lambda: bound.patch(tokens - size, {}), "tokens"),
+        (lambda: bound.patch_grid(tokens, tokens + size, "output", metric=jnp.sum), "tokens"),
+        (lambda: generate(bound, tokens + size, 2), "prompt"),
+    ):
+        with pytest.raises(InputError, match=f"{name} holds the token id "):
+            call()
+    for prompt, message in (("hello", "prompt"), (tokens[0], "prompt has shape"), (tokens * 1.0, "prompt has type")):
+        with pytest.raises(InputError, match=message):
+            generate(bound, prompt, 2)
+
+
+def test_a_grid_without_a_change_to_restore_or_of_several_numbers_is_an_error(case, bound):
+    (x,) = case.inputs
+    with pytest.raises(InputError, match="metric is the same for the clean and the corrupted input, or not finite"):
+        bound.patch_grid(x, x, "encoder.layers.?.output", metric=jnp.sum)
+    with pytest.raises(InputError, match="the metric was no number"):
+        bound.patch_grid(x, x + 1, "encoder.layers.?.output", metric=lambda logits: logits[0, 0])
+
+
+def test_activations_are_listed_by_name_and_shape(case, bound):
+    (x,) = case.inputs
+    _, seen = bound.capture(x, [HEADS])
+    assert repr(seen) == f"{HEADS} {seen[HEADS].shape}"

@@ -92,6 +92,10 @@ def test_what_cannot_be_split_is_an_error():
             jax.eval_shape(lambda of=of: attribute_logits(*of_predictor, of=of))
     with pytest.raises(InputError, match=r"layers\.0 has no residual connection named after each sub-layer"):
         attribute_logits(TransformerEncoder(2, 12, 3, 5, block=Doubled), {"params": {}}, x)
+    with pytest.raises(
+        InputError, match="pools of the TransformerPredictor is True; no sum of components goes through"
+    ):
+        attribute_logits(case.model.clone(pools=True), case.variables, x)
 
 
 @pytest.mark.slow

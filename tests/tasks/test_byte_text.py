@@ -39,7 +39,9 @@ def test_bytes_that_are_no_utf8_are_replaced():
 
 
 def test_half_a_surrogate_pair_is_an_error():
-    with pytest.raises(InputError, match=r"'ab\\ud83d' holds characters that can't be written as UTF-8: .* position 2: surrogates"):
+    with pytest.raises(
+        InputError, match=r"'ab\\ud83d' holds characters that can't be written as UTF-8: .* position 2: surrogates"
+    ):
         encode("ab\ud83d")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Int, PRNGKeyArray
 
-from transformer_jax.argument_checks import check_arguments
+from transformer_jax.argument_checks import check_arguments, check_token_ids
 from transformer_jax.decoding.next_token import draw_tokens
 from transformer_jax.errors import check_sizes
 from transformer_jax.inspection.activations import patch
@@ -56,9 +56,11 @@ def generate(
         Tokens `[B, T + length]`, and the activations by name.
 
     Raises:
-        InputError: as `transformer_jax.patch`, and as the model where the text is longer than it takes.
+        InputError: the prompt holds no token ids of the model; as `transformer_jax.patch`; and as the model where the
+            text is longer than it takes.
     """
-    check_sizes(1, length=length, prompt=np.shape(prompt)[1])
+    check_sizes(1, length=length)
+    check_token_ids("prompt", prompt, getattr(inspected.model, "vocabulary_size", np.iinfo(np.int32).max))
     tokens, seen = inspected.apply(_generated, prompt, length, patches or {}, names, key, temperature, **kwargs)
     return tokens, Activations(seen)
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Num
 
-from transformer_jax.argument_checks import check_arguments
+from transformer_jax.argument_checks import check_arguments, check_token_ids, known_values
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture, patch
 from transformer_jax.inspection.inspected_call import Metric, activations, model_call
@@ -25,6 +25,10 @@ from transformer_jax.trees import Variables
 
 class Activations(OrderedDict[str, Array]):
     """Activations by name, in the order of the pass."""
+
+    def __repr__(self) -> str:
+        """Names and shapes; the numbers would fill screens."""
+        return "\n".join(f"{name} {value.shape}" for name, value in self.items()) or "no activations"
 
     def stack(self, pattern: str) -> Num[Array, "L ..."]:
         """One activation of every layer, `decoder.layers.*.output`, as one array, layer after layer.
@@ -87,14 +91,14 @@ class Inspected:
 
     def capture(self, inputs: object, names: Sequence[str], **kwargs: Any) -> tuple[Any, Activations]:
         """As `transformer_jax.capture`, of an input or a tuple of them: the output, and the activations by name."""
-        output, seen = self.apply(capture, *_as_tuple(inputs), names=names, **kwargs)
+        output, seen = self.apply(capture, *self._inputs(inputs, kwargs), names=names, **kwargs)
         return output, Activations(seen)
 
     def patch(
         self, inputs: object, patches: Mapping[str, Change], names: Sequence[str] | None = None, **kwargs: Any
     ) -> Any:
         """As `transformer_jax.patch`, of an input or a tuple of them: the output; with `names` activations too."""
-        result = self.apply(patch, *_as_tuple(inputs), patches=patches, names=names, **kwargs)
+        result = self.apply(patch, *self._inputs(inputs, kwargs), patches=patches, names=names, **kwargs)
         return result if names is None else (result[0], Activations(result[1]))
 
     def patch_grid(
@@ -120,11 +124,11 @@ class Inspected:
 
         Raises:
             InputError: as `patch_activations`; or `site` is an activation of several parts of a layer, or of several
-                stacks; or `by` has no "layers".
+                stacks; or `by` has no "layers"; or the metric is no number, or the same for both inputs.
         """
         if isinstance(by, str) or "layers" not in by:
-            raise InputError(f"by is {by!r}; it must hold 'layers', and may hold 'positions' and 'heads'")
-        clean, corrupted = _as_tuple(clean), _as_tuple(corrupted)
+            raise InputError(f"by is {by!r}; it must be a list with 'layers', which may hold 'positions' and 'heads'")
+        clean, corrupted = self._inputs(clean, kwargs), self._inputs(corrupted, kwargs)
         of_call = {key: value for key, value in kwargs.items() if key != "corruption"}
         found = [each.name for each in activations(model_call(self.model, self.variables, clean, of_call))]
         names = [name for name in found if matches(name, site) or name.endswith(f".{site}")]
@@ -134,14 +138,26 @@ class Inspected:
         others = tuple(axis for axis in by if axis != "layers")
         restored = self.apply(patch_activations, clean, corrupted, names=names, metric=metric, by=others, **kwargs)
         values = jnp.moveaxis(jnp.stack(list(restored.values())), 0, list(by).index("layers"))
-        return PatchGrid(values, tuple(by))
+        known = known_values(values)
+        if known is not None and known.ndim == len(by) and not np.isfinite(known).all():
+            raise InputError("metric is the same for the clean and the corrupted input, or not finite")
+        grid = PatchGrid(values, tuple(by))
+        grid.check()
+        return grid
+
+    def _inputs(self, given: object, kwargs: Mapping[str, object]) -> tuple[object, ...]:
+        """Inputs of a pass as a tuple; token ids are checked, whose values a compiled program does not know."""
+        inputs = given if isinstance(given, tuple) else (given,)
+        if "method" not in kwargs:
+            names = ("source", "target") if hasattr(self.model, "source_vocabulary_size") else ("tokens",)
+            for name, array in zip(names, inputs, strict=False):
+                size = getattr(self.model, "vocabulary_size" if name == "tokens" else f"{name}_vocabulary_size", None)
+                if size is not None and isinstance(array, Array | np.ndarray) and array.dtype.kind in "iu":
+                    check_token_ids(name, array, size)
+        return inputs
 
 
 def _check_one_of_each_layer(what: str, given: str, names: Sequence[str]) -> None:
     parts = list(dict.fromkeys(re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in names))
     if len(parts) > 1:
         raise InputError(f"{what} is {given!r}; it must fit one activation of each layer: {' or '.join(parts[:3])}")
-
-
-def _as_tuple(inputs: object) -> tuple[object, ...]:
-    return inputs if isinstance(inputs, tuple) else (inputs,)

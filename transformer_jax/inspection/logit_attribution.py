@@ -16,6 +16,7 @@ from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, activatio
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import swap
 from transformer_jax.nn.masked_language_model import TransformerMLM
+from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params, Variables
 
 BIASES = "biases"
@@ -111,6 +112,8 @@ def _check_head(model: nn.Module) -> None:
         activation = model.settings.activation
         if model.head == "classes" or (model.head == "tokens" and activation is not nn.relu):
             raise InputError(f"head of the TransformerMLM is {model.head!r}, which no sum of components goes through")
+    if isinstance(model, TransformerPredictor) and model.pools:
+        raise InputError("pools of the TransformerPredictor is True; no sum of components goes through its attention")
 
 
 def _check_linear(of: Callable[[Array], Array], logits: Array) -> None:

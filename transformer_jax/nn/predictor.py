@@ -38,7 +38,7 @@ class TransformerPredictor(SettingsModule):
     settings: BlockSettings = BlockSettings()  # of the blocks; its dropout and norm are the output network's too
     max_len: Size = 5000  # longest sequence to which positions can be added
     block: type[Block] = EncoderBlock  # class of the encoder's blocks
-    pooling: bool = False  # add to each element that leaves the encoder a vector of them all, which PMA pools
+    pools: bool = False  # add to each element that leaves the encoder a vector of them all, which PMA pools
 
     def setup(self) -> None:
         self.input_dropout = Dropout(self.input_dropout_prob)
@@ -65,7 +65,7 @@ class TransformerPredictor(SettingsModule):
 
         Args:
             x: features `[B, T, features]`.
-            mask: which keys a query may see, as in `dot_product_attention`; with `pooling` the same for all queries.
+            mask: which keys a query may see, as in `dot_product_attention`; with `pools` the same for all queries.
             add_positional_encoding: False makes the model permutation-equivariant; it leaves out the positions that
                 are added to the input, and those inside attention it cannot leave out.
             train: apply dropout; needs the random key `dropout` where a probability is not zero.
@@ -92,7 +92,7 @@ class TransformerPredictor(SettingsModule):
         x = self.tap("embeddings", x, "B T D")
         result: Any = self.encoder(x, mask, train=train, return_attention=return_attention)
         x, attention_maps = result if return_attention else (result, None)
-        if self.pooling:
+        if self.pools:
             x = x + jnp.asarray(self.pool(x, mask, train=train))
         x = nn.relu(self.output_norm(self.output_hidden(x)))
         logits = self.tap("logits", self.output_layer(self.output_dropout(x, train=train)), "B T C")

@@ -1,6 +1,7 @@
 """Task: learn a sparse dictionary of a model's activations, which `inspection.ActivationStream` has written."""
 
 import dataclasses
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from transformer_jax.data.batch import ArrayDataset, Batch, Samples
 from transformer_jax.errors import InputError
 from transformer_jax.fields import setting
 from transformer_jax.inspection.features.dictionary import Reconstruction, SparseDictionary
+from transformer_jax.outside_files import outside_file
 from transformer_jax.setting_groups import MAX_WIDTH
 from transformer_jax.tasks.experiment import Results, TaskData, chosen_config, task_loaders, train_and_test
 from transformer_jax.training.metrics import Elements
@@ -60,21 +62,27 @@ class DictionaryConfig(TrainingConfig):
 
 
 def dictionary_data(config: DictionaryConfig) -> TaskData:
-    """The rows of a file; those for validation and test are its last ones, which come from other examples.
+    """The rows of a file; those for validation and test are its last ones.
+
+    In a file of an `ActivationStream` these come from its last chunk, whose rows are shuffled: examples of which some
+    rows are held out may have others that are trained on, unless the held-out rows fill whole chunks.
 
     Raises:
         InputError: there is no such file, or its rows are too few or of another width.
     """
     if config.data is None or not config.data.is_file():
         raise InputError(f"data is {config.data}; it must be a file of rows, as ActivationStream.write makes it")
-    rows = np.load(config.data, mmap_mode="r")
+    with outside_file(config.data, "a NumPy array", sys.maxsize) as file:
+        rows = np.load(file, mmap_mode="r", allow_pickle=False)
     width = config.model_dim + (config.output_dim or 0)
-    if rows.ndim != 2 or rows.shape[1] != width:
-        raise InputError(f"data is {config.data} with an array {rows.shape}; it must be [N, {width}]")
+    if rows.ndim != 2 or rows.shape[1] != width or rows.dtype.kind != "f":
+        raise InputError(
+            f"data is {config.data} with {rows.dtype} {rows.shape}; it must be an array of floats [N, {width}]"
+        )
     if len(rows) <= 2 * config.held_out:
         raise InputError(f"held_out is {config.held_out}; it must be less than half of the {len(rows)} rows")
     parts = np.split(rows, [len(rows) - 2 * config.held_out, len(rows) - config.held_out])
-    mean = parts[0][:FOR_MEAN, -config.target_dim :].mean(0)
+    mean = parts[0][:FOR_MEAN, -config.target_dim :].mean(0, dtype=np.float64).astype(np.float32)
     return TaskData(*task_loaders(config, *(ArrayDataset(part, ()) for part in parts)), constants=mean)
 
 

@@ -56,8 +56,15 @@ class InspectedExample:
     images: UInt8[np.ndarray, "N height width *rgb"] | None = None  # beside the labels of a sequence
 
     def labels_of(self, stack: str, length: int) -> list[str]:
-        """Labels of the positions of a stack that are shown, at most `length`."""
+        """Labels of the positions of a stack that are shown, at most `length`.
+
+        Where each position of the only sequence has its label, an axis of another length, as of learned queries, has
+        numbers.
+        """
         labels = self.labels.get(stack, ()) if isinstance(self.labels, Mapping) else self.labels
+        shape = next(map(np.shape, jax.tree.leaves(self.inputs)), ())
+        if not isinstance(self.labels, Mapping) and shape[1:2] == (len(labels),) != (length,):
+            labels = ()
         return [str(label) for label in (labels or range(length))][:length]
 
 

@@ -99,7 +99,7 @@ Described = tuple[list[jax.ShapeDtypeStruct], dict[str, object], dict[str, objec
 
 def _of_predictor(model: TransformerPredictor, params: Params) -> Described:
     check_part("block", model.block, model.block is EncoderBlock, "EncoderBlock")
-    check_part("pooling", model.pooling, not model.pooling, "False")
+    check_part("pools", model.pools, not model.pools, "False")
     kernel = by_path(params).get("input_layer/kernel")
     if kernel is None or kernel.ndim != 2 or not kernel.size:
         raise InputError("params has no matrix input_layer/kernel; it must be the parameters of the model")

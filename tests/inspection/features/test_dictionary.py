@@ -33,6 +33,13 @@ def test_a_top_k_autoencoder_is_its_formula(k):
     assert (found > 0).sum(-1).min() < 9
 
 
+def test_of_equal_numbers_k_are_taken():
+    model = SparseDictionary(11, 5, k=3)
+    variables = jax.tree.map(jnp.ones_like, drawn(model, X))
+    features = applied(model, variables, jnp.full((2, 5), 3, jnp.bfloat16)).features
+    assert (features > 0).sum(-1).tolist() == [3, 3]
+
+
 def test_a_gated_autoencoder_and_its_loss_are_their_formulas():
     model = SparseDictionary(11, 5)
     variables, params, directions = case(model)

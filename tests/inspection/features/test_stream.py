@@ -135,6 +135,8 @@ def test_a_file_of_another_stream_is_refused(tmp_path):
         stream_of(predictor(), ["logits"], copies=3),
         stream_of(predictor(), copies=3, seed=1),
         stream_of(predictor(), copies=4),
+        stream_of(predictor(), copies=3, valid=lambda x, y: np.broadcast_to(np.arange(7) < 3, (len(x), 7))),
+        stream_of(predictor(), copies=3, inputs=lambda x: 0 * x),
     )
     for other in others:
         with pytest.raises(InputError, match=r"rows\.npy, which has rows of another stream; delete it"):

@@ -111,6 +111,8 @@ def test_a_set_that_is_pooled_in_a_permutation_permutes_its_prediction(tmp_path,
     first, changed = (trainer.forward(each)[:, 0, 0] for each in (sets, other))
     assert abs(first - changed).min() > 1e-3
     assert (tmp_path / "SetAnomalyTask_digits" / "right_prediction.png").exists()
+    maps = trainer.attention(sets[0])  # of ISAB the learned points are numbered, not cut to the images
+    assert len(maps.key_labels["encoder"]) == np.shape(maps.maps["encoder"][0])[-1] == (16 if pooling == "isab" else 5)
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def feature_page(
     if not examples:
         raise InputError("examples is empty; there must be at least one example")
     found = _features(trainer, dictionary, name, examples)  # of each example [T F]
-    stack, largest = name.partition(".")[0], np.stack([of_example.max(0) for of_example in found])  # [N F]
+    stack, largest = _stack_of(name), np.stack([of_example.max(0) for of_example in found])  # [N F]
     if features is None:
         order = np.argsort(-largest.max(0), kind="stable").tolist()
         features = [number for number in order if largest[:, number].any()][:MOST]
@@ -84,9 +84,17 @@ def feature_page(
         raise InputError(f"features holds {outside[0]}; there are {count}, 0 … {count - 1}")
     labels = [example.labels_of(stack, len(of)) for example, of in zip(examples, found, strict=True)]
     sections = [_section(number, labels, [of[:, number] for of in found], best) for number in features]
-    about = f"{largest.any(0).sum()} of {count} features are above 0 somewhere in {len(examples)} examples."
+    about = (
+        f"{largest.any(0).sum()} of {count} features are above 0 somewhere in {len(examples)} examples; here are "
+        f"{len(features)}, each with the examples in which it is largest, in orange as deep as it is large there."
+    )
     title = html.escape(f"Features of {name}, {trainer.name}")
     return Page(PAGE.substitute(title=title, about=about, features="\n".join(sections)), examples, ())
+
+
+def _stack_of(name: str) -> str:
+    """The stack at whose positions an activation is."""
+    return {"source_embeddings": "encoder", "target_embeddings": "decoder"}.get(name, name.partition(".")[0])
 
 
 def _features(
@@ -99,9 +107,11 @@ def _features(
     def features(params: Params, of_dictionary: Variables, inputs: Inputs) -> Float[jax.Array, "T F"]:
         params, arguments = trainer.in_dtype(params, trainer.model_inputs(inputs))
         _, seen = capture(trainer.model, {"params": params}, *arguments, names=[name])
+        if name not in seen or seen[name].ndim != 3:
+            raise InputError(f"name is {name!r}; it must be the name of one activation [B, T, D]")
         return module.bind(of_dictionary).encode(seen[name][0])
 
-    stack = name.partition(".")[0]
+    stack = _stack_of(name)
     arrays = [np.asarray(features(trainer.params, of_dictionary, example.inputs)) for example in examples]
     return [array[: len(example.labels_of(stack, len(array)))] for array, example in zip(arrays, examples, strict=True)]
 

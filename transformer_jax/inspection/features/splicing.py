@@ -47,9 +47,13 @@ class Spliced(Patch):
     def apply(self, x: Array, site: Activation) -> Array:
         dictionary = self.module.bind(self.variables)
         features = dictionary.encode(x if self.reads is None else self.reads)
-        error, changed = x - dictionary.decode(features), features
+        made = dictionary.decode(features)
+        if made.shape != x.shape:
+            raise InputError(f"dictionary gives {made.shape}; in the place of {site.name} it must give {x.shape}")
+        error, changed = x - made, features
         for part in self.change:
-            changed = part.apply(changed, Activation(f"features of {site.name}", site.letters, features.shape))
+            of_features = site._replace(name=f"features of {site.name}", shape=features.shape)
+            changed = part.apply(changed, of_features)
         spliced = dictionary.decode(changed)
         return (spliced + jax.lax.stop_gradient(error) if self.keep_error else spliced).astype(x.dtype)
 
@@ -76,6 +80,11 @@ def splice(
         InputError: the dictionary is not bound.
     """
     module, variables = unbound(dictionary)
+    if (reads is None) != (module.output_dim is None):
+        what = "an autoencoder, which reads" if module.output_dim is None else "a transcoder, which does not read"
+        raise InputError(
+            f"reads is {'None' if reads is None else 'given'}; dictionary is {what} what it is put in place of"
+        )
     return Spliced(module, keep_error, variables, () if change is None else parts_of(change), reads)
 
 

@@ -120,9 +120,9 @@ class ActivationStream:
             file.write(_header(count, rows.shape[1]))
 
     def _fingerprint(self) -> str:
-        """What the rows are made from; the first batch says how the loader orders its samples."""
+        """Of what the rows are made from; those of the first batch depend on all of it."""
         settings = self.names, self._chunk, self._seed, len(self.loader)
-        return fingerprint([self.loader.dataset], [self.model.variables, next(iter(self.loader))], [repr(settings)])
+        return fingerprint([self.loader.dataset], [self.model.variables, next(self._batches(0))], [repr(settings)])
 
     def _batches(self, first: int) -> Iterator[Rows]:
         """The rows of one batch after another, each fetched when the next one's pass has begun."""

@@ -77,6 +77,9 @@ def inspect_model(
     more: Json = {}
     if corrupted is not None:
         more["patching"] = _patching(passes, example, _one_input("corrupted", corrupted), position, name)
+    for each, function in (features or {}).items():
+        if not callable(function):
+            raise InputError(f"features[{each!r}] is a {type(function).__name__}; it must be a function of activations")
     if features:
         more["features"] = [_features(passes, example, *pair) for pair in features.items()]
     return page_of(passes, title or type(model).__name__, [example], more=more)

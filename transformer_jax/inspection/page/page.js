@@ -105,7 +105,7 @@ function drawLens() {
 
 function drawAttribution() {
   const { rows, values, heads } = shown.attribution, columns = shown.places;
-  const most = Math.max(...heads.values.flat(2).map(Math.abs)) || 1;
+  const most = largestOf(heads.values.flat(2)) || 1;
   const ofHeads = valueMap(byId("attribution-heads")), numbers = heads.values[0]?.map((_, head) => String(head)) ?? [];
   const all = valueMap(byId("attribution"), { moved(_, position) {
     byId("attribution-place").textContent = `Heads at ${named(columns, position)}`;
@@ -132,7 +132,7 @@ function drawFeatures() {
 
 function drawActivation({ width, places, numbers, values, most }) {
   const top = places.map((_, at) => numbers.map((_, i) => i).sort((a, b) => values[b][at] - values[a][at]).slice(0, most));
-  const full = Math.max(...values.flat()) || 1;
+  const full = largestOf(values.flat()) || 1;
   byId("features-note").textContent = `The ${most} most active of ${width} features at each position; choose one to see it ` +
     "at all positions.";
   const mark = buttonTable(byId("features"), places.map(visible), top.map((line) => line.length), (button, row, column) => {

@@ -37,7 +37,7 @@ def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) 
     shape = tuple(map(len, labels.values()))
     for layer in layers:
         if layer.ndim != 3 or 0 in layer.shape or layer.shape[1:] != shape:
-            raise InputError(f"weights has a layer of shape {layer.shape}; its maps must be {shape}, as the tokens are")
+            raise InputError(f"weights has a layer of shape {layer.shape}; it must be [H, {shape[0]}, {shape[1]}]")
     stored = [stored_map(number, layer) for number, layer in enumerate(layers)]
     data = {"view": "heads", "layers": stored, **labels}
     return View(view_text("Heads", data, [packed_map(layer) for layer in layers]))

@@ -3,15 +3,20 @@ const named = (names, index) => names[index] === String(index) ? names[index] : 
 
 function attentionMap(weights, head, { queries, keys, picture }, title) { // as `valueMap` shows it
   return { rows: queries, columns: keys, at: (query, key) => weights.at(head, query, key), full: weights.full, picture, title,
-    isSquare: true, scale: `Rows are queries, columns are keys. The full colour is a weight of ${weights.full.toFixed(4)} ` +
-      "or more. Weights are stored to ± 0.00005.",
+    isSquare: true, scale: `Rows are queries, columns are keys. The full colour is a weight of ` +
+      `${weights.full.toFixed(4)}. Weights are stored to ± 0.00005.`,
     says: (query, key, weight) => `query ${named(queries, query)} → key ${named(keys, key)}: ${weight.toFixed(4)}` };
 }
 
+const largestOf = (numbers) => numbers.reduce((most, value) => Math.max(most, Math.abs(value ?? 0)), 0); // any number of them
+
+const scaleOf = (values, full) => `The full colour is ${number(full)}` +
+  (values.flat().some((value) => value < 0) ? "; values below zero have another colour." : ".");
+
 function gridMap({ title, rows, columns, values }, what) { // likewise
-  const full = Math.max(...values.flat().map((value) => Math.abs(value ?? 0))) || 1;
+  const full = largestOf(values.flat()) || 1;
   return { rows, columns, at: (row, column) => values[row][column], full, title,
-    scale: `The full colour is ${number(full)}; values below zero have another colour.`,
+    scale: scaleOf(values, full),
     says: (row, column, value) => `${rows[row]}, ${what} ${named(columns, column)}: ${number(value)}` };
 }
 
@@ -53,7 +58,7 @@ async function headsView(parent, { layers, queries, keys }) {
 
 // Tokens, a line for each row of values, in colours; the value of the one that mouse or arrow keys point at is below.
 function tokensView(parent, { tokens, names, values }) {
-  const full = Math.max(...values.flat().map((value) => Math.abs(value ?? 0))) || 1;
+  const full = largestOf(values.flat()) || 1;
   const box = element("div", "", { className: "tokens", role: "application", "aria-roledescription": "tokens",
     "aria-label": `${tokens.length} tokens; arrow keys move`, tabIndex: 0 });
   const said = element("output", "", { className: "value", "aria-live": "polite" });
@@ -76,7 +81,7 @@ function tokensView(parent, { tokens, names, values }) {
     said.textContent = `${names[at[0]]}${names[at[0]] ? ", " : ""}${named(tokens, at[1])}: ${number(values[at[0]][at[1]])}`;
   }
   box.onkeydown = onMoves((rows, moves) => point(at[0] + rows, at[1] + moves));
-  parent.replaceChildren(box, said, element("p", `The full colour is ${number(full)}; values below zero have another colour.`, { className: "note" }));
+  parent.replaceChildren(box, said, element("p", scaleOf(values, full), { className: "note" }));
   point(0, 0);
 }
 
@@ -86,7 +91,13 @@ function gridView(parent, { frames, what }) {
   choice.append(...frames.map(({ title }, value) => element("option", title, { value })));
   choice.hidden = frames.length < 2;
   parent.replaceChildren(choice, map);
-  const view = valueMap(map), show = () => view.show(gridMap(frames[choice.value], what));
+  const view = valueMap(map);
+  function show() { // beginning at the largest number
+    const { columns, values } = frames[choice.value], all = values.flat(), largest = largestOf(all);
+    const place = Math.max(0, all.findIndex((value) => Math.abs(value ?? 0) === largest));
+    view.show(gridMap(frames[choice.value], what));
+    view.point(Math.floor(place / columns.length), place % columns.length);
+  }
   choice.addEventListener("change", show);
   show();
 }

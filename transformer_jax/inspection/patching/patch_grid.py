@@ -19,14 +19,18 @@ class PatchGrid(NamedTuple):
     values: Float[Array, "..."]  # with an axis for each of `by`
     by: tuple[str, ...]  # "layers", "positions", "heads"
 
+    def check(self) -> None:
+        """Raise an `InputError` if there is not one number for each place."""
+        if np.ndim(self.values) != len(self.by):
+            raise InputError(f"values is {np.shape(self.values)}, by {', '.join(self.by)}; the metric was no number")
+
     def frames(self) -> tuple[Float[np.ndarray, "frames L columns"], str]:
         """Layers by positions or heads, one such table for each head of a grid that has both; and the columns' name.
 
         Raises:
             InputError: the metric was no number.
         """
-        if np.ndim(self.values) != len(self.by):
-            raise InputError(f"values is {np.shape(self.values)}, by {', '.join(self.by)}; the metric was no number")
+        self.check()
         order = [self.by.index(axis) for axis in ("heads", "layers", "positions") if axis in self.by]
         values = np.asarray(self.values).transpose(order)
         if "positions" not in self.by:
@@ -59,5 +63,6 @@ class PatchGrid(NamedTuple):
                     raise InputError(f"tokens has {len(tokens)} labels; the grid is {frames.shape[1:]}")
                 ax.set_xticks(range(num_columns), [str(token) for token in tokens], rotation="vertical")
         axes[0].set_ylabel("Layer")
+        axes[0].yaxis.get_major_locator().set_params(integer=True)
         figure.colorbar(image, ax=list(axes), label="Part of the metric restored")
         return figure

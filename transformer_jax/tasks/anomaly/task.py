@@ -81,7 +81,7 @@ class AnomalyTrainer(TrainerModule):
             settings=settings,
             input_dropout_prob=config.input_dropout_prob,
             block=ISAB if config.pooling == "isab" else EncoderBlock,
-            pooling=config.pooling == "pma",
+            pools=config.pooling == "pma",
         )
 
     def prepare(
