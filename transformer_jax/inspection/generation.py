@@ -39,8 +39,8 @@ def generate(
 
     Positions in patches count from the text's start. A `TransformerLM` keeps keys and values, so that one more token
     costs one step of cached decoding; where a patch is a function or `splice`, which may look at all positions, and for
-    other models, each token comes from a patched pass over the whole text. The two agree to rounding. While it grows, the
-    text is padded behind, which a causal model cannot see.
+    other models, each token comes from a patched pass over the whole text. The two agree to rounding. While it grows,
+    the text is padded behind, which a causal model cannot see.
 
     Args:
         inspected: a causal language model of `[B, T]` tokens.

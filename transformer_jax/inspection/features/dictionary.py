@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Float, PRNGKeyArray
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import Size
 from transformer_jax.errors import InputError
@@ -113,7 +113,7 @@ class SparseDictionary(Checked):
 def _largest(x: Float[Array, "*leading F"], k: int) -> Bool[Array, "*leading F"]:
     """Where the k largest are: on CPUs `jax.lax.top_k` took 60 times as long as this loop (k = 8, F = 256)."""
 
-    def take(_: int, rest: Float[Array, "*leading F"]) -> Float[Array, "*leading F"]:
+    def take(_: Int[Array, ""], rest: Float[Array, "*leading F"]) -> Float[Array, "*leading F"]:
         is_largest = jnp.arange(x.shape[-1]) == rest.argmax(-1, keepdims=True)
         return jnp.where(is_largest, -jnp.inf, rest)
 
