@@ -147,6 +147,8 @@ def _patching(
     outputs = [np.atleast_2d(np.asarray(passes.bound.patch(each, {})[0], np.float32)) for each in (clean, corrupted)]
     if not -len(outputs[0]) <= position < len(outputs[0]):
         raise InputError(f"position is {position}; the answer has {len(outputs[0])} positions")
+    if np.array_equal(outputs[0], outputs[1]):
+        raise InputError("corrupted gives the same logits as tokens; there is nothing to restore")
     right, wrong = (int(output[position].argmax()) for output in outputs)
 
     def metric(output: Array) -> Array:
@@ -157,8 +159,6 @@ def _patching(
     for stack, length in passes.lengths.items():
         grid = passes.bound.patch_grid(clean, corrupted, f"{stack}.layers.?.output".lstrip("."), metric=metric)
         ((values,), _) = grid.frames()
-        if not np.isfinite(values).all():
-            raise InputError("corrupted gives the same logits as tokens; there is nothing to restore")
         frames.append(grid_frame(stack, values, "layer", example.labels_of(stack, length)))
     return {"note": _note(right, wrong, position % len(outputs[0]), name), "frames": frames}
 
