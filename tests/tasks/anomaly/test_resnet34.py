@@ -6,7 +6,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-import torchvision
 from flaxmodels.resnet.resnet import URLS
 from local_server import UNREACHABLE, serve
 
@@ -17,6 +16,8 @@ from transformer_jax.tasks.anomaly.resnet34 import fetch_weights, resnet34_featu
 @pytest.fixture(scope="module")
 def resnet34():
     """PyTorch's network with random weights and statistics, and its weights in the format of flaxmodels' file."""
+    import torchvision  # takes seconds
+
     torch.manual_seed(3)
     model = torchvision.models.resnet34(weights=None)
     for module in model.modules():
