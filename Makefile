@@ -40,9 +40,12 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Shapes of arrays are checked in the fast tests alone.
+# Shapes of arrays are checked in the fast tests alone, and in the wings that compute with arrays: checks of settings and
+# names are called a hundred times as often.
+SHAPED := attention data decoding inspection nn plots tasks training weights
 fast-tests: $(READY)
-	$(PYTEST) -m "not slow" --jaxtyping-packages=transformer_jax,beartype.beartype $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS) \
+		--jaxtyping-packages="$(foreach wing,$(SHAPED),transformer_jax.$(wing)$(comma))beartype.beartype"
 
 all-tests: fast-tests
 	$(PYTEST) -m slow --ignore tests/test_wheel.py --ignore tests/test_site.py $(ARGS)

@@ -26,6 +26,7 @@ for _name, _value in {
     "jax_compilation_cache_dir": str(COMPILED),
     "jax_compilation_cache_max_size": -1,
     "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_traceback_in_locations_limit": 0,  # lines of Python in a program are 4 % of the time of tests that compile
 }.items():
     os.environ[_name.upper()] = str(_value)
     jax.config.update(_name, _value)
