@@ -36,9 +36,11 @@ def compiled(model: nn.Module, **options: Any) -> Callable[..., Any]:
     return quick_jit(functools.partial(model.apply, **options))
 
 
-def drawn(model: nn.Module, *inputs: Any, scale: float = 0.3) -> dict[str, Any]:
+def drawn(model: nn.Module, *inputs: Any, scale: float = 0.3, **options: Any) -> dict[str, Any]:
     """A model's parameters, no two arrays alike, so that none can be forgotten."""
-    leaves, structure = jax.tree.flatten(jax.eval_shape(model.init, jax.random.key(0), *inputs))
+    leaves, structure = jax.tree.flatten(
+        jax.eval_shape(functools.partial(model.init, **options), jax.random.key(0), *inputs)
+    )
     rng = np.random.default_rng(1)
     return structure.unflatten([rng.normal(scale=scale, size=leaf.shape).astype(np.float32) for leaf in leaves])
 

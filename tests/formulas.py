@@ -27,21 +27,6 @@ def sinusoids(length: int, width: int) -> np.ndarray:
     return table
 
 
-def rotated(x: np.ndarray) -> np.ndarray:
-    """Rotary positions as products of complex numbers (Su et al. 2021, equation 12)."""
-    length, width = x.shape[-2:]
-    angle = np.arange(length)[:, None] / 10_000 ** (np.arange(0, width, 2) / width)
-    product = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * angle)
-    return np.stack([product.real, product.imag], -1).reshape(x.shape)
-
-
-def alibi(num_heads: int, length: int) -> np.ndarray:
-    """For a power of two of heads (Press et al. 2022, section 3)."""
-    slopes = 2.0 ** (-8 * np.arange(1, num_heads + 1) / num_heads)
-    place = np.arange(length)
-    return -slopes[:, None, None] * abs(place[:, None] - place)
-
-
 class Formulas:
     """A pass written down formula by formula; `seen` gets its activations.
 
@@ -49,27 +34,13 @@ class Formulas:
         params: of the model.
         num_heads: H.
         norm_first: pre-norm instead of post-norm.
-        is_rms: norms by the root mean square.
-        is_rotary: queries and keys of self-attention are rotated.
-        has_alibi: the logits of self-attention are lowered with the distance.
         is_gated: of the feed-forward.
-        activation: of the feed-forward.
     """
 
     def __init__(
-        self,
-        params: Mapping[str, Any],
-        num_heads: int,
-        *,
-        norm_first: bool = False,
-        is_rms: bool = False,
-        is_rotary: bool = False,
-        has_alibi: bool = False,
-        is_gated: bool = False,
-        activation: Callable[[np.ndarray], np.ndarray] = lambda x: np.maximum(x, 0),
+        self, params: Mapping[str, Any], num_heads: int, *, norm_first: bool = False, is_gated: bool = False
     ) -> None:
-        self.params, self.num_heads, self.norm_first, self.is_rms = wide(params), num_heads, norm_first, is_rms
-        self.is_rotary, self.has_alibi, self.is_gated, self.activation = is_rotary, has_alibi, is_gated, activation
+        self.params, self.num_heads, self.norm_first, self.is_gated = wide(params), num_heads, norm_first, is_gated
         self.seen: Activations = {}
 
     def see(self, name: str, x: np.ndarray) -> np.ndarray:
@@ -80,9 +51,9 @@ class Formulas:
         return x @ self.params[f"{path}/kernel"] + self.params[f"{path}/bias"]
 
     def norm(self, path: str, name: str, x: np.ndarray) -> np.ndarray:
-        centred = x if self.is_rms else x - x.mean(-1, keepdims=True)
+        centred = x - x.mean(-1, keepdims=True)
         factor = self.see(f"{name}.scale", 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON))
-        y = centred * factor * self.params[f"{path}/scale"] + self.params.get(f"{path}/bias", 0)
+        y = centred * factor * self.params[f"{path}/scale"] + self.params[f"{path}/bias"]
         return self.see(f"{name}.normalized", y)
 
     def heads(self, x: np.ndarray, width: int) -> np.ndarray:
@@ -90,22 +61,16 @@ class Formulas:
 
     def attention(self, path: str, name: str, x: np.ndarray, memory: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         """`[B, T, D]` from `x` and the memory; `mask` broadcasts to `[B, H, T, S]`."""
-        of_itself = x is memory
         width = self.params[f"{path}/query_proj/kernel"].shape[1] // self.num_heads
         query, key, value = (
             self.heads(self.dense(f"{path}/{part}_proj", of), width)
             for part, of in (("query", x), ("key", memory), ("value", memory))
         )
-        if self.is_rotary and of_itself:
-            query, key = rotated(query), rotated(key)
         for part, array in (("queries", query), ("keys", key), ("values", value)):
             self.see(f"{name}.{part}", array)
         group = self.num_heads // key.shape[1]
         key, value = key.repeat(group, 1), value.repeat(group, 1)
-        logits = query @ key.swapaxes(-1, -2) / np.sqrt(width)
-        if self.has_alibi and of_itself:
-            logits = logits + alibi(self.num_heads, x.shape[1])
-        self.see(f"{name}.logits", logits)
+        logits = self.see(f"{name}.logits", query @ key.swapaxes(-1, -2) / np.sqrt(width))
         weights = self.see(f"{name}.weights", softmax(logits if mask is None else np.where(mask, logits, -np.inf)))
         outputs = self.see(f"{name}.head_outputs", weights @ value)
         kernels = self.params[f"{path}/output_proj/kernel"].reshape(self.num_heads, width, -1)
@@ -114,11 +79,10 @@ class Formulas:
         return self.see(f"{name}.output", self.dense(f"{path}/output_proj", joined))
 
     def feed_forward(self, path: str, name: str, x: np.ndarray) -> np.ndarray:
+        before = self.see(f"{name}.pre", self.dense(f"{path}/{'gate' if self.is_gated else 'expand'}", x))
+        hidden = np.maximum(before, 0)
         if self.is_gated:
-            gate = self.activation(self.see(f"{name}.pre", self.dense(f"{path}/gate", x)))
-            hidden = gate * self.see(f"{name}.pre_linear", self.dense(f"{path}/expand", x))
-        else:
-            hidden = self.activation(self.see(f"{name}.pre", self.dense(f"{path}/expand", x)))
+            hidden = hidden * self.see(f"{name}.pre_linear", self.dense(f"{path}/expand", x))
         return self.see(f"{name}.output", self.dense(f"{path}/contract", self.see(f"{name}.hidden", hidden)))
 
     def residual(self, path: str, name: str, x: np.ndarray, sublayer: Callable[..., np.ndarray]) -> np.ndarray:
@@ -165,33 +129,23 @@ class Formulas:
         positions = np.broadcast_to(sinusoids(*x.shape[1:]), x.shape)
         return self.see(f"token_embeddings{number}", x) + self.see(f"positions{number}", positions)
 
-    def predictor(self, x: np.ndarray, num_layers: int, mask: np.ndarray, *, positions: bool) -> Activations:
-        """All activations of a `TransformerPredictor`; sinusoidal positions or none are added."""
-        x = self.dense("input_layer", np.asarray(x, np.float64))
-        if positions:
-            x = self.with_positions(x)
+    def predictor(self, x: np.ndarray, num_layers: int, mask: np.ndarray) -> Activations:
+        """All activations of a `TransformerPredictor`."""
+        x = self.with_positions(self.dense("input_layer", np.asarray(x, np.float64)))
         x = self.stack("encoder", num_layers, self.see("embeddings", x), mask)
         hidden = np.maximum(self.norm("output_norm", "output_norm", self.dense("output_hidden", x)), 0)
         self.see("logits", self.dense("output_layer", hidden))
         return self.seen
 
     def encoder_decoder(
-        self,
-        source: np.ndarray,
-        target: np.ndarray,
-        num_layers: tuple[int, int],
-        source_mask: np.ndarray,
-        *,
-        positions: bool,
+        self, source: np.ndarray, target: np.ndarray, num_layers: tuple[int, int], source_mask: np.ndarray
     ) -> Activations:
         """All activations of a `Transformer` over tokens, its embeddings not tied."""
         embeddings = []
         for side, tokens in (("source", source), ("target", target)):
             table = self.params[f"{side}_embedding/embedding"]
             x = table[tokens] * np.sqrt(table.shape[1])
-            if positions:
-                x = self.with_positions(x, ".2" if embeddings else "")
-            embeddings.append(x)
+            embeddings.append(self.with_positions(x, ".2" if embeddings else ""))
         causal = np.tri(target.shape[1], dtype=bool)
         memory = self.stack("encoder", num_layers[0], self.see("source_embeddings", embeddings[0]), source_mask)
         self.see("target_embeddings", embeddings[1])

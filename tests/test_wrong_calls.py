@@ -13,9 +13,9 @@ import torch
 
 import transformer_jax as tj
 from transformer_jax import InputError, inspection
-from transformer_jax.attention.masks.arrays import fit_mask
 from transformer_jax.cli import parse
 from transformer_jax.data.batch import num_rows, pad_batch
+from transformer_jax.decoding import grow_after_prefix
 from transformer_jax.nn.layers import Dense, Dropout, FeedForward
 from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.plots import (
@@ -404,7 +404,6 @@ WITHOUT_TOKENS = partial(call, tj.Transformer(None, None, D, H, 1, 1, F))
 # Calls of which two arguments do not fit, and calls that are wrong in ways of their own.
 OTHERS = [
     (lambda: Dense(2).apply({"params": {"kernel": zeros(7, 2), "bias": zeros(2)}}, X), "must be 7 wide"),
-    (lambda: fit_mask(MASK, (B, H, T, S)), "mask of shape (3, 3)"),
     (lambda: tj.Transformer(V, V + 1, D, H, tie_embeddings=True), "tie_embeddings"),
     (lambda: tj.train_reverse("x"), "config is 'x'; it must be an instance of ReverseConfig or None"),
     (lambda: tj.train_anomaly(config=tj.ReverseConfig()), "it must be an instance of AnomalyConfig or None"),
@@ -432,6 +431,7 @@ OTHERS = [
     (lambda: step_of([[0], [0]], 0), "target has shape (2, 1)"),
     (lambda: step_of([0, 0], 4), "position is 4"),
     (lambda: empty_cache().grow(2), "length is 2"),
+    (lambda: grow_after_prefix(None, -1), "position is -1; it must be at least 0"),
     (lambda: num_rows([zeros(3), zeros(2)]), "have shapes [(3,), (2,)]"),
     (lambda: pad_batch((zeros(3),) * 3, 3), "a data set gives (inputs, targets); got tuple of length 3"),
     (lambda: means([]), "steps is empty"),

@@ -72,6 +72,16 @@ def language_model(settings: BlockSettings = SETTINGS["post_norm"], *, tied: boo
     return Case(model, drawn(model, tokens), (tokens,))
 
 
+def clean_and_corrupted(settings: BlockSettings = SETTINGS["post_norm"], **fields: Any) -> tuple[Case, tuple[Any, ...]]:
+    """A predictor, with its inputs as the clean ones, and corrupted inputs; inside of `jax.enable_x64`."""
+    return in_float64(predictor(settings, **fields)), in_float64(predictor(seed=5)).inputs
+
+
+def logit_difference(logits: jax.Array) -> jax.Array:
+    """A metric of a predictor, for each of its two rows: it reads position 3 alone."""
+    return logits[:, 3, 1] - logits[:, 3, 4]
+
+
 def drawn(model: nn.Module, *inputs: Any, seed: int = 0) -> Variables:
     """Parameters of which none is zero or one, as those of a trained model."""
 

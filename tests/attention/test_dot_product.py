@@ -163,32 +163,6 @@ def test_in_half_precision_both_are_within_its_rounding_of_float32(dtype):
             np.testing.assert_allclose(result, expected, rtol=0, atol=atol)
 
 
-def bucket_of_t5(ahead: int, size: int, furthest: int) -> int:
-    """Raffel et al. 2020, in both directions, one distance at a time."""
-    half, distance = size // 2, abs(ahead)
-    exact = half // 2
-    if distance >= exact:
-        distance = min(half - 1, exact + int(np.log(distance / exact) / np.log(furthest / exact) * (half - exact)))
-    return distance + (half if ahead > 0 else 0)
-
-
-def test_window_alibi_soft_cap_and_relative_bias_are_the_formulas_in_float64():
-    q, k, v, _ = operands(B, H)
-    table = normal(np.random.default_rng(2), 8, H)
-    bias = SoftCap(1.5) + ALiBi(H, offset=1) + RelativeBias(jnp.asarray(table), max_distance=9, offset=1)
-    result = dot_product_attention(q, k, v, Window(4, 2, offset=1), bias, implementation="blockwise")
-    wide = [np.asarray(x, np.float64) for x in (q, k, v)]
-    logits = np.einsum("bhtd,bhsd->bhts", wide[0], wide[1]) / np.sqrt(D)
-    position, key = np.arange(T)[:, None] + 1, np.arange(S)[None]
-    logits = 1.5 * np.tanh(logits / 1.5)
-    logits -= np.array([2.0**-4, 2.0**-8, 2.0**-2])[:, None, None] * np.abs(position - key)
-    buckets = np.vectorize(lambda ahead: bucket_of_t5(ahead, 8, 9))(key - position)
-    logits += np.moveaxis(table.astype(np.float64)[buckets], -1, 0)
-    weights = np.where((key >= position - 4) & (key <= position + 2), np.exp(logits), 0)
-    expected = weights / weights.sum(-1, keepdims=True) @ wide[2]
-    np.testing.assert_allclose(result, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize("implementation", ["plain", "blockwise"])
 def test_a_query_that_sees_nothing_gets_zeros_and_zero_gradients(implementation):
     q, k, v, _ = operands(B, H)

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled_models import drawn
-from tiny_models import SETTINGS, encoder_decoder, language_model, predictor
+from tiny_models import SETTINGS, encoder_decoder, language_model, logit_difference, predictor
 
 from transformer_jax import TransformerEncoder, load_run, patch
 from transformer_jax.errors import InputError
@@ -89,7 +89,7 @@ def test_a_patch_grid_holds_what_patching_restores_layer_by_layer(by, case, boun
     clean, corrupted = case.inputs[0], predictor(seed=5).inputs[0]
 
     def metric(logits):
-        return (logits[:, 3, 1] - logits[:, 3, 4]).sum()
+        return logit_difference(logits).sum()
 
     grid = bound.patch_grid(clean, corrupted, "head_outputs", by=by, metric=metric)
     assert grid.values.shape == tuple({"layers": 2, "positions": 7, "heads": 3}[axis] for axis in by)

@@ -114,30 +114,6 @@ class AttentionOnlyDecoderBlock(DecoderBlock):
         return x, of_target, of_memory
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_the_predictor_uses_a_custom_block(norm_first):
-    settings = BlockSettings(norm_first=norm_first)
-    model = TransformerPredictor(D, 3, H, L, settings=settings, block=ParallelBlock)
-    params = drawn(model, X)
-    assert set(params["params"]["encoder"]["layers_1"]) == {"self_attn", "self_attn_residual", "feed_forward"}
-
-    @quick_jit
-    def by_hand(params, x):
-        bound = model.bind(params)
-        x = bound.positional_encoding(bound.input_layer(x))
-        for layer in bound.encoder.layers:
-            h = layer.self_attn_residual.norm(x) if norm_first else x
-            x = x + layer.self_attn(h) + layer.feed_forward(h, train=False)
-            x = x if norm_first else layer.self_attn_residual.norm(x)
-        x = bound.encoder.norm(x) if norm_first else x
-        return bound.output_layer(nn.relu(bound.output_norm(bound.output_hidden(x))))
-
-    logits, maps = quick_jit(lambda params, x: model.apply(params, x, return_attention=True))(params, X)
-    np.testing.assert_allclose(logits, by_hand(params, X), atol=1e-5)
-    np.testing.assert_allclose(np.sum(maps, axis=-1), np.ones((L, B, H, T)), atol=1e-5)
-
-
 def test_the_transformer_uses_custom_blocks_in_the_full_pass_and_in_cached_decoding():
     model = Transformer(
         11, 13, D, H, 1, 1, F, 0.0, encoder_block=ParallelBlock, decoder_block=AttentionOnlyDecoderBlock

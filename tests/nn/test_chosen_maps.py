@@ -8,25 +8,21 @@ import pytest
 from compiled_models import compiled, drawn, quick_jit
 
 from transformer_jax import (
-    ALiBiPositions,
     AttentionSettings,
     BlockSettings,
     Causal,
     InputError,
-    LearnedPositions,
     MultiheadAttention,
-    Padding,
     RMSNorm,
     RotaryPositions,
     Transformer,
     TransformerEncoder,
-    TransformerPredictor,
     Window,
     padding_mask,
     patch,
 )
 from transformer_jax.attention import AttentionRows
-from transformer_jax.nn import NoPositions, RelativePositions, SinusoidalPositions
+from transformer_jax.nn import RelativePositions, SinusoidalPositions
 from transformer_jax.nn.layer_stacks import STACKED, unstack_layers
 
 B, S, T, D, H, V = 2, 11, 7, 24, 4, 13
@@ -35,20 +31,7 @@ X = DRAWS.normal(size=(B, S, D)).astype(np.float32)
 SOURCE, TARGET = DRAWS.integers(V, size=(B, S)), DRAWS.integers(V, size=(B, T))
 VALID = np.arange(S) < np.array([[11], [6]])
 QUERIES, HEADS = [5, 0, 6], [3, 1]  # in another order than they have; in the second sequence, 6 is padding
-POSITIONS = [
-    SinusoidalPositions(),
-    LearnedPositions(),
-    RotaryPositions(),
-    ALiBiPositions(),
-    RelativePositions(num_buckets=4, max_distance=5),
-    NoPositions(),
-]
-MASKS = [None, padding_mask(VALID), Padding(VALID) & Causal() & Window(3, None)]
-every_position = pytest.mark.parametrize("number", range(len(POSITIONS)), ids=[type(p).__name__ for p in POSITIONS])
-
-
-def settings(positions, num_kv_heads=None, **more) -> BlockSettings:
-    return BlockSettings(positions=positions, attention=AttentionSettings(num_kv_heads, RMSNorm), **more)
+KINDS = [(SinusoidalPositions(), None), (RotaryPositions(), 2), (RelativePositions(num_buckets=4, max_distance=5), 1)]
 
 
 def maps_of(model, variables, *inputs, **chosen):
@@ -72,28 +55,12 @@ def assert_rows(chosen, full, queries, heads) -> None:
         np.testing.assert_allclose(rows, np.asarray(whole)[:, heads][:, :, queries], atol=1e-6)
 
 
-@every_position
+@pytest.mark.parametrize(("positions", "num_kv_heads"), KINDS, ids=["added", "rotary", "bias"])
 @pytest.mark.slow
-def test_rows_of_a_predictor_are_those_of_its_full_maps(number):
-    model = TransformerPredictor(D, 3, H, 1, settings=settings(POSITIONS[number], [None, 1, 2][number % 3]))
-    full, both, of_queries, of_heads = several_maps_of(
-        model,
-        (X, MASKS[(number + number // 3) % 3]),
-        {},
-        {"queries": QUERIES, "heads": HEADS},
-        {"queries": QUERIES},
-        {"heads": HEADS},
-    )
-    assert_rows(both, full, QUERIES, HEADS)
-    assert_rows(of_queries, full, QUERIES, range(H))
-    assert_rows(of_heads, full, range(S), HEADS)
-
-
-@pytest.mark.parametrize("number", [0, 2, 4], ids=["added", "rotary", "bias"])
-@pytest.mark.slow
-def test_each_kind_of_an_encoder_decoder_has_its_own_queries(number):
+def test_each_kind_of_an_encoder_decoder_has_its_own_queries(positions, num_kv_heads):
+    settings = BlockSettings(positions=positions, attention=AttentionSettings(num_kv_heads, RMSNorm))
     sizes = {"model_dim": D, "num_heads": H, "dim_feedforward": 5, "num_encoder_layers": 1, "num_decoder_layers": 1}
-    model = Transformer(V, V, **sizes, settings=settings(POSITIONS[number], [None, 1, 2][number % 3]))
+    model = Transformer(V, V, **sizes, settings=settings)
     full, chosen, apart = several_maps_of(
         model,
         (SOURCE, TARGET, padding_mask(VALID), Window(2, None)),

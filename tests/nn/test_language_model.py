@@ -1,6 +1,5 @@
 """The decoder-only language model: PyTorch's numbers, cached decoding, what a position sees, effect of each option."""
 
-import dataclasses
 import functools
 
 import jax
@@ -12,17 +11,13 @@ from compiled_models import compiled, draw, drawn, quick_jit, started
 from part_choices import MAX_LEN, pairwise, settings_of
 
 from transformer_jax import (
-    AttentionSettings,
     BlockSettings,
     EncoderBlock,
     InputError,
     RotaryPositions,
     Segments,
-    Transformer,
     TransformerLM,
-    activation_names,
     beam_search,
-    capture,
     greedy_decode,
     params_from_torch,
     sample,
@@ -57,8 +52,7 @@ def decoder_of(model: TransformerLM, params: dict):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("tie_embeddings", [True, False])
+@pytest.mark.parametrize(("norm_first", "tie_embeddings"), [(False, True), (True, False)])
 def test_logits_are_those_of_pytorchs_encoder_with_a_causal_mask(norm_first, tie_embeddings):
     torch.manual_seed(2)
     layer = torch.nn.TransformerEncoderLayer(D, H, F, dropout=0.0, batch_first=True, norm_first=norm_first)
@@ -155,16 +149,6 @@ def test_every_search_goes_on_after_prefixes_with_a_cache_that_grows_and_gives_t
         np.testing.assert_array_equal(again, whole)
 
 
-def test_a_prefix_whose_cache_has_no_room_for_the_rest_is_an_error(params):
-    start = functools.partial(MODEL.apply, length=6, prefix=TOKENS[:, :3], method="start_decoding")
-    cache = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(start, params))
-    ends = {"start_token": 0, "end_token": V - 1, "pad_token": 0, "max_length": 4}
-    with pytest.raises(InputError, match="position is 6; it must be a whole number, 0 … 5"):
-        greedy_decode(after_prefix(decoder_of(MODEL, params), 3), AfterPrefix(cache, TOKENS[:, 3]), B, **ends)
-    with pytest.raises(InputError, match="position is -1; it must be at least 0"):
-        grow_after_prefix(CausalCache.grow, -1)
-
-
 @pytest.mark.parametrize("search", [greedy_decode, beam_search])
 def test_a_cache_without_room_for_the_longest_result_is_an_error_in_a_compiled_program_too(params, search):
     cache = started(MODEL, params, B, 3)
@@ -195,37 +179,6 @@ def test_a_mask_is_combined_with_the_causal_one():
 
 
 # Options.
-
-
-@pytest.mark.slow
-def test_remat_changes_no_number():
-    settings = BlockSettings(0.5, attention=AttentionSettings(dropout_prob=0.5))
-    params = drawn(model_with(num_layers=1), TOKENS)
-
-    def total_and_gradient(remat):
-        model = model_with(dataclasses.replace(settings, remat=remat), num_layers=1)
-
-        def total(params):
-            return jnp.sum(model.apply(params, TOKENS, train=True, rngs={"dropout": jax.random.key(3)}) ** 2)
-
-        return quick_jit(jax.value_and_grad(total))(params)
-
-    expected, gradient = total_and_gradient("none")
-    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient))
-    for remat in ("dots", "all"):
-        found, same = total_and_gradient(remat)
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * largest), same, gradient)
-
-
-@pytest.mark.slow
-def test_layers_in_a_loop_can_be_initialised_and_run_in_float64():
-    settings = BlockSettings(scan_layers=True)
-    cases = (model_with(settings), (TOKENS,)), (Transformer(V, V, D, H, 2, 2, F, settings=settings), (TOKENS, TOKENS))
-    with jax.enable_x64(True):
-        for model, inputs in cases:
-            shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
-            assert jax.eval_shape(model.apply, shapes, *inputs).dtype == jnp.float64
 
 
 def test_a_block_of_ones_own_computes_the_same_in_decoding():
@@ -261,20 +214,6 @@ def test_the_parameters_are_one_matrix_and_the_blocks():
 # Bad input.
 
 
-def test_its_activations_have_names_in_a_pass_and_in_each_step_of_decoding(params):
-    names = list(activation_names(MODEL))
-    assert names[:3] == ["token_embeddings", "positions", "embeddings"]
-    assert names[-1] == "logits"
-    chosen = ["positions", "embeddings", "decoder.layers.1.attention.head_outputs", "logits"]
-    _, of_pass = quick_jit(lambda: capture(MODEL, params, TOKENS, names=chosen))()
-    cache = started(MODEL, params, B, T)
-    step = quick_jit(functools.partial(capture, MODEL, params, names=chosen, method="decode_step"))
-    for t in range(T):
-        (_, cache), of_step = step(TOKENS[:, t], t, cache)
-        for name in chosen:  # the last axis but one is that of the positions
-            np.testing.assert_allclose(of_step[name][..., 0, :], of_pass[name][..., t, :], atol=1e-5)
-
-
 @pytest.mark.slow
 def test_a_step_of_one_row_writes_the_cache_in_its_place():
     model = model_with(max_len=1009)
@@ -295,7 +234,6 @@ def test_a_block_that_cannot_run_position_by_position_is_an_error():
     ("start", "message"),
     [
         ({}, "batch_size is None; without a prefix"),
-        ({"batch_size": 2, "prefix": TOKENS}, "prefix has 3 rows and batch_size is 2"),
         ({"prefix": np.full((B, 2), V)}, f"prefix holds the token id {V}; ids may be 0 … {V - 1}"),
         ({"prefix": np.zeros((B, MAX_LEN + 1), int)}, "9 positions; max_len is 8"),
     ],
@@ -308,7 +246,6 @@ def test_decoding_from_what_it_cannot_is_an_error(params, start, message):
 @pytest.mark.parametrize(
     ("tokens", "position", "message"),
     [
-        (TOKENS[:, 0], 3, "position is 3; it must be a whole number, 0 … 2"),
         (np.full(B, -1), 0, "tokens holds the token id -1"),
         (TOKENS[:1, 0], 0, "tokens has 1 rows and the cache has 3; they must be equal"),
     ],

@@ -284,7 +284,7 @@ def test_all_buckets_of_a_decoder_are_for_earlier_keys_and_half_of_an_encoders()
 
 WRONG = [
     (lambda: MultiheadAttention(D, H, num_kv_heads=3), "num_kv_heads is 3; it must divide num_heads, 4"),
-    (lambda: MultiheadAttention(20, 4, positions=RotaryPositions()), "a head is 5 wide"),
+    (lambda: MultiheadAttention(20, 4, positions=RotaryPositions()), "a head is 5 wide.* must be even"),
     (lambda: AttentionSettings(dropout_prob=1.0), "dropout_prob is 1.0"),
     (lambda: RotaryPositions(0.0), "base is 0.0"),
     (lambda: RelativePositions(5), "num_buckets is 5; it must be even"),

@@ -39,13 +39,6 @@ def test_positions_are_added_in_the_inputs_type_and_are_no_parameters(dtype):
     np.testing.assert_allclose(output.astype(np.float32), expected, atol=2 * float(jnp.finfo(dtype).eps))
 
 
-def test_a_sequence_longer_than_the_table_is_an_error_that_says_so():
-    encoding = PositionalEncoding(6, max_len=4)
-    assert encoding.apply({}, np.zeros((1, 4, 6), np.float32)).shape == (1, 4, 6)
-    with pytest.raises(ValueError, match="5 positions; max_len.* 4"):
-        encoding.apply({}, np.zeros((1, 5, 6), np.float32))
-
-
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_one_position_gets_what_it_gets_in_the_whole_sequence_also_traced(dtype):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 7)), dtype)

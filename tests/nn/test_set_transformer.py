@@ -2,6 +2,7 @@
 
 import functools
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -14,59 +15,32 @@ B, S, T, D, H, F, K = 2, 5, 3, 6, 2, 7, 3
 SIZES = D, H, F
 
 
-def dense(params: dict, x: np.ndarray) -> np.ndarray:
-    return x @ params["kernel"] + params["bias"]
+def mab(bound: MAB, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Equations 6 and 7 without norms."""
+    h = x + bound.attn(x, y)
+    return h + bound.feed_forward(h, train=False)
 
 
-def feed_forward(params: dict, x: np.ndarray) -> np.ndarray:
-    return dense(params["contract"], np.maximum(dense(params["expand"], x), 0))
-
-
-def multihead(params: dict, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Head after head, for one set each."""
-    query, key, value = (dense(params[f"{name}_proj"], z) for name, z in (("query", x), ("key", y), ("value", y)))
-    heads = []
-    for part in np.split(np.arange(D), H):
-        logits = query[:, part] @ key[:, part].T / np.sqrt(D / H)
-        weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-        heads.append(weights @ value[:, part])
-    return dense(params["output_proj"], np.concatenate(heads, -1))
-
-
-def mab(params: dict, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    h = x + multihead(params["attn"], x, y)
-    return h + feed_forward(params["feed_forward"], h)
-
-
-def applied(module, *sets: np.ndarray, mask: jax.Array | None = None) -> tuple[dict, np.ndarray]:
-    """Random parameters, biases too, and the output."""
+def applied(module, *sets: np.ndarray, mask: jax.Array | None = None) -> tuple[nn.Module, jax.Array]:
+    """The module with random parameters, biases too, and its output."""
     variables = drawn(module, *sets, scale=0.5)
-    return variables["params"], np.asarray(compiled(module)(variables, *sets, mask))
+    return module.bind(variables), compiled(module)(variables, *sets, mask)
 
 
 WITHOUT_NORM = BlockSettings(norm=NoNorm)
 X, Y = draw(B, T, D), draw(B, S, D, seed=1)
 
 
-def test_mab_is_equations_6_and_7_without_norms():
-    params, output = applied(MAB(*SIZES, settings=WITHOUT_NORM), X, Y)
-    np.testing.assert_allclose(output, [mab(params, x, y) for x, y in zip(X, Y, strict=True)], atol=1e-4)
-
-
-def test_sab_is_the_mab_of_a_set_with_itself():
-    params, output = applied(SAB(*SIZES), Y)
-    np.testing.assert_array_equal(output, compiled(MAB(*SIZES))({"params": params}, Y, Y))
-
-
-def test_isab_is_equations_9_and_10():
-    params, output = applied(ISAB(*SIZES, settings=WITHOUT_NORM, num_inducing=K), Y)
-    expected = [mab(params["from_inducing"], y, mab(params["to_inducing"], params["inducing"], y)) for y in Y]
-    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-3)
-
-
-def test_pma_is_equation_11():
-    params, output = applied(PMA(*SIZES, settings=WITHOUT_NORM, num_seeds=K), Y)
-    expected = [mab(params["pool"], params["seeds"], feed_forward(params["feed_forward"], y)) for y in Y]
+def test_the_blocks_are_equations_6_to_11():
+    bound, output = applied(MAB(*SIZES, settings=WITHOUT_NORM), X, Y)
+    np.testing.assert_allclose(output, mab(bound, X, Y), atol=1e-4)
+    bound, output = applied(SAB(*SIZES, settings=WITHOUT_NORM), Y)
+    np.testing.assert_allclose(output, mab(bound, Y, Y), atol=1e-4)
+    bound, output = applied(ISAB(*SIZES, settings=WITHOUT_NORM, num_inducing=K), Y)
+    hidden = mab(bound.to_inducing, np.broadcast_to(bound.inducing, (B, K, D)), Y)
+    np.testing.assert_allclose(output, mab(bound.from_inducing, Y, hidden), rtol=1e-4, atol=1e-3)
+    bound, output = applied(PMA(*SIZES, settings=WITHOUT_NORM, num_seeds=K), Y)
+    expected = mab(bound.pool, np.broadcast_to(bound.seeds, (B, K, D)), bound.feed_forward(Y, train=False))
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-3)
 
 

@@ -1,7 +1,6 @@
 """What a task adds to its training: callbacks, loggers, metrics; and what a trainer keeps and lets go of."""
 
 import json
-import shutil
 
 import numpy as np
 import optax
@@ -226,16 +225,3 @@ def test_after_load_run_the_tasks_own_data_are_tested_and_nothing_is_written(tra
 
     with pytest.raises(InputError, match="Without has no load_data, so give val_loader and test_loader"):
         load_run(trained.run.path, Without).test()
-
-
-def best_params_of_a_run_that_vanished(trainer):
-    with trainer.training(*loaders()) as loop:
-        loop.train()
-        trainer.run.checkpoints.wait()
-        shutil.rmtree(trainer.run.path)
-        return loop.best_params()
-
-
-def test_a_directory_that_vanished_before_the_best_model_was_read_is_no_divergence(tmp_path):
-    with pytest.raises(InputError, match="can't be written any more"):
-        best_params_of_a_run_that_vanished(trainer_for(tmp_path))

@@ -23,36 +23,22 @@ CONFIG = ReverseConfig(
     batch_size=12, seq_len=5, num_categories=3, model_dim=14, num_heads=2, num_layers=2, warmup=2, scan_layers=True
 )
 CONFIG = dataclasses.replace(CONFIG, train_size=37, val_size=11, test_size=11, max_epochs=2, eval_every=1)
-B, T, D, H, F, L = 2, 5, 14, 2, 13, 3
+D, H, F, L = 14, 2, 13, 3
 
 
 @pytest.fixture(scope="module")
-def encoder():
-    """An encoder that loops over its layers, its variables with layers stacked, and an input."""
+def params():
+    """Parameters of an encoder that loops over its layers."""
     encoder = TransformerEncoder(L, D, H, F, settings=BlockSettings(scan_layers=True))
-    x = jax.random.normal(jax.random.key(0), (B, T, D))
-    return encoder, encoder.init(jax.random.key(1), x), x
+    return encoder.init(jax.random.key(1), np.zeros((2, 5, D), np.float32))["params"]
 
 
-def test_layers_are_stacked_along_a_leading_axis_and_drawn_apart(encoder):
-    _, variables, _ = encoder
-    shapes = {path: leaf.shape for path, leaf in flatten_dict(variables["params"], sep="/").items()}
+def test_layers_are_stacked_along_a_leading_axis_and_drawn_apart(params):
+    shapes = {path: leaf.shape for path, leaf in flatten_dict(params, sep="/").items()}
     assert {path.split("/")[0] for path in shapes} == {"stacked_layers"}
     assert shapes["stacked_layers/feed_forward/expand/kernel"] == (L, D, F)
-    kernels = np.asarray(variables["params"]["stacked_layers"]["feed_forward"]["expand"]["kernel"])
+    kernels = np.asarray(params["stacked_layers"]["feed_forward"]["expand"]["kernel"])
     assert np.abs(kernels[0] - kernels[1]).max() > 0.1
-
-
-@pytest.mark.slow
-def test_layers_apart_and_stacked_give_the_same_output_and_maps(encoder):
-    model, variables, x = encoder
-    apart = unstack_layers(variables)
-    assert {*apart["params"]} == {"layers_0", "layers_1", "layers_2"}
-    looped, maps = model.apply(variables, x, return_attention=True)
-    one_by_one, expected_maps = model.apply(apart, x, return_attention=True)
-    np.testing.assert_allclose(looped, one_by_one, atol=1e-6)
-    assert len(maps) == L
-    np.testing.assert_allclose(np.stack(maps), np.stack(expected_maps), atol=1e-6)
 
 
 @pytest.mark.slow
@@ -71,9 +57,8 @@ def test_layers_apart_and_stacked_have_the_same_gradients_in_both_stacks_of_a_tr
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * largest), found, expected)
 
 
-def test_a_state_goes_apart_and_comes_back_bit_for_bit(encoder):
-    _, variables, _ = encoder
-    params = {"net": {"encoder": variables["params"], "head": {"kernel": jnp.ones((5, 7))}}}
+def test_a_state_goes_apart_and_comes_back_bit_for_bit(params):
+    params = {"net": {"encoder": params, "head": {"kernel": jnp.ones((5, 7))}}}
     optimizer = with_average(adam(lambda step: 0.1, weight_decay=0.1), 0.9)
     state = initial_state(params, optimizer, jax.random.key(0))
     apart = unstack_layers(state)

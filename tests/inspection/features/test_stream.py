@@ -1,9 +1,7 @@
 import numpy as np
 import pytest
-from finished_runs import finished_run
 from tiny_models import SETTINGS, encoder, encoder_decoder, language_model, predictor
 
-from transformer_jax import load_run
 from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.data.batch import ArrayDataset
 from transformer_jax.data.loader import make_loader
@@ -58,28 +56,6 @@ def test_padding_is_left_out_and_several_activations_stand_side_by_side():
     (rows,) = stream
     both = np.concatenate([seen[name] for name in names], -1)
     np.testing.assert_allclose(in_order(rows, 0, 0), np.concatenate([both[0], both[1, :3]]), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("task", "name", "length"),
-    [
-        ("SetAnomalyTask_digits", "encoder.layers.0.output", 5),
-        ("TranslationTask", "decoder.layers.0.after_cross_attention", 3),
-    ],
-)
-def test_a_stream_over_a_trained_tasks_own_data_has_what_capture_has(tmp_path_factory, task, name, length):
-    run = load_run(finished_run(tmp_path_factory, task))
-    inputs, targets = next(iter(run.test_data.test_loader))
-
-    def arguments(inputs):
-        return tuple(run.model_inputs(run.prepare(inputs, run.test_data.constants)))
-
-    is_valid = np.arange(length) < np.random.default_rng(0).integers(1, 4, (len(targets), 1))
-    loader = make_loader(ArrayDataset(inputs, is_valid), len(targets))
-    stream = ActivationStream(run.inspected, loader, [name], inputs=arguments, valid=lambda inputs, valid: valid)
-    (rows,) = stream
-    _, seen = run.inspected.capture(arguments(inputs), [name])
-    np.testing.assert_allclose(in_order(rows, 0, 0), np.asarray(seen[name])[is_valid], atol=1e-5)
 
 
 def test_chunks_are_a_function_of_the_seed_and_their_number():

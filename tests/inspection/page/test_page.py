@@ -182,7 +182,7 @@ def test_wrong_inputs_are_named(wrong, message):
 
 @needs_chromium
 @pytest.mark.slow
-def test_a_notebook_shows_the_page_in_a_frame_and_texts_stay_texts_whatever_they_hold(tmp_path):
+def test_texts_stay_texts_whatever_they_hold(tmp_path):
     hostile = "</script><script>document.title='taken'</script><img src=http://x.invalid/>&amp;"
     numbers = np.zeros((1, 5), np.int32)
     example = InspectedExample(inputs=numbers, labels=[hostile] * 5, title=hostile, expected=hostile)
@@ -193,8 +193,3 @@ def test_a_notebook_shows_the_page_in_a_frame_and_texts_stay_texts_whatever_they
         assert page.locator("#example option").inner_text() == hostile
         assert hostile in page.locator("#attention .value").inner_text()
         assert (problems, len(requests)) == ([], 1)
-        page.set_content(f"<!doctype html><p>cell</p>{made._repr_html_()}")
-        text = page.frame_locator("iframe").locator("#attention .value")
-        text.wait_for()
-        assert hostile in text.inner_text()
-        assert problems == []

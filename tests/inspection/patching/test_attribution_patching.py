@@ -1,41 +1,25 @@
 import jax
 import numpy as np
 import pytest
-from tiny_models import SETTINGS, in_float64, predictor
+from tiny_models import SETTINGS, clean_and_corrupted, predictor
+from tiny_models import logit_difference as metric
 
 from transformer_jax import capture
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import add, attribute_activations, attribute_edges, patch_activations, patch_path
 from transformer_jax.inspection.activations import patch
 
-pytestmark = pytest.mark.slow  # they compile
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("float64")]
 
 FIRST, LAST = "encoder.layers.0", "encoder.layers.2"
 NAMES = ["*.head_outputs", "encoder.layers.1.output"]
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
-
-
-def metric(logits):
-    return logits[:, 3, 1] - logits[:, 3, 4]
-
-
-def near(clean, share):
-    """Inputs on the way to corrupted ones."""
-    (other,) = in_float64(predictor(seed=5)).inputs
-    return (clean[0] + share * (other - clean[0]),)
-
-
 def test_one_step_is_the_gradient_in_the_corrupted_pass_times_the_difference():
-    case = in_float64(predictor(SETTINGS["pre_rms_grouped"]))
-    other, name = near(case.inputs, 1), "encoder.layers.1.attention.values"  # which all heads share
+    case, other = clean_and_corrupted(SETTINGS["pre_rms_grouped"])
+    name = "encoder.layers.1.attention.values"  # which all heads share
     of_model = case.model, case.variables
-    arguments = *of_model, case.inputs, other
-    found = attribute_activations(*arguments, names=[name], metric=metric, by=["positions", "heads"])[name]
+    found = attribute_activations(*case, other, names=[name], metric=metric, by=["positions", "heads"])[name]
     high, clean = capture(*of_model, *case.inputs, names=[name])
     low, corrupted = capture(*of_model, *other, names=[name])
     slope = jax.jacobian(lambda x: metric(patch(*of_model, *other, patches={name: add(x)})))(0 * clean[name])
@@ -46,8 +30,8 @@ def test_one_step_is_the_gradient_in_the_corrupted_pass_times_the_difference():
 
 
 def test_integrated_gradients_tend_to_what_patching_a_whole_activation_restores():
-    case = in_float64(predictor(SETTINGS["pre_norm"]))
-    arguments = case.model, case.variables, case.inputs, near(case.inputs, 1)
+    case, corrupted = clean_and_corrupted(SETTINGS["pre_norm"])
+    arguments = *case, corrupted
     exact = patch_activations(*arguments, names=NAMES, metric=metric, by=[])
     attribute = jax.jit(
         lambda n: attribute_activations(*arguments, names=NAMES, metric=metric, by=[], steps=n), static_argnums=0
@@ -60,8 +44,9 @@ def test_integrated_gradients_tend_to_what_patching_a_whole_activation_restores(
 
 @pytest.mark.parametrize(("settings", "through"), [("post_norm", True), ("pre_rms_grouped", False)])
 def test_edges_are_the_derivatives_of_paths_with_the_same_senders_and_receivers(settings, through):
-    case = in_float64(predictor(SETTINGS[settings], num_layers=3))
-    arguments = case.model, case.variables, case.inputs, near(case.inputs, 1e-6)
+    case, corrupted = clean_and_corrupted(SETTINGS[settings], num_layers=3)
+    near = case.inputs[0] + 1e-6 * (corrupted[0] - case.inputs[0])
+    arguments = *case, (near,)
     options = {"metric": metric, "through_feed_forward": through}
     edges = jax.jit(lambda: attribute_edges(*arguments, **options))()
     head, network = f"{FIRST}.attention.head_outputs", f"{FIRST}.feed_forward.output"
@@ -79,7 +64,7 @@ def test_edges_are_the_derivatives_of_paths_with_the_same_senders_and_receivers(
 
 def test_bad_arguments_are_named():
     case = predictor()
-    arguments = case.model, case.variables, case.inputs, case.inputs
+    arguments = *case, case.inputs
     with pytest.raises(InputError, match="steps is 0; it must be"):
         attribute_activations(*arguments, names=NAMES, metric=metric, steps=0)
     with pytest.raises(InputError, match="by holds 'heads'; encoder.layers.1.output is"):

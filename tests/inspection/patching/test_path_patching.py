@@ -1,45 +1,27 @@
 import jax
 import numpy as np
 import pytest
-from tiny_models import SETTINGS, in_float64, predictor
+from tiny_models import SETTINGS, clean_and_corrupted, predictor
+from tiny_models import logit_difference as metric
 
 from transformer_jax import capture, patch
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import patch_path, swap
 
-pytestmark = pytest.mark.slow  # they compile
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("float64")]
 
 FIRST, SECOND, LAST = (f"encoder.layers.{layer}.attention" for layer in range(3))
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    """Quotients of small differences have 10 digits in float64, and in float32 as few as the processor leaves."""
-    with jax.enable_x64(True):
-        yield
-
-
-def metric(logits):
-    return logits[:, 3, 1] - logits[:, 3, 4]
-
-
 @pytest.mark.parametrize(("settings", "through"), [("post_norm", True), ("pre_rms_grouped", False)])
 def test_paths_between_sets_of_heads_feed_forwards_and_logits_are_those_of_passes_made_by_hand(settings, through):
-    case, corrupted = in_float64(predictor(SETTINGS[settings], num_layers=3)), in_float64(predictor(seed=5)).inputs
+    case, corrupted = clean_and_corrupted(SETTINGS[settings], num_layers=3)
     of_model = case.model, case.variables
     outputs, written = f"{FIRST}.head_outputs", "encoder.layers.0.feed_forward.output"
-    found = jax.jit(
-        lambda head: patch_path(
-            *of_model,
-            case.inputs,
-            corrupted,
-            senders=[(FIRST, 0), (FIRST, head), "encoder.layers.0.feed_forward"],
-            receivers=[(LAST, 1), "encoder.layers.1.feed_forward", "logits"],
-            reads=["queries", "keys", "values"],
-            metric=metric,
-            through_feed_forward=through,
-        )
-    )(2)
+    ends = {"receivers": [(LAST, 1), "encoder.layers.1.feed_forward", "logits"], "reads": ["queries", "keys", "values"]}
+    options = ends | {"metric": metric, "through_feed_forward": through}
+    senders = lambda head: [(FIRST, 0), (FIRST, head), "encoder.layers.0.feed_forward"]  # noqa: E731
+    found = jax.jit(lambda head: patch_path(*case, corrupted, senders=senders(head), **options))(2)
     end = "encoder.layers.2.output"
     kept = ["*.head_outputs", end] + ([] if through else ["*feed_forward.output"])
     low, values = capture(*of_model, *case.inputs, names=kept)
@@ -59,7 +41,7 @@ def test_paths_between_sets_of_heads_feed_forwards_and_logits_are_those_of_passe
 
 def test_bad_arguments_are_named():
     case = predictor()
-    arguments = case.model, case.variables, case.inputs, case.inputs
+    arguments = *case, case.inputs
     good = {"sender": (FIRST, 0), "receiver": (SECOND, 1), "reads": "keys", "metric": metric}
     for changed, message in (
         ({"sender": ("a.b", 0)}, r"sender is in 'a\.b'; it must be in one of encoder\.layers\.0\.attention, "),
