@@ -14,6 +14,8 @@ from transformer_jax.errors import InputError
 from transformer_jax.tasks.anomaly import cifar100
 from transformer_jax.tasks.anomaly.cifar100 import cached_features, has_cifar100, load_cifar100, ready_features
 
+pytestmark = pytest.mark.slow  # torchvision takes seconds to import
+
 BY_HAND = r"put cifar-100-python.tar.gz there by hand.*--dataset digits"
 
 
