@@ -11,13 +11,12 @@ import sys
 import tempfile
 from random import Random
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import quick_jit, started
+from compiled_models import assert_close, quick_jit, started
 from flax.traverse_util import flatten_dict
 from huggingface_models import FAMILIES, drawn, passed
 from hypothesis import HealthCheck, given, settings
@@ -36,9 +35,6 @@ from transformer_jax import (
 )
 from transformer_jax.decoding import AfterPrefix, after_prefix, beam_search
 from transformer_jax.nn import (
-    CausalBlock,
-    EmbeddingSettings,
-    SinusoidalPositions,
     Transformer,
     TransformerLM,
     TransformerMLM,
@@ -53,7 +49,6 @@ pytestmark = pytest.mark.slow  # they compile
 NUM_MODELS = int(os.environ.get("HUGGINGFACE_MODELS", "2"))
 EXAMPLES = settings(max_examples=NUM_MODELS, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 B, T, S = 2, 7, 11
-EXACT_GELU = functools.partial(nn.gelu, approximate=False)
 EMBEDDINGS = ("embedding/embedding", "source_embedding/embedding", "patch_layer/kernel")
 
 
@@ -91,12 +86,6 @@ def inputs_of(model, pick):
         return (tokens, padding_mask(valid)), theirs | {"input_ids": tokens}
     tokens, types = np.where(valid, tokens, 1), rng.integers(model.num_types, size=tokens.shape)  # RoBERTa's padding
     return (tokens, padding_mask(valid), types), theirs | {"input_ids": tokens, "token_type_ids": types}
-
-
-def assert_close(found, expected, tolerance):
-    """Within a share of the largest number."""
-    assert np.shape(found) == np.shape(expected)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
 @on_drawn_models(*FAMILIES)
@@ -214,38 +203,6 @@ def with_settings(model, **changes):
     return model.clone(settings=dataclasses.replace(model.settings, **changes))
 
 
-def with_part(model, part, **changes):
-    return with_settings(model, **{part: dataclasses.replace(getattr(model.settings, part), **changes)})
-
-
-WRONG = {
-    "epsilon": ("gpt2", lambda m: with_settings(m, layer_norm_epsilon=m.settings.layer_norm_epsilon / 10)),
-    "activation": ("gpt_neox", lambda m: with_settings(m, activation=EXACT_GELU)),
-    "scaled embeddings": ("gpt2", lambda m: m.clone(embeddings=EmbeddingSettings())),
-    "pairs": ("llama", lambda m: with_part(m, "positions", in_halves=False)),
-    "fraction": ("gpt_neox", lambda m: with_part(m, "positions", fraction=1.0)),
-    "block": ("gpt_neox", lambda m: m.clone(block=CausalBlock)),
-    "scale": ("t5", lambda m: with_part(m, "attention", scale=None)),
-    "scale of logits": ("t5", lambda m: m.clone(embeddings=EmbeddingSettings(is_scaled=False, output_scale=0.9))),
-    "sines": ("marian", lambda m: with_settings(m, positions=SinusoidalPositions())),
-    "positions": ("bert", lambda m: m.clone(pad_token=None)),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_setting_would_be_seen(wrong):
-    family, change = WRONG[wrong]
-
-    def moved(seed):
-        model, variables = ours(family, seed)
-        arguments, _ = inputs_of(model, Random(seed))
-        right, changed = (each.apply(variables, *arguments) for each in (model, change(model)))
-        return np.abs(right - changed).max() / np.abs(right).max()
-
-    # In one model of the family at least, as others have that setting; ten times what the comparison allows.
-    assert any(moved(seed) > 1e-4 for seed in range(10))
-
-
 @pytest.fixture(scope="module")
 def gpt2_files(tmp_path_factory):
     directory = tmp_path_factory.mktemp("gpt2")
@@ -268,16 +225,13 @@ def damaged(directory, target, config=None):
         ({"attention_window": 3}, r"config.json has attention_window = 3, which is not supported"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx in .* is True; only False is"),
         ({"model_type": "mamba"}, "model_type in .* is 'mamba'; it must be one of gpt2, "),
-        ({"model_type": None}, "model_type in .* is None"),
         ({"model_type": ["gpt2"]}, "model_type in .* is \\['gpt2'\\]"),
         ({"auto_map": {"AutoModel": "evil.Model"}}, "has auto_map = "),
         ({"n_layer": 10**9}, "says 1000000000 layers"),
         ({"n_embd": 10**9}, "in .* has the shape"),
         ({"n_head": 7}, "num_heads"),
-        ({"n_layer": 7}, r"lacks transformer\.h\."),
         ({"n_embd": "12"}, "n_embd in .*config.json is '12'"),
         ({"activation_function": "maxout"}, "activation_function in .* is 'maxout'; it must be one of gelu, "),
-        ({"layer_norm_epsilon": -1.0}, "layer_norm_epsilon"),
     ],
 )
 def test_a_config_that_is_not_honoured_is_named(gpt2_files, tmp_path, config, message):
