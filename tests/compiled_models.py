@@ -17,6 +17,8 @@ QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": F
 needs_float16 = pytest.mark.skipif(
     "SSE4" in os.environ.get("XLA_FLAGS", ""), reason="without AVX, XLA fails to link the conversions to float16"
 )
+# The tests have three CPU devices (conftest.py), a machine perhaps one GPU.
+needs_three = pytest.mark.skipif(jax.local_device_count() < 3, reason="there are fewer than three devices")
 FLOAT16 = pytest.param(jnp.float16, marks=needs_float16)
 
 
@@ -43,6 +45,12 @@ def drawn(model: nn.Module, *inputs: Any, scale: float = 0.3, **options: Any) ->
     )
     rng = np.random.default_rng(1)
     return structure.unflatten([rng.normal(scale=scale, size=leaf.shape).astype(np.float32) for leaf in leaves])
+
+
+def assert_close(found: Any, expected: Any, tolerance: float) -> None:
+    """Trees are the same within a share of the largest number: some gradients are 0 but for rounding."""
+    largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * largest), found, expected)
 
 
 def applied(module: nn.Module, variables: Any, *arguments: Any, **options: Any) -> Any:

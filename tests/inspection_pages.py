@@ -39,9 +39,9 @@ def browser(*, width: int = 1280, height: int = 720, **options: Any) -> Iterator
 
 
 @contextlib.contextmanager
-def opened(file: Path, *, dark: bool = False, width: int = 1280, height: int = 900) -> Iterator[Opened]:
+def opened(file: Path, *, width: int = 1280, height: int = 900) -> Iterator[Opened]:
     """A file of a page, opened with the network off."""
-    with browser(width=width, height=height, color_scheme="dark" if dark else "light", offline=True) as page:
+    with browser(width=width, height=height, offline=True) as page:
         problems: list[str] = []
         requests: list[str] = []
         page.on("console", lambda message: problems.append(message.text))

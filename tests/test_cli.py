@@ -1,7 +1,5 @@
 """A command ends with one line, or in silence, and with a status that says why; it saves what it can."""
 
-import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import call, own_handlers
-from kill_and_resume import READ_ONLY_CACHE, command
+from kill_and_resume import command
 
 from transformer_jax.cli import run
 from transformer_jax.errors import InputError
@@ -41,24 +39,6 @@ def test_a_signal_during_imports_ends_a_command_in_silence(tmp_path):
         process.send_signal(signal.SIGINT)
         output = process.communicate(timeout=PATIENCE)
     assert (process.returncode, *output) == (128 + signal.SIGINT, "", "")
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_line_of_ours(tmp_path):
-    # The operating system takes no more in one file, as a full disk does.
-    limited = (
-        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
-        "os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", limited, *command("reverse.py", tmp_path, *SETTINGS)],
-        capture_output=True, text=True, timeout=PATIENCE, env=os.environ | READ_ONLY_CACHE,
-    )  # fmt: skip
-    assert process.returncode == 2
-    # Threads of other libraries may print errors of their own beside it, and before it in the same line.
-    assert len(re.findall("reverse.py: error: .*written", process.stderr)) == process.stderr.count("error: ") == 1, (
-        process.stderr
-    )
 
 
 @pytest.mark.slow

@@ -56,11 +56,6 @@ def test_a_run_that_was_tested_again_keeps_its_line(names, tmp_path):
     assert json.loads(file.read_text())["seed0"]["eval_seconds"] == 7
 
 
-def test_papers_take_the_lines_that_they_may():
-    for script in PAPERS.glob("*.py"):
-        assert len(script.read_text(encoding="utf-8").splitlines()) <= 120, script.name
-
-
 def test_each_table_has_its_place_in_the_page_and_can_be_chosen(names):
     page = (REPOSITORY / "docs" / "papers.md").read_text(encoding="utf-8")
     assert all(page.count(f"<!-- table {name} -->") == 1 for name in names["TABLES"])

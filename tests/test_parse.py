@@ -90,7 +90,6 @@ def test_a_flag_may_mend_what_in_the_file_alone_cannot_work(write):
     [
         ("lr = 'fast'", "{file}: lr is 'fast'; it must be a number"),
         ("num_layer = 3", "{file}: num_layer is not a setting of this task; did you mean num_layers?"),
-        ("'num layers' = 3", "{file}: 'num layers' is not a setting of this task; did you mean num_layers?"),
         ("dataset = 'digits'", "{file}: dataset is not a setting of this task"),
         ("task = 'OtherTask'", "{file}: task is OtherTask; it must be OwnTask, the task of this command"),
         ("lr = ", "{file} is not TOML, or damaged: TOMLDecodeError: Invalid value"),
@@ -146,14 +145,10 @@ def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
     ("arguments", "message"),
     [
         ("--learning-rate=3", "unknown arguments: --learning-rate=3; did you mean --lr?"),
-        ("--num_layer=3", "unknown arguments: --num-layer=3; did you mean --num-layers?"),
         ("--Lr=3 --sed 5", "unknown arguments: --Lr=3 --sed 5; did you mean --lr and --seed?"),
         ("--confg=x --kin one", "unknown arguments: --confg=x --kin one; did you mean --config and --kind?"),
         ("length 3 --zebra", "unknown arguments: length 3 --zebra"),
         ("--lr", "argument --lr: expected one argument"),
-        ("--lr fast", "lr is 'fast'; it must be a number"),
-        ("--lr none", "lr is None; it must be a number"),
-        ("--order=left", "order is 'left'; it must be one of up, down"),
         ("--mix 1 x", "mix is 'x'; it must be a number"),
         ("--shuffled=3", "argument --shuffled/--no-shuffled: ignored explicit argument '3'"),
         ("--config nowhere.toml", "nowhere.toml can't be read: No such file"),

@@ -80,9 +80,6 @@ def by_head(logit, batch, head, query, key, factors):
     ("make", "message"),
     [
         (lambda: ALiBi(0), "num_heads is 0; it must be at least 1"),
-        (lambda: SoftCap(0.0), "cap is 0.0; it must be a finite number above 0"),
-        (lambda: SoftCap(2 + 3j), r"cap is \(2\+3j\); it must be a finite number above 0"),
-        (lambda: RelativeBias(jnp.zeros((8, H)), "no"), "bidirectional is 'no'; it must be True or False"),
         (lambda: AttentionDropout(0.1, 3), "key is 3; it must be a random key such as"),
         (lambda: SoftCap(jnp.float32(-1)), "cap is .*-1.*; it must be a finite number above 0"),
         (lambda: RelativeBias(jnp.zeros((8, H), int)), "table has type int.*; it must be of a floating-point type"),
@@ -91,7 +88,6 @@ def by_head(logit, batch, head, query, key, factors):
         (lambda: ArrayBias(np.zeros(S, np.float32)), r"bias has shape \(7,\); it may be"),
         (lambda: BiasFunction(3), "fn is 3; it must be a function"),
         (lambda: applied(BiasFunction(lambda x, b, h, q, k: x > 0)), r"<lambda> gave bool\[2, 3, 5, 7\]; it must give"),
-        (lambda: applied(BiasFunction(lambda x, b, h, q, k: x.sum(-1))), r"gave float32\[2, 3, 5\]; it must give"),
         (lambda: ALiBi(H) + Causal(), r"bias is Causal\(\); it must be an array of numbers"),
     ],
 )

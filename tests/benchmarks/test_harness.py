@@ -1,6 +1,6 @@
-"""What the benchmarks share: turns and tables."""
+"""What the benchmarks share: turns."""
 
-from harness import markdown, measure_turns
+from harness import measure_turns
 
 
 def test_contestants_take_turns_of_one_call_off_the_clock_and_at_least_one_on_it():
@@ -8,7 +8,3 @@ def test_contestants_take_turns_of_one_call_off_the_clock_and_at_least_one_on_it
     found = measure_turns({name: lambda name=name: called.append(name) for name in "ab"}, repeats=3)
     assert "".join(called) == "aabb" * 3
     assert list(found) == ["a", "b"]
-
-
-def test_a_table_aligns_numbers_to_the_right():
-    assert markdown(["T", "ms"], [[5, "0.1"]], num_names=1) == "| T | ms |\n| --- | ---: |\n| 5 | 0.1 |"

@@ -159,17 +159,6 @@ def test_a_row_that_has_ended_is_stepped_on_with_padding_and_its_score_stays():
 # Beam search.
 
 
-@pytest.mark.parametrize(("seed", "alpha"), [(0, 0.0), (1, 0.6), (2, 2.0)])
-def test_beam_width_1_is_greedy(seed, alpha):
-    model = HistoryModel(seed, vocabulary=5, max_length=11)
-    greedy = run_model(greedy_decode, model, np.arange(7))
-    beam = row(run_model(beam_search, model, np.arange(7), beam_width=1, length_penalty=alpha), (slice(None), 0))
-
-    np.testing.assert_array_equal(beam.tokens, greedy.tokens)
-    np.testing.assert_array_equal(beam.lengths, greedy.lengths)
-    np.testing.assert_allclose(beam.scores, greedy.scores / ((5 + greedy.lengths) / 6) ** alpha, rtol=1e-5)
-
-
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 3.0])
 def test_a_wide_enough_beam_lists_every_output_in_order(alpha):
     model = HistoryModel(seed=5, vocabulary=3, max_length=5)
@@ -256,12 +245,6 @@ def test_forbidden_tokens_are_in_no_result_and_a_dead_end_gives_no_nan(width):
     np.testing.assert_allclose(decoded.scores, [[expected, *[-np.inf] * (width - 1)]] * 2, rtol=1e-6)
 
 
-def test_a_vocabulary_of_one_token_gives_one_result():
-    decoded = run(beam_search, constant_step([1.0]), {}, 2, beam_width=3, max_length=5, start_token=0)
-    np.testing.assert_array_equal(decoded.lengths, [[1, 0, 0]] * 2)
-    np.testing.assert_array_equal(decoded.scores, [[0, -np.inf, -np.inf]] * 2)
-
-
 # Sampling. test_next_token.py tests a single draw.
 
 
@@ -310,19 +293,6 @@ def test_the_rows_that_follow_change_nothing_in_a_sampled_row():
     together = run_model(sample, model, np.arange(7), key=jax.random.key(23))
     fewer = run_model(sample, model, np.arange(3), key=jax.random.key(23))
     assert_same(row(together, slice(3)), fewer)
-
-
-@pytest.mark.parametrize("decode", THREE, ids=NAMES)
-def test_nothing_but_padding_follows_the_end_token(decode):
-    model = HistoryModel(seed=19, vocabulary=5, max_length=5)
-    decoded = run_model(decode, model, np.arange(23))
-    tokens, lengths = decoded.tokens, decoded.lengths[..., None]
-    position = np.arange(5)
-    np.testing.assert_array_equal(tokens == PAD, position >= lengths)
-    assert not np.any((tokens == END) & (position != lengths - 1))
-    assert np.all((tokens == END).any(axis=-1) | (lengths[..., 0] == 5))
-    assert np.any(lengths < 5)
-    assert np.any(lengths == 5)
 
 
 @pytest.mark.slow

@@ -43,13 +43,6 @@ def test_a_contrastive_loss_and_its_gradient_are_those_of_the_whole_batch():
     assert np.ptp(losses) > 0.1  # the devices have different rows
 
 
-def test_all_rows_of_a_tree_come_in_the_order_of_the_batch():
-    gathered = split(lambda kernel, one, other: all_rows({"one": one, "both": (one, other)}))
-    for device in range(DEVICES):
-        np.testing.assert_array_equal(gathered["one"][device], BATCH[0])
-        np.testing.assert_array_equal(gathered["both"][1][device], BATCH[1])
-
-
 def test_devices_are_numbered_inside_a_split_step_and_0_elsewhere():
     np.testing.assert_array_equal(split(lambda *_: device_number()), [0, 1, 2])
     assert (device_number(), sharing_axes()) == (0, ())

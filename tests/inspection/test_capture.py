@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import drawn, quick_jit
+from compiled_models import drawn
 from formulas import Formulas
 
 from transformer_jax import (
@@ -31,9 +31,6 @@ from transformer_jax import (
 )
 from transformer_jax.decoding import greedy_decode
 from transformer_jax.inspection import (
-    gradient_attention,
-    mean_head_outputs,
-    patch_activations,
     zero,
 )
 from transformer_jax.nn.layers import Tapped
@@ -128,29 +125,6 @@ def test_patterns_choose_and_the_order_is_that_of_the_pass():
     assert capture(model, variables, X, names=[])[1] == {}
 
 
-@pytest.mark.slow
-def test_every_method_gives_activations_in_the_order_of_the_pass():
-    model, inputs = Transformer(V, V, 12, 3, 1, 1, 13), (SOURCE, TARGET)
-    variables = drawn(model, *inputs)
-    stems = ["encoder.layers.0.attention", "decoder.layers.0.attention", "decoder.layers.0.cross_attention"]
-    weights, outputs = ([f"{stem}.{end}" for stem in stems] for end in ("weights", "head_outputs"))
-    pair = {"clean": inputs, "corrupted": inputs, "names": ["*.weights"], "by": [], "metric": jnp.sum}
-    for method, names in (
-        (lambda: gradient_attention(model, variables, *inputs, metric=jnp.sum), weights),
-        (lambda: patch_activations(model, variables, **pair), weights),
-        (lambda: mean_head_outputs(model, variables, *inputs), outputs),
-    ):
-        assert list(jax.eval_shape(method)) == names
-
-
-def test_a_norm_of_flax_with_the_fast_variance_is_captured_as_it_computes():
-    settings = BlockSettings(norm=lambda epsilon: nn.LayerNorm(epsilon, use_fast_variance=True), norm_first=True)
-    block, x = EncoderBlock(D, H, F, settings=settings), DRAWS.normal(1000, size=(B, T, D)).astype(np.float32)
-    variables = drawn(block, x)
-    output, _ = capture(block, variables, x, names=["attention_norm.scale"])
-    np.testing.assert_allclose(output, block.apply(variables, x), rtol=1e-5)  # where the exact variance is 0.3 off
-
-
 def lowered(model: nn.Module, variables: dict, *inputs: np.ndarray) -> str:
     def loss(variables):
         return jnp.sum(model.apply(variables, *inputs, train=True, rngs={"dropout": jax.random.key(0)}) ** 2)
@@ -193,22 +167,6 @@ def test_attention_that_is_not_asked_for_makes_no_weights():
     assert size not in program(["queries", "head_outputs", "output"])
     assert size in program(["weights"])
     assert size not in jax.jit(model.apply).lower(variables, x).as_text()
-
-
-@pytest.mark.slow
-@every_model
-def test_under_jit_vmap_and_scanned_layers_the_values_are_the_same(arguments):
-    model, *inputs = arguments
-    variables = drawn(model, *inputs)
-    _, expected = capture(model, variables, *inputs, names=["*"])
-    scanned = model.clone(settings=dataclasses.replace(model.settings, scan_layers=True, remat="all"))
-
-    def of_one(*example):
-        return capture(scanned, variables, *(x[None] for x in example), names=["*"])[1]
-
-    assert_same(quick_jit(lambda *inputs: capture(model, variables, *inputs, names=["*"])[1])(*inputs), expected, 1e-5)
-    mapped = quick_jit(jax.vmap(of_one))(*inputs)
-    assert_same(jax.tree.map(lambda x: x[:, 0], mapped), expected, 1e-5)  # sums in another order
 
 
 def test_weights_are_those_after_dropout():

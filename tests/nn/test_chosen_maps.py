@@ -35,17 +35,11 @@ KINDS = [(SinusoidalPositions(), None), (RotaryPositions(), 2), (RelativePositio
 
 
 def maps_of(model, variables, *inputs, **chosen):
-    return model.apply(variables, *inputs, method=type(model).get_attention_maps, **chosen)
+    return model.apply(variables, *inputs, method="get_attention_maps", **chosen)
 
 
 def shapes_of(model, inputs, **chosen):
     return jax.eval_shape(lambda: maps_of(model, drawn(model, *inputs), *inputs, **chosen))
-
-
-def several_maps_of(model, inputs, *choices):
-    """The maps of each choice of queries and heads, from one program."""
-    run = quick_jit(lambda variables: [maps_of(model, variables, *inputs, **chosen) for chosen in choices])
-    return run(drawn(model, *(x for x in inputs[:2] if isinstance(x, np.ndarray))))
 
 
 def assert_rows(chosen, full, queries, heads) -> None:
@@ -61,13 +55,10 @@ def test_each_kind_of_an_encoder_decoder_has_its_own_queries(positions, num_kv_h
     settings = BlockSettings(positions=positions, attention=AttentionSettings(num_kv_heads, RMSNorm))
     sizes = {"model_dim": D, "num_heads": H, "dim_feedforward": 5, "num_encoder_layers": 1, "num_decoder_layers": 1}
     model = Transformer(V, V, **sizes, settings=settings)
-    full, chosen, apart = several_maps_of(
-        model,
-        (SOURCE, TARGET, padding_mask(VALID), Window(2, None)),
-        {},
-        {"queries": QUERIES, "heads": HEADS},
-        {"queries": [6], "source_queries": [10, 9]},
-    )
+    inputs = SOURCE, TARGET, padding_mask(VALID), Window(2, None)
+    choices = {}, {"queries": QUERIES, "heads": HEADS}, {"queries": [6], "source_queries": [10, 9]}
+    run = quick_jit(lambda variables: [maps_of(model, variables, *inputs, **chosen) for chosen in choices])
+    full, chosen, apart = run(drawn(model, SOURCE, TARGET))
     for kind in full._fields:
         assert_rows(getattr(chosen, kind), getattr(full, kind), QUERIES, HEADS)
     assert_rows(apart.encoder, full.encoder, [10, 9], range(H))

@@ -44,21 +44,6 @@ def test_positions_steps_and_keys_are_uncorrelated(rate):
     assert abs(correlation(mask, kept(rate, jax.random.fold_in(jax.random.key(4), 7)))) < bound
 
 
-def test_over_many_keys_every_position_is_kept_equally_often_and_independently_of_its_neighbour():
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(11), np.arange(4001))  # as the steps of a training do
-    ones = np.ones((13, 17), np.float32)
-    masks = np.asarray(
-        jax.jit(jax.vmap(lambda key: Dropout(0.3).apply({}, ones, train=True, rngs={"dropout": key})))(keys)
-    )
-    deviations = ((masks != 0).reshape(4001, -1) - 0.7) / np.sqrt(0.3 * 0.7)  # [keys, positions], of variance 1
-    scores = deviations.mean(axis=0) * np.sqrt(4001)
-    assert np.abs(scores).max() < 4.5
-    assert np.mean(scores**2) == pytest.approx(1, abs=5 * np.sqrt(2 / scores.size))  # χ² of 221 positions
-    pairs = (deviations[:, 1:] * deviations[:, :-1]).mean(axis=0) * np.sqrt(4001)
-    assert np.abs(pairs).max() < 4.5
-    assert np.mean(pairs**2) == pytest.approx(1, abs=5 * np.sqrt(2 / pairs.size))
-
-
 def test_layers_draw_independently():
     """The masks of two layers, seen where their activations come out as zero."""
     encoder = TransformerEncoder(2, 8, 2, 13, dropout_prob=0.5)

@@ -121,20 +121,6 @@ def test_the_feature_form_and_the_defaults_are_those_of_the_base_model():
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
 
 
-@pytest.mark.slow
-def test_the_maps_of_all_three_attentions_come_out_of_the_forward_pass(params):
-    output, maps = compiled(MODEL, return_attention=True)(params, SOURCE, TARGET, SOURCE_MASK)
-    np.testing.assert_allclose(output, compiled(MODEL)(params, SOURCE, TARGET, SOURCE_MASK), atol=1e-6)
-    get_maps = quick_jit(functools.partial(MODEL.apply, method="get_attention_maps"))
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, atol=1e-6), get_maps(params, SOURCE, TARGET, SOURCE_MASK), maps
-    )
-    for kind, num_layers, shape in (("encoder", 1, (S, S)), ("decoder", L, (T, T)), ("cross", L, (T, S))):
-        assert [layer.shape for layer in getattr(maps, kind)] == [(B, H, *shape)] * num_layers
-    for layer in (*maps.encoder, *maps.cross):
-        np.testing.assert_array_equal(layer[1, :, :, 4:], 0)
-
-
 def test_embeddings_start_as_large_as_positions_when_they_are_read():
     sizes = SIZES | {"model_dim": 64, "num_encoder_layers": 0, "num_decoder_layers": 0}
     params = quick_jit(Transformer(5000, 5000, **sizes).init)(jax.random.key(0), SOURCE, TARGET)["params"]

@@ -1,6 +1,5 @@
 """Parts that can be swapped, inside attention and models: what each computes, and that decoding computes the same."""
 
-import dataclasses
 import functools
 
 import flax.linen as nn
@@ -33,10 +32,8 @@ from transformer_jax import (
     padding_mask,
 )
 from transformer_jax.nn import (
-    AttentionPositions,
     CausalBlock,
     NoPositions,
-    Positions,
     RelativePositions,
 )
 from transformer_jax.nn.position_kinds import rotate
@@ -174,55 +171,6 @@ def test_norms_and_feed_forwards_of_all_parts_of_a_model_are_those_of_the_settin
     for norm in (params["output_norm"], params["encoder"]["norm"], layer["self_attn_residual"]["norm"]):
         assert norm.keys() == {"scale"}
     assert layer["feed_forward"].keys() == {"gate", "expand", "contract"}
-
-
-class Scaled(nn.Module):
-    """A norm of one's own."""
-
-    epsilon: float = 1e-6
-
-    @nn.compact
-    def __call__(self, x):
-        return x * self.param("factor", nn.initializers.constant(0.5), ())
-
-
-@dataclasses.dataclass(frozen=True)
-class Reversed(Positions):
-    """Positions of one's own: position 0 gets the last angle."""
-
-    def in_attention(self, num_heads, looks_ahead):
-        return ReversedInAttention()
-
-
-class ReversedInAttention(AttentionPositions):
-    def encode(self, x, first, length):
-        return rotate(x[..., ::-1, :], first, length)[..., ::-1, :]
-
-
-def test_parts_of_ones_own_go_through_the_same_door():
-    class OwnFeedForward(nn.Module):
-        width: int
-
-        @nn.compact
-        def __call__(self, x, *, train):
-            hidden = jnp.sin(nn.Dense(self.width)(x))
-            return nn.Dense(x.shape[-1])(hidden)
-
-    settings = BlockSettings(
-        norm=Scaled,
-        feed_forward=lambda width, dropout_prob, activation: OwnFeedForward(width),
-        positions=Reversed(),
-        attention=AttentionSettings(qk_norm=Scaled),
-    )
-    block = EncoderBlock(D, H, F, settings=settings)
-    params = block.init(jax.random.key(0), X)
-    layer = params["params"]
-    assert layer["feed_forward"]["Dense_0"]["kernel"].shape == (D, F)
-    assert layer["self_attn"]["key_norm"].keys() == {"factor"}
-    bound = block.bind(params)
-    expected = 0.5 * (X + bound.self_attn(X))
-    expected = 0.5 * (expected + bound.feed_forward(expected, train=False))
-    np.testing.assert_allclose(applied(block, params, X), expected, atol=1e-5)
 
 
 # Decoding.

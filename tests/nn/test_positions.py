@@ -37,16 +37,3 @@ def test_positions_are_added_in_the_inputs_type_and_are_no_parameters(dtype):
     assert output.dtype == dtype
     expected = np.broadcast_to(1 + sinusoidal_table(5, 6), (2, 5, 6))
     np.testing.assert_allclose(output.astype(np.float32), expected, atol=2 * float(jnp.finfo(dtype).eps))
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_one_position_gets_what_it_gets_in_the_whole_sequence_also_traced(dtype):
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 7)), dtype)
-    encoding = PositionalEncoding(7)
-    whole = encoding.apply({}, x)
-    traced = jax.jit(lambda x, position: encoding.apply({}, x, position, 11))
-    for t in range(5):
-        one = x[:, t : t + 1]
-        np.testing.assert_array_equal(traced(one, t), whole[:, t : t + 1])
-        np.testing.assert_array_equal(encoding.apply({}, one, t, 5), whole[:, t : t + 1])
-    assert traced(one, 4).dtype == dtype

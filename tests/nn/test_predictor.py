@@ -32,12 +32,6 @@ def test_the_feed_forward_is_twice_as_wide_as_the_model_and_the_positions_are_no
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
 
 
-def test_without_positions_it_is_permutation_equivariant(params):
-    order = np.array([3, 1, 4, 0, 2])
-    without = functools.partial(compiled(MODEL, add_positional_encoding=False), params)
-    np.testing.assert_allclose(without(X[:, order]), without(X)[:, order], atol=1e-5)
-
-
 def test_the_maps_are_those_of_the_forward_pass_mask_and_all(params):
     mask = np.asarray(padding_mask(VALID))
     maps = compiled(MODEL, method="get_attention_maps")(params, X, mask)

@@ -78,10 +78,8 @@ def rewrite_record(directory: Path, step: int, change) -> None:
     ("criterion", "values", "best"),
     [
         (ACCURACY, {}, None),
-        (ACCURACY, {7: NAN, 11: NAN}, None),
         (ACCURACY, {1: 0.5, 2: 0.9, 3: 0.7, 4: NAN}, 2),
         (ACCURACY, {1: 0.1, 2: 0.1, 3: 0.1}, 3),
-        (ACCURACY, {1: NAN, 2: 0.0, 3: NAN}, 2),
         (ACCURACY, {1: NAN, 2: -7.0, 3: NAN}, 2),
         (LOSS, {1: 0.5, 2: 0.9, 3: 0.7}, 1),
         (LOSS, {11: 3.0, 7: 3.0, 13: NAN}, 11),

@@ -185,7 +185,6 @@ def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_pat
         (b"{", "is not a run's settings, or damaged: JSONDecodeError: Expecting property name"),
         (b" " * 2**20 + b'{"task": "Task"}', "has 1048592 bytes; it may have at most 1048576"),
         (b'["task"]', "it holds no JSON object"),
-        (b'{"format": 2}', "is not a run's settings: it names no task"),
         (b'{"format": 2, "task": 5}', "is not a run's settings: it names no task"),
         (b'{"task": "Task"}', f"is of format 1, this version reads {FORMAT} and {OLDEST_FORMAT}"),
         (b'{"format": 6, "task": "Task"}', f"is of format 6, this version reads {FORMAT} and {OLDEST_FORMAT}"),
@@ -208,13 +207,6 @@ def test_the_checkpoints_know_the_settings_whatever_became_of_config_json(tmp_pa
         open_and_close(tmp_path, lr=0.5)
     open_and_close(tmp_path)
     assert read_settings(tmp_path / "Task")[1]["lr"] == 5e-4
-
-
-def test_other_data_is_an_error(tmp_path):
-    begin(tmp_path, data="0123")
-    with pytest.raises(InputError, match="Task holds a run of other data: its training or validation set has changed"):
-        RunDirectory(config(tmp_path), "Task", data="4567")
-    RunDirectory(config(tmp_path), "Task", data="0123").close()
 
 
 # While it is used.

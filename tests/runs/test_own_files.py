@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import MAX_JSON_BYTES
-from transformer_jax.runs import CsvLogger, LogPosition, TensorBoardLogger
+from transformer_jax.runs import CsvLogger, LogPosition
 from transformer_jax.runs.directory import RunDirectory, run_path
 from transformer_jax.runs.listing import read_run
 
@@ -97,19 +97,6 @@ def test_a_state_that_could_not_be_read_again_is_not_saved(tmp_path):
         run.checkpoints.save(3, STATE, {"callbacks": "x" * MAX_JSON_BYTES})
         with pytest.raises(InputError, match="a callback's state is large"):
             run.checkpoints.wait()
-
-
-def test_loggers_take_a_path_as_text_and_interpret_no_curves(tmp_path):
-    """Headers that claim long entries, and numbers that are too long, are cut like any bytes."""
-    events, curves = tmp_path / "events.out.tfevents.1", tmp_path / "metrics.csv"
-    events.write_bytes((2**19).to_bytes(8, "little") * 60_000)
-    curves.write_text(f"step,name,value\n{'7' * 5000},train/loss,0.5\nrest")
-    sizes = {"TensorBoardLogger": {events.name: 480_000 - 3}, "CsvLogger": curves.stat().st_size - len("rest")}
-    for logger in (TensorBoardLogger, CsvLogger):
-        logger(str(tmp_path), LogPosition(3, sizes)).close()
-    assert (events.stat().st_size, curves.stat().st_size) == tuple(
-        size if isinstance(size, int) else size[events.name] for size in sizes.values()
-    )
 
 
 def test_results_that_could_not_be_read_again_are_not_written(tmp_path):

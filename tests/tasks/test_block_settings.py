@@ -1,7 +1,5 @@
 """The settings of a model's blocks reach it by flag, in every task."""
 
-from typing import get_args
-
 import flax.linen as nn
 import jax
 import numpy as np
@@ -27,9 +25,7 @@ from transformer_jax import (
     load_run,
     train_reverse,
 )
-from transformer_jax.attention.attention import Implementation
 from transformer_jax.cli import parse
-from transformer_jax.fields import type_hints
 from transformer_jax.nn.layers import FeedForward
 from transformer_jax.tasks import AnomalyTrainer, LanguageModelTrainer, ReverseTrainer, TranslationTrainer
 from transformer_jax.tasks.block_settings import FEED_FORWARDS, NORMS, POSITIONS
@@ -95,15 +91,6 @@ def test_each_word_has_the_part_of_its_name():
     }
 
 
-@pytest.mark.parametrize("config_class", [TrainingConfig, DigitsConfig])
-def test_the_flags_have_a_word_for_each_part(config_class):
-    hints = type_hints(config_class)
-    tables = {"positions": POSITIONS, "norm": NORMS, "feed_forward": FEED_FORWARDS}
-    for name, table in tables.items():
-        assert get_args(hints[name]) == tuple(table)
-    assert get_args(hints["attention"]) == get_args(Implementation)
-
-
 @pytest.mark.parametrize(
     ("trainer", "length"),
     [
@@ -120,13 +107,9 @@ def test_as_many_positions_are_learned_as_the_task_has(trainer, length):
     ("settings", "message"),
     [
         ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads is 3; it must divide num_heads, 4"),
-        ({"num_kv_heads": 0}, "num_kv_heads is 0"),
-        ({"num_kv_heads": 10**12}, "num_kv_heads is 1000000000000"),
         ({"model_dim": 15, "num_heads": 3, "positions": "rotary"}, "a head is 5 wide"),
         ({"attention_dropout": 1.0}, "attention_dropout is 1.0"),
         ({"positions": "rotating"}, "positions is 'rotating'.* sinusoidal"),
-        ({"norm": "batch"}, "norm is 'batch'"),
-        ({"feed_forward": "tanh"}, "feed_forward is 'tanh'"),
     ],
 )
 @every_task
@@ -134,21 +117,6 @@ def test_a_setting_that_cannot_work_is_an_error(trainer_class, config_class, set
     sizes = {"model_dim": 24, "num_heads": 4}
     with pytest.raises(InputError, match=message):
         trainer_class(config_class.from_json(sizes | settings))
-
-
-@pytest.mark.slow
-def test_sets_have_positions_only_where_they_are_asked_for():
-    sets = np.random.default_rng(0).normal(size=(2, 5, 64)).astype(np.float32)
-    order = np.array([3, 1, 0, 4, 2])
-    sizes = {"model_dim": 24, "num_layers": 1, "set_size": 5}
-    for positions, depends in (("none", False), ("sinusoidal", True), ("rotary", True)):
-        trainer = AnomalyTrainer(DigitsConfig(**sizes, positions=positions))
-        model, inputs = trainer.model, trainer.model_inputs(sets)
-        params = model.init(jax.random.key(0), *inputs)
-        permuted = model.apply(params, *trainer.model_inputs(sets[:, order]))
-        difference = np.abs(permuted - np.asarray(model.apply(params, *inputs))[:, order]).max()
-        assert (difference > 1e-3) == depends
-        assert difference < 1e-5 or depends
 
 
 SHORT = REVERSE | {"max_epochs": 1, "train_size": 21, "warmup": 1, "quiet": True}

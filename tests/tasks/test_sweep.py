@@ -55,7 +55,6 @@ def test_a_grid_has_a_run_for_each_combination_and_each_seed_and_the_seed_change
     ("settings", "message"),
     [
         ({"seeds": "4..0"}, "seeds is '4..0'; it must be a range, as 0..4, or a list, as 0,3,7"),
-        ({"seeds": "0..2,1"}, "seeds is '0..2,1'; it must be a range"),
         ({"seeds": "0,1,0"}, "seeds and sweep ask for a run twice; the values of a setting must differ"),
         ({"seeds": "4294967295..4294967296"}, "seed is 4294967296; it may be at most 4294967295 (in the run"),
         ({"seeds": "0..1000"}, f"ask for 1001 runs; they may ask for at most {MAX_RUNS}"),
@@ -64,7 +63,6 @@ def test_a_grid_has_a_run_for_each_combination_and_each_seed_and_the_seed_change
         ({"sweep": ("learning=1",)}, "sweep is 'learning=1'; 'learning' is not a setting of this task"),
         ({"sweep": ("num_devices=1,2",)}, "num_devices can't be swept"),
         ({"sweep": ("num_layers=1.5",)}, "num_layers in sweep is 1.5; it must be an integer"),
-        ({"sweep": ("lr=1e-3,x",)}, "lr in sweep is 'x'; it must be a number"),
         ({"sweep": ("lr=1", "lr=2")}, "sweep is lr=1 lr=2; it must name each setting once"),
         ({"sweep": ("num_heads=1,3",)}, "and divide the model's width 32 (in the run num_heads=3 of the sweep)"),
         ({"seeds": "1", "pretrained": "reverse"}, "pretrained is reverse, so nothing is trained; leave seeds"),

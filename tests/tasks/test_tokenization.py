@@ -247,17 +247,10 @@ def test_translations_have_tokens_of_their_own(tmp_path):
     numbers = ["one", "two", "three", "four", "five", "six", "seven"]
     pairs = [(f"{a + 1}{b + 1}", f"{x} {y}") for a, x in enumerate(numbers) for b, y in enumerate(numbers)]
     (tmp_path / "pairs").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    trainer, _ = train_translation(
-        data=tmp_path / "pairs",
-        source_tokenizer="characters",
-        target_tokenizer="words",
-        checkpoint_dir=tmp_path,
-        **{name: value for name, value in TINY.items() if name != "seq_len"},
-        max_epochs=60,
-        lr=1e-2,
-        quiet=True,
-        num_devices=1,
-    )
+    sizes = {name: value for name, value in TINY.items() if name != "seq_len"}
+    settings = {"source_tokenizer": "characters", "target_tokenizer": "words", "max_epochs": 60, "lr": 1e-2}
+    settings |= {"checkpoint_dir": tmp_path, "quiet": True, "num_devices": 1}
+    trainer, _ = train_translation(data=tmp_path / "pairs", **sizes, **settings)
     assert trainer.predict(["34", "71"]) == ["three four", "seven one"]
     assert trainer.model.source_vocabulary_size < trainer.model.target_vocabulary_size
     run = load_run(tmp_path / "TranslationTask")

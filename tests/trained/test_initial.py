@@ -118,8 +118,6 @@ def test_what_cannot_be_the_beginning_is_an_error(trained, tmp_path):
         find_initial(trainer_of(tmp_path, init_from=str(trained), num_heads=2))
     with pytest.raises(InputError, match="this run itself; choose another checkpoint_dir or name$"):
         find_initial(trainer_of(trained.parent, init_from=str(trained)))
-    with pytest.raises(InputError, match="^pretrained is a, so nothing is trained, but init_from is b"):
-        config(tmp_path, pretrained="a", init_from="b")
     remedy = "which does not fit the task and its data: .*; --num-categories 7 would fit$"
     with pytest.raises(InputError, match=remedy):
         train_reverse(config(tmp_path, init_from=str(trained), num_categories=5))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import flax.serialization
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from commands import call
 from finished_runs import REVERSE, copied_run
-from tutorial_models import PUBLISHED, flax_tree, needs_published
+from tutorial_models import flax_tree
 
 from transformer_jax import load_run, train_reverse
 from transformer_jax.errors import InputError
@@ -94,19 +93,6 @@ def test_each_experiment_shows_its_numbers_and_pictures_with_a_model_that_ships(
     assert sorted(path.stem for path in directory.glob("*.png")) == pictures
 
 
-@needs_published
-def test_the_published_reverse_model_reaches_100_percent_through_the_command(tmp_path, monkeypatch):
-    (tmp_path / "data" / "pretrained").mkdir(parents=True)
-    shutil.copy(PUBLISHED, tmp_path / "data" / "pretrained" / "reverse-jax.ckpt")  # as if it had been downloaded before
-    monkeypatch.chdir(tmp_path)
-    outcome = call("reverse.py", "--pretrained", "reverse-jax")
-    assert (outcome.status, outcome.stderr) == (0, "")
-    assert "Val accuracy:  100.00%\nTest accuracy: 100.00%\n" in outcome.stdout
-    assert outcome.stdout.endswith(" -m tensorboard.main --logdir checkpoints\n")
-    results = json.loads((tmp_path / "checkpoints" / "ReverseTask_pretrained" / "results.json").read_text())
-    assert (results["test_acc"], results["steps"]) == (1.0, 0)
-
-
 def flax_file(path: Path, features: int, classes: int) -> str:
     path.write_bytes(flax.serialization.msgpack_serialize(flax_tree(features, 22, classes, 1)))
     return str(path)
@@ -131,12 +117,7 @@ def test_a_model_that_does_not_fit_is_refused_and_nothing_is_made(copied, tmp_pa
             lambda: train_translation(pretrained="reverse-jax", **runs),
             r"pretrained is reverse-jax; it must be a .*\(dates, digits, reverse\)$",
         ),
-        (lambda: train_reverse(**run | {"pretrained": str(tmp_path)}), "holds no run: config.json is missing"),
         (lambda: train_reverse(**run | {"pretrained": "digits"}), "digits, a model of the task SetAnomalyTask_digits;"),
-        (
-            lambda: train_reverse(**run | {"pretrained": __file__}),
-            "is not a Flax msgpack, a safetensors or a PyTorch file of weights",
-        ),
     ):
         with pytest.raises(InputError, match=message):
             train()
@@ -159,15 +140,3 @@ def test_images_wait_until_the_model_is_found(monkeypatch):
     monkeypatch.setattr(DigitsConfig, "table", lambda config: pytest.fail("the images were loaded"))
     with pytest.raises(InputError, match="pretrained is nothing"):
         train_anomaly(DigitsConfig(pretrained="nothing"))
-
-
-def test_the_command_says_what_it_may_be_in_one_line_with_status_2(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    outcome = call("reverse.py", "--pretrained", "nowhere/model.ckpt")
-    assert (outcome.status, outcome.stdout) == (2, "")
-    assert outcome.stderr == (
-        "reverse.py: error: --pretrained is nowhere/model.ckpt; it must be a run's directory, a model that ships "
-        "(dates, digits, reverse), a file of the tutorials, or one of reverse-jax, reverse-pytorch, anomaly-jax, "
-        "anomaly-pytorch\n"
-    )
-    assert not list(tmp_path.iterdir())

@@ -66,13 +66,10 @@ def test_a_name_is_downloaded_once_and_knows_its_heads(tmp_path, published):
         load_pretrained("reverse-jax", cache_dir=cache_dir, num_heads=11)
 
 
-@pytest.mark.parametrize(("pages", "reason"), [({}, "404"), ({"/a": (FLAX, 1000)}, r"IncompleteRead\(\d+ bytes read")])
-def test_a_failed_download_says_what_to_do_and_leaves_no_file(tmp_path, published, pages, reason):
-    with serve(pages) as (url, _):
-        published(f"{url}/a")
-        message = rf"reverse-jax could not be downloaded from http.*{reason}.*; {BY_HAND}"
-        with pytest.raises(InputError, match=message) as error:
-            load_pretrained("reverse-jax", cache_dir=tmp_path)
+def test_a_failed_download_says_what_to_do_and_leaves_no_file(tmp_path, published):
+    published(UNREACHABLE)
+    with pytest.raises(InputError, match=rf"reverse-jax could not be downloaded from http.*; {BY_HAND}") as error:
+        load_pretrained("reverse-jax", cache_dir=tmp_path)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
 

@@ -29,12 +29,6 @@ def shipped(tmp_path) -> Path:
     return Path(shutil.copytree(SHIPPED / "reverse", tmp_path / "reverse"))
 
 
-def change_settings(directory: Path, **changes) -> None:
-    """Other settings in a config.json, without new digests."""
-    settings = json.loads((directory / "config.json").read_text()) | changes
-    (directory / "config.json").write_text(json.dumps(settings))
-
-
 @pytest.mark.parametrize("name", shipped_models())
 def test_a_name_opens_the_model_that_ships_from_any_directory(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -145,10 +139,4 @@ def test_a_model_without_one_of_its_files_or_with_a_pipe_in_its_place_is_refused
         load_run(shipped)
     (shipped / "params.msgpack").unlink()
     with pytest.raises(InputError, match=f"{shipped} has no checkpoint"):
-        load_run(shipped)
-
-
-def test_changed_settings_are_noticed(shipped):
-    change_settings(shipped, num_heads=4)
-    with pytest.raises(InputError, match=r"config.json was damaged or changed: its SHA-256 is not that in SHA256SUMS$"):
         load_run(shipped)

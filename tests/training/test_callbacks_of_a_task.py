@@ -97,6 +97,7 @@ def test_a_resumed_run_gives_the_callback_its_state_back(trained):
 def test_a_logger_of_ones_own_gets_what_tensorboard_gets(trained):
     logger = trained.own_logger
     curves = read_scalars(trained.run.path)
+    assert "train/gradient_norm/encoder/layers_0" in curves
     assert sorted(logger.entries) == sorted((step, name) for name, curve in curves.items() for step in curve)
     assert (logger.settings, logger.results, logger.closed) == ([5], [], 1)
     results = trained.test(loader(23), loader(11))
@@ -131,13 +132,6 @@ def test_a_run_that_a_callback_stopped_is_not_trained_further_writes_the_files_o
     assert not any("tfevents" in name for name in names)
 
 
-def test_a_second_fit_in_one_block_finds_the_run_finished_and_counts_its_seconds_once(tmp_path):
-    with trainer_for(tmp_path) as trainer:
-        first = fit(trainer).stopwatch.seconds
-        assert fit(trainer).stopwatch.seconds["train"] == first["train"]
-    assert trainer.steps == STEPS
-
-
 def test_an_error_of_a_callback_is_not_one_of_the_runs_directory(tmp_path):
     class Lost(Trainer):
         def create_callbacks(self, loggers):
@@ -145,15 +139,6 @@ def test_an_error_of_a_callback_is_not_one_of_the_runs_directory(tmp_path):
 
     with pytest.raises(FileNotFoundError, match=r"^words\.txt$"):
         fit(trainer_for(tmp_path, Lost))
-
-
-def test_the_norms_of_the_gradient_by_layer_add_up_to_the_norm_of_all(trained):
-    curves = read_scalars(trained.run.path)
-    layers = [curve for name, curve in curves.items() if name.startswith("train/gradient_norm/")]
-    assert len(layers) >= 3
-    for step in range(1, STEPS + 1):
-        total = sum(curve[step] ** 2 for curve in layers) ** 0.5
-        assert total == pytest.approx(curves["train/gradient_norm"][step], rel=1e-5)  # float32
 
 
 def test_without_accuracy_the_lowest_loss_is_the_best_and_every_metric_is_in_the_results(tmp_path, capsys):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_models
-from compiled_models import quick_jit
+from compiled_models import assert_close, quick_jit
 from flax.traverse_util import flatten_dict
 
 from transformer_jax import InputError, ReverseConfig, TransformerEncoder
@@ -52,9 +52,7 @@ def test_layers_apart_and_stacked_have_the_same_gradients_in_both_stacks_of_a_tr
 
     gradient = quick_jit(jax.grad(loss))
     found, expected = unstack_layers(gradient(variables)), gradient(unstack_layers(variables))
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * largest), found, expected)
+    assert_close(found, expected, 1e-5)
 
 
 def test_a_state_goes_apart_and_comes_back_bit_for_bit(params):

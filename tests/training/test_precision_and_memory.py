@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import drawn, quick_jit
+from compiled_models import assert_close, drawn, quick_jit
 
 from transformer_jax import (
     AttentionSettings,
@@ -41,13 +41,6 @@ def gradients_of(config: ReverseConfig, num_parts: int = 1):
     rule = task.update_rule(50)
     state = initial_state(params, rule.optimizer, jax.random.key(5))
     return quick_jit(lambda state: gradients_and_sums(state, BATCH, None, task.batch_loss, num_parts))(state)
-
-
-def assert_close(found, expected, tolerance):
-    """Within the tolerance, relative to the largest number: the gradient of a key's bias is 0 but for rounding."""
-    largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * largest)
 
 
 @pytest.mark.slow

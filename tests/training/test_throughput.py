@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from compiled_models import needs_three
 from events import read_scalars
 from tiny_reverse import CONFIG, fit, trainer_for
 
@@ -101,7 +102,7 @@ def test_a_trace_holds_whole_calls_and_at_least_one(tmp_path, monkeypatch, steps
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("len(jax.local_devices()) < 3", reason="there are fewer than three devices")
+@needs_three
 def test_the_flops_of_a_step_are_those_of_all_devices_on_any_number_of_them():
     def flops(**settings):
         trainer = ReverseTrainer(dataclasses.replace(CONFIG, batch_size=12, seq_len=16, model_dim=32, **settings))

@@ -129,11 +129,9 @@ def test_a_pickle_bomb_does_not_go_off(tmp_path, kind, place):
 
 REFUSED = {
     "page": (b"<!DOCTYPE html>", "f is not a Flax msgpack, a safetensors or a PyTorch file of weights, or damaged"),
-    "picture": (b"\x89PNG\r\n\x1a\n", "f is not a Flax msgpack"),
     # PyTorch's.
     "a module": (saved(torch.nn.Linear(5, 7)), "f is damaged, or holds objects .*; it must be a saved state_dict"),
     "number": (saved(STATE | {"step": 3}), "f holds an object of type int under 'step', which is no array"),
-    "list": (saved([torch.ones(3)]), "f is not a Flax msgpack"),
     "number as name": (saved({3: WEIGHT[0, 0].item()}), "f has a name that is no text"),
     "lines": (saved({"a\nb": SHARED}), "f has a name that is no text of at most 300 printable characters"),
     "deflated": (repacked(zipfile.ZIP_DEFLATED), "f is compressed; torch.save stores"),
@@ -145,12 +143,9 @@ REFUSED = {
     "memo": (repacked(data=b"\x80\x02}r\xff\xff\xff\xffX\x01\x00\x00\x00aK\x01s."), "f holds an object of type int"),
     # Flax's.
     "array": (packed(WEIGHT), "f is not a Flax msgpack"),
-    "number in Flax": (packed(TREE | {"step": 3}), "f holds an object of type int under 'step'"),
     "key": (msgpack.packb({3: {"a": 1}}), "f is not a Flax msgpack"),
-    "lines in Flax": (packed({"a\nb": WEIGHT}), "f has a name that is no text"),
     "objects": (flax_array((1,), "object"), "f is not a Flax msgpack"),
     "claimed shape": (flax_array((10**6, 10**6)), "f is not a Flax msgpack"),
-    "negative shape": (flax_array((-2, -1)), "f is not a Flax msgpack"),
     "extension": (msgpack.packb({"a": msgpack.ExtType(3, b"")}), "f is not a Flax msgpack"),
     "claimed map": (b"\xdf\xff\xff\xff\xff", "f is not a Flax msgpack"),
     "claimed lists": (b"\x81\xa1a" + b"\xdd\x7f\xff\xff\xff" * 900, "f is not a Flax msgpack"),

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import applied, quick_jit, started
+from compiled_models import applied, assert_close, quick_jit, started
 from flax.traverse_util import flatten_dict
 from huggingface_models import FAMILIES, drawn, passed
 from hypothesis import HealthCheck, given, settings
@@ -91,12 +91,6 @@ def inputs_of(model, pick):
         return (tokens, padding_mask(valid)), theirs | {"input_ids": tokens}
     tokens, types = np.where(valid, tokens, 1), rng.integers(model.num_types, size=tokens.shape)  # RoBERTa's padding
     return (tokens, padding_mask(valid), types), theirs | {"input_ids": tokens, "token_type_ids": types}
-
-
-def assert_close(found, expected, tolerance):
-    """Within a share of the largest number."""
-    assert np.shape(found) == np.shape(expected)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
 @on_drawn_models(*FAMILIES)
@@ -268,16 +262,13 @@ def damaged(directory, target, config=None):
         ({"attention_window": 3}, r"config.json has attention_window = 3, which is not supported"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx in .* is True; only False is"),
         ({"model_type": "mamba"}, "model_type in .* is 'mamba'; it must be one of gpt2, "),
-        ({"model_type": None}, "model_type in .* is None"),
         ({"model_type": ["gpt2"]}, "model_type in .* is \\['gpt2'\\]"),
         ({"auto_map": {"AutoModel": "evil.Model"}}, "has auto_map = "),
         ({"n_layer": 10**9}, "says 1000000000 layers"),
         ({"n_embd": 10**9}, "in .* has the shape"),
         ({"n_head": 7}, "num_heads"),
-        ({"n_layer": 7}, r"lacks transformer\.h\."),
         ({"n_embd": "12"}, "n_embd in .*config.json is '12'"),
         ({"activation_function": "maxout"}, "activation_function in .* is 'maxout'; it must be one of gelu, "),
-        ({"layer_norm_epsilon": -1.0}, "layer_norm_epsilon"),
     ],
 )
 def test_a_config_that_is_not_honoured_is_named(gpt2_files, tmp_path, config, message):

@@ -168,7 +168,6 @@ def test_a_model_without_a_counterpart_is_an_error():
     ("model", "message"),
     [
         (MultiheadAttention(12, 4, num_kv_heads=2), "num_kv_heads is 2; it must be None, the only one with"),
-        (MultiheadAttention(12, 4, qk_norm=RMSNorm), "qk_norm is RMSNorm"),
         (MultiheadAttention(12, 4, positions=ALiBiPositions()), r"positions is ALiBiPositions\(\)"),
         (EncoderBlock(12, 4, 13, settings=BlockSettings(norm=RMSNorm)), "settings.norm is RMSNorm"),
         (

@@ -151,7 +151,6 @@ def test_40_tokens_of_12_layers_with_12_heads_make_at_most_2_mb():
     [
         ({"tokens": np.zeros((2, 7), int)}, r"tokens is \(2, 7\); a page shows one input"),
         ({"labels": ["a", "b"]}, r"labels has {'decoder': 2} labels; .* {'decoder': 7}"),
-        ({"labels": {"encoder": WORDS[:7]}}, "labels has {'decoder': 0}"),
         ({"corrupted": CLEAN[:, :5]}, "corrupted has other shapes than tokens"),
         ({"corrupted": CLEAN}, "corrupted gives the same logits"),
         ({"corrupted": CORRUPTED, "position": 7}, "position is 7; the answer has 7 positions"),

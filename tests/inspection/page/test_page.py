@@ -169,7 +169,6 @@ def untrained() -> TrainerModule:
         (lambda: shown(untrained(), [3, 1]), "ReverseTask is not trained yet"),
         (lambda: load_run("reverse").read_examples(["3", "x"]), "inputs holds 'x'; it must hold whole numbers"),
         (lambda: load_run("digits").read_examples(["a.png"]), "a set has at least 2"),
-        (lambda: load_run("dates").read_examples(["x" * 300]), "has 300 bytes; it may have 1 to 256"),
         (lambda: AnomalyTrainer(Cifar100Config(data_dir=Path("none"))).test_examples([0]), "none holds no features of"),
         (lambda: shown(plain_trainer(), 3), "inputs is 3; it must be a batch"),
         (lambda: inspection_page(load_run("reverse"), []), "there must be at least one example"),

@@ -75,7 +75,6 @@ def test_a_notebook_shows_a_view_in_a_frame_and_a_file_holds_it(tmp_path):
             lambda: show_heads(WEIGHTS, TOKENS[:3]),
             r"weights has a layer of shape \(3, 4, 4\); it must be \[H, 3, 3\]",
         ),
-        (lambda: show_heads(WEIGHTS - 1, TOKENS), "a page shows those of 0 … 6.5"),
         (lambda: show_tokens(TOKENS, [1.0, 2.0]), r"values has shape \(2,\); it must be \[4\]"),
         (lambda: show_tokens(TOKENS, np.ones((2, 4)), ["one"]), "names has 1 names; there are 2 lines"),
         (lambda: show_grid(np.ones(3)), r"grid has shape \(3,\); it must be a PatchGrid or \[rows, columns\]"),

@@ -117,11 +117,8 @@ def test_a_set_that_is_pooled_in_a_permutation_permutes_its_prediction(tmp_path,
 
 @pytest.mark.slow
 def test_the_permutation_error_sees_a_model_that_knows_positions(digits, data):
-    class WithPositions(AnomalyTrainer):
-        def model_inputs(self, inputs):
-            return inputs, None, True
-
-    trainer = with_params(WithPositions(SMALL, constants=digits.features))
+    config = dataclasses.replace(SMALL, positions="sinusoidal")
+    trainer = with_params(AnomalyTrainer(config, constants=digits.features))
     inputs, _ = next(iter(data.test_loader))
     assert permutation_error(trainer, inputs) > 1e-2
 

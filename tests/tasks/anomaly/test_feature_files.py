@@ -112,15 +112,3 @@ def test_files_that_are_no_table_with_labels_are_refused_in_one_line(tmp_path, f
     with pytest.raises(InputError, match=message) as caught:
         files_table(tmp_path / "features.npy", tmp_path / "labels.npy")
     assert "\n" not in str(caught.value)
-
-
-def test_the_images_of_files_are_split_per_class_and_completely(tmp_path):
-    labels = np.repeat([5, 9, 7], [20, 40, 30])
-    np.save(tmp_path / "features.npy", np.zeros((90, 3)))
-    np.save(tmp_path / "labels.npy", labels)
-    table = files_table(tmp_path / "features.npy", tmp_path / "labels.npy")
-    parts = [table.train, table.val, table.test]
-    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(90))
-    assert [np.bincount(labels[part])[[5, 7, 9]].tolist() for part in parts] == [[14, 22, 29], [2, 2, 3], [4, 6, 8]]
-    assert table.images is None
-    np.testing.assert_array_equal(table.labels, labels)

@@ -82,13 +82,11 @@ def test_features_are_those_of_pytorch_with_downloaded_weights(tmp_path, resnet3
     np.testing.assert_allclose(found, expected, atol=3e-4 * spread)
 
 
-@pytest.mark.parametrize("is_reachable", [False, True])
-def test_weights_that_cannot_be_downloaded_say_what_to_do_and_leave_nothing(tmp_path, monkeypatch, is_reachable):
+def test_weights_that_cannot_be_downloaded_say_what_to_do_and_leave_nothing(tmp_path, monkeypatch):
     data_dir = tmp_path / "data"
-    with serve({"/w.h5": None}) as (url, _):
-        monkeypatch.setitem(URLS, "resnet34", f"{url if is_reachable else UNREACHABLE}/w.h5?dl=1")
-        with pytest.raises(InputError, match=r"^ResNet-34's ImageNet weights could not be downloaded from ") as caught:
-            fetch_weights(data_dir)
+    monkeypatch.setitem(URLS, "resnet34", f"{UNREACHABLE}/w.h5?dl=1")
+    with pytest.raises(InputError, match=r"^ResNet-34's ImageNet weights could not be downloaded from ") as caught:
+        fetch_weights(data_dir)
     for advice in (
         f"put the file at {data_dir}/flaxmodels/resnet34_weights.h5 by hand",
         "--features-dir",
