@@ -11,7 +11,6 @@ from faults.comparing import differences
 from faults.material import STEPS, TASK, TRAININGS, arguments, undisturbed
 from faults.processes import Ended, Running, Start
 
-KIB = 1024
 NO_CODE_YET = 0.15  # seconds in which Python starts, and Ctrl-C shows its own traceback
 WAYS = ("once", "twice", "to all with workers", "while saving", "at the end", "ignored", "at start")
 
@@ -57,10 +56,10 @@ def send_signal(case: Case) -> Outcome:
 
 def fill_disk(case: Case) -> Outcome:
     """Train where the system takes no more in one file, and train on where there is enough room."""
-    size = int(2 ** case.rng().uniform(5, 8)) * KIB
+    size = int(2 ** case.rng().uniform(15, 18))
     line = arguments(case.directory)
     ended = Running("reverse.py", *line, start=Start(max_file_size=size)).wait()
-    fault = f"files of at most {size // KIB} KiB"
+    fault = f"files of at most {size} bytes"
     # Threads of other libraries may print their own tracebacks before our line.
     is_named = ended.status == 2 and "reverse.py: error: " in ended.stderr
     if not is_named and (problem := failure(ended)):

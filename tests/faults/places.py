@@ -50,11 +50,10 @@ OBSTACLES: dict[str, Callable[[Case], Path]] = {
 
 def refuse_to_write(case: Case) -> Outcome:
     """Train into a place that cannot be written: one line, status 2."""
-    fault = list(OBSTACLES)[case.number % len(OBSTACLES)]
-    parent = OBSTACLES[fault](case)
+    fault, make = list(OBSTACLES.items())[case.number % len(OBSTACLES)]
     # The superuser may write everything; the same process without its rights may not.
     start = Start(as_nobody=fault.endswith(("written", "read")))
-    ended = Running("reverse.py", *arguments(parent), start=start).wait()
+    ended = Running("reverse.py", *arguments(make(case)), start=start).wait()
     if failure(ended) is None:
         return Outcome(Verdict.WRONG, fault, "it succeeded where nothing can be written")
     if problem := failure(ended, status=2):
