@@ -1,15 +1,15 @@
 """The fault campaign in short, with fixed seeds, and the campaign's own judgement. `make faults` is the long form."""
 
+import math
 import os
 import random
 from unittest import mock
 
 import pytest
-from faults import audit
-from faults.campaign import describe, run_campaign
-from faults.cases import FAILURES, Verdict
-from faults.commands_seen import failure_of, refusal
-from faults.damage import damage
+from faults import watch
+from faults.campaign import run_campaign
+from faults.cases import FAILURES, Verdict, refusal
+from faults.corruptions import damage
 from faults.watch import GIB, Seen
 
 SHORT = {"kills": 1, "signals": 1, "corruptions": 5, "untrusted": 17, "pretrained": 59, "command-lines": 11}
@@ -17,11 +17,11 @@ SHORT = {"kills": 1, "signals": 1, "corruptions": 5, "untrusted": 17, "pretraine
 
 @pytest.mark.slow
 def test_no_fault_of_the_short_campaign_is_obscure_wrong_or_lost(tmp_path):
+    chosen = [(kind, number) for kind, count in SHORT.items() for number in range(count)]
     with mock.patch.dict(os.environ):  # the campaign sets variables for its processes
-        outcomes = run_campaign(1, SHORT, tmp_path)
-    assert len(outcomes) == sum(SHORT.values())
-    failures = {key: outcome for key, outcome in outcomes.items() if outcome.verdict in FAILURES}
-    assert not failures, "\n".join(describe(*key, 1, outcome) for key, outcome in failures.items())
+        outcomes = run_campaign(1, chosen, tmp_path)
+    assert sorted(outcomes) == sorted(chosen)
+    assert [outcome for outcome in outcomes.values() if outcome.verdict in FAILURES] == []
 
 
 def test_the_same_seed_makes_the_same_fault(tmp_path):
@@ -38,7 +38,7 @@ def test_the_same_seed_makes_the_same_fault(tmp_path):
 
 CLEAN = Seen(
     status=2, error=None, value=None, stdout="", stderr="reverse.py: error: lr is 0\n", warned=[], violations=[],
-    peak=0, out_of_memory=False,
+    peak=0,
 )  # fmt: skip
 
 
@@ -56,26 +56,24 @@ def test_one_line_and_status_2_is_a_clean_error_and_nothing_else_is():
 
 
 def test_executed_code_is_wrong_and_memory_is_bounded_by_the_size_of_the_file():
-    assert failure_of(CLEAN, "fault") is None
-    assert failure_of(CLEAN._replace(violations=["executed: os.system"]), "fault").verdict == Verdict.WRONG
-    assert failure_of(CLEAN._replace(out_of_memory=True), "fault").verdict == Verdict.OBSCURE
+    assert refusal(CLEAN._replace(violations=["executed: os.system"]), "fault").verdict == Verdict.WRONG
+    assert refusal(CLEAN._replace(peak=math.inf), "fault").verdict == Verdict.OBSCURE
     three = CLEAN._replace(peak=3 * GIB)
-    assert failure_of(three, "fault", size=GIB // 2).verdict == Verdict.OBSCURE
-    assert failure_of(three, "fault", size=GIB) is None
+    assert refusal(three, "fault", size=GIB // 2).verdict == Verdict.OBSCURE
+    assert refusal(three, "fault", size=GIB).verdict == Verdict.CLEAN
 
 
 def test_the_audit_notes_what_is_executed_and_written_outside(tmp_path, monkeypatch):
     # The hook is called as Python would, since one that is installed stays for ever.
     own, other = tmp_path / "own", tmp_path / "other"
-    with audit.audited(own, forbidden=tmp_path / "programs") as violations:
-        audit._hook("open", (str(own / "file"), "w", audit.WRITES))
-        audit._hook("open", (str(other), "r", 0))
+    with watch.audited(own) as violations:
+        watch._hook("open", (str(own / "file"), "w", watch.WRITES))
+        watch._hook("open", (str(other), "r", 0))
         assert violations == []
-        audit._hook("open", (str(other), "w", audit.WRITES))
-        audit._hook("os.rename", (str(own / "a"), str(other), -1, -1))
-        audit._hook("os.system", (b"true",))
-        audit._hook("pickle.find_class", ("posix", "system"))
-        audit._hook("open", (str(tmp_path / "programs" / "a"), "r", 0))
+        watch._hook("open", (str(other), "w", watch.WRITES))
+        watch._hook("os.rename", (str(own / "a"), str(other), -1, -1))
+        watch._hook("os.system", (b"true",))
+        watch._hook("pickle.find_class", ("posix", "system"))
     assert [violation.split(":")[0].split(" ")[0] for violation in violations] == [
-        "written", "os.rename", "executed", "a", "read",
+        "written", "os.rename", "executed", "a",
     ]  # fmt: skip

@@ -2,8 +2,15 @@
 
 import enum
 import random
+import re
 from pathlib import Path
 from typing import NamedTuple
+
+from faults.watch import GIB, Seen
+from transformer_jax.errors import InputError
+
+DIVERGED = 1  # exit status of a training whose numbers are not finite
+MAX_NOISE = 4  # lines on standard error
 
 
 class Verdict(enum.StrEnum):
@@ -40,3 +47,38 @@ class Case(NamedTuple):
     def rng(self) -> random.Random:
         """The generator that chooses the fault."""
         return random.Random(f"{self.seed}:{self.kind}:{self.number}")
+
+
+def noise(stderr: str) -> str | None:
+    """Why a command's standard error is not clean; None if it is."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    if "Traceback (most recent call last)" in stderr:
+        last = [line for line in lines if not line[0].isspace()][-1]
+        return f"a traceback: {last[:200]}"
+    return f"{len(lines)} lines on standard error: {lines[0][:200]}" if len(lines) > MAX_NOISE else None
+
+
+def refusal(seen: Seen, fault: str, size: int = 0, *, of_call: bool = False) -> Outcome | None:
+    """The verdict on a command that did not succeed, or did harm; None for one that succeeded.
+
+    Args:
+        seen: of the command.
+        fault: description.
+        size: bytes that it read.
+        of_call: it was no command but a call, whose clean error is an `InputError`.
+    """
+    text = seen.stderr.strip()[:300]
+    if seen.violations:  # executed code, files outside
+        return Outcome(Verdict.WRONG, fault, "; ".join(seen.violations[:3]))
+    if seen.peak > max(2 * GIB, 4 * size):
+        return Outcome(Verdict.OBSCURE, fault, f"{seen.peak / GIB:.1f} GiB of memory, or an allocation was refused")
+    if of_call and isinstance(seen.error, InputError) and str(seen.error).count("\n") < 3:
+        return Outcome(Verdict.CLEAN, fault, str(seen.error)[:300])
+    if problem := noise(seen.stderr) if seen.error is None else f"{type(seen.error).__name__}: {seen.error}"[:300]:
+        return Outcome(Verdict.OBSCURE, fault, problem)
+    if not seen.status:
+        return None
+    is_named = re.search(r"^\S+\.py: error: \S", seen.stderr, re.MULTILINE)
+    if seen.status not in (2, DIVERGED) or not is_named:
+        return Outcome(Verdict.OBSCURE, fault, f"status {seen.status}: {text}")
+    return Outcome(Verdict.CLEAN, fault, text)

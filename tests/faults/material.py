@@ -3,7 +3,6 @@
 import hashlib
 import shutil
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from filelock import FileLock
 from processes import free_address
 from repository import REPOSITORY
 
-from faults import processes
+from faults.processes import Running
 
 TASK = "ReverseTask"
 SETTINGS = (
@@ -20,7 +19,6 @@ SETTINGS = (
     "--dropout-prob=0.1", "--eval-every=1", "--checkpoint-every=7",
 )  # fmt: skip
 STEPS = 150  # of a run with these settings
-SHIPPED = ("dates", "digits", "reverse")
 
 
 class Training(NamedTuple):
@@ -31,13 +29,12 @@ class Training(NamedTuple):
     settings: tuple[str, ...]
     num_processes: int = 1
 
-    def begin(self, output: Path, line: Sequence[str]) -> list[processes.Running]:
+    def begin(self, line: Sequence[str]) -> list[Running]:
         """Start it; the first process writes the small files."""
         if self.num_processes == 1:
-            return [processes.begin(output, self.script, *line)]
+            return [Running(self.script, *line)]
         together = ["--distributed", f"--coordinator={free_address()}", f"--num-processes={self.num_processes}"]
-        numbers = range(self.num_processes)
-        return [processes.begin(output / f"{n}", self.script, *line, *together, f"--process-id={n}") for n in numbers]
+        return [Running(self.script, *line, *together, f"--process-id={n}") for n in range(self.num_processes)]
 
 
 REVERSE = Training("reverse.py", (TASK,), (*SETTINGS, "--num-devices=1"))
@@ -58,21 +55,15 @@ TRAININGS = {
 }  # fmt: skip
 
 
-def code_digest() -> str:
-    """Of the package: what an earlier version of the code did says nothing about this one."""
-    digest = hashlib.sha256()
-    for file in sorted((REPOSITORY / "transformer_jax").rglob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
-
-
 def make_material(work_dir: Path) -> Path:
     """The directory of the runs, made if it is not there yet."""
-    material = work_dir / f"material-{code_digest()}"
+    digest = hashlib.sha256()  # what an earlier version of the package did says nothing about this one
+    for file in sorted((REPOSITORY / "transformer_jax").rglob("*.py")):
+        digest.update(file.read_bytes())
+    material = work_dir / f"material-{digest.hexdigest()[:12]}"
     if not (material / "complete").exists():
         shutil.rmtree(material, ignore_errors=True)  # of a campaign that was stopped
-        material.mkdir(parents=True, exist_ok=True)
-        (material / "compiled").mkdir(exist_ok=True)
+        material.mkdir(parents=True)
         undisturbed("reverse", material)
         _make_unfinished(material)
         (material / "complete").touch()
@@ -86,25 +77,23 @@ def undisturbed(name: str, material: Path) -> Path:
         if not parent.exists():
             making = parent.with_name(f"{name} unfinished")
             shutil.rmtree(making, ignore_errors=True)
-            line = arguments(material, making, TRAININGS[name])
-            for ended in [running.wait() for running in TRAININGS[name].begin(material / "output" / name, line)]:
+            line = arguments(making, TRAININGS[name])
+            for ended in [running.wait() for running in TRAININGS[name].begin(line)]:
                 if ended.status != 0:
                     raise RuntimeError(f"the undisturbed run failed with status {ended.status}:\n{ended.stderr}")
             making.rename(parent)
     return parent
 
 
-def arguments(material: Path, parent: Path, training: Training = REVERSE) -> list[str]:
+def arguments(parent: Path, training: Training = REVERSE) -> list[str]:
     """The command line of the run under `parent`."""
-    return [f"--checkpoint-dir={parent}", f"--compilation-cache={material / 'compiled'}", *training.settings]
+    return [f"--checkpoint-dir={parent}", *training.settings]
 
 
 def _make_unfinished(material: Path) -> None:
     """A run that was stopped after its third evaluation."""
-    output = material / "unfinished-output"
-    running = processes.begin(output, "reverse.py", *arguments(material, material / "unfinished"))
-    while running.stdout().count("validation") < 3 and running.poll() is None:
-        time.sleep(0.002)
+    running = Running("reverse.py", *arguments(material / "unfinished"))
+    running.wait_for("validation", 3)
     running.send(signal.SIGTERM)
     ended = running.wait()
     if ended.status != 128 + signal.SIGTERM:

@@ -1,7 +1,7 @@
 """The experiments' commands in processes of their own.
 
 A process is forked from one that has imported everything, so that it starts in milliseconds; signals of the first
-seconds need one that begins with an empty interpreter, which takes as long as it does for a user.
+seconds need a new interpreter, which takes as long as it does for a user.
 """
 
 import contextlib
@@ -10,29 +10,19 @@ import os
 import resource
 import runpy
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from commands import path_of
 
-from faults.watch import text_streams
-
 PATIENCE = 150  # seconds
 NOBODY = 65534
-PRELOADED = [
-    "torch.utils.data", "jax", "flax.linen", "optax", "orbax.checkpoint", "tensorboard.summary",
-    "sklearn.datasets",
-    "matplotlib.figure", "faults.processes", "faults.worker", "transformer_jax.tasks.reverse",
-    "transformer_jax.tasks.anomaly.task", "transformer_jax.tasks.translation.task", "transformer_jax.tasks.registry",
-    "transformer_jax.tasks.language_model.task",
-    "transformer_jax.runs.settings", "PIL.PngImagePlugin",
-]  # fmt: skip
 
 context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["torch.utils.data", "sklearn.datasets", "matplotlib.figure", "faults.campaign"])
 
 
 class Ended(NamedTuple):
@@ -43,104 +33,85 @@ class Ended(NamedTuple):
     stderr: str
 
 
-class Running:
-    """A command that runs; standard output and error go to files in `output`."""
+class Start(NamedTuple):
+    """How a command is started."""
 
-    def __init__(self, pid: int, poll: Callable[[], int | None], output: Path) -> None:
-        self.pid = pid
-        self.poll = poll  # the status, None while it runs
-        self.output = output
-
-    def stdout(self) -> str:
-        """Its standard output until now."""
-        return (self.output / "stdout").read_text(errors="replace")
-
-    def send(self, number: int, *, to_group: bool = False) -> None:
-        """Send a signal, to its children too with `to_group`."""
-        with contextlib.suppress(ProcessLookupError):
-            (os.killpg if to_group else os.kill)(self.pid, number)
-
-    def wait(self, seconds: float = PATIENCE) -> Ended:
-        """Wait for its end; after `seconds` it is killed, with its children."""
-        deadline = time.monotonic() + seconds
-        while (status := self.poll()) is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-        if status is None:
-            self.send(signal.SIGKILL, to_group=True)
-            while self.poll() is None:
-                time.sleep(0.005)
-        return Ended(status, self.stdout(), (self.output / "stderr").read_text(errors="replace"))
-
-
-class Limits(NamedTuple):
-    """Under which a command runs."""
-
+    anew: bool = False  # with a new interpreter, and without the limits below
     max_file_size: int | None = None  # bytes
     as_nobody: bool = False  # without the rights of root
     ignored: int | None = None  # a signal that is ignored from the start, as under `nohup`
 
 
-NO_LIMITS = Limits()
+USUAL = Start()
 
 
-def begin(output: Path, name: str, *arguments: object, anew: bool = False, limits: Limits = NO_LIMITS) -> Running:
-    """Start a script of `experiments/`.
+class Running:
+    """A script of `experiments/` that runs. Its output comes through pipes, which no limit on files cuts off."""
 
-    Args:
-        output: directory for its standard output and error.
-        name: of the script.
-        arguments: of the command line.
-        anew: with a new interpreter, and without limits.
-        limits: of a command that is not begun anew.
-    """
-    output.mkdir(parents=True, exist_ok=True)
-    texts = list(map(str, arguments))
-    if anew:
-        with (output / "stdout").open("wb") as out, (output / "stderr").open("wb") as err:
-            process = subprocess.Popen(
-                [sys.executable, path_of(name), *texts],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            )  # fmt: skip
-        return Running(process.pid, process.poll, output)
-    context.set_forkserver_preload(PRELOADED)
-    for stream in ("stdout", "stderr"):
-        (output / stream).touch()
-    forked = context.Process(target=_run, args=(output, path_of(name), texts, limits))
-    forked.start()
-    pid = forked.pid
-    assert pid is not None
+    def __init__(self, name: str, *arguments: object, start: Start = USUAL) -> None:
+        self._readers, writers = zip(context.Pipe(duplex=False), context.Pipe(duplex=False), strict=True)
+        self._printed = bytearray(), bytearray()
+        line = [path_of(name), *map(str, arguments)]
+        self._process = context.Process(target=_run, args=(writers, line, start))
+        self._process.start()
+        for writer in writers:
+            writer.close()
 
-    def poll() -> int | None:
-        forked.join(0)
-        return forked.exitcode
+    def has_ended(self) -> bool:
+        """Whether the process has ended. What it has printed until now is read."""
+        status = self._process.exitcode
+        for reader, printed in zip(self._readers, self._printed, strict=True):
+            while reader.poll() and (chunk := os.read(reader.fileno(), 2**16)):
+                printed += chunk
+        return status is not None
 
-    return Running(pid, poll, output)
+    def wait_for(self, text: str, count: int = 1) -> None:
+        """Wait until its standard output has a text so many times, or until its end."""
+        while not self.has_ended() and self._printed[0].count(text.encode()) < count:
+            time.sleep(0.002)
+
+    def send(self, number: int, *, to_group: bool = False) -> None:
+        """Send a signal, to its children too with `to_group`."""
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if to_group else os.kill)(self._process.pid, number)
+
+    def wait(self) -> Ended:
+        """Wait for its end; after `PATIENCE` it is killed, with its children."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.has_ended() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        status = self._process.exitcode
+        if status is None:
+            self.send(signal.SIGKILL, to_group=True)
+        return Ended(status, *(printed.decode(errors="replace") for printed in self._printed))
 
 
-def run(output: Path, name: str, *arguments: object) -> Ended:
-    """Run a script of `experiments/` to its end."""
-    return begin(output, name, *arguments).wait()
-
-
-def _run(output: Path, path: str, arguments: list[str], limits: Limits) -> None:
+def _run(writers: Sequence[Connection], line: list[str], start: Start) -> None:
     """Become the command."""
     os.setsid()
-    for number, stream in ((1, "stdout"), (2, "stderr")):
-        descriptor = os.open(output / stream, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(descriptor, number)
-        os.close(descriptor)
-    sys.stdout, sys.stderr = text_streams()
+    for number, writer in enumerate(writers, 1):
+        os.dup2(writer.fileno(), number)
+        writer.close()
+    if start.anew:
+        os.set_inheritable(0, True)
+        os.execve(sys.executable, [sys.executable, *line], os.environ | {"PYTHONUNBUFFERED": "1"})
+    line_by_line()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if limits.ignored is not None:
-        signal.signal(limits.ignored, signal.SIG_IGN)
-    if limits.max_file_size is not None:
+    if start.ignored is not None:
+        signal.signal(start.ignored, signal.SIG_IGN)
+    if start.max_file_size is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails, as on a full disk
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limits.max_file_size, limits.max_file_size))
-    if limits.as_nobody and os.getuid() == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (start.max_file_size, start.max_file_size))
+    if start.as_nobody and os.getuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
-    sys.argv = [path, *arguments]
-    runpy.run_path(path, run_name="__main__")
+    sys.argv = line
+    runpy.run_path(line[0], run_name="__main__")
+
+
+def line_by_line() -> None:
+    """Let this process write its output line by line, whatever characters it holds, to new descriptors 1 and 2."""
+    for number, name in enumerate(("stdout", "stderr"), 1):
+        setattr(sys, name, os.fdopen(number, "w", buffering=1, errors="backslashreplace", closefd=False))

@@ -1,21 +1,40 @@
-"""Calls in this process with everything watched: output, warnings, memory, files, time."""
+"""Calls in this process with everything watched: output, warnings, memory, executed code, written files."""
 
 import contextlib
-import io
+import math
 import os
+import resource
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
+from unittest import mock
 
-from faults import canary
-from faults.audit import audited
+import jax
+import psutil
+from commands import run_here
+from jax.experimental.compilation_cache import compilation_cache
+
+from faults.processes import line_by_line
+from transformer_jax.training.loop import TrainingLoop
+from transformer_jax.training.results import GIT
 
 GIB = 2**30
-HIDDEN = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)  # by Python's default
-MAX_NOISE = 4  # lines on standard error
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# Events by the positions of the paths that they change. The last argument is an open directory, for a path within it.
+CHANGES: dict[str, tuple[int, ...]] = {
+    "os.mkdir": (0,), "os.remove": (0,), "os.rmdir": (0,), "os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,),
+    "os.chmod": (0,), "os.chown": (0,), "shutil.rmtree": (0,),
+}  # fmt: skip
+EXECUTES = {"os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen", "pty.spawn", "os.startfile"}
+DANGEROUS = {"os", "posix", "nt", "subprocess", "builtins", "sys", "shutil", "runpy", "importlib", "faults"}
+HARMLESS = ("/dev/", "/proc/")
+
+_violations: list[str] = []
+_allowed: tuple[str, ...] = ()
+_watches = False
 
 
 class Seen(NamedTuple):
@@ -28,129 +47,111 @@ class Seen(NamedTuple):
     stderr: str
     warned: list[str]
     violations: list[str]  # executed code, files written outside
-    peak: int  # bytes of memory above those before the call
-    out_of_memory: bool  # an allocation was refused, though the error may have been hidden
+    peak: float  # bytes of memory above those before the call; infinite if an allocation was refused
 
 
-def watch(action: Callable[[], Any], *allowed: Path, forbidden: Path | None = None) -> Seen:
-    """Call `action`, which may write below `allowed` and read nothing below `forbidden`."""
-    status, error, value, out_of_memory = None, None, None, False
-    canary.TRIPPED.clear()
-    before = _memory("VmRSS")
-    _reset_peak()
-    with (
-        _captured() as captured,
-        warnings.catch_warnings(record=True) as caught,
-        audited(*allowed, *_caches(), forbidden=forbidden) as violations,
-    ):
-        warnings.simplefilter("always")
+def capture_output() -> None:
+    """Send what this process prints, native code and threads too, into files that `watch` reads from now on."""
+    for number in (1, 2):
+        with tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), number)
+    line_by_line()
+
+
+def watch(action: Callable[[], Any], *allowed: Path) -> Seen:
+    """Call `action`, which may write below `allowed`."""
+    status, error, value, raised = None, None, None, None
+    for number in (1, 2):
+        os.ftruncate(number, 0)
+        os.lseek(number, 0, os.SEEK_SET)
+    before = psutil.Process().memory_info().rss
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the largest memory until now
+    caches = [Path(os.environ[name]) for name in ("JAX_COMPILATION_CACHE_DIR", "MPLCONFIGDIR")]
+    with warnings.catch_warnings(record=True) as caught, audited(*allowed, *caches) as violations:
+        warnings.simplefilter("always", UserWarning)
         try:
             value = action()
         except SystemExit as stop:
-            status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-            out_of_memory = _hides_memory_error(stop)
-        except BaseException as raised:  # every one is a finding
-            error = raised
-            out_of_memory = _hides_memory_error(raised)
-    found = [*dict.fromkeys(violations)] + [f"a pickle called the canary with {a!r}" for a in canary.TRIPPED]
-    warned = [str(warning.message) for warning in caught if not issubclass(warning.category, HIDDEN)]
-    return Seen(status, error, value, *captured.texts, warned, found, max(0, _memory("VmHWM") - before), out_of_memory)
+            raised, status = stop, stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        except BaseException as other:  # every one is a finding
+            raised = error = other
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    warned = [str(warning.message) for warning in caught]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    out, err = (os.pread(number, 10**6, 0).decode(errors="replace") for number in (1, 2))
+    peak = math.inf if _lacked_memory(raised) else peak
+    return Seen(status, error, value, out, err, warned, [*dict.fromkeys(violations)], peak)
 
 
-def noise(seen: Seen) -> str | None:
-    """Why what a call printed is not clean; None if it is."""
-    if seen.error is not None:
-        return f"{type(seen.error).__name__}: {first_line(seen.error)}"
-    return noise_of(seen.stderr)
+def command(name: str, *arguments: object, two_steps: bool = False) -> Callable[[], None]:
+    """A function that runs a script of `experiments/` with these arguments, of a training the first two steps alone."""
+
+    def train(loop: TrainingLoop) -> None:
+        loop.train_until(min(2, loop.num_steps))
+        sys.exit(0)
+
+    def run() -> None:
+        shortened = mock.patch.object(TrainingLoop, "train", train) if two_steps else contextlib.nullcontext()
+        try:
+            with shortened:
+                run_here(name, *arguments)
+        finally:  # a command sets the directory of compiled programs for its whole process
+            jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+            compilation_cache.reset_cache()
+
+    return run
 
 
-def noise_of(stderr: str) -> str | None:
-    """Why a command's standard error is not clean; None if it is."""
-    if "Traceback (most recent call last)" in stderr:
-        last = [line for line in stderr.splitlines() if line and not line[0].isspace()]
-        return f"a traceback: {last[-1][:200] if last else ''}"
-    lines = [line for line in stderr.splitlines() if line.strip()]
-    return f"{len(lines)} lines on standard error: {lines[0][:200]}" if len(lines) > MAX_NOISE else None
+def install_audit() -> None:
+    """Begin to listen to what this process executes and writes; it can't be ended."""
+    sys.addaudithook(_hook)
 
 
-def excess(seen: Seen, size: int) -> str | None:
-    """Why a call that read `size` bytes took too much memory; None if it did not."""
-    if seen.out_of_memory:
-        return "memory ran out"
-    limit = max(2 * GIB, 4 * size)
-    return f"{seen.peak / GIB:.1f} GiB of memory" if seen.peak > limit else None
+def trip(*arguments: object) -> dict[str, object]:
+    """The function that crafted files try to call."""
+    _violations.append(f"a file called the canary with {arguments}")
+    return {}
 
 
-def first_line(error: BaseException) -> str:
-    """The beginning of an error's message."""
-    return (str(error).splitlines() or [""])[0][:200]
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _watches:
+        return
+    if event in EXECUTES and not (event == "subprocess.Popen" and tuple(arguments[1]) == GIT):
+        _violations.append(f"executed: {event} {arguments[:2]!r}"[:300])
+    elif event == "pickle.find_class" and str(arguments[0]).split(".")[0] in DANGEROUS:
+        _violations.append(f"a pickle asked for {arguments[0]}.{arguments[1]} and got it")
+    elif event == "open" and isinstance(arguments[0], str | bytes):
+        path, _, flags = arguments
+        if (flags or 0) & WRITES and not _is_own(path):
+            _violations.append(f"written outside: {os.fsdecode(path)}")
+    elif event in CHANGES and arguments[-1] in (-1, None):  # others are steps of `shutil.rmtree`
+        for path in (arguments[position] for position in CHANGES[event]):
+            if isinstance(path, str | bytes | os.PathLike) and not _is_own(path):
+                _violations.append(f"{event} outside: {os.fsdecode(path)}")
 
 
-def text_streams() -> tuple[TextIO, TextIO]:
-    """New text streams, written line by line, to the descriptors 1 and 2."""
-    out, err = (io.FileIO(number, "w", closefd=False) for number in (1, 2))
-    return (
-        io.TextIOWrapper(io.BufferedWriter(out), errors="backslashreplace", line_buffering=True),
-        io.TextIOWrapper(io.BufferedWriter(err), errors="backslashreplace", line_buffering=True),
-    )
-
-
-class _Texts:
-    texts: tuple[str, str] = "", ""
+def _is_own(path: Any) -> bool:
+    return os.path.abspath(os.fsdecode(path)).startswith((*_allowed, *HARMLESS))
 
 
 @contextlib.contextmanager
-def _captured() -> Iterator[_Texts]:
-    """Standard output and error of this block, those of native code and of threads too."""
-    result = _Texts()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    saved = os.dup(1), os.dup(2)
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        os.dup2(out.fileno(), 1)
-        os.dup2(err.fileno(), 2)
-        streams = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = text_streams()
-        try:
-            yield result
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            sys.stdout, sys.stderr = streams
-            for number, copy in zip((1, 2), saved, strict=True):
-                os.dup2(copy, number)
-                os.close(copy)
-            texts = []
-            for stream in (out, err):
-                stream.seek(0)
-                texts.append(stream.read(10**6).decode(errors="replace"))
-            result.texts = texts[0], texts[1]
+def audited(*allowed: Path) -> Iterator[list[str]]:
+    """The violations in the block, a list that grows; directories that are allowed may be written."""
+    global _allowed, _watches
+    _violations.clear()
+    _allowed, _watches = tuple(map(str, allowed)), True
+    try:
+        yield _violations
+    finally:
+        _watches = False
 
 
-def _caches() -> list[Path]:
-    """Directories that libraries were told to write."""
-    names = "JAX_COMPILATION_CACHE_DIR", "MPLCONFIGDIR"
-    return [Path(os.environ[name]) for name in names if os.environ.get(name)]
-
-
-def _hides_memory_error(error: BaseException | None) -> bool:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
+def _lacked_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that it hides, is that an allocation was refused."""
+    while error is not None:
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)[:2000]:
             return True
-        seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
-
-
-def _memory(name: str) -> int:
-    """This process's `VmRSS` or `VmHWM` in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def _reset_peak() -> None:
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")

@@ -1,0 +1,153 @@
+"""A training that is killed, signalled, or crowded out of its disk; the same command then ends it."""
+
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+from faults.cases import Case, Outcome, Verdict, noise
+from faults.comparing import differences
+from faults.material import STEPS, TASK, TRAININGS, arguments, undisturbed
+from faults.processes import Ended, Running, Start
+
+NO_CODE_YET = 0.15  # seconds in which Python starts, and Ctrl-C shows its own traceback
+WAYS = ("once", "twice", "to all with workers", "while saving", "at the end", "ignored", "at start")
+
+
+def kill(case: Case) -> Outcome:
+    """Kill a training one to three times by SIGKILL at a random moment, and let it end."""
+    rng = case.rng()
+    name, training = list(TRAININGS.items())[case.number % len(TRAININGS)]
+    evaluated, moments = [0], []
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        together = training.begin(arguments(case.directory, training))
+        moments.append(_wait_for_moment(together[0], case.directory / rng.choice(training.runs), rng))
+        for running in together:
+            running.send(signal.SIGKILL, to_group=True)
+        ended, *_ = [running.wait() for running in together]
+        evaluated += _evaluated_steps(ended.stdout)
+    return _judge_resumed(case, f"{name}: SIGKILL {', '.join(moments)}", evaluated, name)
+
+
+def send_signal(case: Case) -> Outcome:
+    """Send SIGTERM or SIGINT to a training, and let it end."""
+    rng = case.rng()
+    way = WAYS[case.number % len(WAYS)]
+    number = rng.choice((signal.SIGTERM, signal.SIGINT))
+    workers = ["--num-workers=1"] if way == "to all with workers" else []
+    start = Start(
+        anew=way in ("at start", "to all with workers") or (way == "at the end" and rng.random() < 0.5),
+        ignored=number if way == "ignored" else None,
+    )
+    running = Running("reverse.py", *arguments(case.directory), *workers, start=start)
+    moment = _wait(running, way, case.directory / TASK, rng)
+    running.send(number, to_group=way == "to all with workers")
+    if way == "twice":
+        time.sleep(rng.choice((0.0, 0.001, 0.01, 0.1)) * rng.random())
+        running.send(rng.choice((number, signal.SIGTERM)))
+    ended = running.wait()
+    fault = f"{number.name} {way}, {moment}"
+    if problem := noise(ended.stderr) or _wrong_status(ended, way, number):
+        return Outcome(Verdict.OBSCURE, fault, problem)
+    saved = [int(step) for step in re.findall(r"stopped and saved after step (\d+)", ended.stderr)]
+    return _judge_resumed(case, fault, [0, *_evaluated_steps(ended.stdout), *saved])
+
+
+def fill_disk(case: Case) -> Outcome:
+    """Train where the system takes no more in one file, and train on where there is enough room."""
+    size = int(2 ** case.rng().uniform(15, 18))
+    line = arguments(case.directory)
+    ended = Running("reverse.py", *line, start=Start(max_file_size=size)).wait()
+    fault = f"files of at most {size} bytes"
+    # Threads of other libraries may print their own tracebacks before our line.
+    is_named = ended.status == 2 and "reverse.py: error: " in ended.stderr
+    if not is_named and (problem := failure(ended)):
+        return Outcome(Verdict.OBSCURE, fault, problem)
+    resumed = _judge_resumed(case, fault, [0, *_evaluated_steps(ended.stdout)])
+    if is_named and resumed.verdict == Verdict.RIGHT:
+        return Outcome(Verdict.CLEAN, fault, ended.stderr.strip()[:200])
+    return resumed
+
+
+def failure(ended: Ended, status: int = 0) -> str | None:
+    """Why a command did not end as it should; None if it did."""
+    if problem := noise(ended.stderr):
+        return problem
+    return None if ended.status == status else f"status {ended.status}: {ended.stderr.strip()[-300:]}"
+
+
+def _wait_for_moment(running: Running, run: Path, rng: random.Random) -> str:
+    """Wait for a random time, or for a random change of the run's directory; returns which."""
+    if rng.random() < 0.5:
+        seconds = rng.random() * 3
+        deadline = time.monotonic() + seconds
+        while not running.has_ended() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return f"after {seconds:.2f} s"
+    changes = rng.randrange(1, 60)
+    listings: set[frozenset[Path]] = set()
+    while not running.has_ended() and len(listings) <= changes:
+        listings.add(frozenset((*run.glob("*"), *run.glob("checkpoints/*"))))
+        time.sleep(0.0005)
+    time.sleep(rng.choice((0.0, 0.002, 0.02)) * rng.random())
+    return f"at change {changes} of the directory"
+
+
+def _wait(running: Running, way: str, run: Path, rng: random.Random) -> str:
+    """Wait for a moment that the way of a signal asks for; returns the moment."""
+    if way == "at start":
+        seconds = NO_CODE_YET + rng.random() * 6
+        time.sleep(seconds)
+        return f"after {seconds:.2f} s"
+    if way == "at the end":
+        running.wait_for(f"step {STEPS}: validation")
+        time.sleep(rng.random() * 1.5)
+        return "after the last step"
+    if way in ("once", "twice"):
+        time.sleep(NO_CODE_YET)
+        return _wait_for_moment(running, run, rng)
+    count = rng.randrange(1, 6)
+    running.wait_for("validation", count)
+    time.sleep(rng.random() * 0.05)
+    return f"after evaluation {count}"
+
+
+def _wrong_status(ended: Ended, way: str, number: int) -> str | None:
+    """Why the status is not one that the signal may give; None if it is."""
+    has_trained = "validation" in ended.stdout
+    right = {0} if way == "ignored" else {0, 128 + number}  # 0: it came too late
+    if way == "twice":
+        right |= {-number, -signal.SIGTERM, 128 + signal.SIGTERM}
+    if not has_trained:
+        right.add(-number)  # nothing was there to save
+    if ended.status not in right:
+        return f"status {ended.status}, not one of {right}: {ended.stderr.strip()[:200]}"
+    if ended.status == 128 + number and has_trained and way != "twice" and ": stopped" not in ended.stderr:
+        return f"it does not say that it stopped: {ended.stderr.strip()[:200]}"
+    return None
+
+
+def _evaluated_steps(stdout: str) -> list[int]:
+    """The steps at which a run was evaluated. The checkpoint of each was complete when the next one was begun."""
+    return [int(step) for step in re.findall(r"step (\d+): validation", stdout)][:-1]
+
+
+def _judge_resumed(case: Case, fault: str, evaluated: list[int], name: str = "reverse") -> Outcome:
+    """The verdict on a training of `TRAININGS` that was interrupted, after it has been started once more."""
+    training, expected = TRAININGS[name], undisturbed(name, case.material)
+    all_ended = [running.wait() for running in training.begin(arguments(case.directory, training))]
+    if problems := [*filter(None, map(failure, all_ended))]:
+        return Outcome(Verdict.OBSCURE, fault, f"resumed: {problems[0]}")
+    ended = all_ended[0]
+    begun_at = max(map(int, re.findall(r"Going on after step (\d+)", ended.stdout)), default=0)
+    if len(training.runs) == 1 and begun_at < max(evaluated):
+        return Outcome(Verdict.LOST, fault, f"went on after step {begun_at}, but {max(evaluated)} was saved")
+    for run in training.runs:
+        if differing := differences(case.directory / run, expected / run):
+            verdict = Verdict.LOST if set(differing) == {"curves"} and " of " in differing["curves"] else Verdict.WRONG
+            return Outcome(verdict, fault, "; ".join(differing.values()))
+        if left := [path.name for path in (case.directory / run).rglob("*tmp*")]:
+            return Outcome(Verdict.OBSCURE, fault, f"left behind: {', '.join(left[:3])}")
+    warned = ended.stderr.strip()[:200]
+    return Outcome(Verdict.RECOVERED if warned else Verdict.RIGHT, fault, warned)
