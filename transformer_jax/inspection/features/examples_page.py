@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Sequence
-from string import Template
 
 import jax
 import numpy as np
@@ -13,37 +12,14 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture
 from transformer_jax.inspection.features.dictionary import SparseDictionary
 from transformer_jax.inspection.features.splicing import unbound
-from transformer_jax.inspection.page.page import Page
+from transformer_jax.inspection.page.page import Page, chosen_examples
+from transformer_jax.inspection.page.view import filled
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.trees import Inputs, Params, Variables
 
 READ = 256  # examples of the test set
 MOST = 100  # features that are shown where none are named
-
-PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>$title</title>
-<style>
-body { margin: 0 auto; max-width: 84rem; padding: 1rem; font: 15px/1.6 system-ui, sans-serif; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin: 1.2rem 0 .2rem; }
-li { overflow-wrap: anywhere; } small { opacity: .7; }
-b { font-weight: normal; white-space: pre-wrap; padding: .1em .15em; border-radius: 3px;
-  background: rgb(255 140 0 / var(--a)); }
-</style>
-</head>
-<body>
-<h1>$title</h1>
-<p>$about</p>
-$features
-</body>
-</html>
-""")
 
 
 @check_arguments
@@ -70,10 +46,7 @@ def feature_page(
     Raises:
         InputError: there are no examples or no parameters, no activation has the name, or a feature is not there.
     """
-    if examples is None:
-        examples = trainer.test_examples(range(min(READ, len(trainer.test_set))))
-    if not examples:
-        raise InputError("examples is empty; there must be at least one example")
+    examples = chosen_examples(trainer, examples, READ)
     found = _features(trainer, dictionary, name, examples)  # of each example [T F]
     stack, largest = _stack_of(name), np.stack([of_example.max(0) for of_example in found])  # [N F]
     if features is None:
@@ -89,7 +62,7 @@ def feature_page(
         f"{len(features)}, each with the examples in which it is largest, in orange as deep as it is large there."
     )
     title = html.escape(f"Features of {name}, {trainer.name}")
-    return Page(PAGE.substitute(title=title, about=about, features="\n".join(sections)), examples, ())
+    return Page(filled("features.html", title=title, about=about, features="\n".join(sections)), examples, ())
 
 
 def _stack_of(name: str) -> str:

@@ -43,12 +43,24 @@ def inspection_page(
     Raises:
         InputError: there are no examples or no parameters, or the model has no attention to show.
     """
-    if examples is None:
-        examples = trainer.test_examples(range(min(FIRST, len(trainer.test_set))))
-    if not examples:
-        raise InputError("examples is empty; there must be at least one example")
+    examples = chosen_examples(trainer, examples, FIRST)
     passes = passes_of(trainer, examples[0].inputs)
     return page_of(passes, title or trainer.name, examples, compared=compared_examples(trainer))
+
+
+def chosen_examples(
+    trainer: ExampleViewer, examples: Sequence[InspectedExample] | None, count: int
+) -> Sequence[InspectedExample]:
+    """The examples that were given, or the first ones of the task's test set.
+
+    Raises:
+        InputError: there are none.
+    """
+    if examples is None:
+        examples = trainer.test_examples(range(min(count, len(trainer.test_set))))
+    if not examples:
+        raise InputError("examples is empty; there must be at least one example")
+    return examples
 
 
 def passes_of(trainer: ExampleViewer, inputs: Inputs) -> InspectedPasses:
