@@ -90,17 +90,15 @@ def test_a_file_goes_on_after_a_kill_and_is_whole_only_at_its_end(tmp_path, monk
         with pytest.raises(KeyboardInterrupt):
             stream.write(path)
         assert not path.exists()
-        with (tmp_path / "rows.npy.partial").open("ab") as partial, (tmp_path / "rows.npy.chunks").open("a") as journal:
-            partial.write(b"half a row")
-            journal.write("12")  # a line without its end
+        (tmp_path / "rows.npy.chunks" / "unfinished.npy").write_bytes(b"half a chunk")
     written = stream.write(path)
-    assert asked == [0, 1, 2]  # the last whole chunk is computed again, those before it are not
+    assert asked == [0, 2, 3]  # no whole chunk is computed again
     assert isinstance(written, np.memmap)
     np.testing.assert_array_equal(written, expected)
     np.testing.assert_array_equal(np.load(path), expected)
     stream.write(path)
-    assert asked == [0, 1, 2]
-    assert not (tmp_path / "rows.npy.partial").exists()
+    assert asked == [0, 2, 3]
+    assert [file.name for file in (tmp_path / "rows.npy.chunks").iterdir()] == ["made_from"]
 
 
 def test_a_file_of_another_stream_is_refused(tmp_path):
@@ -117,7 +115,7 @@ def test_a_file_of_another_stream_is_refused(tmp_path):
     for other in others:
         with pytest.raises(InputError, match=r"rows\.npy, which has rows of another stream; delete it"):
             other.write(path)
-    (tmp_path / "rows.npy.chunks").unlink()
+    (tmp_path / "rows.npy.chunks" / "made_from").unlink()
     with pytest.raises(InputError, match="which has rows of another stream"):
         stream_of(predictor(), copies=3).write(path)
 

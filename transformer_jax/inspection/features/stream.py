@@ -1,8 +1,6 @@
 """Activations of a model over a data set, as one stream of vectors."""
 
-import io
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.names import check_names, matches
+from transformer_jax.runs.own_files import write_whole
 from transformer_jax.trees import Inputs, Targets, Variables
 
 Rows = Float[np.ndarray, "N D"]
@@ -83,41 +82,36 @@ class ActivationStream:
     def write(self, path: str | Path) -> np.ndarray:
         """Write all rows to a file `.npy`, and open it as an array `[N, D]` that stays on the disk.
 
-        Until it is whole the file is named `….partial`. Beside it `….chunks` notes what it is made from, and where each
-        chunk ends, so that after a kill the same call goes on, and that of another stream is refused.
+        Until all are computed each chunk is a file in `….chunks`, so that after a kill the same call goes on; then they
+        are joined, which takes their space once more. `made_from` there is of the stream, and another one is refused.
 
         Raises:
             InputError: there is a file of another stream, or as `chunks`.
         """
         path = Path(path)
-        partial, journal = (path.with_name(f"{path.name}.{end}") for end in ("partial", "chunks"))
-        mark, noted = self._fingerprint(), journal.read_text() if journal.exists() else ""
-        made_from, *ends = noted.split("\n")[:-1] or [""]  # a line that a kill cut off has no end
-        if made_from != mark and (made_from or path.exists()):
-            raise InputError(f"path is {path}, which has rows of another stream; delete it, {partial} and {journal}")
+        directory = path.with_name(f"{path.name}.chunks")
+        noted, mark = directory / "made_from", self._fingerprint()
+        if (noted.read_text() != mark) if noted.exists() else path.exists():
+            raise InputError(f"path is {path}, which has rows of another stream; delete it and {directory}")
         if not path.exists():
-            partial.touch()
-            there = [end for end in map(int, ends) if end <= partial.stat().st_size][:-1]  # the last chunk comes again
-            journal.write_text("".join(f"{line}\n" for line in (mark, *there)))
-            self._complete(partial, journal, there)
-            partial.replace(path)
+            directory.mkdir(exist_ok=True)
+            write_whole(noted, mark.encode())
+            self._complete(path, directory)
         return np.load(path, mmap_mode="r")
 
-    def _complete(self, partial: Path, journal: Path, ends: Sequence[int]) -> None:
-        """Write the chunks that a file lacks, and the header that says how many rows it has."""
-        with partial.open("r+b") as file, journal.open("a") as log:
-            file.truncate(ends[-1] if ends else 0)
-            file.seek(0, os.SEEK_END)
-            for rows in self.chunks(len(ends)):
-                if file.tell() == 0:
-                    file.write(_header(0, rows.shape[1]))
-                file.write(rows.tobytes())
-                file.flush()
-                print(file.tell(), file=log, flush=True)
-            header = _header(0, rows.shape[1])
-            count = (file.tell() - len(header)) // (rows.itemsize * rows.shape[1])
-            file.seek(0)
-            file.write(_header(count, rows.shape[1]))
+    def _complete(self, path: Path, directory: Path) -> None:
+        """Compute the chunks that a directory lacks, and join all of them."""
+        files, unfinished = [directory / f"{number}.npy" for number in range(len(self))], directory / "unfinished.npy"
+        missing = [file for file in files if not file.exists()]
+        for file, rows in zip(missing, self.chunks(len(files) - len(missing)), strict=True):
+            np.save(unfinished, rows)
+            unfinished.replace(file)
+        chunks = [np.load(file, mmap_mode="r") for file in files]
+        shape = sum(map(len, chunks)), chunks[0].shape[1]
+        np.concatenate(chunks, out=np.lib.format.open_memmap(unfinished, "w+", "<f4", shape))
+        unfinished.replace(path)
+        for file in reversed(files):  # so that those that are missing are always the last ones
+            file.unlink()
 
     def _fingerprint(self) -> str:
         """Of what the rows are made from; those of the first batch depend on all of it."""
@@ -155,11 +149,3 @@ class ActivationStream:
                 f"valid gives {valid.dtype} of shape {valid.shape}; it must give truth values {array.shape[:-1]}"
             )
         return array[valid]
-
-
-def _header(num_rows: int, width: int) -> bytes:
-    """That of a file `.npy`, as long for any number of rows: NumPy leaves room for its digits."""
-    written = io.BytesIO()
-    shape = (num_rows, width)
-    np.lib.format.write_array_header_1_0(written, {"descr": "<f4", "fortran_order": False, "shape": shape})
-    return written.getvalue()
