@@ -21,18 +21,18 @@ from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import writing_into
 from transformer_jax.trees import Params
-from transformer_jax.weights import torch_blocks, torch_models
+from transformer_jax.weights import torch_model
 from transformer_jax.weights.layouts import Layout, abstract_params, by_path
 from transformer_jax.weights.pytorch import check_blocks, check_part, state_dict_of
 
 SOURCE, WEIGHTS = "model.py", "weights.pt"  # in the directory of an export
 
-# The names in `torch_blocks` and `torch_models`, which follow ours: query, key and value stay apart.
+# The names in `torch_model`, which follow ours: query, key and value stay apart.
 LAYOUT = Layout(
     renames=((r"layers_(\d+)", r"layers/\1"), ("(kernel|scale|embedding)$", "weight"), ("/", ".")),
     transposed=True,
 )
-# Of the feed-forward; their names are keys of `torch_blocks.ACTIVATIONS`.
+# Of the feed-forward; their names are keys of `torch_model.ACTIVATIONS`.
 ACTIVATIONS = (nn.relu, nn.gelu, nn.silu, nn.tanh, nn.elu, nn.leaky_relu)
 
 
@@ -63,15 +63,14 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
     check_value("directory", directory, str | Path)
     saved = io.BytesIO()
     torch.save(_content(model, params), saved)
-    blocks, models = inspect.getsource(torch_blocks), inspect.getsource(torch_models)
-    first_line, directory = blocks[: blocks.index("\n")], Path(directory)
+    text, directory = inspect.getsource(torch_model), Path(directory)
     with writing_into("directory", directory):
         directory.mkdir(parents=True, exist_ok=True)
         source = directory / SOURCE
-        if source.exists() and not source.read_bytes().startswith(first_line.encode()):
+        if source.exists() and not source.read_bytes().startswith(text.partition("\n")[0].encode()):
             raise InputError(f"directory is {str(directory)!r}, which has a {SOURCE} of another origin; choose another")
         (directory / WEIGHTS).write_bytes(saved.getvalue())
-        source.write_text(blocks + models[models.index("\n\n\nclass ") :], encoding="utf-8")
+        source.write_text(text, encoding="utf-8")
     return source
 
 
