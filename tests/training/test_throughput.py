@@ -17,7 +17,7 @@ from transformer_jax.devices.mesh import own_device
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.callbacks import Step
 from transformer_jax.training.programs import create_programs
-from transformer_jax.training.throughput import LogThroughput, Profile, ShowProgram, peak_flops, profiled_steps
+from transformer_jax.training.throughput import LogThroughput, Profile, ShowProgram, profiled_steps
 
 
 @pytest.mark.usefixtures("without_type_checks")  # the runner is a simple one
@@ -34,14 +34,6 @@ def test_an_entry_holds_examples_flops_and_the_seconds_of_waiting_since_the_last
     assert first["throughput/flops_per_second"] == 11e6
     assert first["throughput/seconds_waiting_for_data"] == 6 / 8
     assert second["throughput/seconds_waiting_for_data"] == 15 / 8
-
-
-def test_the_peak_is_known_by_the_beginning_of_a_devices_name():
-    assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12
-    assert peak_flops("NVIDIA H100 PCIe") == 756e12  # the longest beginning
-    assert peak_flops("TPU v5") == peak_flops("TPU v5p") == 459e12
-    assert peak_flops("TPU v5 lite") == 197e12
-    assert peak_flops("cpu") is None
 
 
 def test_the_flops_of_a_program_are_those_of_its_products_and_its_memory_is_that_of_its_arrays():
@@ -64,14 +56,13 @@ def test_the_line_on_memory_says_whether_it_fits(limit, end):
 
 
 @pytest.mark.usefixtures("without_type_checks")  # the runner is a simple one
-def test_the_line_on_attention_comes_once_and_again_for_shapes_that_run_another():
-    lines, seen = [], []
-    show = ShowProgram(lines.append, SimpleNamespace(attention=seen, compiled=SimpleNamespace(memory=None)))
-    for number, new in enumerate([(), ("plain", "plain"), (), ("plain",), ("blockwise", "plain"), ("plain",)]):
-        seen.extend(Explanation(name, "why", {}, (2, 3)) for name in new)
+def test_the_lines_on_attention_come_after_the_first_step():
+    calls = [Explanation(name, "why", {}, (2, 3)) for name in ("plain", "plain", "blockwise")]
+    lines, runner = [], SimpleNamespace(attention=calls, compiled=SimpleNamespace(memory=None))
+    show = ShowProgram(lines.append, runner)
+    for number in range(3):
         show.on_step(Step(number, {}, 1.0))
-    plain, blockwise = (f"{name} for 2 × 3 logits: why" for name in ("plain", "blockwise"))
-    assert lines == [f"Attention: {plain}", f"Attention: {blockwise} | {plain}"]
+    assert lines == [f"{name} attention of 2 × 3 logits: why" for name in ("plain", "blockwise")]
 
 
 def test_a_profile_that_is_not_two_steps_of_the_training_is_an_error_before_it():
@@ -122,7 +113,7 @@ def test_a_run_says_its_memory_logs_its_throughput_and_writes_the_trace_that_is_
     trainer = fit(trainer_for(tmp_path, max_epochs=2, log_every=3, profile="2:4", steps_per_call=1, verbose=True))
     printed = capsys.readouterr().out
     assert printed.count("Memory of each device: ") == 1
-    assert printed.count("Attention: plain for 5 × 5 logits: they are few; not blockwise: ") == 1
+    assert printed.count("plain attention of 5 × 5 logits: they are few; not blockwise: ") == 1
     curves = read_scalars(trainer.run.path)
     for name in ("examples_per_second", "flops_per_second", "seconds_waiting_for_data"):
         assert list(curves[f"throughput/{name}"]) == [3, 6, 9]

@@ -1,7 +1,6 @@
 """One call of attention: what was asked for, which implementation runs, and why."""
 
 import dataclasses
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -157,18 +156,9 @@ class Explanation:
     others: dict[str, str]  # reason against each
     logits: tuple[int, int]  # T and S
 
-    @property
-    def size(self) -> str:
-        """`T × S`."""
-        return "{} × {}".format(*self.logits)
-
-    @property
-    def reasons(self) -> str:
-        """All of them."""
-        return "; ".join([self.reason, *(f"not {name}: {reason}" for name, reason in self.others.items())])
-
     def __str__(self) -> str:
-        return f"{self.implementation} attention of {self.size} logits: {self.reasons}"
+        reasons = "; ".join([self.reason, *(f"not {name}: {reason}" for name, reason in self.others.items())])
+        return "{} attention of {} × {} logits: {}".format(self.implementation, *self.logits, reasons)
 
     __repr__ = __str__
 
@@ -184,12 +174,3 @@ def recording_attention() -> AbstractContextManager[list[Explanation]]:
 def record_attention(explanation: Explanation) -> None:
     """Note a call, for `recording_attention`."""
     _calls.get([]).append(explanation)
-
-
-def attention_line(calls: Iterable[Explanation]) -> str:
-    """One line on the calls of a program, at least one."""
-    sizes: dict[tuple[str, str], dict[str, None]] = {}  # by implementation and reasons
-    for call in calls:
-        sizes.setdefault((call.implementation, call.reasons), {})[call.size] = None
-    parts = [f"{name} for {', '.join(of_name)} logits: {reasons}" for (name, reasons), of_name in sizes.items()]
-    return f"Attention: {' | '.join(parts)}"

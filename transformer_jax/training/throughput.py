@@ -1,43 +1,19 @@
 """How well a training uses the devices: examples and FLOPs per second, waiting for data, memory, traces."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 
-from transformer_jax.attention.request import attention_line
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.training.callbacks import Callback, Log, Step
 from transformer_jax.training.runner import StepRunner
 
-# Largest FLOPs per second of a dense product in bfloat16, from the vendors' data sheets, by the beginning of the name
-# that JAX gives to a kind of device; the longest beginning counts.
-PEAK_FLOPS: Mapping[str, float] = {
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA H100 NVL": 835e12,
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H200": 989e12,
-    "TPU v4": 275e12,
-    "TPU v4 lite": 138e12,
-    "TPU v5": 459e12,  # v5p
-    "TPU v5 lite": 197e12,
-    "TPU v6 lite": 918e12,
-}
-
-
-def peak_flops(device_kind: str) -> float | None:
-    """Largest FLOPs per second of a device of this kind; None if it is not in the table."""
-    names = [name for name in PEAK_FLOPS if device_kind.startswith(name)]
-    return PEAK_FLOPS[max(names, key=len)] if names else None
-
 
 class ShowProgram(Callback):
-    """Prints, after the first step, which attention a step runs and why, and what it takes of a device's memory.
-
-    Where batches have several shapes, another line comes with the first one that runs another attention.
+    """Prints, after the first step, which attention it runs and why, and what it takes of a device's memory.
 
     Args:
         write: prints a line.
@@ -45,20 +21,15 @@ class ShowProgram(Callback):
     """
 
     def __init__(self, write: Callable[[str], None], runner: StepRunner) -> None:
-        self._write, self._runner = write, runner
-        self._num_seen, self._shown = 0, set[str]()  # calls, and implementations
-        self._is_first = True
+        self._write, self._runner, self._is_first = write, runner, True
 
     def on_step(self, step: Step) -> None:
-        """Print the lines that are due."""
-        new = self._runner.attention[self._num_seen :]
-        self._num_seen += len(new)
-        implementations = {call.implementation for call in new}
-        if not implementations <= self._shown:
-            self._shown |= implementations
-            self._write(attention_line(new))
-        if self._is_first and (memory := self._runner.compiled.memory) is not None:
-            self._write(memory.line((jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")))
+        """Print the lines, if it is the first step."""
+        if self._is_first:
+            for line in dict.fromkeys(map(str, self._runner.attention)):
+                self._write(line)
+            if (memory := self._runner.compiled.memory) is not None:
+                self._write(memory.line((jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")))
         self._is_first = False
 
 
@@ -66,8 +37,8 @@ class LogThroughput(Callback):
     """Logs, where an entry of the curves is due, how fast and how busy the devices are.
 
     `throughput/examples_per_second`; `throughput/seconds_waiting_for_data` since the last entry;
-    `throughput/flops_per_second`, those of the program before its optimization, and `throughput/share_of_peak` of all
-    devices, where their peak is known; `throughput/bytes_in_use/<device>`, where the devices tell.
+    `throughput/flops_per_second` of all devices, those of the program before its optimization;
+    `throughput/bytes_in_use/<device>`, where the devices tell.
 
     Args:
         log: gets the entries.
@@ -89,11 +60,8 @@ class LogThroughput(Callback):
             "seconds_waiting_for_data": self._waited,
         }
         self._waited = 0.0
-        devices: list[jax.Device] = list(self._runner.devices.mesh.devices.flat)
         if (flops := self._runner.flops_per_step) is not None:
             scalars["flops_per_second"] = flops * step.per_second
-            if (peak := peak_flops(devices[0].device_kind)) is not None:
-                scalars["share_of_peak"] = scalars["flops_per_second"] / (peak * len(devices))
         for device in self._runner.devices.mesh.local_devices:
             if (in_use := (device.memory_stats() or {}).get("bytes_in_use")) is not None:
                 scalars[f"bytes_in_use/{device.id}"] = float(in_use)
