@@ -8,8 +8,6 @@ source_mask)`. Attributes are named as those of the modules in JAX.
 B batch, T query or target length, S key or source length, D model width, H heads, d = D / H, F feed-forward width,
 L layers, C classes, V vocabulary.
 """
-# mypy: disable-error-code="no-any-return"
-# A module's call is untyped in PyTorch; casts at every layer would be what a reader of this file sees.
 
 from collections.abc import Callable
 from dataclasses import dataclass
