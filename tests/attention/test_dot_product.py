@@ -33,7 +33,7 @@ from transformer_jax.attention import (
     block_layout,
     explain,
 )
-from transformer_jax.attention.block_layout import BlockSizes, is_staircase
+from transformer_jax.attention.block_layout import BlockSizes
 from transformer_jax.attention.blockwise import blockwise_attention
 from transformer_jax.attention.plain import plain_attention
 from transformer_jax.mesh_axis import held, is_divided
@@ -90,26 +90,6 @@ def test_blockwise_and_plain_agree_in_random_cases(number):
     """12 cases, each compiled; 500 with ATTENTION_CASES=500 in the environment, which take some ten minutes."""
     examples = int(os.environ.get("ATTENTION_CASES", "12")) // 3
     seed(number)(by_chance(max_examples=examples)(given(cases())(assert_the_same)))()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mask", "sizes", "length"),
-    [
-        (Causal(), BlockSizes(8, 8, num_stairs=4), 24),
-        (Causal() & ~Window(0, 0), BlockSizes(11, 11, num_stairs=3), 11),
-    ],
-    ids=str,
-)
-def test_a_staircase_of_each_block_on_the_diagonal_gives_the_same(mask, sizes, length):
-    """With groups of heads, a bias that is added, one that has parameters, and dropout."""
-    assert is_staircase(mask, sizes, length)
-    assert not is_staircase(mask, BlockSizes(8, 8, num_stairs=4), 30)  # a stair would end beyond the queries
-    rng = np.random.default_rng(0)
-    q, cotangent = (normal(rng, B, 4, length, width) for width in (5, 3))
-    k, v = (normal(rng, B, 2, length, width) for width in (5, 3))
-    bias = ArrayBias(jnp.asarray(normal(rng, B, 1, length, length))) + RelativeBias(jnp.asarray(normal(rng, 8, 4)))
-    assert_the_same(Case(q, k, v, cotangent, B, mask, bias, AttentionDropout(0.3, jax.random.key(3)), sizes))
 
 
 @pytest.mark.slow

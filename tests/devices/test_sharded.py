@@ -71,9 +71,10 @@ def collectives_on(mesh: str) -> Counter[str]:
     traced = create_programs(trainer, loader, 200).runner.trace(loader.example())
     found: Counter[str] = Counter()
     for line in traced.lower().compile().as_text().splitlines():
-        if operation := re.search(r" = \S*\[\d.*? (all-\w+|reduce-scatter|collective-permute)\(", line):
+        operation = re.search(r" = (.*?) (all-\w+|reduce-scatter|collective-permute)\(", line)
+        if operation and re.search(r"\[\d", operation[1]):
             is_of = "backward" if "transpose" in line else "forward" if "jvp" in line else "update"
-            found[f"{operation[1]} {is_of}"] += 1
+            found[f"{operation[2]} {is_of}"] += 1
     return found
 
 

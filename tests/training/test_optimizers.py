@@ -7,11 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compiled_models import quick_jit
 from flax.traverse_util import flatten_dict
 
 from transformer_jax import InputError, ReverseConfig, make_loader
+from transformer_jax.data.batch import pad_batch
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.optimizers import adam, decay_mask, matching, stop_frozen, with_average, with_frozen
+from transformer_jax.training.step import gradients_and_sums
 
 CONFIG = ReverseConfig(
     max_epochs=10, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=3, lr=1e-2, gradient_clip=0.5,
@@ -118,6 +121,11 @@ def test_frozen_parameters_stay_and_have_no_state(optimizer, gradient):
 def test_no_gradient_is_computed_of_frozen_parameters():
     gradients = jax.grad(lambda p: sum(jnp.sum(a**2) for a in jax.tree.leaves(stop_frozen(p, "b, */bias"))))(PARAMS)
     assert [array.any().item() for array in jax.tree.leaves(gradients)] == [False, True, False]
+    trainer, (loader, _) = ReverseTrainer(dataclasses.replace(CONFIG, freeze="encoder", num_devices=1)), loaders()
+    state, batch = trainer.initial_state(loader.example(), 60), pad_batch(next(iter(loader.epoch(0))), 7)
+    gradients, _ = quick_jit(lambda state: gradients_and_sums(state, batch, None, trainer.batch_loss))(state)
+    assert not any(array.any() for array in jax.tree.leaves(gradients["encoder"]))
+    assert gradients["input_layer"]["kernel"].any()
 
 
 def test_patterns_that_freeze_nothing_or_everything_are_errors():

@@ -86,19 +86,6 @@ def with_params(trainer: AnomalyTrainer) -> AnomalyTrainer:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("set_size", [2, 17])
-def test_permuting_a_set_permutes_its_prediction(digits, untrained, set_size):
-    rng = np.random.default_rng(set_size)
-    indices = rng.integers(len(digits.features), size=(5, set_size)).astype(np.int32)
-    # Half of float32's seven digits, of logits of about 1: the order of sums over the set differs.
-    assert permutation_error(untrained, indices, seed=set_size) <= 1e-5
-    order = rng.permutation(set_size)
-    logits, permuted = (untrained.forward(sets)[..., 0] for sets in (indices, indices[:, order]))
-    np.testing.assert_allclose(permuted, logits[:, order], atol=1e-5)
-    assert np.ptp(logits) > 0.1  # equal logits would be equal in any order
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["isab", "pma"])
 def test_a_set_that_is_pooled_in_a_permutation_permutes_its_prediction(tmp_path, pooling):
     config = dataclasses.replace(SMALL, pooling=pooling, max_epochs=1, checkpoint_dir=tmp_path)
