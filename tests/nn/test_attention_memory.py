@@ -21,6 +21,8 @@ from transformer_jax import (
     padding_mask,
 )
 
+pytestmark = pytest.mark.slow  # they compile
+
 H, D = 4, 64
 MIB = 2**20
 
@@ -41,7 +43,6 @@ def test_at_16384_under_256_mib(mask):
     assert temporaries(16384, mask) < 256 * MIB
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mask", "bias"),
     [(None, None), (Causal(), None), (Window(256, 0), ALiBi(H)), (None, RelativeBias(jnp.zeros((32, H))))],
@@ -63,7 +64,6 @@ def translation(params, ids, valid, key):
     return TRANSFORMER.apply(params, ids, ids, mask, mask, train=True, rngs={"dropout": key}).sum()
 
 
-@pytest.mark.slow
 def test_a_training_step_that_nobody_asks_for_weights_holds_no_weights():
     params = jax.eval_shape(TRANSFORMER.init, KEY, IDS, IDS)
     text = quick_jit(jax.grad(translation)).lower(params, IDS, VALID, KEY).compile().as_text()
@@ -74,7 +74,6 @@ def test_a_training_step_that_nobody_asks_for_weights_holds_no_weights():
 QUERIES, HEADS = np.array([0, 2047, T - 1]), np.array([1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "inputs", "mask"),
     [

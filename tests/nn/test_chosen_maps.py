@@ -25,6 +25,8 @@ from transformer_jax.attention import AttentionRows
 from transformer_jax.nn import RelativePositions, SinusoidalPositions
 from transformer_jax.nn.layer_stacks import STACKED, unstack_layers
 
+pytestmark = pytest.mark.slow  # they compile
+
 B, S, T, D, H, V = 2, 11, 7, 24, 4, 13
 DRAWS = np.random.default_rng(0)
 X = DRAWS.normal(size=(B, S, D)).astype(np.float32)
@@ -50,7 +52,6 @@ def assert_rows(chosen, full, queries, heads) -> None:
 
 
 @pytest.mark.parametrize(("positions", "num_kv_heads"), KINDS, ids=["added", "rotary", "bias"])
-@pytest.mark.slow
 def test_each_kind_of_an_encoder_decoder_has_its_own_queries(positions, num_kv_heads):
     settings = BlockSettings(positions=positions, attention=AttentionSettings(num_kv_heads, RMSNorm))
     sizes = {"model_dim": D, "num_heads": H, "dim_feedforward": 5, "num_encoder_layers": 1, "num_decoder_layers": 1}

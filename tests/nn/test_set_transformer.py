@@ -11,6 +11,8 @@ from compiled_models import compiled, draw, drawn
 from transformer_jax import BlockSettings, TransformerEncoder, padding_mask
 from transformer_jax.nn import ISAB, MAB, PMA, SAB, NoNorm
 
+pytestmark = pytest.mark.slow  # they compile
+
 B, S, T, D, H, F, K = 2, 5, 3, 6, 2, 7, 3
 SIZES = D, H, F
 

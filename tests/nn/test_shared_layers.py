@@ -15,6 +15,8 @@ from transformer_jax.cli import parse
 from transformer_jax.inspection import attribute_logits, fold_norms, zero
 from transformer_jax.tasks import ReverseConfig, ReverseTrainer
 
+pytestmark = pytest.mark.slow  # they compile
+
 
 def shared(case: Case) -> Case:
     """The same model with shared layers, which has all but the parameters of the later layers."""
@@ -76,7 +78,6 @@ def test_one_layer_is_patched_without_the_others():
     np.testing.assert_allclose(output, plain, atol=1e-6)
 
 
-@pytest.mark.slow
 @every_model
 @pytest.mark.parametrize("remat", ["none", "all"])
 def test_the_gradient_is_the_sum_over_layers_that_draw_dropout_apart(plain, remat):

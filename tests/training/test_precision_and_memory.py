@@ -26,6 +26,8 @@ from transformer_jax.nn.positions import LearnedEncoding
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.training.step import gradients_and_sums, initial_state
 
+pytestmark = pytest.mark.slow  # they compile
+
 CONFIG = ReverseConfig(
     batch_size=12, seq_len=5, num_categories=3, model_dim=14, num_heads=2, num_layers=2, dropout_prob=0.3, warmup=2
 )
@@ -43,7 +45,6 @@ def gradients_of(config: ReverseConfig, num_parts: int = 1):
     return quick_jit(lambda state: gradients_and_sums(state, BATCH, None, task.batch_loss, num_parts))(state)
 
 
-@pytest.mark.slow
 def test_parts_of_a_batch_and_computing_activations_again_change_no_gradient_dropout_and_padding_included():
     expected, _ = gradients_of(CONFIG)
     for remat, num_parts in (("none", 2), ("none", 4), ("dots", 1), ("all", 1)):
@@ -52,7 +53,6 @@ def test_parts_of_a_batch_and_computing_activations_again_change_no_gradient_dro
         assert_close(found, expected, 1e-6)
 
 
-@pytest.mark.slow
 def test_each_layer_of_a_loop_drops_elements_of_its_own():
     settings = BlockSettings(dropout_prob=0.5, norm_first=True, scan_layers=True)
     stack, x = TransformerEncoder(2, 64, 2, 5, settings=settings, final_norm=False), jnp.zeros((1, 3, 64))
@@ -67,7 +67,6 @@ def test_each_layer_of_a_loop_drops_elements_of_its_own():
     assert 0.3 < (sums == 2).mean() < 0.7
 
 
-@pytest.mark.slow
 def test_in_a_loop_recomputation_keeps_fewer_activations():
     def temporaries(remat):
         attention = AttentionSettings(implementation="plain")

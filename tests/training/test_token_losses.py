@@ -16,6 +16,8 @@ from transformer_jax.training import token_losses
 from transformer_jax.training.programs import create_programs
 from transformer_jax.training.step import gradients_and_sums, initial_state
 
+pytestmark = pytest.mark.slow  # they compile
+
 B, T, V = 6, 13, 97
 TINY = {"model_dim": 8, "num_heads": 2, "num_layers": 1, "dim_feedforward": 11, "seq_len": T, "batch_size": B}
 TOKENS = np.random.default_rng(0).integers(V, size=(B, T + 1))
@@ -80,7 +82,6 @@ def test_a_model_with_logits_of_its_own_is_asked_for_them(monkeypatch):
     np.testing.assert_allclose(losses, np.take_along_axis(expected, TOKENS[:, :-1, None], 2)[..., 0], rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_on_a_mesh_no_device_keeps_the_logits_of_its_rows(monkeypatch, tmp_path):
     text = tmp_path / "fox.txt"
     text.write_bytes(b"The quick brown fox. " * 40)

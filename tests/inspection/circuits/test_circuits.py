@@ -11,6 +11,8 @@ from inspection_methods import CIRCUITS
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import Circuit, score_heads, sort_circuit
 
+pytestmark = pytest.mark.slow  # they compile
+
 SEEDS = {"as written": None, "rotated": 3}
 # Of single weights: the coordinates of a rotated stream are rounded to float32, 1e-6 in a rank that makes logits of up
 # to 140 nats, between equal numbers that share the weight.
@@ -61,7 +63,6 @@ def test_every_answer_is_right(name, seed):
     assert share_of_zeros > 0.9 if seed is None else share_of_zeros == 0  # a rotation hides the coordinates
 
 
-@pytest.mark.slow
 @of_each
 @pytest.mark.parametrize("size", [2, 13])
 def test_a_program_is_compiled_for_every_size_and_right_at_every_length(name, size):

@@ -7,6 +7,8 @@ from compiled_models import applied, drawn
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import SparseDictionary
 
+pytestmark = pytest.mark.slow  # they compile
+
 X = np.random.default_rng(0).normal(size=(3, 7, 5)).astype(np.float32)
 
 

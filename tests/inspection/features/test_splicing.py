@@ -13,6 +13,8 @@ from transformer_jax.inspection import Inspected, SparseDictionary, loss_recover
 from transformer_jax.inspection.names import Activation
 from transformer_jax.tasks.reverse import ReverseDataset
 
+pytestmark = pytest.mark.slow  # they compile
+
 NAME = "encoder.layers.0.output"
 READ, WRITTEN = "encoder.layers.0.after_attention", "encoder.layers.0.feed_forward.output"
 
@@ -28,7 +30,6 @@ def inspected():
     return Inspected(*case[:2]), case.inputs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{"k": 3}, {}])
 def test_a_pass_goes_on_with_what_is_reconstructed_or_with_the_error_as_it_was(inspected, fields):
     (model, x), of = inspected, dictionary(**fields)
@@ -40,7 +41,6 @@ def test_a_pass_goes_on_with_what_is_reconstructed_or_with_the_error_as_it_was(i
     np.testing.assert_allclose(model.patch(x, {NAME: splice(of, keep_error=True)}), clean, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_features_are_changed_as_any_activation(inspected):
     (model, x), of = inspected, dictionary(k=3)
     _, seen = model.capture(x, [NAME])
@@ -54,7 +54,6 @@ def test_features_are_changed_as_any_activation(inspected):
         model.patch(x, {NAME: splice(of, change=zero(units=[23]))})
 
 
-@pytest.mark.slow
 def test_the_error_gets_no_gradient():
     of, x = dictionary(k=3), np.random.default_rng(0).normal(size=(2, 7, 12)).astype(np.float32)
 
@@ -66,7 +65,6 @@ def test_the_error_gets_no_gradient():
     assert abs(gradient(True) - 1).max() > 0.1  # that of the pass as it is
 
 
-@pytest.mark.slow
 def test_a_transcoder_gives_one_activation_from_another(inspected):
     (model, x), of = inspected, dictionary(output_dim=12, k=3)
     _, seen = model.capture(x, [READ])
@@ -74,7 +72,6 @@ def test_a_transcoder_gives_one_activation_from_another(inspected):
     np.testing.assert_allclose(spliced[WRITTEN], of(seen[READ]).output, atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("fields", "name", "reads"), [({}, NAME, None), ({"output_dim": 32}, WRITTEN, READ)])
 def test_the_recovered_loss_is_its_formula(fields, name, reads):
     run, of, data = load_run("reverse"), dictionary(32, k=5, **fields), ReverseDataset(size=131, seed=44)
