@@ -4,11 +4,14 @@ import gc
 import os
 import shutil
 from collections.abc import Iterator
+from unittest import mock
 
 import jax
 import jaxtyping
 import pytest
 from repository import REPOSITORY
+
+from transformer_jax.devices import compilation
 
 jax.config.update("jax_num_cpu_devices", 3)  # batches are shared where a test says so, on any machine
 
@@ -44,6 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def full_precision() -> None:
     """GPUs multiply float32 in 19 or fewer bits unless told otherwise; the tests' tolerances are those of float32."""
     jax.config.update("jax_default_matmul_precision", "highest")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_steps() -> Iterator[None]:
+    """Steps of trainings in this process are compiled as programs that run once, which takes a fifth off their tests."""
+    with mock.patch.dict(compilation.STEP_OPTIONS, compilation.RUN_ONCE_OPTIONS):
+        yield
 
 
 @pytest.fixture
