@@ -20,6 +20,9 @@ from faults.comparing import differences
 from kill_and_resume import READ_ONLY_CACHE
 from repository import REPOSITORY
 
+from transformer_jax import TranslationConfig
+from transformer_jax.cli import parse
+
 PAPERS = REPOSITORY / "experiments" / "papers"
 
 
@@ -97,8 +100,7 @@ def test_quick_papers_run(script, tmp_path):
     assert "Test loss:" in outcome.stdout
 
 
-@pytest.mark.slow
-def test_a_pronouncing_dictionary_becomes_pairs_that_are_learned_sound_by_sound(tmp_path):
+def test_a_pronouncing_dictionary_becomes_the_pairs_that_the_command_trains_on(tmp_path):
     section = (REPOSITORY / "docs" / "papers.md").read_text(encoding="utf-8").split("## Spelling to sound")[1]
     to_pairs, train = section.split("```")[1].strip().splitlines()
     sounds = {"a": "AH0", "b": "B", "c": "K", "d": "D"}
@@ -108,9 +110,6 @@ def test_a_pronouncing_dictionary_becomes_pairs_that_are_learned_sound_by_sound(
     subprocess.run(to_pairs, shell=True, cwd=tmp_path, check=True)
     pairs = (tmp_path / "sounds.tsv").read_text(encoding="utf-8").splitlines()
     assert [pairs[0], pairs[-1], len(pairs)] == ["aaa\tAH0 AH0 AH0", "bad\tB AH0 D T", 65]
-    arguments = shlex.split(train.replace("sounds.tsv", str(tmp_path / "sounds.tsv")))[2:]
-    tiny = ["--model-dim", "12", "--num-heads", "3", "--batch-size", "7", "--checkpoint-dir", tmp_path]
-    outcome = call("translate.py", *arguments, *tiny)
-    assert outcome.status == 0, outcome.stderr
-    counts = json.loads((tmp_path / "sounds" / "results.json").read_text())["pairs"]
+    flags = shlex.split(train.replace("sounds.tsv", str(tmp_path / "sounds.tsv")))[2:]
+    counts = parse(TranslationConfig, flags, task="TranslationTask").splits().counts()
     assert counts == {"train": 59, "val": 3, "test": 3, "too_long": 0, "held_elsewhere": 0}
