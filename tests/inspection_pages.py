@@ -6,7 +6,6 @@ import gzip
 import json
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +22,6 @@ class Opened(NamedTuple):
     page: Page
     problems: list[str]  # messages of the console, and errors
     requests: list[str]
-    seconds: float  # until it was drawn
 
 
 @contextlib.contextmanager
@@ -39,18 +37,17 @@ def browser(*, width: int = 1280, height: int = 720, **options: Any) -> Iterator
 
 
 @contextlib.contextmanager
-def opened(file: Path, *, width: int = 1280, height: int = 900) -> Iterator[Opened]:
+def opened(file: Path, *, dark: bool = False, width: int = 1280, height: int = 900) -> Iterator[Opened]:
     """A file of a page, opened with the network off."""
-    with browser(width=width, height=height, offline=True) as page:
+    with browser(width=width, height=height, color_scheme="dark" if dark else "light", offline=True) as page:
         problems: list[str] = []
         requests: list[str] = []
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
-        begin = time.perf_counter()
         page.goto(file.resolve().as_uri())
         expect(page.locator("main")).to_have_attribute("aria-busy", "false")
-        yield Opened(page, problems, requests, time.perf_counter() - begin)
+        yield Opened(page, problems, requests)
 
 
 def choose_kind(page: Page, kind: str) -> None:

@@ -200,27 +200,6 @@ def test_a_narrow_beam_keeps_the_best_continuations_and_stopping_early_changes_n
     assert missed == too_narrow
 
 
-# Either "end" at once (0.4), or token 1 (0.35) four times, which then ends for certain.
-SHORT_OR_LONG = [[0.4, 0.35, 0.25], [0, 1, 0], [0, 1, 0], [0, 1, 0], [1, 0, 0]]
-
-
-def short_or_long_step(tokens, position, cache):
-    after_1 = jnp.log(jnp.array(SHORT_OR_LONG))[position]
-    after_2 = jnp.log(jnp.array([0.5, 0.25, 0.25]))
-    return jnp.where((tokens == 2)[:, None], after_2, after_1), cache
-
-
-@pytest.mark.parametrize(
-    ("alpha", "expected", "score"),
-    [(0.0, [0], np.log(0.4)), (1.0, [1, 1, 1, 1, 0], np.log(0.35) / (10 / 6))],
-)
-def test_the_length_penalty_decides_between_a_short_result_and_a_less_probable_long_one(alpha, expected, score):
-    settings = {"max_length": 5, "beam_width": 2, "length_penalty": alpha, "n_best": 1}
-    decoded = run(beam_search, short_or_long_step, {}, 1, **settings)
-    np.testing.assert_array_equal(decoded.tokens[0, 0], padded(expected, 5))
-    assert decoded.scores[0, 0] == pytest.approx(score, rel=1e-6)
-
-
 def test_a_finished_hypothesis_is_kept_while_live_ones_are_more_probable():
     # To end at once has 0.3. Both others are more probable until they end too.
     step = constant_step([[0.3, 0.36, 0.34], [0.8, 0.1, 0.1]])

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import compiled, draw, drawn, quick_jit, started
+from compiled_models import compiled, drawn, quick_jit, started
 from part_choices import MAX_LEN, pairwise, settings_of
 
 from transformer_jax import (
@@ -69,45 +69,22 @@ def test_cached_decoding_equals_the_full_pass(row):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("search", [greedy_decode, beam_search])
-def test_every_search_goes_on_after_prefixes_with_a_cache_that_grows_and_gives_the_scores_of_the_full_pass(
-    search, monkeypatch
-):
-    """After the first tokens of a row's own result comes the rest of it; each row has another one."""
+def test_a_search_goes_on_after_a_prefix_with_a_cache_that_grows(params, search, monkeypatch):
+    """As Transformers' models do: tests/weights/test_huggingface.py."""
     monkeypatch.setattr("transformer_jax.decoding.token_by_token._SHORTEST_SEGMENT", 2)
-    model = model_with(num_layers=1)
-    params = drawn(model, TOKENS)
-    bigrams = 10 * draw(V, V, seed=2)  # so that rows differ
-    bigrams[:, V - 1] = -np.inf  # and are as long as they may be
-    more = {"beam_width": 2, "n_best": 1, "length_penalty": 0.0} if search is beam_search else {}
+    prefix, step = TOKENS[:, :3], after_prefix(decoder_of(MODEL, params), 2)
+    ends = {"start_token": 0, "end_token": V - 1, "pad_token": V, "max_length": MAX_LEN - 2}
 
-    def step(tokens, position, cache):
-        logits, cache = decoder_of(model, params)(tokens, position, cache)
-        return logits + jnp.asarray(bigrams)[tokens], cache
+    def found(room, grow=None):
+        begin = AfterPrefix(started(MODEL, params, prefix=prefix, length=room), prefix[:, -1])
+        return quick_jit(lambda begin: search(step, begin, B, **ends, grow=grow))(begin)
 
-    def found(prefix, room, grow=None):
-        """Tokens after a prefix, up to the position MAX_LEN; their scores are those of the full pass."""
-        last = prefix.shape[1] - 1
-        ends = {"start_token": 0, "end_token": V - 1, "pad_token": V, "max_length": MAX_LEN - last, "grow": grow}
-
-        @quick_jit
-        def searched():
-            cache = model.apply(params, prefix=prefix, length=room, method="start_decoding")
-            return search(after_prefix(step, last), AfterPrefix(cache, prefix[:, -1]), B, **ends, **more)
-
-        tokens, _, scores = searched()
-        tokens = tokens.reshape(B, -1)
-        whole = np.concatenate([prefix, tokens], axis=1)
-        logits = compiled(model)(params, whole[:, :-1]) + bigrams[whole[:, :-1]]
-        log_probs = jax.nn.log_softmax(logits)[:, last:]  # [B T V]
-        of_tokens = np.take_along_axis(log_probs, tokens[:, :, None], axis=2)
-        np.testing.assert_allclose(scores.reshape(B), of_tokens.sum((1, 2)), atol=1e-5)
-        return whole
-
-    whole = found(TOKENS[:, :1], MAX_LEN)
-    assert len(np.unique(whole[:, 2])) > 1
-    again = found(whole[:, :3], 0, grow_after_prefix(CausalCache.grow, 2))
-    if search is not beam_search:  # which may find better ones
-        np.testing.assert_array_equal(again, whole)
+    whole = found(MAX_LEN)
+    if search is greedy_decode:
+        first = compiled(MODEL)(params, prefix)[:, -1].argmax(-1)
+        np.testing.assert_array_equal(whole.tokens[:, 0], first)
+    grown = found(0, grow_after_prefix(CausalCache.grow, 2))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), grown, whole)
 
 
 @pytest.mark.parametrize("search", [greedy_decode, beam_search])

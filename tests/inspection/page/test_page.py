@@ -187,7 +187,7 @@ def test_texts_stay_texts_whatever_they_hold(tmp_path):
     example = InspectedExample(inputs=numbers, labels=[hostile] * 5, title=hostile, expected=hostile)
     made = inspection_page(plain_trainer(), [example], title=hostile)
     made.save(tmp_path / "inspection.html")
-    with opened(tmp_path / "inspection.html") as (page, problems, requests, _):
+    with opened(tmp_path / "inspection.html") as (page, problems, requests):
         assert page.title() == page.locator("h1").inner_text() == hostile
         assert page.locator("#example option").inner_text() == hostile
         assert hostile in page.locator("#attention .value").inner_text()

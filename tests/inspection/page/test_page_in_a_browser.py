@@ -65,7 +65,7 @@ def choose_head(page) -> None:
 def test_a_head_is_chosen_by_mouse_and_its_weights_are_those_that_numpy_says(dates):
     trainer, made, file = dates
     weights = trainer.attention(DATES)[1].maps["cross"][LAYER][HEAD]  # [T S]
-    with opened(file) as (page, problems, requests, _):
+    with opened(file) as (page, problems, requests):
         choose_head(page)
         hover(page, 4, 17, *weights.shape)
         assert float(value(page)) == pytest.approx(weights[4, 17], abs=5.2e-5)  # four decimals are shown
@@ -84,7 +84,7 @@ def test_a_zeroed_head_gives_the_answer_that_patch_gives(dates):
     patches = {f"decoder.layers.{LAYER}.cross_attention.head_outputs": zero(heads=HEAD)}
     arguments = trainer.model_inputs(example.inputs)
     expected = example.answer(np.asarray(patch(trainer.model, trainer.variables, *arguments, patches=patches))[0])
-    with opened(file) as (page, problems, _, _):
+    with opened(file) as (page, problems, _):
         choose_head(page)
         assert [row[1] for row in parts(page)] == [part.text for part in answer.parts]
         page.get_by_role("button", name="Zero this head").press("Enter")
@@ -144,7 +144,7 @@ def induction(tmp_path_factory):
 
 def test_the_heads_that_work_are_coloured_and_the_first_map_is_of_the_one_that_matters_most(induction):
     file, _, without = induction
-    with opened(file) as (page, problems, _, _):
+    with opened(file) as (page, problems, _):
         colours = "buttons => buttons.map(b => +b.style.background.match(/\\d+/)[0])"  # red: 247 is none, 8 is full
         red = np.reshape(page.locator("#heads button").evaluate_all(colours), without.shape)
         works = InductionTrainer.circuit.working_heads
@@ -269,7 +269,7 @@ def test_views_of_arrays_are_whole_and_read_by_keys(tmp_path, width):
     show_heads(weights, tokens).save(tmp_path / "heads.html")
     show_tokens(tokens, values, ["loss", "gain"]).save(tmp_path / "tokens.html")
     show_grid(values, tokens).save(tmp_path / "grid.html")
-    with opened(tmp_path / "heads.html", width=width) as (page, problems, requests, _):
+    with opened(tmp_path / "heads.html", width=width) as (page, problems, requests):
         assert_whole(page, ".table-box", ".map-box")
         assert_labels_stand_apart(page, "main")
         page.keyboard.press("Tab")
