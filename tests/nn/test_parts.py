@@ -38,6 +38,8 @@ from transformer_jax.nn import (
 )
 from transformer_jax.nn.position_kinds import rotate
 
+pytestmark = pytest.mark.slow  # they compile
+
 B, S, T, D, H, F, V = 2, 7, 5, 24, 4, 13, 11
 WIDTH = D // H
 DRAWS = np.random.default_rng(0)
@@ -176,7 +178,6 @@ def test_norms_and_feed_forwards_of_all_parts_of_a_model_are_those_of_the_settin
 # Decoding.
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("row", pairwise())
 def test_cached_decoding_equals_the_full_pass_for_every_pair_of_parts(row):
     model = transformer(settings_of(row))

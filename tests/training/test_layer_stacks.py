@@ -19,6 +19,8 @@ from transformer_jax.training.optimizers import adam, with_average
 from transformer_jax.training.programs import create_programs
 from transformer_jax.training.step import initial_state
 
+pytestmark = pytest.mark.slow  # they compile
+
 CONFIG = ReverseConfig(
     batch_size=12, seq_len=5, num_categories=3, model_dim=14, num_heads=2, num_layers=2, warmup=2, scan_layers=True
 )
@@ -41,7 +43,6 @@ def test_layers_are_stacked_along_a_leading_axis_and_drawn_apart(params):
     assert np.abs(kernels[0] - kernels[1]).max() > 0.1
 
 
-@pytest.mark.slow
 def test_layers_apart_and_stacked_have_the_same_gradients_in_both_stacks_of_a_transformer():
     settings = BlockSettings(scan_layers=True, remat="dots", dropout_prob=0.0)
     model, variables, inputs = tiny_models.encoder_decoder(settings)
@@ -91,7 +92,6 @@ def assert_near(found, expected, tolerance=1e-6):
             np.testing.assert_allclose(a, b, rtol=0, atol=tolerance, err_msg=jax.tree_util.keystr(path))
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_with_the_loop_and_without_it(tmp_path):
     settings = {"weight_decay": 0.1, "ema": 0.9}
     expected = trained(tmp_path / "whole", **settings)
@@ -106,7 +106,6 @@ def test_layers_that_are_stacked_cannot_be_frozen():
         ReverseTrainer(dataclasses.replace(CONFIG, freeze="encoder"))
 
 
-@pytest.mark.slow
 def test_the_program_of_a_step_does_not_grow_with_the_layers():
     def lines(num_layers):
         config = dataclasses.replace(CONFIG, num_layers=num_layers, num_devices=1)
