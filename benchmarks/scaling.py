@@ -32,7 +32,6 @@ from transformer_jax.attention.block_layout import choose_block_sizes
 from transformer_jax.attention.masks.symbolic import Causal
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
-from transformer_jax.training.throughput import PEAK_FLOPS
 
 
 class Machine(NamedTuple):
@@ -46,7 +45,7 @@ class Machine(NamedTuple):
 
 # Data sheets of the NVIDIA H100 SXM (80 GB; NVLink 900 GB/s in both directions together) and of the DGX H100 (eight of
 # them, each with a port of 400 Gb/s).
-H100 = Machine(PEAK_FLOPS["NVIDIA H100"], memory=80e9, in_host=450e9, between_hosts=50e9)
+H100 = Machine(flops=989e12, memory=80e9, in_host=450e9, between_hosts=50e9)
 UTILISATION = 0.5  # assumed: the share of the peak that the products reach
 
 
