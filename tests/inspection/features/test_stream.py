@@ -96,6 +96,7 @@ def test_a_file_goes_on_after_a_kill_and_is_whole_only_at_its_end(tmp_path, monk
     assert isinstance(written, np.memmap)
     np.testing.assert_array_equal(written, expected)
     np.testing.assert_array_equal(np.load(path), expected)
+    (tmp_path / "rows.npy.chunks" / "3.npy").write_bytes(b"left by a kill while chunks were deleted")
     stream.write(path)
     assert asked == [0, 2, 3]
     assert [file.name for file in (tmp_path / "rows.npy.chunks").iterdir()] == ["made_from"]

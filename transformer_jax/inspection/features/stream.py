@@ -1,6 +1,7 @@
 """Activations of a model over a data set, as one stream of vectors."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -82,36 +83,43 @@ class ActivationStream:
     def write(self, path: str | Path) -> np.ndarray:
         """Write all rows to a file `.npy`, and open it as an array `[N, D]` that stays on the disk.
 
-        Until all are computed each chunk is a file in `….chunks`, so that after a kill the same call goes on; then they
-        are joined, which takes their space once more. `made_from` there is of the stream, and another one is refused.
+        Each chunk is a file in the directory `….chunks` until all are computed, so that the same call goes on after a
+        kill; then they are joined, which takes their space once more. The file `made_from` there tells of which stream
+        they are.
 
         Raises:
-            InputError: there is a file of another stream, or as `chunks`.
+            InputError: `path` has rows of another stream, or as in `chunks`.
         """
         path = Path(path)
         directory = path.with_name(f"{path.name}.chunks")
         noted, mark = directory / "made_from", self._fingerprint()
         if (noted.read_text() != mark) if noted.exists() else path.exists():
             raise InputError(f"path is {path}, which has rows of another stream; delete it and {directory}")
+        files = [directory / f"{number}.npy" for number in range(len(self))]
         if not path.exists():
             directory.mkdir(exist_ok=True)
             write_whole(noted, mark.encode())
-            self._complete(path, directory)
+            self._complete(path, files)
+        for file in files:  # a kill here leaves some of them to the next call
+            file.unlink(missing_ok=True)
         return np.load(path, mmap_mode="r")
 
-    def _complete(self, path: Path, directory: Path) -> None:
-        """Compute the chunks that a directory lacks, and join all of them."""
-        files, unfinished = [directory / f"{number}.npy" for number in range(len(self))], directory / "unfinished.npy"
-        missing = [file for file in files if not file.exists()]
-        for file, rows in zip(missing, self.chunks(len(files) - len(missing)), strict=True):
+    def _complete(self, path: Path, files: Sequence[Path]) -> None:
+        """Compute the chunks from the first one on that has no file, and join all of them."""
+        unfinished = files[0].with_name("unfinished.npy")
+        first = sum(1 for _ in itertools.takewhile(Path.exists, files))
+        for file, rows in zip(files[first:], self.chunks(first), strict=True):
             np.save(unfinished, rows)
             unfinished.replace(file)
-        chunks = [np.load(file, mmap_mode="r") for file in files]
-        shape = sum(map(len, chunks)), chunks[0].shape[1]
-        np.concatenate(chunks, out=np.lib.format.open_memmap(unfinished, "w+", "<f4", shape))
+        shapes = [np.load(file, mmap_mode="r").shape for file in files]
+        header = {"descr": "<f4", "fortran_order": False, "shape": (sum(n for n, _ in shapes), shapes[0][1])}
+        with unfinished.open("wb") as joined:  # no memory map, in which a full disk would end the process by SIGBUS
+            np.lib.format.write_array_header_1_0(joined, header)
+            for file in files:
+                joined.write(np.load(file).data)
+            joined.flush()
+            os.fsync(joined.fileno())  # before the chunks are deleted
         unfinished.replace(path)
-        for file in reversed(files):  # so that those that are missing are always the last ones
-            file.unlink()
 
     def _fingerprint(self) -> str:
         """Of what the rows are made from; those of the first batch depend on all of it."""
