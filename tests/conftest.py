@@ -16,7 +16,7 @@ jax.config.update("jax_num_cpu_devices", 3)  # batches are shared where a test s
 # Programs of the tests run once or twice. Compiled like this they are ready in half the time.
 QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 if QUICKLY not in (_flags := os.environ.get("XLA_FLAGS", "")):  # a worker has them already
-    os.environ["XLA_FLAGS"] = f"{_flags} {QUICKLY}".strip()
+    os.environ["XLA_FLAGS"] = f"{QUICKLY} {_flags}".strip()  # the last of two values of a flag counts
 
 # Compiled programs that all workers, the commands that they run, and later runs of the tests use again. JAX's key holds
 # the program, its compile options, XLA's flags and the version of jaxlib. There is no `jax_compilation_cache_max_size`:
@@ -50,7 +50,7 @@ def full_precision() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_steps() -> Iterator[None]:
-    """Trainings in this process compile their steps as programs that run once: a fifth off the time of their tests."""
+    """Trainings in this process compile their steps with the options of programs that run once: a fifth faster."""
     from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, STEP_OPTIONS  # not before JAX is set up
 
     with mock.patch.dict(STEP_OPTIONS, RUN_ONCE_OPTIONS):

@@ -63,7 +63,7 @@ def test_executed_code_is_wrong_and_memory_is_bounded_by_the_size_of_the_file():
     assert refusal(three, "fault", size=GIB).verdict == Verdict.CLEAN
 
 
-def test_the_audit_notes_what_is_executed_and_written_outside(tmp_path, monkeypatch):
+def test_the_audit_notes_what_is_executed_and_written_outside(tmp_path):
     # The hook is called as Python would, since one that is installed stays for ever.
     own, other = tmp_path / "own", tmp_path / "other"
     with watch.audited(own) as violations:

@@ -392,6 +392,10 @@ OTHERS = [
     (lambda: tj.train_and_test(tj.TrainerModule, tj.ReverseConfig(), 3), "load_data is 3; it must be a function"),
     (lambda: tj.load_run("reverse", "x"), "trainer_class is 'x'; it must be a class or None"),
     (lambda: decoding(tj.beam_search)(**DECODING, length_penalty=1e3), "length_penalty is 1000.0"),
+    (
+        lambda: decoding(tj.beam_search)(**DECODING | {"max_length": 2**20}, beam_width=2**10),
+        "beam_width is 1024; times",
+    ),
     (lambda: WITHOUT_TOKENS(TOKENS, X), "source holds integers; without source_vocabulary_size"),
     (lambda: WITHOUT_TOKENS(X, TOKENS), "target holds integers; without target_vocabulary_size"),
     (lambda: WITHOUT_TOKENS(X, zeros(B, T, D + 1)), "target has shape (2, 3, 7)"),

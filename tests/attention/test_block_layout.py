@@ -8,13 +8,12 @@ import pytest
 from transformer_jax import ArrayMask, Causal, Padding, Prefix, Segments, Window
 from transformer_jax.attention.block_layout import BlockSizes, choose_block_sizes, list_blocks
 
-B, H = 2, 3
 NONE, MASKED, FULL = 0, 1, 2  # a logit is not computed, with the mask, without it
 
 
-def computed(mask, sizes: BlockSizes, num_queries: int, num_keys: int, batch: int = 0) -> np.ndarray:
+def computed(mask, sizes: BlockSizes, num_queries: int, num_keys: int) -> np.ndarray:
     """How each logit [T, S] is computed; none is computed twice."""
-    grid = sizes.grid(batch, num_queries, num_keys)
+    grid = sizes.grid(0, num_queries, num_keys)
     shape = grid.num_query_blocks * grid.query_size, grid.num_key_blocks * grid.key_size
 
     def of_queries(number, counts):

@@ -70,18 +70,18 @@ def collectives_on(mesh: str) -> Counter[str]:
     trainer, loader = ReverseTrainer(config), make_loader(ReverseDataset(10, 16, 12), 12)
     traced = create_programs(trainer, loader, 200).runner.trace(loader.example())
     found: Counter[str] = Counter()
-    for line in traced.lower().compile().as_text().splitlines():
-        operation = re.search(r" = (.*?) (all-\w+|reduce-scatter|collective-permute)\(", line)
-        if operation and re.search(r"\[\d", operation[1]):
-            is_of = "backward" if "transpose" in line else "forward" if "jvp" in line else "update"
-            found[f"{operation[2]} {is_of}"] += 1
+    pattern = r' = (.*?) (all-[\w-]+|reduce-scatter|collective-permute)\((?:.*op_name="([^"]*)")?'
+    for shape, operation, name in re.findall(pattern, traced.lower().compile().as_text()):
+        if re.search(r"\[\d", shape):
+            is_of = "backward" if "transpose" in name else "forward" if "jvp" in name else "update"
+            found[f"{operation} {is_of}"] += 1
     return found
 
 
 @pytest.mark.slow
 @needs_three
 def test_the_devices_exchange_what_their_strategy_needs_and_nothing_of_the_optimizers_state():
-    """In a loop over layers: benchmarks/test_scaling.py."""
+    """In a loop over layers: tests/benchmarks/test_scaling.py."""
     assert collectives_on("data=3") == {"all-reduce backward": 1}  # all gradients and sums in one
     # 2 layers have 6 kernels each, the output network one: each is gathered once, and its gradient summed once, the
     # small ones together with one of them. (CPUs gather once for both passes, and have no reduce-scatter.)

@@ -148,6 +148,8 @@ def main() -> None:
     chosen = [(kind, number) for kind in KINDS for number in range(getattr(given, kind.replace("-", "_")))]
     if given.only is not None:
         kind, _, number = given.only.partition(":")
+        if kind not in KINDS or not number.isdecimal():
+            parser.error(f"--only is {given.only}; it must be KIND:NUMBER, with a kind of {', '.join(KINDS)}")
         chosen = [(kind, int(number))]
     outcomes = run_campaign(given.seed, chosen, given.work_dir.absolute(), given.workers)
     print(f"\n{table(outcomes)}")

@@ -30,9 +30,7 @@ from transformer_jax import (
     patch,
 )
 from transformer_jax.decoding import greedy_decode
-from transformer_jax.inspection import (
-    zero,
-)
+from transformer_jax.inspection import zero
 from transformer_jax.nn.layers import Tapped
 
 B, T, S, D, H, F, L, C, V = 2, 5, 7, 24, 4, 13, 2, 3, 11

@@ -114,3 +114,20 @@ def test_without_a_clip_the_gradient_is_that_of_the_mean_loss_and_its_norm_is_lo
     assert unclipped[1]["gradient_norm"][0] == pytest.approx(float(optax.tree.norm(means[1])) / 0.2, rel=1e-5)
     assert "gradient_norm/layer" not in clipped[1]
     assert tuple(map(float, unclipped[1]["gradient_norm/layer"])) == tuple(map(float, unclipped[1]["gradient_norm"]))
+
+
+def test_the_optimizer_is_given_the_mean_loss_and_the_number_of_the_step():
+    given = {}
+
+    def update(updates, state, params, **more):
+        given.update(more)
+        return updates, state
+
+    own = rule()._replace(optimizer=optax.GradientTransformationExtraArgs(lambda params: (), update))
+    _, sums = train_step(
+        state_at(4, own.optimizer), whole_batch(), jnp.zeros(()), loss_function=loss_function, rule=own
+    )
+    total, weight = map(float, sums["loss"])
+    assert weight > 1
+    assert float(given["value"]) == pytest.approx(total / weight, rel=1e-6)
+    assert int(given["step"]) == 4

@@ -226,6 +226,9 @@ def test_a_translation_ends_with_the_end_token_or_at_max_length(tmp_path):
     ended = np.maximum.accumulate(free == end, axis=1)
     found = run_torch(module.translate, source, start, int(end), T, mask)
     np.testing.assert_array_equal(found, np.where(ended, end, free))
+    first = np.flatnonzero(has_end)[:1]  # alone it is as short as it can be
+    alone = run_torch(module.translate, source[first], start, int(end), T, mask[first])
+    np.testing.assert_array_equal(alone, free[first, : ended[first].argmax() + 1])
 
 
 def test_an_export_replaces_an_earlier_one_and_no_other_file(tmp_path):
