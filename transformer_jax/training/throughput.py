@@ -13,7 +13,7 @@ from transformer_jax.training.runner import StepRunner
 
 
 class ShowProgram(Callback):
-    """Prints, after the first step, which attention it runs and why, and what it takes of a device's memory.
+    """Prints, after the first step, which attention a step runs and why, and how much of a device's memory it takes.
 
     Args:
         write: prints a line.
