@@ -7,7 +7,7 @@ Letters of dimensions, in types, docstrings and comments alike:
     S  key or source length           F  feed-forward width
     D  model width                    L  layers
     C  classes                        V  vocabulary
-    K  beams                          N  rows that are decoded, B or B·K
+    K  beams, steps of a call         N  rows that are decoded, B or B·K
 """
 
 import lazy_loader

@@ -7,7 +7,7 @@ first place is the answer. `results.json` has `by_length`, the accuracy at each 
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from presets import FreshConfig, PaperTrainer, fresh, main, token_elements
@@ -15,6 +15,7 @@ from presets import FreshConfig, PaperTrainer, fresh, main, token_elements
 from transformer_jax import TaskData, block_settings, make_loader, setting
 from transformer_jax.data import ArrayDataset
 from transformer_jax.nn import TransformerLM
+from transformer_jax.setting_groups import Positions
 
 VOCABULARY, SPECIAL = 16, 15
 SMALL = {"seq_len": 64, "longest": 1024, "model_dim": 64, "batch_size": 32, "lr": 1e-3, "steps": 3000}
@@ -28,7 +29,7 @@ class LengthConfig(FreshConfig):
 
     seq_len: int = setting(256, of_model=True, least=4)  # tokens in a sequence of the training
     longest: int = setting(2**14, of_model=True, least=64)  # tokens in the longest sequence that is tested
-    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"] = "learned"
+    positions: Positions = "learned"
     model_dim: int = 128  # width of the model; the feed-forward is four times as wide
     num_heads: int = 4  # attention heads
     num_layers: int = 2  # blocks

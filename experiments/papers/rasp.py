@@ -17,6 +17,7 @@ from presets import PaperConfig, PaperTrainer, main, token_elements
 from transformer_jax import Causal, TaskData, block_settings, make_loader, padding_mask, setting
 from transformer_jax.data import ArrayDataset
 from transformer_jax.nn import TransformerPredictor
+from transformer_jax.setting_groups import Positions
 
 Row = list[int]
 BEGIN, END, PAD = 6, 7, 8  # the numbers below are symbols, counts, and what is known of brackets
@@ -34,7 +35,7 @@ class RaspConfig(PaperConfig):
     model_dim: int = 256  # width of the model
     num_heads: int = 8  # attention heads
     num_layers: int = 3  # blocks
-    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"] = "learned"
+    positions: Positions = "learned"
     batch_size: int = 50  # sequences in one step
     lr: float = 3e-4  # learning rate
     max_epochs: int = 100  # passes over the training set

@@ -12,7 +12,7 @@ from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import Inputs, Targets
 
-Samples: TypeAlias = tuple[Inputs, Targets]  # one batch from a loader, arrays [B, ...]
+Samples: TypeAlias = tuple[Inputs, Targets]  # rows from a loader, arrays [N, ...]: of one batch or several
 
 
 class Batch(NamedTuple):

@@ -167,7 +167,7 @@ class Positions:
         """Raise an `InputError` if it cannot work with heads of this width."""
 
     def encoding(self, d_model: int, max_len: int) -> AddedPositions | None:
-        """Module that adds positions to embeddings of width D, of at most `max_len` positions; None for none."""
+        """A model asks for the module that adds at most `max_len` positions to embeddings of width D; None for none."""
         return None
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:

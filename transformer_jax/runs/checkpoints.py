@@ -97,7 +97,7 @@ class Checkpoints:
 
     @property
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, ascending."""
+        """The steps that have a checkpoint, ascending; waits for a pending write, and deletes old checkpoints."""
         return self._agreed(self._records.steps)
 
     @property

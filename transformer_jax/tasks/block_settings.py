@@ -17,7 +17,7 @@ from transformer_jax.nn.position_kinds import (
 )
 from transformer_jax.nn.positions import NoPositions, Positions
 
-# By the words of the flags.
+# By the words of the flags; called without arguments: `block_settings` makes a kind that has a setting.
 POSITIONS: Mapping[str, Callable[[], Positions]] = {
     "sinusoidal": SinusoidalPositions,
     "learned": LearnedPositions,

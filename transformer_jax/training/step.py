@@ -27,7 +27,7 @@ class TrainState(flax.struct.PyTreeNode):
 
 @runtime_checkable
 class LossFunction(Protocol):
-    """Loss and metrics of each element of a batch; `Task.loss_function` describes them."""
+    """Loss and metrics of each element of a batch; `Task.batch_loss` gives them."""
 
     def __call__(
         self, params: Arrays, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool
