@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from compiled_models import compiled, draw, drawn, quick_jit
+from flax.traverse_util import flatten_dict
 
 from transformer_jax import (
     BlockSettings,
@@ -26,7 +27,7 @@ from transformer_jax import (
     load_run,
 )
 from transformer_jax.errors import InputError
-from transformer_jax.nn import NoPositions
+from transformer_jax.nn import EmbeddingSettings, SinusoidalPositions
 from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.weights.torch_export import LAYOUT
 
@@ -86,22 +87,22 @@ def test_a_predictor_gives_the_same_logits(tmp_path, settings):
         assert_close(found, model.apply(variables, *inputs))
 
 
-@pytest.mark.parametrize(
-    ("settings", "fields"),
-    [
-        (PRE_NORM, {"tied": False, "final_norm": False}),  # against the order's default, which gradients are taken of
-        (POST_NORM, {"tied": True, "final_norm": True}),
-    ],
-    ids=["pre-norm without the last", "post-norm with a last"],
-)
-def test_an_encoder_decoder_gives_the_same_logits(tmp_path, settings, fields):
-    model, source, target = transformer(settings, **fields), tokens(B, S), tokens(B, T, seed=1)
-    variables, module = exported(tmp_path, model, source, target)
+def translated(model: Transformer, directory: Path) -> tuple[Any, Any, torch.nn.Module]:
+    """Inputs of an encoder-decoder with both masks, drawn variables, and the exported module."""
+    source, target = tokens(B, S), tokens(B, T, seed=1)
+    variables, module = exported(directory, model, source, target)
     target_mask = padding(np.arange(T) < np.array([[11], [3], [5], [7], [1]]))
-    for inputs in ((source, target), (source, target, padding(VALID), target_mask)):
-        found = run_torch(module, *inputs)
+    return (source, target, padding(VALID), target_mask), variables, module
+
+
+def test_an_encoder_decoder_gives_the_same_logits(tmp_path):
+    model = transformer(POST_NORM, tied=True, final_norm=True)
+    inputs, variables, module = translated(model, tmp_path)
+    all_seen = (*inputs[:2], *(np.ones_like(mask) for mask in inputs[2:]))
+    for arguments, of_torch in ((inputs, inputs), (all_seen, inputs[:2])):
+        found = run_torch(module, *of_torch)
         assert found.shape == (B, T, V)
-        assert_close(found, compiled(model)(variables, *inputs))
+        assert_close(found, compiled(model)(variables, *arguments))
 
 
 MASKS = [(S, S), (B, S, S), (B, 1, S), (B, H, S, S), (1, H, S, 1), (B, 1, 1, S)]
@@ -123,9 +124,10 @@ EXACT_GELU, TANH_GELU = (functools.partial(nn.gelu, approximate=is_tanh) for is_
     "activation", [nn.relu, nn.gelu, nn.silu, nn.tanh, nn.elu, nn.leaky_relu, EXACT_GELU, TANH_GELU]
 )
 def test_an_activation_computes_the_same(tmp_path, activation):
-    model, x = predictor(BlockSettings(activation=activation), num_layers=1), draw(B, S, FEATURES)
-    variables, module = exported(tmp_path, model, x)
-    np.testing.assert_allclose(run_torch(module, x), model.apply(variables, x), rtol=0, atol=3e-6)
+    x = draw(B, S, FEATURES)
+    _, module = exported(tmp_path, predictor(BlockSettings(activation=activation), num_layers=1), x)
+    found = run_torch(module.encoder.layers[0].feed_forward.activation, x)
+    np.testing.assert_allclose(found, activation(x), rtol=0, atol=3e-6)
 
 
 def test_an_odd_width_no_layers_and_bfloat16_are_exported(tmp_path):
@@ -137,18 +139,20 @@ def test_an_odd_width_no_layers_and_bfloat16_are_exported(tmp_path):
     assert_close(run_torch(module, x), model.apply({"params": wide}, x))
 
 
-def test_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp_path):
-    model, source, target = transformer(PRE_NORM, tied=True), tokens(B, S), tokens(B, T, seed=1)
-    variables, module = exported(tmp_path, model, source, target)
+def test_logits_and_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp_path):
+    model = transformer(PRE_NORM, final_norm=False)  # against the order's default
+    inputs, variables, module = translated(model, tmp_path)
     weights = draw(B, T, V, seed=2)
 
     def loss(params):
-        return (model.apply({"params": params}, source, target, padding(VALID)) * weights).mean()
+        logits = model.apply({"params": params}, *inputs)
+        return (logits * weights).mean(), logits
 
-    expected = quick_jit(jax.grad(loss))(variables["params"])
-    inputs = (torch.tensor(x) for x in (source, target, padding(VALID)))
-    (module(*inputs) * torch.tensor(weights)).mean().backward()
-    named = LAYOUT.to_theirs(expected)
+    expected, logits = quick_jit(jax.grad(loss, has_aux=True))(variables["params"])
+    found = module(*map(torch.tensor, inputs))
+    assert_close(found.detach().numpy(), logits)
+    (found * torch.tensor(weights)).mean().backward()
+    named = LAYOUT.to_theirs(flatten_dict(expected, sep="/"))
     assert named.keys() == dict(module.named_parameters()).keys()
     for name, parameter in module.named_parameters():
         np.testing.assert_allclose(parameter.grad, named[name], rtol=0, atol=1e-5, err_msg=name)
@@ -261,7 +265,11 @@ class OwnBlock(EncoderBlock):
         (predictor(block=OwnBlock), "block is OwnBlock; it must be EncoderBlock"),
         (transformer(decoder_block=OwnBlock), "decoder_block is OwnBlock; it must be DecoderBlock"),
         (Transformer(), "source_vocabulary_size is None; it must be a size"),
-        (predictor(BlockSettings(positions=NoPositions())), r"positions is NoPositions\(\); it must be Sinusoidal"),
+        (predictor(BlockSettings(positions=SinusoidalPositions(in_halves=True))), r"positions is .*in_halves=True"),
+        (
+            transformer(embeddings=EmbeddingSettings(is_scaled=False)),
+            "embeddings is .*is_scaled=False",
+        ),
         (transformer(BlockSettings(norm=RMSNorm)), "settings.norm is RMSNorm; it must be LayerNorm, the only one"),
         (predictor(BlockSettings(share_layers=True)), "settings.share_layers is True; it must be False"),
         (predictor(BlockSettings(activation=jnp.sin)), "activation is .*sin.*; it must be one of .*relu"),
