@@ -9,13 +9,12 @@ import shutil
 import tempfile
 from random import Random
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import applied, assert_close, quick_jit, started
+from compiled_models import applied, assert_close, started
 from flax.traverse_util import flatten_dict
 from huggingface_models import FAMILIES, drawn, inputs_of, opened, ours, passed
 from hypothesis import HealthCheck, given, settings
@@ -32,29 +31,23 @@ from transformer_jax import (
     save_transformers,
 )
 from transformer_jax.decoding import AfterPrefix, after_prefix, beam_search
-from transformer_jax.nn import (
-    CausalBlock,
-    EmbeddingSettings,
-    SinusoidalPositions,
-    TransformerMLM,
-)
+from transformer_jax.nn import TransformerMLM
 from transformer_jax.nn.layer_stacks import stack_layers
 from transformer_jax.weights.huggingface.stored_arrays import StoredArrays
 
 pytestmark = pytest.mark.slow  # they compile
 
-# Of each family, by each test. HUGGINGFACE_MODELS=20 draws 20, which takes ten minutes.
+# Of each family, by each test; half as many decode. HUGGINGFACE_MODELS=20 draws 20, which takes ten minutes.
 NUM_MODELS = int(os.environ.get("HUGGINGFACE_MODELS", "2"))
-EXAMPLES = settings(max_examples=NUM_MODELS, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 B, T = 2, 7
-EXACT_GELU = functools.partial(nn.gelu, approximate=False)
 EMBEDDINGS = ("embedding/embedding", "source_embedding/embedding", "patch_layer/kernel")
 
 
-def on_drawn_models(*families):
+def on_drawn_models(*families, number=NUM_MODELS):
     """A test of models of each family that hypothesis draws; of one that fails it finds the simplest."""
-    drawing = given(pick=st.randoms(use_true_random=False))
-    return lambda test: pytest.mark.parametrize("family", families)(EXAMPLES(drawing(test)))
+    drawing, examples = given(pick=st.randoms(use_true_random=False)), settings(EXAMPLES, max_examples=number)
+    return lambda test: pytest.mark.parametrize("family", families)(examples(drawing(test)))
 
 
 @on_drawn_models(*FAMILIES)
@@ -70,7 +63,7 @@ def test_logits_residual_streams_attention_and_gradients_are_those_of_transforme
         output, seen = capture(model, {"params": params}, *arguments, names=names)
         return jnp.sum(output * weights), (output, seen)
 
-    (_, (output, seen)), gradient = quick_jit(jax.value_and_grad(loss, has_aux=True))(variables["params"])
+    (_, (output, seen)), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(variables["params"])
     assert_close(output, expected.output, 1e-5)
     blocks = [value for name, value in seen.items() if name.endswith(".output") and name.split(".")[-2].isdigit()]
     assert len(blocks) == len(expected.blocks)
@@ -95,7 +88,7 @@ def step_and_cache(model, variables, *arguments, **options):
     return functools.partial(model.apply, variables, method="decode_step"), cache
 
 
-@on_drawn_models("gpt2", "gpt_neox", "llama")
+@on_drawn_models("gpt2", "gpt_neox", "llama", number=NUM_MODELS // 2)
 def test_64_tokens_continue_a_prompt_as_in_transformers(family, pick):
     theirs = drawn(family, pick)
     model, variables = opened(theirs)
@@ -111,12 +104,12 @@ def test_64_tokens_continue_a_prompt_as_in_transformers(family, pick):
         return jnp.pad(logits, ((0, 0), (0, 1)), constant_values=-jnp.inf), cache
 
     tokens = {"start_token": 0, "end_token": model.vocabulary_size, "pad_token": 0, "max_length": 64}
-    decode = quick_jit(lambda cache: greedy_decode(after_prefix(without_end, T - 1), cache, B, **tokens))
+    decode = jax.jit(lambda cache: greedy_decode(after_prefix(without_end, T - 1), cache, B, **tokens))
     found = decode(AfterPrefix(cache, prompt[:, -1]))
     np.testing.assert_array_equal(found.tokens, expected[:, T:])
 
 
-@on_drawn_models("t5", "marian")
+@on_drawn_models("t5", "marian", number=NUM_MODELS // 2)
 def test_translations_are_those_of_transformers_by_beam_search(family, pick):
     theirs = drawn(family, pick)
     model, variables = opened(theirs)
@@ -124,7 +117,7 @@ def test_translations_are_those_of_transformers_by_beam_search(family, pick):
     step, cache = step_and_cache(model, variables, source, mask, length=17)
     # Scores without a length penalty are log-probabilities in both.
     tokens = {"start_token": 0, "end_token": 1, "pad_token": 0, "max_length": 17}
-    search = quick_jit(lambda cache: beam_search(step, cache, B, **tokens, beam_width=3, length_penalty=0, n_best=1))
+    search = jax.jit(lambda cache: beam_search(step, cache, B, **tokens, beam_width=3, length_penalty=0, n_best=1))
     found = search(cache).tokens[:, 0]
     given = {name: torch.tensor(named[name]) for name in ("input_ids", "attention_mask")}
     options = {"do_sample": False, "num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"}
@@ -162,37 +155,6 @@ def test_a_model_of_no_family_is_not_written(tmp_path):
 
 def with_settings(model, **changes):
     return model.clone(settings=dataclasses.replace(model.settings, **changes))
-
-
-def with_part(model, part, **changes):
-    return with_settings(model, **{part: dataclasses.replace(getattr(model.settings, part), **changes)})
-
-
-WRONG = {
-    "epsilon": ("gpt2", lambda m: with_settings(m, layer_norm_epsilon=m.settings.layer_norm_epsilon / 10)),
-    "activation": ("gpt_neox", lambda m: with_settings(m, activation=EXACT_GELU)),
-    "scaled embeddings": ("gpt2", lambda m: m.clone(embeddings=EmbeddingSettings())),
-    "pairs": ("llama", lambda m: with_part(m, "positions", in_halves=False)),
-    "fraction": ("gpt_neox", lambda m: with_part(m, "positions", fraction=1.0)),
-    "block": ("gpt_neox", lambda m: m.clone(block=CausalBlock)),
-    "scale": ("t5", lambda m: with_part(m, "attention", scale=None)),
-    "scale of logits": ("t5", lambda m: m.clone(embeddings=EmbeddingSettings(is_scaled=False, output_scale=0.9))),
-    "sines": ("marian", lambda m: with_settings(m, positions=SinusoidalPositions())),
-    "positions": ("bert", lambda m: m.clone(pad_token=None)),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_setting_would_be_seen(wrong):
-    family, change = WRONG[wrong]
-
-    def moved(seed):
-        model, variables, inputs = ours(family, seed)
-        right, changed = (applied(each, variables, *inputs) for each in (model, change(model)))
-        return np.abs(right - changed).max() / np.abs(right).max()
-
-    # In one model of the family at least, as others have that setting; ten times what the comparison allows.
-    assert any(moved(seed) > 1e-4 for seed in range(10))
 
 
 @pytest.fixture(scope="module")
@@ -296,18 +258,20 @@ def test_more_tokens_than_positions_are_an_error_where_padding_counts_none():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_contributions_sum_to_the_logits_of_a_loop_over_the_layers(family):
+def test_contributions_sum_to_the_logits_of_a_loop_over_the_layers_which_is_saved(family, tmp_path):
     model, variables, inputs = ours(family, 1)
     looped = with_settings(model, scan_layers=True, remat="all")
     stacked = stack_layers(variables["params"], jax.eval_shape(looped.init, jax.random.key(0), *inputs)["params"])
     has_head = getattr(model, "head", "none") != "none"  # beside the stream
 
-    @quick_jit
+    @jax.jit
     def run(variables, stacked):
         passed = model.apply if has_head else functools.partial(attribute_logits, model)
         return looped.apply({"params": stacked}, *inputs, train=True), passed(variables, *inputs)
 
     output, found = run(variables, stacked)
+    save_transformers(tmp_path, looped, {"params": stacked})
+    jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], variables)
     if has_head:
         with pytest.raises(InputError, match="head of the TransformerMLM is 'classes'"):
             attribute_logits(model, variables, *inputs)
@@ -346,7 +310,7 @@ def test_each_device_reads_its_part_of_an_array_and_the_pass_is_that_of_one(fami
         if family in ("llama", "bert", "t5"):  # in whose files nothing is in one array, or has other axes
             assert sum(part.size for part in read) == sum(leaf.size for leaf in jax.tree.leaves(whole))
     inputs, named = inputs_of(model, Random(1))
-    assert_close(quick_jit(model.apply)(split, *inputs), passed(theirs, **named).output, 1e-5)
+    assert_close(jax.jit(model.apply)(split, *inputs), passed(theirs, **named).output, 1e-5)
 
 
 def test_in_bfloat16_ours_is_as_near_to_float32_as_transformers_own(gpt2_files):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, draw, drawn, quick_jit
+from compiled_models import compiled, draw, drawn
 from flax.traverse_util import flatten_dict
 
 from transformer_jax import (
@@ -81,10 +81,10 @@ def padding(valid: np.ndarray) -> np.ndarray:
 def test_a_predictor_gives_the_same_logits(tmp_path, settings):
     model, x = predictor(settings), draw(B, S, FEATURES)
     variables, module = exported(tmp_path, model, x)
-    for inputs in ((x,), (x, None, False), (x, padding(VALID)), (x, padding(VALID), False)):
-        found = run_torch(module, *inputs)
-        assert found.shape == (B, S, C)
-        assert_close(found, model.apply(variables, *inputs))
+    for positions, mask in itertools.product((True, False), (None, padding(VALID))):
+        seen = np.ones_like(padding(VALID)) if mask is None else mask
+        expected = compiled(model, add_positional_encoding=positions)(variables, x, seen)
+        assert_close(run_torch(module, x, mask, positions), expected)
 
 
 def translated(model: Transformer, directory: Path) -> tuple[Any, Any, torch.nn.Module]:
@@ -100,9 +100,7 @@ def test_an_encoder_decoder_gives_the_same_logits(tmp_path):
     inputs, variables, module = translated(model, tmp_path)
     all_seen = (*inputs[:2], *(np.ones_like(mask) for mask in inputs[2:]))
     for arguments, of_torch in ((inputs, inputs), (all_seen, inputs[:2])):
-        found = run_torch(module, *of_torch)
-        assert found.shape == (B, T, V)
-        assert_close(found, compiled(model)(variables, *arguments))
+        assert_close(run_torch(module, *of_torch), compiled(model)(variables, *arguments))
 
 
 MASKS = [(S, S), (B, S, S), (B, 1, S), (B, H, S, S), (1, H, S, 1), (B, 1, 1, S)]
@@ -148,7 +146,7 @@ def test_logits_and_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp
         logits = model.apply({"params": params}, *inputs)
         return (logits * weights).mean(), logits
 
-    expected, logits = quick_jit(jax.grad(loss, has_aux=True))(variables["params"])
+    expected, logits = jax.jit(jax.grad(loss, has_aux=True))(variables["params"])
     found = module(*map(torch.tensor, inputs))
     assert_close(found.detach().numpy(), logits)
     (found * torch.tensor(weights)).mean().backward()

@@ -42,7 +42,6 @@ from transformer_jax.weights.layouts import Shapes, abstract_params, by_path, ch
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
 ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, VIT, T5, MARIAN
 FAMILIES = {name: family for family in ALL for name in family.model_types}
-OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 
 
 @check_arguments
@@ -164,8 +163,7 @@ def _names(family: Family, shapes: Shapes) -> dict[str, str]:
     names: dict[str, str] = {}
     for theirs in shapes:
         name = f"{family.prefix}{theirs}" if lacks_prefix else theirs
-        for old, new in OLD_NAMES:
-            name = name.replace(old, new)
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         if name in names:
             raise InputError(f"{names[name]} and {theirs} are the same array of the model")
         if not re.search(family.ignored, name):
