@@ -22,14 +22,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors.numpy import load_file, save_file
 
-from transformer_jax import (
-    InputError,
-    attribute_logits,
-    capture,
-    from_transformers,
-    greedy_decode,
-    save_transformers,
-)
+from transformer_jax import InputError, attribute_logits, capture, from_transformers, greedy_decode, save_transformers
 from transformer_jax.decoding import AfterPrefix, after_prefix, beam_search
 from transformer_jax.nn import TransformerMLM
 from transformer_jax.nn.layer_stacks import stack_layers
@@ -39,14 +32,15 @@ pytestmark = pytest.mark.slow  # they compile
 
 # Of each family, by each test; half as many decode. HUGGINGFACE_MODELS=20 draws 20, which takes ten minutes.
 NUM_MODELS = int(os.environ.get("HUGGINGFACE_MODELS", "2"))
-EXAMPLES = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 B, T = 2, 7
 EMBEDDINGS = ("embedding/embedding", "source_embedding/embedding", "patch_layer/kernel")
 
 
 def on_drawn_models(*families, number=NUM_MODELS):
     """A test of models of each family that hypothesis draws; of one that fails it finds the simplest."""
-    drawing, examples = given(pick=st.randoms(use_true_random=False)), settings(EXAMPLES, max_examples=number)
+    checks = list(HealthCheck)
+    examples = settings(max_examples=number, derandomize=True, deadline=None, suppress_health_check=checks)
+    drawing = given(pick=st.randoms(use_true_random=False))
     return lambda test: pytest.mark.parametrize("family", families)(examples(drawing(test)))
 
 
@@ -88,7 +82,7 @@ def step_and_cache(model, variables, *arguments, **options):
     return functools.partial(model.apply, variables, method="decode_step"), cache
 
 
-@on_drawn_models("gpt2", "gpt_neox", "llama", number=NUM_MODELS // 2)
+@on_drawn_models("gpt2", "gpt_neox", "llama", number=-(-NUM_MODELS // 2))
 def test_64_tokens_continue_a_prompt_as_in_transformers(family, pick):
     theirs = drawn(family, pick)
     model, variables = opened(theirs)
@@ -109,7 +103,7 @@ def test_64_tokens_continue_a_prompt_as_in_transformers(family, pick):
     np.testing.assert_array_equal(found.tokens, expected[:, T:])
 
 
-@on_drawn_models("t5", "marian", number=NUM_MODELS // 2)
+@on_drawn_models("t5", "marian", number=-(-NUM_MODELS // 2))
 def test_translations_are_those_of_transformers_by_beam_search(family, pick):
     theirs = drawn(family, pick)
     model, variables = opened(theirs)
