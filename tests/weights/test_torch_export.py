@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, draw, drawn
+from compiled_models import assert_close, compiled, draw, drawn
 from flax.traverse_util import flatten_dict
 
 from transformer_jax import (
@@ -67,12 +67,6 @@ def run_torch(module: Callable[..., torch.Tensor], *inputs: Any) -> np.ndarray:
         return module(*(torch.tensor(x) if isinstance(x, np.ndarray) else x for x in inputs)).numpy()
 
 
-def assert_close(found: np.ndarray, expected: jax.Array) -> None:
-    """Equal to 1e-5 of the largest logit: float32 rounds the sums that a small one is made of as coarsely."""
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, abs(expected).max()))
-
-
 def padding(valid: np.ndarray) -> np.ndarray:
     return valid[:, None, None, :]
 
@@ -84,7 +78,7 @@ def test_a_predictor_gives_the_same_logits(tmp_path, settings):
     for positions, mask in itertools.product((True, False), (None, padding(VALID))):
         seen = np.ones_like(padding(VALID)) if mask is None else mask
         expected = compiled(model, add_positional_encoding=positions)(variables, x, seen)
-        assert_close(run_torch(module, x, mask, positions), expected)
+        assert_close(run_torch(module, x, mask, positions), expected, 1e-5)
 
 
 def translated(model: Transformer, directory: Path) -> tuple[Any, Any, torch.nn.Module]:
@@ -100,7 +94,7 @@ def test_an_encoder_decoder_gives_the_same_logits(tmp_path):
     inputs, variables, module = translated(model, tmp_path)
     all_seen = (*inputs[:2], *(np.ones_like(mask) for mask in inputs[2:]))
     for arguments, of_torch in ((inputs, inputs), (all_seen, inputs[:2])):
-        assert_close(run_torch(module, *of_torch), compiled(model)(variables, *arguments))
+        assert_close(run_torch(module, *of_torch), compiled(model)(variables, *arguments), 1e-5)
 
 
 MASKS = [(S, S), (B, S, S), (B, 1, S), (B, H, S, S), (1, H, S, 1), (B, 1, 1, S)]
@@ -112,7 +106,7 @@ def test_a_mask_of_any_rank_and_type_means_the_same(tmp_path):
     for shape, dtype in zip(MASKS, itertools.cycle((bool, np.int32)), strict=False):
         mask = (np.random.default_rng(2).random(shape) < 0.2).astype(dtype)
         assert not mask.any(-1).all()  # some queries see nothing
-        assert_close(run_torch(module, x, mask), model.apply(variables, x, mask))
+        assert_close(run_torch(module, x, mask), model.apply(variables, x, mask), 1e-5)
 
 
 EXACT_GELU, TANH_GELU = (functools.partial(nn.gelu, approximate=is_tanh) for is_tanh in (False, True))
@@ -134,7 +128,7 @@ def test_an_odd_width_no_layers_and_bfloat16_are_exported(tmp_path):
     module = loaded(export_torch(model, params, tmp_path))
     assert {str(weight.dtype) for weight in module.parameters()} == {"torch.float32"}
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
-    assert_close(run_torch(module, x), model.apply({"params": wide}, x))
+    assert_close(run_torch(module, x), model.apply({"params": wide}, x), 1e-5)
 
 
 def test_logits_and_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp_path):
@@ -148,7 +142,7 @@ def test_logits_and_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp
 
     expected, logits = jax.jit(jax.grad(loss, has_aux=True))(variables["params"])
     found = module(*map(torch.tensor, inputs))
-    assert_close(found.detach().numpy(), logits)
+    assert_close(found.detach().numpy(), logits, 1e-5)
     (found * torch.tensor(weights)).mean().backward()
     named = LAYOUT.to_theirs(flatten_dict(expected, sep="/"))
     assert named.keys() == dict(module.named_parameters()).keys()
@@ -208,7 +202,7 @@ def test_a_shipped_model_gives_the_same_logits_in_a_process_without_this_package
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr
     expected = compiled(run.model)({"params": run.params}, **inputs)
-    assert_close(np.load(tmp_path / "logits.npy"), expected)
+    assert_close(np.load(tmp_path / "logits.npy"), expected, 1e-5)
 
 
 # The file.
