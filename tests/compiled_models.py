@@ -1,4 +1,4 @@
-"""Models for tests that run once or twice: compiled quickly, with parameters that need no compilation."""
+"""Models for tests: compiled once, with parameters that need no compilation."""
 
 import functools
 import os
@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-# The programs are slower, and are ready in a quarter of the time.
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+quick_jit = jax.jit  # with XLA's flags of conftest.py
 
 needs_float16 = pytest.mark.skipif(
     "SSE4" in os.environ.get("XLA_FLAGS", ""), reason="without AVX, XLA fails to link the conversions to float16"
@@ -29,23 +28,18 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.jit`, for programs that take longer to compile than to run."""
-    return jax.jit(function, compiler_options=QUICKLY if jax.default_backend() == "cpu" else None)
-
-
 @functools.cache
 def compiled(model: nn.Module, **options: Any) -> Callable[..., Any]:
     """A model's `apply` with these keyword arguments, compiled once for all tests."""
-    return quick_jit(functools.partial(model.apply, **options))
+    return jax.jit(functools.partial(model.apply, **options))
 
 
-def drawn(model: nn.Module, *inputs: Any, scale: float = 0.3, **options: Any) -> dict[str, Any]:
+def drawn(model: nn.Module, *inputs: Any, scale: float = 0.3, seed: int = 1, **options: Any) -> dict[str, Any]:
     """A model's parameters, no two arrays alike, so that none can be forgotten."""
     leaves, structure = jax.tree.flatten(
         jax.eval_shape(functools.partial(model.init, **options), jax.random.key(0), *inputs)
     )
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     return structure.unflatten([rng.normal(scale=scale, size=leaf.shape).astype(np.float32) for leaf in leaves])
 
 
@@ -57,7 +51,7 @@ def assert_close(found: Any, expected: Any, tolerance: float) -> None:
 
 def applied(module: nn.Module, variables: Any, *arguments: Any, **options: Any) -> Any:
     """`module.apply`, by a program that is compiled for this call: faster than operation by operation."""
-    return quick_jit(lambda variables: module.apply(variables, *arguments, **options))(variables)
+    return jax.jit(lambda variables: module.apply(variables, *arguments, **options))(variables)
 
 
 def started(model: nn.Module, params: Any, *arguments: Any, **options: Any) -> Any:

@@ -9,12 +9,12 @@ from unittest import mock
 import jax
 import jaxtyping
 import pytest
-from repository import REPOSITORY
+from repository import QUICKLY, REPOSITORY
 
 jax.config.update("jax_num_cpu_devices", 3)  # batches are shared where a test says so, on any machine
+# GPUs multiply float32 in 19 or fewer bits unless told otherwise; the tests' tolerances are those of float32.
+jax.config.update("jax_default_matmul_precision", "highest")
 
-# Programs of the tests run once or twice. Compiled like this they are ready in half the time.
-QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 if QUICKLY not in (_flags := os.environ.get("XLA_FLAGS", "")):  # a worker has them already
     os.environ["XLA_FLAGS"] = f"{QUICKLY} {_flags}".strip()  # the last of two values of a flag counts
 
@@ -40,12 +40,6 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if sum(entry.stat().st_size for entry in os.scandir(COMPILED)) > MAX_BYTES:
         shutil.rmtree(COMPILED)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def full_precision() -> None:
-    """GPUs multiply float32 in 19 or fewer bits unless told otherwise; the tests' tolerances are those of float32."""
-    jax.config.update("jax_default_matmul_precision", "highest")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -27,14 +27,6 @@ LANGUAGE_MODEL = {
 }  # fmt: skip
 
 
-def _reverse(parent: Path) -> None:
-    train_reverse(checkpoint_dir=parent, **REVERSE)
-
-
-def _anomaly(parent: Path) -> None:
-    train_anomaly(DigitsConfig(checkpoint_dir=parent, data_dir=parent / "data", **ANOMALY))
-
-
 def _translation(parent: Path) -> None:
     (parent / "pairs.tsv").write_text("".join(f"{n:03}\t{n % 7}{n % 5}\n" for n in range(140)), encoding="utf-8")
     train_translation(data=parent / "pairs.tsv", checkpoint_dir=parent, **TRANSLATION)
@@ -45,9 +37,9 @@ def _language_model(parent: Path) -> None:
     train_language_model(data=parent / "text.txt", checkpoint_dir=parent, **LANGUAGE_MODEL)
 
 
-TRAININGS: dict[str, Callable[[Path], None]] = {
-    "ReverseTask": _reverse,
-    "SetAnomalyTask_digits": _anomaly,
+TRAININGS: dict[str, Callable[[Path], object]] = {
+    "ReverseTask": lambda parent: train_reverse(checkpoint_dir=parent, **REVERSE),
+    "SetAnomalyTask_digits": lambda parent: train_anomaly(DigitsConfig(checkpoint_dir=parent, **ANOMALY)),
     "TranslationTask": _translation,
     "LanguageModelTask": _language_model,
 }

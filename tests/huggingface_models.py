@@ -1,11 +1,16 @@
 """Models of `transformers` with random sizes and weights, in which nothing is an identity."""
 
+import functools
+import tempfile
 from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import transformers
+
+from transformer_jax import Transformer, TransformerLM, from_transformers, padding_mask
+from transformer_jax.nn import VisionTransformer
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -120,7 +125,7 @@ FAMILIES = {each.__name__: each for each in (gpt2, gpt_neox, llama, bert, vit, t
 
 def drawn(family: str, pick: Random) -> Any:
     """A model of a family: sizes, options and weights are drawn, norms and biases too."""
-    options = [13, 31], [1, 2, 3], [4, 6], [1, 2, 3], [11, 17]
+    options = [13, 31], [1, 2, 3], [4, 6], [1, 2], [11, 17]
     model_class, config = FAMILIES[family](Sizes(*map(pick.choice, options)), pick)
     torch.manual_seed(pick.randrange(1000))
     config._attn_implementation = "eager"
@@ -172,19 +177,34 @@ def passed(model: Any, weights: np.ndarray | None = None, **inputs: np.ndarray) 
     return Passed(output.detach().numpy(), blocks, attention, leaf.grad.numpy())
 
 
-def ours(family: str, seed: int = 0) -> tuple[Any, Any, tuple[np.ndarray, ...]]:
-    """Our model with the weights of one of these, its variables, and inputs without padding."""
-    import tempfile
-
-    from transformer_jax import Transformer, from_transformers
-    from transformer_jax.nn import VisionTransformer
-
+def opened(theirs: Any) -> tuple[Any, Any]:
+    """Ours with the weights of a model of `transformers`, from its files, and its variables."""
     with tempfile.TemporaryDirectory() as directory:
-        drawn(family, Random(seed)).save_pretrained(directory)
-        model, variables = from_transformers(directory)
-    rng = np.random.default_rng(seed)
+        theirs.save_pretrained(directory)
+        return from_transformers(directory)
+
+
+def inputs_of(model: Any, pick: Random) -> tuple[tuple[Any, ...], dict[str, np.ndarray]]:
+    """Inputs of ours, and the same by the names of `transformers`: 2 rows, one of which may end with padding."""
+    rng, length = np.random.default_rng(pick.randrange(1000)), pick.choice([11, 13])
     if isinstance(model, VisionTransformer):
-        return model, variables, (rng.normal(size=(2, *model.image_size, model.num_channels)).astype(np.float32),)
-    of_two = isinstance(model, Transformer)
-    size = model.source_vocabulary_size if of_two else model.vocabulary_size
-    return model, variables, tuple(rng.integers(2, size, size=(2, length)) for length in ((5, 7) if of_two else (7,)))
+        images = rng.normal(size=(2, *model.image_size, model.num_channels)).astype(np.float32)
+        return (images,), {"pixel_values": images.transpose(0, 3, 1, 2)}
+    valid = np.arange(length) < np.array([[length], [length - pick.choice([0, 3])]])
+    theirs = {"attention_mask": valid.astype(int)}
+    if isinstance(model, Transformer):
+        source, target = (rng.integers(2, model.source_vocabulary_size, size=(2, size)) for size in (length, 7))
+        return (source, target, padding_mask(valid)), theirs | {"input_ids": source, "decoder_input_ids": target}
+    tokens = rng.integers(2, model.vocabulary_size, size=(2, length))
+    if isinstance(model, TransformerLM):
+        return (tokens, padding_mask(valid)), theirs | {"input_ids": tokens}
+    tokens, types = np.where(valid, tokens, 1), rng.integers(model.num_types, size=tokens.shape)  # RoBERTa's padding
+    return (tokens, padding_mask(valid), types), theirs | {"input_ids": tokens, "token_type_ids": types}
+
+
+@functools.cache
+def ours(family: str, seed: int = 0) -> tuple[Any, Any, tuple[np.ndarray, ...]]:
+    """Our model with the weights of one of these, its variables, and inputs without a mask."""
+    model, variables = opened(drawn(family, Random(seed)))
+    inputs, _ = inputs_of(model, Random(seed))
+    return model, variables, inputs[: 2 if isinstance(model, Transformer) else 1]

@@ -5,7 +5,6 @@ import io
 import pickle
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -52,18 +51,11 @@ def archive_of(data_dir: Path) -> bytes:
     return buffer.getvalue()
 
 
-def torchvision_digests(data_dir: Path) -> dict[str, Any]:
-    """The attributes that `torchvision.datasets.CIFAR100` must have for it to take these files for the true ones."""
-    md5 = {name: hashlib.md5((data_dir / FOLDER / name).read_bytes()).hexdigest() for name in ("train", "test", "meta")}
-    return {
-        "train_list": [["train", md5["train"]]],
-        "test_list": [["test", md5["test"]]],
-        "meta": {"filename": "meta", "key": "fine_label_names", "md5": md5["meta"]},
-    }
-
-
 def accept(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
     """Let torchvision take these files for the true ones, and find nobody who publishes them."""
-    for name, value in torchvision_digests(data_dir).items():
-        monkeypatch.setattr(f"{CIFAR100}.{name}", value)
+    md5 = {name: hashlib.md5((data_dir / FOLDER / name).read_bytes()).hexdigest() for name in ("train", "test", "meta")}
+    for name in ("train", "test"):
+        monkeypatch.setattr(f"{CIFAR100}.{name}_list", [[name, md5[name]]])
+    meta = {"filename": "meta", "key": "fine_label_names", "md5": md5["meta"]}
+    monkeypatch.setattr(f"{CIFAR100}.meta", meta)
     monkeypatch.setattr(f"{CIFAR100}.url", f"{UNREACHABLE}/cifar-100-python.tar.gz")

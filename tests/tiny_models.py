@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from compiled_models import quick_jit
+from compiled_models import drawn
 
 from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
@@ -80,18 +80,6 @@ def clean_and_corrupted(settings: BlockSettings = SETTINGS["post_norm"], **field
 def logit_difference(logits: jax.Array) -> jax.Array:
     """A metric of a predictor, for each of its two rows: it reads position 3 alone."""
     return logits[:, 3, 1] - logits[:, 3, 4]
-
-
-def drawn(model: nn.Module, *inputs: Any, seed: int = 0) -> Variables:
-    """Parameters of which none is zero or one, as those of a trained model."""
-
-    def draw() -> Variables:
-        leaves, structure = jax.tree.flatten(model.init(jax.random.key(seed), *inputs))
-        keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-        moved = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-        return jax.tree.unflatten(structure, moved)
-
-    return quick_jit(draw)()  # one program, not one for each operation
 
 
 def in_float64(case: Case) -> Case:

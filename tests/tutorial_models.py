@@ -102,7 +102,7 @@ def flax_tree(num_features: int, width: int, num_classes: int, num_layers: int) 
     return unflatten_dict(arrays)
 
 
-def evaluate(tree: dict, x: np.ndarray, num_heads: int, *, positions: bool = True) -> np.ndarray:
+def evaluate(tree: dict, x: np.ndarray, num_heads: int) -> np.ndarray:
     """Logits [B, T, C] of a Flax file's tree in float64."""
     arrays = flatten_dict(tree)
     num_features, width = arrays["input_layer", "kernel"].shape
@@ -112,7 +112,7 @@ def evaluate(tree: dict, x: np.ndarray, num_heads: int, *, positions: bool = Tru
     for part in module.modules():
         if isinstance(part, nn.LayerNorm):
             part.eps = 1e-6  # Flax's
-    return module(torch.tensor(x).double(), positions=positions).detach().numpy()
+    return module(torch.tensor(x).double()).detach().numpy()
 
 
 def _without_dropout(num_features: int, width: int, num_classes: int, num_heads: int, num_layers: int):

@@ -17,7 +17,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import NamedTuple
 
-from repository import REPOSITORY
+from repository import QUICKLY, REPOSITORY
 from tqdm import tqdm
 
 from faults import command_lines, corruptions, interruptions, places, pretrained, untrusted
@@ -49,9 +49,8 @@ KINDS = {
     "command-lines": Kind(command_lines.run, 600),
     "foreign": Kind(places.hold_files_of_others, 30),
 }
-# Compiled quickly: programs of the campaign run for seconds.
 ENVIRONMENT = {
-    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+    "XLA_FLAGS": QUICKLY,
     "JAX_PLATFORMS": "cpu",
     "JAX_NUM_CPU_DEVICES": "4",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",

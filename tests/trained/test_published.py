@@ -44,11 +44,6 @@ def test_the_published_reverse_model_solves_its_task_with_the_logits_of_the_form
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda array: array.astype(np.float64), ({"params": params}, one_hot))
         np.testing.assert_allclose(jax.jit(model.apply)(*wide), expected, rtol=0, atol=1e-5)
-    # Float32 alone puts the worst of 1.6 million logits 1.9e-5 off, in a range of ±10.6.
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    by_path = load_pretrained(PUBLISHED, num_heads=1)
-    assert by_path[0] == model
-    jax.tree.map(np.testing.assert_array_equal, by_path[1], params)
 
 
 def test_a_name_is_downloaded_once_and_knows_its_heads(tmp_path, published):
@@ -80,10 +75,6 @@ def test_a_file_that_is_not_the_published_one_is_named(tmp_path, published):
         published(f"{url}/a")
         with pytest.raises(InputError, match=rf"its SHA-256 is \w{{64}}, not \w{{64}}; remove {path} to download"):
             load_pretrained("reverse-jax", cache_dir=tmp_path)
-    path.write_bytes(FLAX[:-1] + b"!")
-    published(UNREACHABLE)
-    with pytest.raises(InputError, match=rf"{path} is not the published file.*; remove {path} to download it"):
-        load_pretrained("reverse-jax", cache_dir=tmp_path)
     published(UNREACHABLE, content=None)
     path.write_bytes(FLAX[:1000])
     with pytest.raises(InputError, match=rf"{path} is not a Flax msgpack, .*; remove {path} to download it again"):

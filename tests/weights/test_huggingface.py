@@ -6,91 +6,42 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
-import sys
 import tempfile
 from random import Random
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import applied, assert_close, quick_jit, started
+from compiled_models import applied, assert_close, started
 from flax.traverse_util import flatten_dict
-from huggingface_models import FAMILIES, drawn, passed
+from huggingface_models import FAMILIES, drawn, inputs_of, opened, ours, passed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors.numpy import load_file, save_file
 
-from transformer_jax import (
-    InputError,
-    attribute_logits,
-    capture,
-    from_transformers,
-    greedy_decode,
-    padding_mask,
-    save_transformers,
-)
+from transformer_jax import InputError, attribute_logits, capture, from_transformers, greedy_decode, save_transformers
 from transformer_jax.decoding import AfterPrefix, after_prefix, beam_search
-from transformer_jax.nn import (
-    CausalBlock,
-    EmbeddingSettings,
-    SinusoidalPositions,
-    Transformer,
-    TransformerLM,
-    TransformerMLM,
-    VisionTransformer,
-)
+from transformer_jax.nn import TransformerMLM
 from transformer_jax.nn.layer_stacks import stack_layers
 from transformer_jax.weights.huggingface.stored_arrays import StoredArrays
 
 pytestmark = pytest.mark.slow  # they compile
 
-# Of each family, by each test. HUGGINGFACE_MODELS=20 draws 20, which takes ten minutes.
+# Of each family, by each test; half as many decode. HUGGINGFACE_MODELS=20 draws 20, which takes ten minutes.
 NUM_MODELS = int(os.environ.get("HUGGINGFACE_MODELS", "2"))
-EXAMPLES = settings(max_examples=NUM_MODELS, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-B, T, S = 2, 7, 11
-EXACT_GELU = functools.partial(nn.gelu, approximate=False)
+B, T = 2, 7
 EMBEDDINGS = ("embedding/embedding", "source_embedding/embedding", "patch_layer/kernel")
 
 
-def on_drawn_models(*families):
+def on_drawn_models(*families, number=NUM_MODELS):
     """A test of models of each family that hypothesis draws; of one that fails it finds the simplest."""
+    checks = list(HealthCheck)
+    examples = settings(max_examples=number, derandomize=True, deadline=None, suppress_health_check=checks)
     drawing = given(pick=st.randoms(use_true_random=False))
-    return lambda test: pytest.mark.parametrize("family", families)(EXAMPLES(drawing(test)))
-
-
-def opened(theirs):
-    """Ours with the weights of a model of `transformers`, from its files."""
-    with tempfile.TemporaryDirectory() as directory:
-        theirs.save_pretrained(directory)
-        return from_transformers(directory)
-
-
-@functools.cache
-def ours(family, seed):
-    return opened(drawn(family, Random(seed)))
-
-
-def inputs_of(model, pick):
-    """Inputs of ours, and the same by the names of `transformers`."""
-    rng, length = np.random.default_rng(pick.randrange(1000)), pick.choice([S, S + 2])
-    if isinstance(model, VisionTransformer):
-        images = rng.normal(size=(B, *model.image_size, model.num_channels)).astype(np.float32)
-        return (images,), {"pixel_values": images.transpose(0, 3, 1, 2)}
-    valid = np.arange(length) < np.array([[length], [length - pick.choice([0, 3])]])
-    theirs = {"attention_mask": valid.astype(int)}
-    if isinstance(model, Transformer):
-        source, target = (rng.integers(2, model.source_vocabulary_size, size=(B, size)) for size in (length, T))
-        return (source, target, padding_mask(valid)), theirs | {"input_ids": source, "decoder_input_ids": target}
-    tokens = rng.integers(2, model.vocabulary_size, size=(B, length))
-    if isinstance(model, TransformerLM):
-        return (tokens, padding_mask(valid)), theirs | {"input_ids": tokens}
-    tokens, types = np.where(valid, tokens, 1), rng.integers(model.num_types, size=tokens.shape)  # RoBERTa's padding
-    return (tokens, padding_mask(valid), types), theirs | {"input_ids": tokens, "token_type_ids": types}
+    return lambda test: pytest.mark.parametrize("family", families)(examples(drawing(test)))
 
 
 @on_drawn_models(*FAMILIES)
@@ -106,7 +57,7 @@ def test_logits_residual_streams_attention_and_gradients_are_those_of_transforme
         output, seen = capture(model, {"params": params}, *arguments, names=names)
         return jnp.sum(output * weights), (output, seen)
 
-    (_, (output, seen)), gradient = quick_jit(jax.value_and_grad(loss, has_aux=True))(variables["params"])
+    (_, (output, seen)), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(variables["params"])
     assert_close(output, expected.output, 1e-5)
     blocks = [value for name, value in seen.items() if name.endswith(".output") and name.split(".")[-2].isdigit()]
     assert len(blocks) == len(expected.blocks)
@@ -125,18 +76,13 @@ def test_logits_residual_streams_attention_and_gradients_are_those_of_transforme
     assert_close(found[is_counted], expected.gradient[is_counted], 1e-4)
 
 
-def until_end(tokens):
-    """The tokens before the first end token."""
-    return tokens[: next(iter(np.flatnonzero(tokens == 1)), len(tokens))]
-
-
 def step_and_cache(model, variables, *arguments, **options):
     """A step function of the model for the decoding functions, and its first cache."""
     cache = started(model, variables, *arguments, **options)
     return functools.partial(model.apply, variables, method="decode_step"), cache
 
 
-@on_drawn_models("gpt2", "gpt_neox", "llama")
+@on_drawn_models("gpt2", "gpt_neox", "llama", number=-(-NUM_MODELS // 2))
 def test_64_tokens_continue_a_prompt_as_in_transformers(family, pick):
     theirs = drawn(family, pick)
     model, variables = opened(theirs)
@@ -152,29 +98,26 @@ def test_64_tokens_continue_a_prompt_as_in_transformers(family, pick):
         return jnp.pad(logits, ((0, 0), (0, 1)), constant_values=-jnp.inf), cache
 
     tokens = {"start_token": 0, "end_token": model.vocabulary_size, "pad_token": 0, "max_length": 64}
-    decode = quick_jit(lambda cache: greedy_decode(after_prefix(without_end, T - 1), cache, B, **tokens))
+    decode = jax.jit(lambda cache: greedy_decode(after_prefix(without_end, T - 1), cache, B, **tokens))
     found = decode(AfterPrefix(cache, prompt[:, -1]))
     np.testing.assert_array_equal(found.tokens, expected[:, T:])
 
 
-@on_drawn_models("t5", "marian")
-def test_translations_are_those_of_transformers_by_greedy_and_by_beam_search(family, pick):
+@on_drawn_models("t5", "marian", number=-(-NUM_MODELS // 2))
+def test_translations_are_those_of_transformers_by_beam_search(family, pick):
     theirs = drawn(family, pick)
     model, variables = opened(theirs)
     (source, _, mask), named = inputs_of(model, pick)
-    given = {name: torch.tensor(named[name]) for name in ("input_ids", "attention_mask")}
-    step, cache = step_and_cache(model, variables, source, mask, length=64)
-    tokens = {"start_token": 0, "end_token": 1, "pad_token": 0, "max_length": 64}
-    greedy = quick_jit(lambda cache: greedy_decode(step, cache, B, **tokens))(cache)
+    step, cache = step_and_cache(model, variables, source, mask, length=17)
     # Scores without a length penalty are log-probabilities in both.
-    beams = quick_jit(lambda cache: beam_search(step, cache, B, **tokens, beam_width=3, length_penalty=0, n_best=1))
-    found = beams(cache).tokens[:, 0]
+    tokens = {"start_token": 0, "end_token": 1, "pad_token": 0, "max_length": 17}
+    search = jax.jit(lambda cache: beam_search(step, cache, B, **tokens, beam_width=3, length_penalty=0, n_best=1))
+    found = search(cache).tokens[:, 0]
+    given = {name: torch.tensor(named[name]) for name in ("input_ids", "attention_mask")}
+    options = {"do_sample": False, "num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"}
     with torch.no_grad():
-        for ours, options in ((greedy.tokens, {}), (found, {"num_beams": 3, "length_penalty": 0.0})):
-            options |= {"early_stopping": "never"} if options else {}
-            expected = theirs.generate(**given, do_sample=False, max_new_tokens=64, **options)[:, 1:].numpy()
-            for row, right in zip(np.asarray(ours), expected, strict=True):
-                np.testing.assert_array_equal(until_end(row), until_end(right))  # what pads differs
+        expected = theirs.generate(**given, max_new_tokens=17, **options)[:, 1:]
+    np.testing.assert_array_equal(found[:, : expected.shape[1]], expected)
 
 
 @on_drawn_models(*FAMILIES)
@@ -192,7 +135,7 @@ def test_what_is_written_back_is_opened_with_the_same_state(family, pick):
 
 
 def test_a_model_of_no_family_is_not_written(tmp_path):
-    model, variables = ours("gpt2", 0)
+    model, variables, _ = ours("gpt2")
     with pytest.raises(InputError, match="as one of .*, model.settings.norm_first is "):
         save_transformers(tmp_path, with_settings(model, norm_first=False), variables)
     with pytest.raises(InputError, match="variables has no 'params'"):
@@ -206,38 +149,6 @@ def test_a_model_of_no_family_is_not_written(tmp_path):
 
 def with_settings(model, **changes):
     return model.clone(settings=dataclasses.replace(model.settings, **changes))
-
-
-def with_part(model, part, **changes):
-    return with_settings(model, **{part: dataclasses.replace(getattr(model.settings, part), **changes)})
-
-
-WRONG = {
-    "epsilon": ("gpt2", lambda m: with_settings(m, layer_norm_epsilon=m.settings.layer_norm_epsilon / 10)),
-    "activation": ("gpt_neox", lambda m: with_settings(m, activation=EXACT_GELU)),
-    "scaled embeddings": ("gpt2", lambda m: m.clone(embeddings=EmbeddingSettings())),
-    "pairs": ("llama", lambda m: with_part(m, "positions", in_halves=False)),
-    "fraction": ("gpt_neox", lambda m: with_part(m, "positions", fraction=1.0)),
-    "block": ("gpt_neox", lambda m: m.clone(block=CausalBlock)),
-    "scale": ("t5", lambda m: with_part(m, "attention", scale=None)),
-    "scale of logits": ("t5", lambda m: m.clone(embeddings=EmbeddingSettings(is_scaled=False, output_scale=0.9))),
-    "sines": ("marian", lambda m: with_settings(m, positions=SinusoidalPositions())),
-    "positions": ("bert", lambda m: m.clone(pad_token=None)),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_setting_would_be_seen(wrong):
-    family, change = WRONG[wrong]
-
-    def moved(seed):
-        model, variables = ours(family, seed)
-        arguments, _ = inputs_of(model, Random(seed))
-        right, changed = (applied(each, variables, *arguments) for each in (model, change(model)))
-        return np.abs(right - changed).max() / np.abs(right).max()
-
-    # In one model of the family at least, as others have that setting; ten times what the comparison allows.
-    assert any(moved(seed) > 1e-4 for seed in range(10))
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +171,10 @@ def damaged(directory, target, config=None):
     ("config", "message"),
     [
         ({"attention_window": 3}, r"config.json has attention_window = 3, which is not supported"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx in .* is True; only False is"),
+        (
+            {"scale_attn_by_inverse_layer_idx": True},
+            "_layer_idx in .* is True; it must be one of False",
+        ),
         ({"model_type": "mamba"}, "model_type in .* is 'mamba'; it must be one of gpt2, "),
         ({"model_type": ["gpt2"]}, "model_type in .* is \\['gpt2'\\]"),
         ({"auto_map": {"AutoModel": "evil.Model"}}, "has auto_map = "),
@@ -268,7 +182,7 @@ def damaged(directory, target, config=None):
         ({"n_embd": 10**9}, "in .* has the shape"),
         ({"n_head": 7}, "num_heads"),
         ({"n_embd": "12"}, "n_embd in .*config.json is '12'"),
-        ({"activation_function": "maxout"}, "activation_function in .* is 'maxout'; it must be one of gelu, "),
+        ({"activation_function": "maxout"}, "activation_function in .* is 'maxout'; it must be one of gelu_new, "),
     ],
 )
 def test_a_config_that_is_not_honoured_is_named(gpt2_files, tmp_path, config, message):
@@ -325,39 +239,39 @@ def test_pickled_files_are_refused_with_the_line_that_converts_them(tmp_path):
     with pytest.raises(InputError, match="pickled files are not read. This writes what is read: python -c ") as caught:
         from_transformers(tmp_path)
     _, code = shlex.split(str(caught.value).partition("is read: python ")[2])
-    subprocess.run([sys.executable, "-c", code], check=True)
+    exec(code, {})
     jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], expected)
 
 
 def test_more_tokens_than_positions_are_an_error_where_padding_counts_none():
     model = TransformerMLM(13, 8, 2, 1, 11, max_len=9, pad_token=1)
     tokens = np.full((1, 7), 5)
-    variables = model.init(jax.random.key(0), tokens)  # of the positions 0 and 1 none is a token's
+    variables = jax.eval_shape(model.init, jax.random.key(0), tokens)  # of the positions 0 and 1 none is a token's
     with pytest.raises(InputError, match="max_len is 9; it must be at least 10"):
-        model.apply(variables, np.full((1, 8), 5))
+        jax.eval_shape(model.apply, variables, np.full((1, 8), 5))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_contributions_sum_to_the_logits_and_layers_run_in_a_loop(family):
-    model, variables = ours(family, 1)
-    arguments, _ = inputs_of(model, Random(1))
+def test_contributions_sum_to_the_logits_of_a_loop_over_the_layers_which_is_saved(family, tmp_path):
+    model, variables, inputs = ours(family, 1)
     looped = with_settings(model, scan_layers=True, remat="all")
-    stacked = stack_layers(variables["params"], jax.eval_shape(looped.init, jax.random.key(0), *arguments)["params"])
-    has_head = getattr(model, "head", "none") != "none"
+    stacked = stack_layers(variables["params"], jax.eval_shape(looped.init, jax.random.key(0), *inputs)["params"])
+    has_head = getattr(model, "head", "none") != "none"  # beside the stream
 
-    @quick_jit
+    @jax.jit
     def run(variables, stacked):
-        passes = model.apply(variables, *arguments), looped.apply({"params": stacked}, *arguments, train=True)
-        return *passes, {} if has_head else attribute_logits(model, variables, *arguments)
+        passed = model.apply if has_head else functools.partial(attribute_logits, model)
+        return looped.apply({"params": stacked}, *inputs, train=True), passed(variables, *inputs)
 
-    output, of_loop, parts = run(variables, stacked)
-    assert_close(of_loop, output, 1e-5)
+    output, found = run(variables, stacked)
+    save_transformers(tmp_path, looped, {"params": stacked})
+    jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], variables)
     if has_head:
         with pytest.raises(InputError, match="head of the TransformerMLM is 'classes'"):
-            attribute_logits(model, variables, *arguments)
-        return
-    total = sum(part.sum(0) if name.endswith("head_outputs") else part for name, part in parts.items())
-    assert_close(total, output, 1e-5)
+            attribute_logits(model, variables, *inputs)
+    else:
+        found = sum(part.sum(0) if name.endswith("head_outputs") else part for name, part in found.items())
+    assert_close(found, output, 1e-5)
 
 
 def test_variables_have_the_type_that_is_stored_or_asked_for(gpt2_files, tmp_path):
@@ -370,10 +284,11 @@ def test_variables_have_the_type_that_is_stored_or_asked_for(gpt2_files, tmp_pat
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_device_reads_its_part_of_an_array_and_the_pass_is_that_of_one(family, tmp_path, monkeypatch):
-    drawn(family, Random(1)).save_pretrained(tmp_path)
+    theirs = drawn(family, Random(1))
+    theirs.save_pretrained(tmp_path)
     model, whole = from_transformers(tmp_path)
-    block, read = StoredArrays._block, []
-    monkeypatch.setattr(StoredArrays, "_block", lambda *arguments: read.append(block(*arguments)) or read[-1])
+    original, read = StoredArrays.read, []
+    monkeypatch.setattr(StoredArrays, "read", lambda *arguments: read.append(original(*arguments)) or read[-1])
 
     def halves(axis, path, shape):
         """Split over two devices, where the axis is even."""
@@ -388,16 +303,15 @@ def test_each_device_reads_its_part_of_an_array_and_the_pass_is_that_of_one(fami
         assert sum(not leaf.is_fully_replicated for leaf in jax.tree.leaves(split)) > 8
         if family in ("llama", "bert", "t5"):  # in whose files nothing is in one array, or has other axes
             assert sum(part.size for part in read) == sum(leaf.size for leaf in jax.tree.leaves(whole))
-    arguments, _ = inputs_of(model, Random(1))
-    found, expected = (quick_jit(model.apply)(variables, *arguments) for variables in (split, whole))
-    assert_close(found, expected, 1e-5)
+    inputs, named = inputs_of(model, Random(1))
+    assert_close(jax.jit(model.apply)(split, *inputs), passed(theirs, **named).output, 1e-5)
 
 
 def test_in_bfloat16_ours_is_as_near_to_float32_as_transformers_own(gpt2_files):
     theirs = drawn("gpt2", Random(0))
     tokens = np.random.default_rng(0).integers(theirs.config.vocab_size, size=(5, 89))
     model, variables = from_transformers(gpt2_files, dtype="bfloat16")
-    found = model.apply(variables, tokens)
+    found = applied(model, variables, tokens)
     assert found.dtype == jnp.bfloat16
     with torch.no_grad():
         exact = theirs(torch.tensor(tokens)).logits.numpy()

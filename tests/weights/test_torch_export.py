@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, draw, drawn, quick_jit
+from compiled_models import assert_close, compiled, draw, drawn
+from flax.traverse_util import flatten_dict
 
 from transformer_jax import (
     BlockSettings,
@@ -26,7 +27,7 @@ from transformer_jax import (
     load_run,
 )
 from transformer_jax.errors import InputError
-from transformer_jax.nn import NoPositions
+from transformer_jax.nn import EmbeddingSettings, SinusoidalPositions
 from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.weights.torch_export import LAYOUT
 
@@ -66,12 +67,6 @@ def run_torch(module: Callable[..., torch.Tensor], *inputs: Any) -> np.ndarray:
         return module(*(torch.tensor(x) if isinstance(x, np.ndarray) else x for x in inputs)).numpy()
 
 
-def assert_close(found: np.ndarray, expected: jax.Array) -> None:
-    """Equal to 1e-5 of the largest logit: float32 rounds the sums that a small one is made of as coarsely."""
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, abs(expected).max()))
-
-
 def padding(valid: np.ndarray) -> np.ndarray:
     return valid[:, None, None, :]
 
@@ -80,28 +75,26 @@ def padding(valid: np.ndarray) -> np.ndarray:
 def test_a_predictor_gives_the_same_logits(tmp_path, settings):
     model, x = predictor(settings), draw(B, S, FEATURES)
     variables, module = exported(tmp_path, model, x)
-    for inputs in ((x,), (x, None, False), (x, padding(VALID)), (x, padding(VALID), False)):
-        found = run_torch(module, *inputs)
-        assert found.shape == (B, S, C)
-        assert_close(found, model.apply(variables, *inputs))
+    for positions, mask in itertools.product((True, False), (None, padding(VALID))):
+        seen = np.ones_like(padding(VALID)) if mask is None else mask
+        expected = compiled(model, add_positional_encoding=positions)(variables, x, seen)
+        assert_close(run_torch(module, x, mask, positions), expected, 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("settings", "fields"),
-    [
-        (PRE_NORM, {"tied": False, "final_norm": False}),  # against the order's default, which gradients are taken of
-        (POST_NORM, {"tied": True, "final_norm": True}),
-    ],
-    ids=["pre-norm without the last", "post-norm with a last"],
-)
-def test_an_encoder_decoder_gives_the_same_logits(tmp_path, settings, fields):
-    model, source, target = transformer(settings, **fields), tokens(B, S), tokens(B, T, seed=1)
-    variables, module = exported(tmp_path, model, source, target)
+def translated(model: Transformer, directory: Path) -> tuple[Any, Any, torch.nn.Module]:
+    """Inputs of an encoder-decoder with both masks, drawn variables, and the exported module."""
+    source, target = tokens(B, S), tokens(B, T, seed=1)
+    variables, module = exported(directory, model, source, target)
     target_mask = padding(np.arange(T) < np.array([[11], [3], [5], [7], [1]]))
-    for inputs in ((source, target), (source, target, padding(VALID), target_mask)):
-        found = run_torch(module, *inputs)
-        assert found.shape == (B, T, V)
-        assert_close(found, compiled(model)(variables, *inputs))
+    return (source, target, padding(VALID), target_mask), variables, module
+
+
+def test_an_encoder_decoder_gives_the_same_logits(tmp_path):
+    model = transformer(POST_NORM, tied=True, final_norm=True)
+    inputs, variables, module = translated(model, tmp_path)
+    all_seen = (*inputs[:2], *(np.ones_like(mask) for mask in inputs[2:]))
+    for arguments, of_torch in ((inputs, inputs), (all_seen, inputs[:2])):
+        assert_close(run_torch(module, *of_torch), compiled(model)(variables, *arguments), 1e-5)
 
 
 MASKS = [(S, S), (B, S, S), (B, 1, S), (B, H, S, S), (1, H, S, 1), (B, 1, 1, S)]
@@ -113,7 +106,7 @@ def test_a_mask_of_any_rank_and_type_means_the_same(tmp_path):
     for shape, dtype in zip(MASKS, itertools.cycle((bool, np.int32)), strict=False):
         mask = (np.random.default_rng(2).random(shape) < 0.2).astype(dtype)
         assert not mask.any(-1).all()  # some queries see nothing
-        assert_close(run_torch(module, x, mask), model.apply(variables, x, mask))
+        assert_close(run_torch(module, x, mask), model.apply(variables, x, mask), 1e-5)
 
 
 EXACT_GELU, TANH_GELU = (functools.partial(nn.gelu, approximate=is_tanh) for is_tanh in (False, True))
@@ -123,9 +116,10 @@ EXACT_GELU, TANH_GELU = (functools.partial(nn.gelu, approximate=is_tanh) for is_
     "activation", [nn.relu, nn.gelu, nn.silu, nn.tanh, nn.elu, nn.leaky_relu, EXACT_GELU, TANH_GELU]
 )
 def test_an_activation_computes_the_same(tmp_path, activation):
-    model, x = predictor(BlockSettings(activation=activation), num_layers=1), draw(B, S, FEATURES)
-    variables, module = exported(tmp_path, model, x)
-    np.testing.assert_allclose(run_torch(module, x), model.apply(variables, x), rtol=0, atol=3e-6)
+    x = draw(B, S, FEATURES)
+    _, module = exported(tmp_path, predictor(BlockSettings(activation=activation), num_layers=1), x)
+    found = run_torch(module.encoder.layers[0].feed_forward.activation, x)
+    np.testing.assert_allclose(found, activation(x), rtol=0, atol=3e-6)
 
 
 def test_an_odd_width_no_layers_and_bfloat16_are_exported(tmp_path):
@@ -134,21 +128,23 @@ def test_an_odd_width_no_layers_and_bfloat16_are_exported(tmp_path):
     module = loaded(export_torch(model, params, tmp_path))
     assert {str(weight.dtype) for weight in module.parameters()} == {"torch.float32"}
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
-    assert_close(run_torch(module, x), model.apply({"params": wide}, x))
+    assert_close(run_torch(module, x), model.apply({"params": wide}, x), 1e-5)
 
 
-def test_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp_path):
-    model, source, target = transformer(PRE_NORM, tied=True), tokens(B, S), tokens(B, T, seed=1)
-    variables, module = exported(tmp_path, model, source, target)
+def test_logits_and_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp_path):
+    model = transformer(PRE_NORM, final_norm=False)  # against the order's default
+    inputs, variables, module = translated(model, tmp_path)
     weights = draw(B, T, V, seed=2)
 
     def loss(params):
-        return (model.apply({"params": params}, source, target, padding(VALID)) * weights).mean()
+        logits = model.apply({"params": params}, *inputs)
+        return (logits * weights).mean(), logits
 
-    expected = quick_jit(jax.grad(loss))(variables["params"])
-    inputs = (torch.tensor(x) for x in (source, target, padding(VALID)))
-    (module(*inputs) * torch.tensor(weights)).mean().backward()
-    named = LAYOUT.to_theirs(expected)
+    expected, logits = jax.jit(jax.grad(loss, has_aux=True))(variables["params"])
+    found = module(*map(torch.tensor, inputs))
+    assert_close(found.detach().numpy(), logits, 1e-5)
+    (found * torch.tensor(weights)).mean().backward()
+    named = LAYOUT.to_theirs(flatten_dict(expected, sep="/"))
     assert named.keys() == dict(module.named_parameters()).keys()
     for name, parameter in module.named_parameters():
         np.testing.assert_allclose(parameter.grad, named[name], rtol=0, atol=1e-5, err_msg=name)
@@ -206,7 +202,7 @@ def test_a_shipped_model_gives_the_same_logits_in_a_process_without_this_package
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr
     expected = compiled(run.model)({"params": run.params}, **inputs)
-    assert_close(np.load(tmp_path / "logits.npy"), expected)
+    assert_close(np.load(tmp_path / "logits.npy"), expected, 1e-5)
 
 
 # The file.
@@ -261,7 +257,11 @@ class OwnBlock(EncoderBlock):
         (predictor(block=OwnBlock), "block is OwnBlock; it must be EncoderBlock"),
         (transformer(decoder_block=OwnBlock), "decoder_block is OwnBlock; it must be DecoderBlock"),
         (Transformer(), "source_vocabulary_size is None; it must be a size"),
-        (predictor(BlockSettings(positions=NoPositions())), r"positions is NoPositions\(\); it must be Sinusoidal"),
+        (predictor(BlockSettings(positions=SinusoidalPositions(in_halves=True))), r"positions is .*in_halves=True"),
+        (
+            transformer(embeddings=EmbeddingSettings(is_scaled=False)),
+            "embeddings is .*is_scaled=False",
+        ),
         (transformer(BlockSettings(norm=RMSNorm)), "settings.norm is RMSNorm; it must be LayerNorm, the only one"),
         (predictor(BlockSettings(share_layers=True)), "settings.share_layers is True; it must be False"),
         (predictor(BlockSettings(activation=jnp.sin)), "activation is .*sin.*; it must be one of .*relu"),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import EMA, TrainingConfig
@@ -32,7 +32,6 @@ from transformer_jax.runs.settings import (
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import MAX_BYTES, read_weights
-from transformer_jax.weights.layouts import as_tree
 
 TrainerClassOf: TypeAlias = Callable[[str], type[TrainerModule]]  # the trainer of a task, by its name
 SHIPPED = Path(__file__).parent / "models"  # a directory for each model, of its name
@@ -47,7 +46,7 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     directory = named_directory(directory)
     if not os.path.lexists(directory):
         names = shipped_models()
-        hint = meant(str(directory), names) or f"; models that ship are {', '.join(names) or 'none here'}"
+        hint = meant(str(directory), names) or f"; models that ship are {', '.join(names)}"
         raise InputError(f"{directory} holds no run: there is no such directory{hint}")
     task, settings = read_settings(directory)
     trainer_class = trainer_class_of(task)
@@ -79,12 +78,11 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Json, result
     if not os.path.isdir(directory / CHECKPOINTS):
         raise InputError(f"{directory} has no checkpoint")
     with contextlib.closing(Checkpoints(directory / CHECKPOINTS, config.criterion, create=False)) as checkpoints:
-        best = checkpoints.best()
-        metrics = {} if best is None else checkpoints.metrics(best.step) or {}
-    if best is None:
-        raise InputError(
-            f"{directory} has no intact checkpoint that was evaluated, so none is the best; continue its training"
-        )
+        if (best := checkpoints.best()) is None:
+            raise InputError(
+                f"{directory} has no intact checkpoint that was evaluated, so none is the best; continue its training"
+            )
+        metrics = checkpoints.metrics(best.step) or {}
     saved = best.origin.get("settings", settings)
     # Of a run that was extended, the best checkpoint may be one from before.
     for name in differing_settings(saved, settings, config.fields_with("neutral") | {"max_epochs"})[:1]:
@@ -133,4 +131,4 @@ def read_params(directory: Path) -> Params:
         with outside_file(directory / name, "a file of a model", MAX_BYTES) as file:
             if f"{digest_of(file)}  {name}" not in digests:
                 raise InputError(f"{file} was damaged or changed: its SHA-256 is not that in {DIGESTS}")
-    return as_tree(read_weights(directory / weights).arrays)
+    return unflatten_dict(read_weights(directory / weights).arrays, sep="/")

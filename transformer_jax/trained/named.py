@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import flax.linen as nn
 import jax
+from flax.traverse_util import flatten_dict
 from jaxtyping import PRNGKeyArray
 
-from transformer_jax.attention.attention import Implementation
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
@@ -32,7 +32,7 @@ from transformer_jax.weights.huggingface.pretrained import (
     is_of_transformers,
     model_of_config,
 )
-from transformer_jax.weights.layouts import by_path, check_arrays, shapes_of
+from transformer_jax.weights.layouts import check_shapes, shapes_of
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
@@ -74,7 +74,9 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
     # A predictor lacks the settings of how its blocks are computed, which are the user's; so are those of the machine.
     origin = trained.config or trained.model
     of_model = {name: getattr(origin, name) for name in _settings_of_model(type(config)) if hasattr(origin, name)}
-    trained = trained._replace(model=with_attention(trained.model, config.attention))
+    if isinstance(model := trained.model, SettingsModule):
+        attention = dataclasses.replace(model.settings.attention, implementation=config.attention)
+        trained = trained._replace(model=model.clone(settings=dataclasses.replace(model.settings, attention=attention)))
     return dataclasses.replace(config, **of_model), trained
 
 
@@ -163,14 +165,6 @@ def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf, examp
         return None
 
 
-def with_attention(model: nn.Module, implementation: Implementation) -> nn.Module:
-    """The same model with another implementation of attention, if it is one of this package's."""
-    if not isinstance(model, SettingsModule):
-        return model
-    attention = dataclasses.replace(model.settings.attention, implementation=implementation)
-    return model.clone(settings=dataclasses.replace(model.settings, attention=attention))
-
-
 def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: Samples) -> None:
     """Raise an `InputError` if the parameters are not those of a model of the trainer's task on such samples.
 
@@ -189,15 +183,12 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
 
     expected = jax.eval_shape(initial_params, jax.random.key(0))
     try:
-        check_arrays(by_path(trained.params), shapes_of(expected), trained.what)
+        check_shapes(shapes_of(flatten_dict(trained.params, sep="/")), flatten_dict(expected, sep="/"), trained.what)
     except InputError as error:
         ours, theirs = trainer.config, trained.config or trainer.config
-        values = {
-            name: getattr(theirs, name) for name in sorted(_settings_of_model(type(ours))) if hasattr(theirs, name)
-        }
-        flags = [
-            f"--{name.replace('_', '-')} {value}" for name, value in values.items() if value != getattr(ours, name)
-        ]
+        names = [name for name in sorted(_settings_of_model(type(ours))) if hasattr(theirs, name)]
+        changed = {name: getattr(theirs, name) for name in names if getattr(theirs, name) != getattr(ours, name)}
+        flags = [f"--{name.replace('_', '-')} {value}" for name, value in changed.items()]
         fitting = f"; {' '.join(flags)} would fit" if flags else ""
         raise InputError(
             f"{setting} is {trained.what}, which does not fit the task and its data: {error}{fitting}"
@@ -230,7 +221,7 @@ def initial_directory(what: str, config_class: type[TrainingConfig]) -> Path | N
 def kinds_of_models(is_predictor: bool) -> str:
     """The models that may be named, for an error; those of the tutorials are predictors."""
     files = f", a file of the tutorials, or one of {', '.join(PUBLISHED)}" if is_predictor else ""
-    return f"a run's directory, a model that ships ({', '.join(shipped_models()) or 'there is none here'}){files}"
+    return f"a run's directory, a model that ships ({', '.join(shipped_models())}){files}"
 
 
 def _find(setting: str, what: str, trainer: TrainerModule, trainer_class_of: TrainerClassOf) -> Trained:

@@ -1,6 +1,5 @@
 """Models that the tutorials' authors published, by name, and files of the same two kinds, by path."""
 
-import hashlib
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +7,7 @@ from typing import NamedTuple
 from transformer_jax.data.downloads import download
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.runs.own_files import digest_of
 from transformer_jax.trees import Params
 from transformer_jax.weights.tutorials import load_tutorial_weights
 
@@ -59,22 +59,18 @@ def load_pretrained(
             published one, or `load_tutorial_weights` refuses it.
     """
     check_value("what", what, str | Path)
-    if what in PUBLISHED:
-        return _load_published(str(what), num_heads, Path(cache_dir))
-    if not os.path.isfile(what):
-        raise InputError(f"pretrained is {what}; it must be a file, or one of {', '.join(PUBLISHED)}")
-    return load_tutorial_weights(what, num_heads=num_heads)
-
-
-def _load_published(name: str, num_heads: int | None, cache_dir: Path) -> tuple[TransformerPredictor, Params]:
-    published = PUBLISHED[name]
+    if what not in PUBLISHED:
+        if not os.path.isfile(what):
+            raise InputError(f"pretrained is {what}; it must be a file, or one of {', '.join(PUBLISHED)}")
+        return load_tutorial_weights(what, num_heads=num_heads)
+    published = PUBLISHED[str(what)]
     if num_heads not in (None, published.num_heads):
-        raise InputError(f"num_heads is {num_heads}; that of {name} is {published.num_heads}")
-    path = cache_dir / f"{name}.ckpt"
+        raise InputError(f"num_heads is {num_heads}; that of {what} is {published.num_heads}")
+    path = Path(cache_dir) / f"{what}.ckpt"
     if not path.is_file():
-        download(published.url, path, name)
+        download(published.url, path, str(what))
     try:
-        if published.sha256 not in (None, found := hashlib.sha256(path.read_bytes()).hexdigest()):
+        if published.sha256 not in (None, found := digest_of(path)):
             raise InputError(f"{path} is not the published file: its SHA-256 is {found}, not {published.sha256}")
         return load_tutorial_weights(path, num_heads=published.num_heads)
     except (OSError, InputError) as error:

@@ -20,15 +20,17 @@ import numpy as np
 import torch
 from jax.typing import ArrayLike
 
+from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.layers import FeedForward, LayerNorm
+from transformer_jax.nn.positions import Positions
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import array_of, read_weights
-from transformer_jax.weights.layouts import Layout, abstract_params, by_path, check_arrays, shapes_of
+from transformer_jax.weights.layouts import TORCH_ENDS, Abstract, Layout, abstract_params, by_path, check_arrays
 
 Model = MultiheadAttention | EncoderBlock | TransformerEncoder | Transformer
 
@@ -45,13 +47,13 @@ LAYOUT = Layout(
         ("feed_forward/expand", "linear1"),
         ("feed_forward/contract", "linear2"),
         (r"layers_(\d+)", r"layers/\1"),
-        ("(kernel|scale)$", "weight"),
-        ("/", "."),
+        *TORCH_ENDS,
     ),
     transposed=True,
 )
 
 
+@check_arguments
 def params_from_torch(model: Model, weights: Mapping[str, torch.Tensor | ArrayLike] | str | Path) -> Params:
     """Convert the weights of a PyTorch module to the parameters of its counterpart here.
 
@@ -71,14 +73,13 @@ def params_from_torch(model: Model, weights: Mapping[str, torch.Tensor | ArrayLi
     """
     if isinstance(weights, str | Path):
         arrays, source = read_weights(weights).arrays, str(weights)
-    elif not isinstance(weights, Mapping):
-        raise InputError(f"weights is a {type(weights).__name__}; it must be a state dict, or the path of a file")
     else:
         tensors, source = weights.items(), "the state dict"
         arrays = {name: array_of(x) if isinstance(x, torch.Tensor) else np.asarray(x) for name, x in tensors}
     return LAYOUT.to_ours(arrays, _params_like(model), source)
 
 
+@check_arguments
 def params_to_torch(model: Model, params: Params) -> dict[str, torch.Tensor]:
     """Convert parameters to the state dict of the PyTorch counterpart, for its `load_state_dict`.
 
@@ -93,58 +94,57 @@ def params_to_torch(model: Model, params: Params) -> dict[str, torch.Tensor]:
     return state_dict_of(LAYOUT, params, _params_like(model))
 
 
-def state_dict_of(layout: Layout, params: Params, like: Params) -> dict[str, torch.Tensor]:
+def state_dict_of(layout: Layout, params: Params, like: Abstract) -> dict[str, torch.Tensor]:
     """Copies of parameters as a state dict; `InputError` if they have not the paths and shapes of `like`."""
-    check_arrays(by_path(params), shapes_of(like), "params")
-    return {name: _tensor_of(array) for name, array in layout.to_theirs(params).items()}
+    arrays = by_path(params)
+    check_arrays(arrays, like, "params")
+    return {name: _tensor_of(np.asarray(array)) for name, array in layout.to_theirs(arrays).items()}
 
 
-def _params_like(model: Model) -> Params:
-    """Shapes and types of a model's parameters."""
-    match model:
-        case Transformer():
-            if (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
-                raise InputError(
-                    "model has a vocabulary, and torch.nn.Transformer no embeddings; it must be one on features, with "
-                    "vocabulary sizes of None"
-                )
-            check_blocks(model.settings, model.num_heads)
-            features = jnp.zeros((1, 1, model.model_dim))
-            return abstract_params(model, features, features)
-        case EncoderBlock() | TransformerEncoder():
-            check_blocks(model.settings, model.num_heads)
-            return abstract_params(model, jnp.zeros((1, 1, model.input_dim)))
-        case MultiheadAttention():
-            _check_attention("", model, model.num_heads)
-            check_part("positions", model.positions, not model.positions.is_in_attention, "NoPositions()")
-            return abstract_params(model, jnp.zeros((1, 1, model.embed_dim)))
-    raise InputError(f"model is a {type(model).__name__}; it must be one of {Model}")
+def _params_like(model: Model) -> Abstract:
+    """Shapes and types of a model's parameters by path."""
+    if isinstance(model, MultiheadAttention):
+        _check_attention("", model, model.positions, model.num_heads)
+        return abstract_params(model, jnp.zeros((1, 1, model.embed_dim)))
+    check_blocks(model.settings, model.num_heads)
+    if not isinstance(model, Transformer):
+        return abstract_params(model, jnp.zeros((1, 1, model.input_dim)))
+    if (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
+        raise InputError(
+            "model has a vocabulary, and torch.nn.Transformer no embeddings; it must be one on features, with "
+            "vocabulary sizes of None"
+        )
+    features = jnp.zeros((1, 1, model.model_dim))
+    return abstract_params(model, features, features)
 
 
-def _check_attention(prefix: str, attention: MultiheadAttention | AttentionSettings, num_heads: int) -> None:
+def _check_attention(
+    prefix: str, attention: MultiheadAttention | AttentionSettings, positions: Positions, num_heads: int
+) -> None:
     """Raise an `InputError` unless `torch.nn.MultiheadAttention` has the same projections.
 
     Dropout of the weights may be any, since it changes no parameter and no prediction.
     """
-    check_part(f"{prefix}num_kv_heads", attention.num_kv_heads, attention.num_kv_heads in (None, num_heads), "None")
-    check_part(f"{prefix}qk_norm", attention.qk_norm, attention.qk_norm is None, "None")
+    if attention.num_kv_heads != num_heads:
+        check_parts(prefix, attention, num_kv_heads=None)
+    check_parts(prefix, attention, qk_norm=None, head_width=None, input_bias=True, output_bias=True, scale=None)
+    check_parts("positions.", positions, is_in_attention=False)
 
 
 def check_blocks(settings: BlockSettings, num_heads: int) -> None:
     """Raise an `InputError` unless PyTorch's encoder and decoder layers compute the same with these settings."""
-    _check_attention("settings.attention.", settings.attention, num_heads)
-    check_part("settings.share_layers", settings.share_layers, not settings.share_layers, "False")
-    check_part("settings.norm", settings.norm, settings.norm is LayerNorm, "LayerNorm")
-    check_part("settings.feed_forward", settings.feed_forward, settings.feed_forward is FeedForward, "FeedForward")
-    allowed = "positions that are not inside attention"
-    check_part("settings.positions", settings.positions, not settings.positions.is_in_attention, allowed)
+    _check_attention("settings.attention.", settings.attention, settings.positions, num_heads)
+    check_parts("settings.", settings, share_layers=False, norm=LayerNorm, feed_forward=FeedForward)
 
 
-def check_part(name: str, value: object, fits: bool, allowed: str) -> None:
-    """Raise an `InputError` for a part of a model that PyTorch's modules have no counterpart of."""
-    if not fits:
-        shown = value.__name__ if isinstance(value, type) else repr(value)
-        raise InputError(f"{name} is {shown}; it must be {allowed}, the only one with a counterpart in PyTorch")
+def check_parts(prefix: str, of: object, **plain: object) -> None:
+    """Raise an `InputError` for the first of these fields with another value, of which PyTorch has no counterpart."""
+    for name, wanted in plain.items():
+        if (value := getattr(of, name)) != wanted:
+            shown, only = (part.__name__ if isinstance(part, type) else repr(part) for part in (value, wanted))
+            raise InputError(
+                f"{prefix}{name} is {shown}; it must be {only}, the only one with a counterpart in PyTorch"
+            )
 
 
 def _tensor_of(array: np.ndarray) -> torch.Tensor:

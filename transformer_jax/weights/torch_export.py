@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.errors import InputError, check_value
+from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.decoder import DecoderBlock
+from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.position_kinds import SinusoidalPositions
@@ -22,16 +23,13 @@ from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import writing_into
 from transformer_jax.trees import Params
 from transformer_jax.weights import torch_model
-from transformer_jax.weights.layouts import Layout, abstract_params, by_path
-from transformer_jax.weights.pytorch import check_blocks, check_part, state_dict_of
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout, abstract_params, by_path
+from transformer_jax.weights.pytorch import check_blocks, check_parts, state_dict_of
 
 SOURCE, WEIGHTS = "model.py", "weights.pt"  # in the directory of an export
 
 # The names in `torch_model`, which follow ours: query, key and value stay apart.
-LAYOUT = Layout(
-    renames=((r"layers_(\d+)", r"layers/\1"), ("(kernel|scale|embedding)$", "weight"), ("/", ".")),
-    transposed=True,
-)
+LAYOUT = Layout(renames=((r"layers_(\d+)", r"layers/\1"), *TORCH_ENDS), transposed=True)
 # Of the feed-forward; their names are keys of `torch_model.ACTIVATIONS`.
 ACTIVATIONS = (nn.relu, nn.gelu, nn.silu, nn.tanh, nn.elu, nn.leaky_relu)
 
@@ -60,7 +58,6 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
             parameters are not those of this model, or not finite; or the directory cannot be written, or has another
             `model.py`.
     """
-    check_value("directory", directory, str | Path)
     saved = io.BytesIO()
     torch.save(_content(model, params), saved)
     text, directory = inspect.getsource(torch_model), Path(directory)
@@ -77,15 +74,14 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
 def _content(model: nn.Module, params: Params) -> dict[str, dict[str, object]]:
     """What `weights.pt` holds: arguments of the exported classes, and the weights."""
     if type(model) is TransformerPredictor:  # a subclass may compute something else
-        inputs, sizes, settings = _of_predictor(model, params)
+        settings, sizes, inputs = _of_predictor(model, params)
     elif type(model) is Transformer:
-        inputs, sizes, settings = _of_transformer(model)
+        settings, sizes, inputs = _of_transformer(model)
     else:
         kind = type(model).__name__
         raise InputError(f"model is a {kind}; it must be a TransformerPredictor or a Transformer, and no subclass")
     check_blocks(model.settings, model.num_heads)
-    positions = model.settings.positions
-    check_part("settings.positions", positions, type(positions) is SinusoidalPositions, "SinusoidalPositions()")
+    check_parts("settings.", model.settings, positions=SinusoidalPositions())
     settings |= _numbers(model, "model_dim", "num_heads", "max_len")
     settings |= _numbers(model.settings, "norm_first", "dropout_prob", "layer_norm_epsilon")
     settings["activation"] = _activation(model.settings)
@@ -93,33 +89,32 @@ def _content(model: nn.Module, params: Params) -> dict[str, dict[str, object]]:
     return {"settings": settings, "sizes": sizes, "state_dict": {n: array.float() for n, array in weights.items()}}
 
 
-Described = tuple[list[jax.ShapeDtypeStruct], dict[str, object], dict[str, object]]  # inputs, sizes, settings
+Described = tuple[dict[str, object], dict[str, object], list[jax.ShapeDtypeStruct]]  # settings, sizes, inputs
 
 
 def _of_predictor(model: TransformerPredictor, params: Params) -> Described:
-    check_part("block", model.block, model.block is EncoderBlock, "EncoderBlock")
-    check_part("pools", model.pools, not model.pools, "False")
+    check_parts("", model, block=EncoderBlock, pools=False)
     kernel = by_path(params).get("input_layer/kernel")
     if kernel is None or kernel.ndim != 2 or not kernel.size:
         raise InputError("params has no matrix input_layer/kernel; it must be the parameters of the model")
     sizes = {"num_features": len(kernel), **_numbers(model, "num_classes", "num_layers", "input_dropout_prob")}
     inputs = [jax.ShapeDtypeStruct((1, 1, len(kernel)), jnp.float32)]
-    return inputs, sizes, {"dim_feedforward": 2 * int(model.model_dim), "final_norm": bool(model.settings.norm_first)}
+    return {"dim_feedforward": 2 * int(model.model_dim), "final_norm": bool(model.settings.norm_first)}, sizes, inputs
 
 
 def _of_transformer(model: Transformer) -> Described:
-    check_part("encoder_block", model.encoder_block, model.encoder_block is EncoderBlock, "EncoderBlock")
-    check_part("decoder_block", model.decoder_block, model.decoder_block is DecoderBlock, "DecoderBlock")
-    for name in ("source_vocabulary_size", "target_vocabulary_size"):
+    check_parts("", model, encoder_block=EncoderBlock, decoder_block=DecoderBlock, embeddings=EmbeddingSettings())
+    vocabularies = "source_vocabulary_size", "target_vocabulary_size"
+    for name in vocabularies:
         if getattr(model, name) is None:
             raise InputError(
                 f"{name} is None; it must be a size, as only a model over tokens is exported whole (for one on "
                 "features, params_to_torch gives the weights of a torch.nn.Transformer)"
             )
-    sizes = ("source_vocabulary_size", "target_vocabulary_size", "num_encoder_layers", "num_decoder_layers")
+    sizes = _numbers(model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "tie_embeddings")
     final_norm = model.settings.norm_first if model.final_norm is None else model.final_norm
     settings: dict[str, object] = {"dim_feedforward": int(model.dim_feedforward), "final_norm": bool(final_norm)}
-    return 2 * [jax.ShapeDtypeStruct((1, 1), jnp.int32)], _numbers(model, *sizes, "tie_embeddings"), settings
+    return settings, sizes, 2 * [jax.ShapeDtypeStruct((1, 1), jnp.int32)]
 
 
 def _numbers(of: object, *names: str) -> dict[str, object]:

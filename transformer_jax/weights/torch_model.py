@@ -66,7 +66,7 @@ class PositionalEncoding(nn.Module):
 
 
 class MultiheadAttention(nn.Module):
-    """Attend from `x` `[B, T, D]` to `memory` `[B, S, D]`, or to itself; a query that sees no key gets zeros."""
+    """Attend from `x` `[B, T, D]` to `memory` `[B, S, D]`; a query that sees no key gets zeros."""
 
     def __init__(self, model_dim: int, num_heads: int) -> None:
         super().__init__()
@@ -76,8 +76,7 @@ class MultiheadAttention(nn.Module):
         self.value_proj = nn.Linear(model_dim, model_dim)
         self.output_proj = nn.Linear(model_dim, model_dim)
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        memory = x if memory is None else memory
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         query = self.split_heads(self.query_proj(x))  # [B H T d]
         key = self.split_heads(self.key_proj(memory))  # [B H S d]
         value = self.split_heads(self.value_proj(memory))
@@ -137,8 +136,10 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(settings)
         self.feed_forward_residual = Residual(settings)
 
-    def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None, memory_mask: Tensor | None) -> Tensor:
-        x = self.self_attn_residual(x, lambda h: self.self_attn(h, mask=mask))
+    def forward(
+        self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> Tensor:
+        x = self.self_attn_residual(x, lambda h: self.self_attn(h, h, mask))
         if memory is not None:
             x = self.cross_attn_residual(x, lambda h: self.cross_attn(h, memory, memory_mask))
         return self.feed_forward_residual(x, self.feed_forward)
@@ -153,11 +154,9 @@ class Stack(nn.Module):
         norm = nn.LayerNorm(settings.model_dim, eps=settings.layer_norm_epsilon)
         self.norm = norm if settings.final_norm else nn.Identity()
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None, memory_mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, *inputs: Tensor | None) -> Tensor:
         for layer in self.layers:
-            x = layer(x, mask, memory, memory_mask)
+            x = layer(x, *inputs)
         return self.norm(x)
 
 

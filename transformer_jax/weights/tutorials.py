@@ -3,18 +3,18 @@
 Their trees have our model's structure under other names, with one projection for query, key and value of each head.
 """
 
-import itertools
+import re
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.errors import InputError, check_whole
+from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import WeightFile, read_weights
-from transformer_jax.weights.layouts import Layout, abstract_params
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout, abstract_params
 
 FLAX_RENAMES = (
     ("^encoder/", "transformer/"),
@@ -33,8 +33,7 @@ LIGHTNING_RENAMES = (
     ("^input_layer", "input_net_1"),
     ("linear_", "linear_net_"),
     (r"_(\d+)/", r"/\1/"),
-    ("(kernel|scale)$", "weight"),
-    ("/", "."),
+    *TORCH_ENDS,
 )
 
 
@@ -56,21 +55,9 @@ def load_tutorial_weights(path: str | Path, *, num_heads: int | None = None) -> 
             missing, has no counterpart in the model, has another shape or is not finite; or `num_heads` is missing,
             differs from the file's, or does not divide the width.
     """
-    file = read_weights(path)
-    model, num_features = _model_of(file, num_heads, str(path))
-    x = jax.ShapeDtypeStruct((1, 1, num_features), jnp.float32)
-    layout = tutorial_layout(file.is_torch, model.num_heads)
-    return model, layout.to_ours(file.arrays, abstract_params(model, x), str(path))
-
-
-def tutorial_layout(is_torch: bool, num_heads: int) -> Layout:
-    """Layout of the tutorials' models in PyTorch or in Flax."""
-    return Layout(LIGHTNING_RENAMES if is_torch else FLAX_RENAMES, transposed=is_torch, num_groups=num_heads)
-
-
-def _model_of(file: WeightFile, num_heads: int | None, source: str) -> tuple[TransformerPredictor, int]:
-    """Model whose parameters a file holds, and the number of its input features."""
-    num_features, model_dim, num_classes, num_layers = _sizes(file, source)
+    file, source = read_weights(path), str(path)
+    layout = Layout(LIGHTNING_RENAMES if file.is_torch else FLAX_RENAMES, transposed=file.is_torch)
+    num_features, model_dim, num_classes, num_layers = _sizes(file, layout, source)
     stored = file.hyperparameters
     heads = stored.get("num_heads", num_heads)
     if heads is None:
@@ -78,23 +65,20 @@ def _model_of(file: WeightFile, num_heads: int | None, source: str) -> tuple[Tra
     if num_heads not in (None, heads):
         raise InputError(f"num_heads is {num_heads}; that of {source} is {heads}")
     try:
-        check_whole("num_heads", heads, 1)
         settings = BlockSettings(
             dropout_prob=stored.get("dropout", 0.0),
             layer_norm_epsilon=1e-5 if file.is_torch else 1e-6,  # the defaults of PyTorch and of Flax
         )
         dropout_prob = stored.get("input_dropout", 0.0)
-        model = TransformerPredictor(
-            model_dim, num_classes, int(heads), num_layers, None, dropout_prob, settings=settings
-        )
+        model = TransformerPredictor(model_dim, num_classes, heads, num_layers, None, dropout_prob, settings)  # type: ignore[arg-type]
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
-    return model, num_features
+    like = abstract_params(model, jax.ShapeDtypeStruct((1, 1, num_features), jnp.float32))
+    return model, layout._replace(num_groups=model.num_heads).to_ours(file.arrays, like, source)
 
 
-def _sizes(file: WeightFile, source: str) -> tuple[int, int, int, int]:
+def _sizes(file: WeightFile, layout: Layout, source: str) -> tuple[int, int, int, int]:
     """Input features, model width, classes and layers, from the arrays' shapes."""
-    layout = tutorial_layout(file.is_torch, num_heads=1)  # names do not depend on the heads
 
     def kernel_shape(path: str) -> tuple[int, int]:
         name = layout.name(path)
@@ -103,7 +87,6 @@ def _sizes(file: WeightFile, source: str) -> tuple[int, int, int, int]:
         inputs, outputs = file.arrays[name].shape[:: -1 if layout.transposed else 1]
         return inputs, outputs
 
-    layers = (layout.name(f"encoder/layers_{i}/self_attn/query_proj/kernel") for i in itertools.count())
-    num_layers = sum(1 for _ in itertools.takewhile(file.arrays.__contains__, layers))
+    layers = {layer for name in file.arrays for layer in re.findall(r"layers[._]\d+", name)}
     # At least one layer, so that a file without layers gives an error that names an array.
-    return *kernel_shape("input_layer/kernel"), kernel_shape("output_layer/kernel")[1], max(1, num_layers)
+    return *kernel_shape("input_layer/kernel"), kernel_shape("output_layer/kernel")[1], max(1, len(layers))

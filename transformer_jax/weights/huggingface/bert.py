@@ -5,8 +5,8 @@ from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, SIZES, Family, Renames, labels_of, sizes_of
-from transformer_jax.weights.layouts import Layout, Shapes
+from transformer_jax.weights.huggingface.family import SIZES, Family, Renames, labels_of, sizes_of
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
 
 BLOCKS: Renames = (
     (r"encoder/layers_(\d+)", r"encoder/layer/\1"),
@@ -88,7 +88,7 @@ def layout(model: TransformerMLM) -> Layout:
     if is_roberta and model.head == "classes":  # whose pooler has another name
         heads = (("^pooler/dense", "classifier/dense"), *heads)
     base = ("^(embeddings|encoder|pooler)/", rf"{'roberta' if is_roberta else 'bert'}/\1/")
-    return Layout((*EMBEDDINGS, *BLOCKS, *heads, base, *ENDS), transposed=True)
+    return Layout((*EMBEDDINGS, *BLOCKS, *heads, base, *TORCH_ENDS), transposed=True)
 
 
 BERT = Family(

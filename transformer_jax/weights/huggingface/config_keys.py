@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 from jax import Array
@@ -16,8 +16,13 @@ WITHOUT_EFFECT = frozenset({
     "attn_pdrop", "bos_token_id", "classifier_dropout", "decoder_layerdrop", "decoder_start_token_id", "dropout",
     "dropout_rate", "dtype", "embd_pdrop", "encoder_layerdrop", "eos_token_id", "forced_eos_token_id",
     "gradient_checkpointing", "hidden_dropout", "hidden_dropout_prob", "id2label", "init_std", "initializer_factor",
-    "initializer_range", "is_encoder_decoder", "label2id", "model_type", "pad_token_id", "problem_type",
+    "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "model_type", "pad_token_id", "problem_type",
     "resid_pdrop", "return_dict", "task_specific_params", "torch_dtype", "transformers_version", "use_cache",
+    # Of single families; of Qwen's windows `use_sliding_window` tells whether there are any.
+    "_num_labels", "bad_words_ids", "classif_dropout", "encoder_stride", "extra_pos_embeddings", "max_length",
+    "max_window_layers", "n_ctx", "n_positions", "num_beams", "num_hidden_layers", "output_past", "pooler_output_size",
+    "pretraining_tp", "sliding_window", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+    "summary_type", "summary_use_proj",
 })  # fmt: skip
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "gelu": functools.partial(nn.gelu, approximate=False),
@@ -69,39 +74,24 @@ class ConfigKeys:
         """
         return {field: self.take(name, int) for field, name in names.items()}
 
-    def one_of(self, name: str, *allowed: object) -> object:
+    def one_of(self, name: str, *allowed: Any) -> Any:  # Any: a number, a text or None
         """The value of a key that may have few; the first of them is that of a file without the key.
 
         Raises:
             InputError: it has another one.
         """
-        self._left.pop(name, None)
-        value = self._all.get(name, allowed[0])
-        if not any(value == other and type(value) is type(other) for other in allowed):
-            shown = " or ".join(map(repr, allowed))
-            raise InputError(f"{name} in {self.source} is {shortened(value)}; only {shown} is supported")
-        return value
+        return self.take(name, Literal[allowed], allowed[0])
 
     def activation(self, name: str, default: str) -> Callable[[Array], Array]:
         """The activation that a key names."""
-        word = self.take(name, str, default)
-        if word not in ACTIVATIONS:
-            raise InputError(f"{name} in {self.source} is {word!r}; it must be one of {', '.join(ACTIVATIONS)}")
-        return ACTIVATIONS[word]
-
-    def without_effect(self, *names: str) -> None:
-        """Take keys that change nothing in this family."""
-        for name in names:
-            self._left.pop(name, None)
+        return ACTIVATIONS[self.one_of(name, default, *ACTIVATIONS)]
 
     def finish(self) -> None:
         """Raise an `InputError` if a key was not taken, unless it has no value."""
-        left = [name for name, value in self._left.items() if value is not None]
-        if left:
-            raise InputError(
-                f"{self.source} has {left[0]} = {shortened(self._left[left[0]])}, which is not supported: it could "
-                "change what the model computes"
-            )
+        for name, value in self._left.items():
+            if value is not None:
+                shown = f"{self.source} has {name} = {shortened(value)}"
+                raise InputError(f"{shown}, which is not supported: it could change what the model computes")
 
 
 def activation_name(activation: Callable[[Array], Array]) -> str:

@@ -9,8 +9,6 @@ from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 from transformer_jax.weights.layouts import Layout, Shapes
 
 Renames = tuple[tuple[str, str], ...]
-# The end of every path: PyTorch's words for kernels, scales and embeddings, and dots.
-ENDS: Renames = (("(kernel|scale|embedding)$", "weight"), ("/", "."))
 # One letter for a projection, or the norm, of queries, keys and values.
 LETTERS: Renames = (("query_(proj|norm)", r"q_\1"), ("key_(proj|norm)", r"k_\1"), ("value_(proj|norm)", r"v_\1"))
 TIED_HEAD = "lm_head.weight"
@@ -32,9 +30,8 @@ def sizes_of(model: Any, names: Mapping[str, str]) -> Json:  # Any: a model with
 
 def labels_of(model: Any) -> Json:  # Any: a model with classes, or without
     """The entry of a config that says how many classes there are."""
-    return (
-        {"id2label": {str(label): f"LABEL_{label}" for label in range(model.num_classes)}} if model.num_classes else {}
-    )
+    labels = {str(label): f"LABEL_{label}" for label in range(model.num_classes)}
+    return {"id2label": labels} if labels else {}
 
 
 class Family(NamedTuple):

@@ -6,8 +6,8 @@ from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, TIED_HEAD, Family, sizes_of
-from transformer_jax.weights.layouts import Layout, Shapes
+from transformer_jax.weights.huggingface.family import TIED_HEAD, Family, sizes_of
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
 
 RENAMES = (
     ("^embedding", "transformer/wte"),
@@ -21,7 +21,7 @@ RENAMES = (
     ("feed_forward/expand", "mlp/c_fc"),
     ("feed_forward/contract", "mlp/c_proj"),
     ("feed_forward_residual/norm", "ln_2"),
-    *ENDS,
+    *TORCH_ENDS,
 )
 GPT2_SIZES = {
     "vocabulary_size": "vocab_size",
@@ -39,8 +39,6 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     for name in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"):
         keys.one_of(name, False)
     keys.one_of("tie_word_embeddings", True)
-    keys.without_effect(*(f"summary_{what}" for what in ("type", "use_proj", "activation", "proj_to_labels")))
-    keys.without_effect("summary_first_dropout", "n_ctx")
     return TransformerLM(
         **sizes,
         dim_feedforward=keys.take("n_inner", int | None, None) or 4 * sizes["model_dim"],

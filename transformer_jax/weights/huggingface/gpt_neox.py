@@ -6,9 +6,9 @@ from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, SIZES, Family, sizes_of
+from transformer_jax.weights.huggingface.family import SIZES, Family, sizes_of
 from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
-from transformer_jax.weights.layouts import Layout, Shapes
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
 
 RENAMES = (
     ("^embedding", "gpt_neox/embed_in"),
@@ -21,7 +21,7 @@ RENAMES = (
     ("feed_forward/expand", "mlp/dense_h_to_4h"),
     ("feed_forward/contract", "mlp/dense_4h_to_h"),
     ("feed_forward_residual/norm", "post_attention_layernorm"),
-    *ENDS,
+    *TORCH_ENDS,
 )
 
 
@@ -29,7 +29,6 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     """The model of a `config.json`."""
     is_parallel = keys.take("use_parallel_residual", bool, True)
     has_bias = keys.take("attention_bias", bool, True)
-    keys.one_of("is_decoder", False, True)
     positions = rotary_positions(
         keys, keys.take("rotary_emb_base", int | float, 10_000.0), keys.take("rotary_pct", float, 0.25)
     )

@@ -4,8 +4,6 @@ from pathlib import Path
 
 from transformer_jax.errors import InputError, in_one_line
 
-FILES = ["*.safetensors", "*.json", "*.spm"]
-
 
 def local_directory(what: str | Path) -> Path:
     """A directory as it is; of a model on the hub that in which the library `huggingface_hub` keeps it.
@@ -20,7 +18,7 @@ def local_directory(what: str | Path) -> Path:
     try:
         import huggingface_hub
 
-        return Path(huggingface_hub.snapshot_download(str(what), allow_patterns=FILES))
+        return Path(huggingface_hub.snapshot_download(str(what), allow_patterns=["*.safetensors", "*.json", "*.spm"]))
     except ImportError as error:
         raise InputError(
             f"{what} is no directory; models of the hub need pip install transformer-jax[pretrained]"

@@ -1,17 +1,17 @@
 """Llama (Touvron et al. 2023) and Qwen 2 and 3, which differ in biases and in norms of queries and keys."""
 
 import functools
+from typing import Literal
 
-from transformer_jax.errors import InputError
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.layers import GatedFeedForward, RMSNorm
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, LETTERS, SIZES, TIED_HEAD, Family, sizes_of
+from transformer_jax.weights.huggingface.family import LETTERS, SIZES, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
-from transformer_jax.weights.layouts import Layout, Shapes
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
 
 RENAMES = (
     ("^embedding", "model/embed_tokens"),
@@ -25,7 +25,7 @@ RENAMES = (
     ("feed_forward/expand", "mlp/up_proj"),
     ("feed_forward/contract", "mlp/down_proj"),
     ("feed_forward_residual/norm", "post_attention_layernorm"),
-    *ENDS,
+    *TORCH_ENDS,
 )
 
 
@@ -37,8 +37,9 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     sizes = keys.sizes(SIZES)
     d = 128 if kind == "qwen3" else sizes["model_dim"] // sizes["num_heads"]
     epsilon = keys.take("rms_norm_eps", float, 1e-6)
-    _check_full_attention(keys)
-    keys.without_effect("pretraining_tp")
+    keys.one_of("use_sliding_window", False)
+    keys.one_of("use_mrope", False)
+    keys.take("layer_types", tuple[Literal["full_attention"], ...] | None, None)
     return TransformerLM(
         **sizes,
         settings=BlockSettings(
@@ -59,16 +60,6 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
         tie_embeddings=keys.take("tie_word_embeddings", bool, False),
         embeddings=EmbeddingSettings(is_scaled=False, output_bias=False),
     )
-
-
-def _check_full_attention(keys: ConfigKeys) -> None:
-    """Raise an `InputError` if some layers have windows."""
-    keys.one_of("use_sliding_window", False)
-    keys.one_of("use_mrope", False)
-    keys.without_effect("sliding_window", "max_window_layers")
-    kinds = set(keys.take("layer_types", list | None, None) or [])
-    if kinds - {"full_attention"}:
-        raise InputError(f"layer_types in {keys.source} has {kinds}; only full_attention is supported")
 
 
 def configure(model: TransformerLM) -> Json:

@@ -6,8 +6,8 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, LETTERS, TIED_HEAD, Family, sizes_of
-from transformer_jax.weights.layouts import Layout, Shapes
+from transformer_jax.weights.huggingface.family import LETTERS, TIED_HEAD, Family, sizes_of
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
 
 RENAMES = (
     ("^source_embedding", "model/shared"),
@@ -20,7 +20,7 @@ RENAMES = (
     ("feed_forward/expand", "fc1"),
     ("feed_forward/contract", "fc2"),
     ("feed_forward_residual/norm", "final_layer_norm"),
-    *ENDS,
+    *TORCH_ENDS,
 )
 MARIAN_SIZES = {
     "source_vocabulary_size": "vocab_size",
@@ -45,8 +45,6 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     for name in ("is_decoder", "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits"):
         keys.one_of(name, False)
     keys.one_of("static_position_embeddings", True)
-    keys.without_effect("_num_labels", "bad_words_ids", "classif_dropout", "extra_pos_embeddings", "max_length")
-    keys.without_effect("num_beams", "num_hidden_layers", "output_past")
     return Transformer(
         **sizes,
         settings=BlockSettings(

@@ -3,11 +3,9 @@
 import dataclasses
 import functools
 import json
-import math
-import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import unflatten_dict
 from jax.sharding import Sharding
 from jax.typing import DTypeLike
 
@@ -27,7 +25,7 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.outside_files import Json, read_json, writing_into
-from transformer_jax.trees import Params, Variables
+from transformer_jax.trees import Variables
 from transformer_jax.weights.huggingface.bert import BERT, ROBERTA
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 from transformer_jax.weights.huggingface.family import Family
@@ -39,12 +37,11 @@ from transformer_jax.weights.huggingface.marian import MARIAN
 from transformer_jax.weights.huggingface.stored_arrays import SINGLE, StoredArrays
 from transformer_jax.weights.huggingface.t5 import T5
 from transformer_jax.weights.huggingface.vit import VIT
-from transformer_jax.weights.layouts import Shapes, abstract_params, by_path, check_shapes, shapes_of
+from transformer_jax.weights.layouts import Shapes, abstract_params, by_path, check_arrays, check_shapes, shapes_of
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
 ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, VIT, T5, MARIAN
 FAMILIES = {name: family for family in ALL for name in family.model_types}
-OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 
 
 @check_arguments
@@ -76,23 +73,25 @@ def from_transformers(
     shapes = {name: stored.shapes[theirs] for name, theirs in names.items()}
     model = family.create(keys, shapes)
     keys.finish()
-    if _num_layers(model) > len(shapes):
-        raise InputError(f"{directory / CONFIG} says {_num_layers(model)} layers; there are {len(shapes)} arrays")
+    num_layers = sum(getattr(model, f"num_{part}layers", 0) for part in ("", "encoder_", "decoder_"))
+    if num_layers > len(shapes):
+        raise InputError(f"{directory / CONFIG} says {num_layers} layers; there are {len(shapes)} arrays")
     layout, like = family.layout(model), abstract_params(model, *_inputs(model))
-    expected = layout.shapes(like)
+    expected = layout.abstract(like)
     _drop_copies(family, stored, names, shapes, expected)
     check_shapes(shapes, expected, str(directory))
     params: dict[str, jax.Array] = {}
-    paths_of, ours = layout.names(flatten_dict(like, sep="/")), shapes_of(like)
-    for name in sorted(expected, key=lambda name: -math.prod(expected[name])):  # so that two copies are of small ones
-        paths, read = paths_of[name], functools.partial(stored.read, names[name], dtype)
+    largest_first = sorted(layout.names(like).items(), key=lambda named: -expected[named[0]].size)
+    for name, paths in largest_first:  # so that two copies are of small ones
+        ours = {path: like[path].shape for path in paths}
+        read = functools.partial(stored.read, names[name], dtype)
         if sharding is None:
-            whole = layout.parts(paths, read())
-            params |= {path: jnp.array(part).block_until_ready() for path, part in zip(paths, whole, strict=True)}
+            parts = layout.parts(ours, read())
+            params |= {path: jnp.array(part).block_until_ready() for path, part in parts.items()}
             continue
-        for number, path in enumerate(paths):
-            part_at = functools.partial(layout.part, paths, number, read=read)
-            params[path] = jax.make_array_from_callback(ours[path], sharding(path, ours[path]), part_at)
+        for path, shape in ours.items():
+            part_at = functools.partial(layout.part, ours, path, read=read)
+            params[path] = jax.make_array_from_callback(shape, sharding(path, shape), part_at)
     return model, {"params": unflatten_dict(params, sep="/")}
 
 
@@ -137,29 +136,25 @@ def save_transformers(
         config: further entries of `config.json`, such as `eos_token_id`.
 
     Raises:
-        InputError: no family has such models, the config is of another model, the variables are not the model's, or the
-            directory can't be written.
+        InputError: no family has such models, the config is of another model, the variables are not the model's or not
+            finite, or the directory can't be written.
     """
     directory = Path(directory)
-    family, content = _family_of(model, config or {})
+    family, content, like = _family_of(model, config or {})
     if "params" not in variables:
         raise InputError("variables has no 'params'; it must be what from_transformers or the model's init gave")
-    params: Params = unstack_layers(variables["params"])
-    expected = {
-        path: leaf.shape for path, leaf in flatten_dict(abstract_params(model, *_inputs(model)), sep="/").items()
-    }
-    arrays = by_path(params)
-    check_shapes({path: array.shape for path, array in arrays.items()}, expected, "variables")
+    arrays = by_path(unstack_layers(variables["params"]))
+    check_arrays(arrays, like, "variables")
     dtypes = {str(array.dtype) for array in arrays.values()}
     content["dtype"] = dtypes.pop() if len(dtypes) == 1 else "float32"
-    theirs = {name: np.ascontiguousarray(array) for name, array in family.layout(model).to_theirs(params).items()}
+    theirs = {name: np.ascontiguousarray(array) for name, array in family.layout(model).to_theirs(arrays).items()}
     with writing_into("directory", directory):
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory) as beside:  # so that no file is written through a link
             (Path(beside) / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
             safetensors.numpy.save_file(theirs, Path(beside) / SINGLE, metadata={"format": "pt"})
             for name in (SINGLE, CONFIG):
-                os.replace(Path(beside) / name, directory / name)
+                (Path(beside) / name).replace(directory / name)
 
 
 def _names(family: Family, shapes: Shapes) -> dict[str, str]:
@@ -168,8 +163,7 @@ def _names(family: Family, shapes: Shapes) -> dict[str, str]:
     names: dict[str, str] = {}
     for theirs in shapes:
         name = f"{family.prefix}{theirs}" if lacks_prefix else theirs
-        for old, new in OLD_NAMES:
-            name = name.replace(old, new)
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         if name in names:
             raise InputError(f"{names[name]} and {theirs} are the same array of the model")
         if not re.search(family.ignored, name):
@@ -177,7 +171,9 @@ def _names(family: Family, shapes: Shapes) -> dict[str, str]:
     return names
 
 
-def _drop_copies(family: Family, stored: StoredArrays, names: dict[str, str], shapes: Shapes, expected: Shapes) -> None:
+def _drop_copies(
+    family: Family, stored: StoredArrays, names: dict[str, str], shapes: Shapes, expected: Collection[str]
+) -> None:
     """Leave out the arrays that are others once more.
 
     Raises:
@@ -201,12 +197,8 @@ def _inputs(model: nn.Module) -> tuple[Any, ...]:
     return (tokens, tokens) if isinstance(model, Transformer) else (tokens,)
 
 
-def _num_layers(model: Any) -> int:
-    return model.num_encoder_layers + model.num_decoder_layers if isinstance(model, Transformer) else model.num_layers
-
-
-def _family_of(model: SettingsModule, given: Json) -> tuple[Family, Json]:
-    """The family whose `config.json` describes exactly this model, and that config with the given entries.
+def _family_of(model: SettingsModule, given: Json) -> tuple[Family, Json, dict[str, jax.ShapeDtypeStruct]]:
+    """The family whose `config.json` describes exactly this model, that config with the given entries, and the arrays.
 
     Raises:
         InputError: there is none; the message names what the nearest family would do otherwise.
@@ -219,19 +211,19 @@ def _family_of(model: SettingsModule, given: Json) -> tuple[Family, Json]:
         attention=dataclasses.replace(model.settings.attention, dropout_prob=0.0, implementation="auto"),
     )
     plain = model.clone(settings=settings, parent=None)
-    shapes = abstract_params(plain, *_inputs(plain))
+    like = abstract_params(plain, *_inputs(plain))
     found: dict[str, list[str]] = {}
     for family in ALL:
         try:
             config = {"model_type": family.model_types[0], **family.configure(plain), **given}
-            made = family.create(ConfigKeys(config, CONFIG), family.layout(plain).shapes(shapes))
-        except (InputError, AttributeError, KeyError):
+            made = family.create(ConfigKeys(config, CONFIG), shapes_of(family.layout(plain).abstract(like)))
+        except (ValueError, TypeError, AttributeError, KeyError):  # it has no such key, part or arrays
             continue
         if type(made) is not type(plain):
             continue
         different = list(_differences(plain, made))
         if not different:
-            return family, config
+            return family, config, like
         found[family.model_types[0]] = different
     nearest = min(found, key=lambda name: len(found[name]), default=None)
     reason = "" if nearest is None else f"; as one of {nearest}, {found[nearest][0]}"

@@ -19,9 +19,6 @@ class LinearScaling:
 
     factor: Positive
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
         return frequencies / self.factor
 
@@ -34,9 +31,6 @@ class Llama3Scaling:
     low_freq_factor: Positive  # turns in the original length up to which a frequency is low
     high_freq_factor: Positive  # and from which on it is high
     original_max_position_embeddings: int  # length of the sequences in the first training
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
         turns = self.original_max_position_embeddings * frequencies / (2 * np.pi)
@@ -59,7 +53,6 @@ def rotary_positions(keys: ConfigKeys, base: float, fraction: float = 1.0) -> Ro
     older = keys.take("rope_scaling", dict | None, None) or {}
     rope: dict[str, Any] = dict(keys.take("rope_parameters", dict | None, None) or older)  # Any: JSON
     kind = rope.pop("rope_type", rope.pop("type", "default"))
-    rope.pop("type", None)
     base = rope.pop("rope_theta", base)
     fraction = rope.pop("partial_rotary_factor", fraction)
     scaling = None
@@ -71,6 +64,7 @@ def rotary_positions(keys: ConfigKeys, base: float, fraction: float = 1.0) -> Ro
         if missing := [name for name in names if name not in rope]:
             raise InputError(f"rope_parameters in {keys.source} lacks {missing[0]}")
         scaling = SCALINGS[kind](*(rope.pop(name) for name in names))
+        check_fields(scaling)
     if rope:
         raise InputError(f"rope_parameters in {keys.source} has {next(iter(rope))}, which is not supported")
     return RotaryPositions(base, fraction, in_halves=True, scaling=scaling)

@@ -1,7 +1,6 @@
 """The arrays of a model in safetensors files, read one at a time."""
 
 import contextlib
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ CONVERSION = (
     "save_file({{n: a.clone() for f in d.glob('pytorch_model*.bin') "
     "for n, a in torch.load(f, weights_only=True).items()}}, d / 'model.safetensors', metadata={{'format': 'pt'}})\""
 )
-BLOCK = 2**22  # numbers that are read at once
-FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
+FLOATS = "F64", "F32", "F16", "BF16"
 
 
 class StoredArrays:
@@ -43,14 +41,17 @@ class StoredArrays:
         self.shapes: Shapes = {}  # of all arrays, by name
         self._files: dict[str, tuple[Path, str]] = {}  # of each array, and its type there
         for path in self._paths():
-            with outside_file(path, "a safetensors file", MAX_BYTES):
-                file: Any  # which has no types
-                with safetensors.safe_open(path, framework="numpy") as file:
-                    for name in file.keys():  # noqa: SIM118  # it is no mapping
-                        array = file.get_slice(name)
-                        self._check(name, path)
-                        self._files[name] = path, array.get_dtype()
-                        self.shapes[name] = tuple(array.get_shape())
+            with _opened(path) as file:
+                for name in file.keys():  # noqa: SIM118  # it is no mapping
+                    if name in self._files:
+                        raise InputError(f"{path} has {shortened(name)}, which another file of {directory} has too")
+                    if not name.isprintable() or len(name) > MAX_NAME:
+                        raise InputError(
+                            f"{path} has a name that is no printable text of at most {MAX_NAME} characters"
+                        )
+                    array = file.get_slice(name)
+                    self._files[name] = path, array.get_dtype()
+                    self.shapes[name] = tuple(array.get_shape())
 
     def read(self, name: str, dtype: DTypeLike | None = None, part: Index = ()) -> np.ndarray:
         """One array or a part of it, a copy of its own; no more is read.
@@ -61,43 +62,17 @@ class StoredArrays:
             part: slices of the first axes; the others are read whole.
 
         Raises:
-            InputError: it is of no floating-point type, or not finite.
+            InputError: it can't be read, is of no floating-point type, or not finite.
         """
         path, stored = self._files[name]
         if stored not in FLOATS:
             raise InputError(f"{name} in {path} has the type {stored}; it must be one of {', '.join(FLOATS)}")
-        whole = self.shapes[name]
-        part = (*part, *[slice(None)] * (len(whole) - len(part)))
-        first, *others = (range(size)[where] for size, where in zip(whole, part, strict=True))
-        shape = len(first), *map(len, others)
-        array = np.empty(shape, FLOATS[stored] if dtype is None else jnp.dtype(dtype))
-        rows = max(1, BLOCK // max(1, math.prod(shape[1:])))
-        with self._named(name):
-            for start in range(0, len(array), rows):
-                block = [slice(axis.start, axis.stop) for axis in (first[start : start + rows], *others)]
-                array[start : start + rows] = self._block(name, tuple(block))
+        # It is opened anew, since pages that were read count as memory until it is closed.
+        with _opened(path) as file:
+            array: np.ndarray = file.get_slice(name)[part]
         if not np.isfinite(array.sum(dtype=np.float64)):  # for which no finite numbers are too large
             raise InputError(f"{name} in {self.directory} holds NaN or infinity; every number must be finite")
-        return array
-
-    def _block(self, name: str, part: Index) -> np.ndarray:
-        """A part, from a file that is opened anew: pages that were read count as memory until it is closed."""
-        file: Any  # which has no types
-        with safetensors.safe_open(self._files[name][0], framework="numpy") as file:
-            return np.asarray(file.get_slice(name)[part])
-
-    @contextlib.contextmanager
-    def _named(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # of any class: a file that was cut while it was open
-            raise InputError(f"{name} in {self.directory} can't be read: {error}") from error
-
-    def _check(self, name: str, path: Path) -> None:
-        if name in self._files:
-            raise InputError(f"{path} has {shortened(name)}, which another file of {self.directory} has too")
-        if not name.isprintable() or len(name) > MAX_NAME:
-            raise InputError(f"{path} has a name that is no text of at most {MAX_NAME} printable characters")
+        return array if dtype is None else array.astype(jnp.dtype(dtype))
 
     def _paths(self) -> list[Path]:
         directory = self.directory
@@ -114,3 +89,10 @@ class StoredArrays:
             if file != Path(file).name or not file.endswith(".safetensors"):
                 raise InputError(f"{directory / INDEX} names {shortened(file)}; it must be a file beside it")
         return [directory / file for file in sorted(set(index.values()))]
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:  # Any: it has no types
+    """A safetensors file; what is wrong with it is an `InputError`, also if it was cut in the meantime."""
+    with outside_file(path, "a safetensors file", MAX_BYTES), safetensors.safe_open(path, framework="numpy") as file:
+        yield file

@@ -11,8 +11,8 @@ from transformer_jax.nn.layers import FeedForward, GatedFeedForward, RMSNorm
 from transformer_jax.nn.position_kinds import RelativePositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, LETTERS, TIED_HEAD, Family, sizes_of
-from transformer_jax.weights.layouts import Layout, Shapes
+from transformer_jax.weights.huggingface.family import LETTERS, TIED_HEAD, Family, sizes_of
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
 
 RENAMES = (
     ("^source_embedding", "shared"),
@@ -56,7 +56,6 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     scale = 1 / math.sqrt(sizes["model_dim"]) if is_scaled else 1.0
     has_own_output = not is_scaled and (TIED_HEAD in shapes or not shapes)  # no shapes: no file tells
     buckets = keys.take("relative_attention_num_buckets", int, 32)
-    keys.without_effect("n_positions", "output_past")  # of the training
     return Transformer(
         **sizes,
         num_decoder_layers=keys.take("num_decoder_layers", int | None, None) or sizes["num_encoder_layers"],
@@ -109,7 +108,7 @@ def _is_gated(model: Transformer) -> bool:
 def layout(model: Transformer) -> Layout:
     """The names of its arrays."""
     hidden = (("Dense/gate", "Dense/wi_0"), ("Dense/expand", "Dense/wi_1" if _is_gated(model) else "Dense/wi"))
-    return Layout((*RENAMES, *hidden, *ENDS), transposed=True)
+    return Layout((*RENAMES, *hidden, *TORCH_ENDS), transposed=True)
 
 
 T5 = Family(

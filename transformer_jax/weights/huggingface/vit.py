@@ -5,8 +5,8 @@ from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
-from transformer_jax.weights.huggingface.family import ENDS, SIZES, Family, labels_of, sizes_of
-from transformer_jax.weights.layouts import Layout, Shapes
+from transformer_jax.weights.huggingface.family import SIZES, Family, labels_of, sizes_of
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
 
 RENAMES = (
     ("^class_token", "embeddings/cls_token"),
@@ -22,7 +22,7 @@ RENAMES = (
     ("feed_forward_residual/norm", "layernorm_after"),
     ("^output_layer", "classifier"),
     ("^(embeddings|encoder|layernorm|pooler)/", r"vit/\1/"),
-    *ENDS,
+    *TORCH_ENDS,
 )
 VIT_SIZES = {field: SIZES[field] for field in ("model_dim", "num_heads", "num_layers", "dim_feedforward")}
 VIT_SIZES |= {"patch_size": "patch_size", "num_channels": "num_channels"}
@@ -33,7 +33,6 @@ def create(keys: ConfigKeys, shapes: Shapes) -> VisionTransformer:
     image = keys.take("image_size", int | list, 224)
     height, width = image if isinstance(image, list) else (image, image)
     keys.one_of("pooler_act", "tanh")
-    keys.without_effect("encoder_stride", "pooler_output_size")
     return VisionTransformer(
         **keys.sizes(VIT_SIZES),
         image_size=(height, width),
@@ -63,12 +62,12 @@ def configure(model: VisionTransformer) -> Json:
 
 
 def layout(model: VisionTransformer) -> Layout:
-    """The names of its arrays; a patch's kernel is that of a convolution, `[D, channels, height, width]`."""
+    """The names of its arrays; a patch's kernel is that of a convolution, `[D, channels, height, width]` there."""
     size, width = model.patch_size, model.model_dim
     reshaped = {
         "class_token": (1, 1, width),
         "positional_encoding/embedding": (1, model.num_patches() + 1, width),
-        "patch_layer/kernel": (width, model.num_channels, size, size),
+        "patch_layer/kernel": (size, size, model.num_channels, width),
     }
     return Layout(RENAMES, transposed=True, reshaped=reshaped)
 
