@@ -7,8 +7,8 @@ import pytest
 
 from transformer_jax import ALiBi, Causal, InputError, RelativeBias, SoftCap
 from transformer_jax.attention import ArrayBias, AttentionDropout, BiasFunction
-from transformer_jax.attention.plain import whole_block
 from transformer_jax.attention.position_biases import alibi_slopes, relative_buckets
+from transformer_jax.attention.score_block import whole_block
 
 B, H, T, S = 2, 3, 5, 7
 LOGITS = np.random.default_rng(0).normal(size=(B, H, T, S)).astype(np.float32)

@@ -10,21 +10,9 @@ from transformer_jax.attention.masks.arrays import fit_mask
 B, H, T, S = 2, 3, 5, 7
 
 
-def test_causal_mask_lets_each_position_see_itself_and_earlier_ones():
-    np.testing.assert_array_equal(causal_mask(3), [[True, False, False], [True, True, False], [True, True, True]])
-
-
-def test_padding_mask_hides_the_padded_keys_from_every_query():
-    mask = padding_mask(np.array([[1, 1, 0], [1, 0, 0]]))
-    assert mask.shape == (2, 1, 1, 3)
-    np.testing.assert_array_equal(mask[:, 0, 0], [[True, True, False], [True, False, False]])
-
-
 def test_combined_masks_allow_what_all_of_them_allow():
-    valid = np.array([[True, True, False], [True, False, False]])
-    combined = combine_masks(causal_mask(3), None, padding_mask(valid))
-    np.testing.assert_array_equal(combined[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 0]])
-    np.testing.assert_array_equal(combined[1, 0], [[1, 0, 0], [1, 0, 0], [1, 0, 0]])
+    combined = combine_masks(causal_mask(3), None, padding_mask(np.array([[1, 1, 1], [1, 0, 0]])))
+    np.testing.assert_array_equal(combined[:, 0], [np.tri(3), [[1, 0, 0]] * 3])
     assert combine_masks(None, None) is None
 
 
@@ -39,8 +27,6 @@ def test_in_a_traced_mask_every_integer_other_than_0_means_true():
     [
         ((T, S), (B, H, T, S), (1, 1, T, S)),
         ((B, T, S), (B, H, T, S), (B, 1, T, S)),
-        ((B, 1, 1, S), (B, H, T, S), (B, 1, 1, S)),
-        ((B, H, T, S), (B, H, T, S), (B, H, T, S)),
         ((T, S), (T, S), (T, S)),
         ((B, T, S), (B, T, S), (B, T, S)),
         ((B, 1, 1, S), (B, T, S), (B, 1, S)),

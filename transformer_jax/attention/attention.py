@@ -55,8 +55,8 @@ def dot_product_attention(
 
     Args:
         q: queries `[..., T, d]`; the leading axes are none, `[B]`, `[B, H]`, or more before these.
-        k: keys `[..., S, d]`. With a head axis, they and the values may have fewer heads, Hkv, a divisor of H: head h
-            of the queries reads head `h // (H / Hkv)` (Ainslie et al. 2023).
+        k: keys `[..., S, d]`, with the leading axes of `q`. With a head axis, they and the values may have fewer
+            heads, Hkv, a divisor of H: head h of the queries reads head `h // (H / Hkv)` (Ainslie et al. 2023).
         v: values `[..., S, d_v]`.
         mask: which keys a query may see: a value such as `Causal() & Padding(valid)`, or an array; see
             `transformer_jax.attention.masks.arrays` for the ranks.
@@ -83,8 +83,12 @@ def dot_product_attention(
     if explanation.implementation == "plain":
         values, attention = plain_attention(q, k, v, request.mask, request.bias, request.dropout, tap=tap)
         return (values, attention) if return_attention else values
-    run = _run_blockwise if explanation.implementation == "blockwise" else fused_attention
-    return run(q, k, v, request)
+    operands = request.with_heads(q, k, v)
+    if explanation.implementation == "fused":
+        values = fused_attention(*operands, request)
+    else:
+        values = blockwise_attention(*operands, request.mask, request.bias, request.dropout, request.num_batch)
+    return values.reshape(*request.logits_shape[:-2], *values.shape[-2:])
 
 
 def scaled_dot_product(
@@ -165,9 +169,3 @@ def _blockwise_refusal(request: AttentionRequest) -> str | None:
     if request.dtype not in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64):
         return f"the type is {request.dtype}; it takes float16, bfloat16, float32 and float64"
     return None
-
-
-def _run_blockwise(q: Array, k: Array, v: Array, request: AttentionRequest) -> Array:
-    operands = request.with_heads(q, k, v)
-    values = blockwise_attention(*operands, request.mask, request.bias, request.dropout, request.num_batch)
-    return values.reshape(*request.logits_shape[:-2], *values.shape[-2:])

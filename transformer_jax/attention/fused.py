@@ -2,13 +2,14 @@
 
 import functools
 import math
+import operator
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.attention.masks.symbolic import ArrayMask, AttentionMask, Both, Causal, Window
+from transformer_jax.attention.masks.symbolic import ArrayMask, AttentionMask, Causal, Combined, Window
 from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.request import AttentionRequest
 from transformer_jax.mesh_axis import is_divided
@@ -37,12 +38,10 @@ def fused_refusal(request: AttentionRequest) -> str | None:
 
 
 def fused_attention(
-    q: Float[Array, "... T d"], k: Float[Array, "... S d"], v: Float[Array, "... S d"], request: AttentionRequest
-) -> Float[Array, "... T d"]:
+    q: Float[Array, "N H T d"], k: Float[Array, "N Hkv S d"], v: Float[Array, "N Hkv S d"], request: AttentionRequest
+) -> Float[Array, "N H T d"]:
     """Values of attention that `fused_refusal` has nothing against."""
-    q, k, v = request.with_heads(q, k, v)
-    values = _on_gpu(q, k, v, request) if request.backend in GPU_BACKENDS else _on_tpu(q, k, v, request)
-    return values.reshape(*request.logits_shape[:-2], *values.shape[-2:])
+    return _on_gpu(q, k, v, request) if request.backend in GPU_BACKENDS else _on_tpu(q, k, v, request)
 
 
 def _common_refusal(request: AttentionRequest, kernel: str, types: tuple[type, type]) -> str | None:
@@ -94,7 +93,7 @@ def _reach(mask: AttentionMask | None) -> Reach | None:
             return None, 0
         case Window(left=left, right=right, offset=int(0)):
             return left, right
-        case Both(first=first, second=second) if (one := _reach(first)) and (other := _reach(second)):
+        case Combined(first, second, operator.and_) if (one := _reach(first)) and (other := _reach(second)):
             known = ([side for side in sides if side is not None] for sides in zip(one, other, strict=True))
             left, right = (min(sides, default=None) for sides in known)
             return left, right

@@ -11,6 +11,7 @@ the number of positions before the first query, and it may be traced.
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -28,10 +29,9 @@ from transformer_jax.attention.score_block import (
     Offset,
     Range,
     ScoreBlock,
-    opposite,
 )
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.trees import pytree_class, shown
+from transformer_jax.trees import pytree_class, shown, static_field
 
 MAX_CELLS = 32  # of a drawing, along each side
 SEEN, SOME, UNSEEN = "■", "▒", "·"
@@ -92,16 +92,16 @@ class AttentionMask(LogitsRule):
         return Drawing("\n".join(lines))
 
     def __and__(self, other: "Masks") -> "AttentionMask":
-        return Both(self, as_attention_mask(other))
+        return Combined(self, as_attention_mask(other), operator.and_)
 
     def __rand__(self, other: "Masks") -> "AttentionMask":
-        return Both(as_attention_mask(other), self)
+        return Combined(as_attention_mask(other), self, operator.and_)
 
     def __or__(self, other: "Masks") -> "AttentionMask":
-        return Either(self, as_attention_mask(other))
+        return Combined(self, as_attention_mask(other), operator.or_)
 
     def __ror__(self, other: "Masks") -> "AttentionMask":
-        return Either(as_attention_mask(other), self)
+        return Combined(as_attention_mask(other), self, operator.or_)
 
     def __invert__(self) -> "AttentionMask":
         return Opposite(self)
@@ -199,39 +199,25 @@ class ArrayMask(AttentionMask):
 
 
 @pytree_class
-class Both(AttentionMask):
-    """Keys that both masks allow, `first & second`."""
+class Combined(AttentionMask):
+    """Keys that both masks allow, `first & second`, or at least one of them, `first | second`."""
 
     first: AttentionMask
     second: AttentionMask
+    combine: Callable[[Any, Any], Any] = static_field()  # `operator.and_` or `operator.or_`
 
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
-        return self.first.allows(block) & self.second.allows(block)
+        return self.combine(self.first.allows(block), self.second.allows(block))
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        (some, every), (others_some, others_every) = self.first.bounds(grid), self.second.bounds(grid)
-        return some & others_some, every & others_every
+        some, every = map(self.combine, self.first.bounds(grid), self.second.bounds(grid))
+        return some, every
 
     def __repr__(self) -> str:
-        return " & ".join(f"({mask})" if isinstance(mask, Either) else f"{mask}" for mask in (self.first, self.second))
-
-
-@pytree_class
-class Either(AttentionMask):
-    """Keys that at least one of two masks allows, `first | second`."""
-
-    first: AttentionMask
-    second: AttentionMask
-
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
-        return self.first.allows(block) | self.second.allows(block)
-
-    def bounds(self, grid: BlockGrid) -> Bounds:
-        (some, every), (others_some, others_every) = self.first.bounds(grid), self.second.bounds(grid)
-        return some | others_some, every | others_every
-
-    def __repr__(self) -> str:
-        return f"{self.first} | {self.second}"
+        if self.combine is operator.or_:
+            return f"{self.first} | {self.second}"
+        masks = self.first, self.second
+        return " & ".join(f"({m})" if isinstance(m, Combined) and m.combine is operator.or_ else f"{m}" for m in masks)
 
 
 @pytree_class
@@ -245,10 +231,10 @@ class Opposite(AttentionMask):
 
     def bounds(self, grid: BlockGrid) -> Bounds:
         some, every = self.mask.bounds(grid)
-        return opposite(every), opposite(some)
+        return every ^ True, some ^ True  # which negates Python's truth values too
 
     def __repr__(self) -> str:
-        return f"~({self.mask})" if isinstance(self.mask, Both | Either) else f"~{self.mask}"
+        return f"~({self.mask})" if isinstance(self.mask, Combined) else f"~{self.mask}"
 
 
 def combine_masks(*masks: Masks | None) -> AttentionMask | Bool[Array, "#B #H #T #S"] | None:
