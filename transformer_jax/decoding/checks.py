@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, PyTree, Shaped
 
-from transformer_jax.errors import MAX_SIZE, InputError, check_value, check_whole
+from transformer_jax.errors import InputError, check_value, check_whole
 
 
 def check_arguments(
@@ -46,8 +46,6 @@ def check_arguments(
     for name, token in tokens.items():
         check_whole(name, token, 0)
     check_whole("pad_token", pad_token, 0)  # may be outside the vocabulary, where it cannot be mistaken for a token
-    if batch_size * max_length > MAX_SIZE:
-        raise InputError(f"max_length is {max_length}; times batch_size, {batch_size}, it may be at most {MAX_SIZE}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
         if jnp.shape(leaf)[:1] != (batch_size,):
             name = "cache" + jax.tree_util.keystr(path)
