@@ -99,11 +99,11 @@ class BlockSettings:
 class SettingsModule(Tapped):
     """Module with the fields `settings: BlockSettings` and `dropout_prob`, a shorthand for `settings.dropout_prob`.
 
-    It also has `num_heads`, and its width as `input_dim` or `model_dim`. After construction both probabilities agree.
-    Where both are given, `settings` may leave its `dropout_prob` at 0.
+    It also has `num_heads`, and its width as `input_dim` or `model_dim`. After construction both probabilities agree;
+    where both are given, it is that of the shorthand.
 
     Raises:
-        InputError: at construction, if `settings` are no `BlockSettings`, or both give a probability and these differ.
+        InputError: at construction, if `settings` are no `BlockSettings`.
     """
 
     def __post_init__(self) -> None:
@@ -112,12 +112,7 @@ class SettingsModule(Tapped):
         shorthand: float | None = module.dropout_prob
         check_value("settings", settings, BlockSettings)
         check_value("dropout_prob", shorthand, float | None)
-        if shorthand is not None and shorthand != settings.dropout_prob:
-            if settings is not type(module).settings and settings.dropout_prob != BlockSettings.dropout_prob:
-                raise InputError(
-                    f"dropout_prob is {shorthand}, and settings.dropout_prob is {settings.dropout_prob}; only one of "
-                    "them may be given, or both with the same value"
-                )
+        if shorthand is not None:
             settings = dataclasses.replace(settings, dropout_prob=shorthand)
         module.settings, module.dropout_prob = settings, settings.dropout_prob
         super().__post_init__()
@@ -148,6 +143,4 @@ class SettingsModule(Tapped):
         """Copy with other fields. Given `settings` or `dropout_prob`, the other one follows."""
         if "settings" in updates:
             updates = {"dropout_prob": None} | updates
-        elif updates.get("dropout_prob") is not None:
-            updates["settings"] = dataclasses.replace(self.settings, dropout_prob=updates["dropout_prob"])
         return super().clone(**updates)

@@ -103,18 +103,17 @@ class Block(SettingsModule):
         return self.settings.feed_forward(self.dim_feedforward, self.settings.dropout_prob, self.settings.activation)
 
     @nn.nowrap
-    def attention(self, positions: Positions | None = None, *, looks_ahead: bool = True) -> MultiheadAttention:
+    def attention(self, positions: Positions | None = None) -> MultiheadAttention:
         """Attention with this block's settings, to be assigned in `setup`.
 
         Args:
-            positions: inside self-attention, those of the settings; None for cross-attention.
-            looks_ahead: whether the mask of self-attention lets queries see later keys.
+            positions: inside self-attention, those of the settings; None in cross-attention.
         """
         return MultiheadAttention(
             self.input_dim,
             self.num_heads,
-            positions=NoPositions() if positions is None else positions,
-            looks_ahead=looks_ahead,
+            positions=positions or NoPositions(),
+            looks_ahead=self.looks_ahead,
             **vars(self.settings.attention),
         )
 
@@ -192,7 +191,7 @@ class Stack(SettingsModule):
             return result if return_attention else (result, None)
 
         policies = [REMAT_POLICIES[self.settings.remat]] if self.settings.remat != "none" and train else []
-        access = layer_access() if is_scanned and not self.is_initializing() else None
+        access = layer_access.get() if is_scanned and not self.is_initializing() else None
         if access is not None:
             run_block = nn.map_variables(run_block, "params", self._reader(access))
             policies = policies or [access.policy]

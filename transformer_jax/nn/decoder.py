@@ -46,7 +46,7 @@ class DecoderBlock(Block):
     looks_ahead = False
 
     def setup(self) -> None:
-        self.self_attn = self.attention(self.settings.positions, looks_ahead=self.looks_ahead)
+        self.self_attn = self.attention(self.settings.positions)
         self.self_attn_residual = self.residual()
         self.cross_attn = self.attention()
         self.cross_attn_residual = self.residual()

@@ -35,7 +35,7 @@ class EncoderBlock(Block):
     """
 
     def setup(self) -> None:
-        self.self_attn = self.attention(self.settings.positions, looks_ahead=self.looks_ahead)
+        self.self_attn = self.attention(self.settings.positions)
         self.self_attn_residual = self.residual()
         self.feed_forward = self.position_wise()
         self.feed_forward_residual = self.residual()

@@ -200,12 +200,10 @@ class Transformer(SettingsModule):
         mask = jnp.broadcast_to(mask, shape)
         if prefix is None:
             return DecodingCache(self.decoder.empty_caches(memory, length), mask)
-        self._check_tokens("target", prefix, "[B, P]", "prefix")
-        rows, num_given = jnp.shape(prefix)
-        if rows != len(memory):
-            raise InputError(f"prefix has {rows} rows and source has {len(memory)}; they must be equal")
-        x = self._embed(prefix, "target")
-        caches = self.decoder.empty_caches(memory, max(length, num_given))
+        x = self._embed(prefix, "target", "prefix")
+        if len(x) != len(memory):
+            raise InputError(f"prefix has {len(x)} rows and source has {len(memory)}; they must be equal")
+        caches = self.decoder.empty_caches(memory, max(length, x.shape[1]))
         return DecodingCache(self.decoder.step(x, caches, 0, mask)[1], mask)
 
     def decode_step(
@@ -219,7 +217,7 @@ class Transformer(SettingsModule):
             InputError: the tokens are not `[B]` ids of the target vocabulary, or `position` is beyond the cache;
                 traced values are not checked.
         """
-        self._check_tokens("target", tokens, "[B]")
+        self._check_tokens("target", tokens, "[B]", "target")
         length = cache.blocks[0].target.key.shape[2]
         check_offset("position", position, 0, length - 1)
         x = self._embed(jnp.asarray(tokens)[:, None], "target", first=position, length=length)  # [B 1 D]
@@ -258,15 +256,18 @@ class Transformer(SettingsModule):
         decoded: Any = self.decode(target, encoded[0], target_mask, source_mask, return_attention=of_target)
         return AttentionMaps.of(encoded[1], decoded[1])
 
-    def _embed(self, sequence: Target, side: str, *, train: bool = False, **at: Any) -> Float[Array, "B T D"]:
-        if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):
-            self._check_tokens(side, sequence, "[B, T]")
+    def _embed(
+        self, sequence: Target, side: str, name: str | None = None, *, train: bool = False, **at: Any
+    ) -> Float[Array, "B T D"]:
+        name = name or side
+        if jnp.issubdtype(as_array(name, sequence).dtype, jnp.integer):
+            self._check_tokens(side, sequence, "[B, T]", name)
             embedding = self.source_embedding if self.tie_embeddings else getattr(self, f"{side}_embedding")
             is_scaled = self.embeddings.is_scaled
             x = embedded(embedding, jnp.asarray(sequence), self.positional_encoding, is_scaled=is_scaled, **at)
             x = self.embedding_dropout(x, train=train)
         else:
-            check_sequence(side, sequence, self.model_dim)
+            check_sequence(name, sequence, self.model_dim)
             x = jnp.asarray(sequence)
         return self.tap(f"{side}_embeddings", x, "B T D")
 
@@ -274,9 +275,8 @@ class Transformer(SettingsModule):
     def _is_output_tied(self) -> bool:
         return self.tie_embeddings and self.embeddings.ties_output
 
-    def _check_tokens(self, side: str, tokens: ArrayLike, shape: str, name: str | None = None) -> None:
+    def _check_tokens(self, side: str, tokens: ArrayLike, shape: str, name: str) -> None:
         size: int | None = getattr(self, f"{side}_vocabulary_size")
-        name = name or side
         if size is None:
             raise InputError(f"{name} holds integers; without {side}_vocabulary_size it must hold features [B, T, D]")
         check_token_ids(name, tokens, size, shape)
