@@ -26,14 +26,7 @@ from transformer_jax import (
     dot_product_attention,
     scaled_dot_product,
 )
-from transformer_jax.attention import (
-    ArrayBias,
-    AttentionDropout,
-    BiasFunction,
-    MaskFunction,
-    block_layout,
-    explain,
-)
+from transformer_jax.attention import ArrayBias, AttentionDropout, BiasFunction, MaskFunction, block_layout, explain
 from transformer_jax.attention.block_layout import BlockSizes
 from transformer_jax.attention.blockwise import blockwise_attention
 from transformer_jax.attention.plain import plain_attention

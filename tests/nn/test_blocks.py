@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from compiled_models import drawn, quick_jit
+from compiled_models import applied, drawn, quick_jit
 
 from transformer_jax import DecoderBlock, EncoderBlock, TransformerDecoder, TransformerEncoder, TransformerPredictor
 from transformer_jax.nn.blocks import BlockSettings, Residual
@@ -73,7 +73,7 @@ def test_a_residual_connection_drops_elements_of_the_sublayer_in_training_alone(
     x = np.zeros((97, T, D), np.float32)
     params = {"params": {"norm": {"scale": np.ones(D), "bias": np.zeros(D)}}}
     for train, share in ((False, 1.0), (True, 0.75)):
-        output = residual.apply(params, x, lambda h: h + 1, train=train, rngs={"dropout": jax.random.key(1)})
+        output = applied(residual, params, x, lambda h: h + 1, train=train, rngs={"dropout": jax.random.key(1)})
         assert set(np.unique(output).round(5)) == ({1.0} if not train else {0.0, np.float32(1.33333)})
         # 2 910 numbers: the standard deviation of the share is 0.008.
         assert np.mean(output != 0) == pytest.approx(share, abs=0.03)

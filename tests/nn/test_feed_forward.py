@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import drawn
+from compiled_models import applied, drawn
 
 from transformer_jax import GatedFeedForward
 from transformer_jax.nn.layers import FeedForward
@@ -17,7 +17,7 @@ def test_dropout_drops_hidden_units(network, unit):
     module = network(1000, dropout_prob=0.25)
     x = np.ones((1, 1, 1), np.float32)
     ones = jax.tree.map(jnp.ones_like, drawn(module, x, train=False))
-    output = module.apply(ones, x, train=True, rngs={"dropout": jax.random.key(1)})
+    output = applied(module, ones, x, train=True, rngs={"dropout": jax.random.key(1)})
     kept = (float(output[0, 0, 0]) - 1) * 0.75 / unit
     assert kept == pytest.approx(round(kept), abs=0.02)
     assert 690 < kept < 810  # 4.4 standard deviations around 750

@@ -29,11 +29,7 @@ from transformer_jax import (
     padding_mask,
 )
 from transformer_jax.attention.request import recording_attention
-from transformer_jax.nn import (
-    CausalBlock,
-    NoPositions,
-    RelativePositions,
-)
+from transformer_jax.nn import CausalBlock, NoPositions, RelativePositions
 from transformer_jax.nn.position_kinds import rotate
 
 pytestmark = pytest.mark.slow  # they compile

@@ -77,8 +77,8 @@ def _tpu_refusal(request: AttentionRequest) -> str | None:
         return f"the TPU kernel takes a head width of at most {TPU_BLOCK}, or a multiple of it; it is {width}"
     if num_queries % TPU_BLOCK or num_keys % TPU_BLOCK:
         return f"the TPU kernel takes T and S that are multiples of {TPU_BLOCK}; they are {num_queries} and {num_keys}"
-    if request.num_groups != request.num_heads:
-        return f"the TPU kernel takes as many heads of k and v as of q; they have {request.num_groups}"
+    if request.k_shape[:-2] != request.q_shape[:-2]:
+        return f"the TPU kernel takes as many heads of k and v as of q; they have {request.k_shape[-3]}"
     if _reach(request.mask) not in ((None, None), (None, 0)):
         return f"the TPU kernel takes the mask Causal(); the mask is {request.mask}"
     return None
@@ -101,8 +101,6 @@ def _reach(mask: AttentionMask | None) -> Reach | None:
 
 
 def _max_gpu_width() -> int:
-    if jax.default_backend() != "gpu":
-        return MAX_GPU_WIDTH
     capability = float(getattr(jax.local_devices()[0], "compute_capability", 0))
     return MAX_HOPPER_WIDTH if capability >= 9 else MAX_GPU_WIDTH
 
@@ -116,7 +114,7 @@ def _on_gpu(
         left, right = _reach(request.mask) or (None, None)
         window = None if left is None else (left, 0)
         return attend(is_causal=right == 0, local_window_size=window).swapaxes(1, 2)
-    seen = fitted(request.mask, (request.num_batch, request.num_heads, *request.logits_shape[-2:]))
+    seen = fitted(request.mask, (request.num_batch, q.shape[2], *request.logits_shape[-2:]))
     if len(q) != request.num_batch:  # more leading axes
         seen = jnp.tile(seen, (len(q) // len(seen) if len(seen) > 1 else 1, 1, 1, 1))
     values = attend(mask=seen).swapaxes(1, 2)

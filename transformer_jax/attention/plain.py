@@ -12,9 +12,8 @@ from jaxtyping import Bool, Float
 
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.dropout import AttentionDropout, first_row, kept
-from transformer_jax.attention.masks.arrays import fit_mask
 from transformer_jax.attention.masks.symbolic import Masks, as_attention_mask
-from transformer_jax.attention.score_block import or_nan, whole_block
+from transformer_jax.attention.score_block import MISSING_AXES, or_nan, whole_block
 
 Logits = Float[Array, "... T S"]
 Tap = Callable[[str, Array, str], Array]  # `tap` of a module: name, activation, letters
@@ -87,7 +86,7 @@ def fitted(mask: Masks, shape: tuple[int, ...]) -> Bool[Array, "..."]:
     """
     mask = as_attention_mask(mask)
     mask.check(shape)
-    return fit_mask(mask.allows(whole_block(shape)), shape)
+    return jnp.squeeze(mask.allows(whole_block(shape)), MISSING_AXES.get(len(shape), ()))
 
 
 def _biased(logits: Logits, bias: AttentionBias) -> Logits:

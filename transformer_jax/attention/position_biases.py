@@ -54,9 +54,8 @@ class RelativeBias(AttentionBias):
     """
 
     table: Float[ArrayLike, "num_buckets H"]
-    bidirectional: bool = static_field(
-        True
-    )  # half of the buckets for keys after the query; else these count as distance 0
+    # Half of the buckets for keys after the query; else these count as distance 0.
+    bidirectional: bool = static_field(True)
     max_distance: int = static_field(128)  # from which on all distances share a bucket
     offset: Offset = 0  # position of query 0
 

@@ -75,21 +75,6 @@ class AttentionRequest:
         return request
 
     @property
-    def has_heads(self) -> bool:
-        """Whether the last leading axis is one of heads."""
-        return len(self.logits_shape) > 3
-
-    @property
-    def num_groups(self) -> int:
-        """Heads of k and v, Hkv."""
-        return whole_block(self.k_shape).head.size
-
-    @property
-    def num_heads(self) -> int:
-        """Heads of the logits, H; 1 where they have no such axis."""
-        return whole_block(self.logits_shape).head.size
-
-    @property
     def num_batch(self) -> int:
         """Batch elements B of a mask, 1 where there are none."""
         return whole_block(self.logits_shape).batch.size
@@ -137,7 +122,7 @@ class Explanation:
     implementation: str
     reason: str  # for it
     others: dict[str, str]  # reason against each
-    logits: tuple[int, int]  # T and S
+    logits: Shape  # T and S
 
     def __str__(self) -> str:
         reasons = "; ".join([self.reason, *(f"not {name}: {reason}" for name, reason in self.others.items())])

@@ -83,12 +83,12 @@ def attention_rows(
     q, k = (jnp.asarray(x) for x in promote_dtype(q, k, dtype=None))
     shape = request.logits_shape
     queries = _indices("queries", np.arange(shape[-2]) if queries is None else queries, shape[-2])
-    if heads is not None and not request.has_heads:
+    if heads is not None and len(shape) < 4:
         raise InputError(f"heads is {heads!r}; logits of shape {shape} have no axis of heads")
-    chosen = jnp.arange(request.num_heads) if heads is None else _indices("heads", heads, request.num_heads)
     q, k, _ = request.with_heads(q, k, k)
+    chosen = _indices("heads", np.arange(q.shape[1]) if heads is None else heads, q.shape[1])
     rows = _rows(q, k, request, queries, chosen)
-    leading = (*shape[:-3], len(chosen)) if request.has_heads else shape[:-2]
+    leading = (*shape[:-3], len(chosen)) if len(shape) > 3 else shape[:-2]
     return rows.reshape(*leading, len(queries), shape[-1])
 
 

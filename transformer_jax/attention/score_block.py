@@ -194,18 +194,13 @@ class BlockGrid:
         first = np.arange(self.num_key_blocks)[None] * self.key_size
         return first, np.minimum(first + self.key_size, self.num_keys) - 1
 
-    def of_queries(self, array: Shaped[Array, "#B T"]) -> Shaped[Array, "nq q"]:
-        """The values at each block's queries in this batch element; the last one is repeated to fill a block."""
-        return self._blocks(array, self.num_query_blocks, self.query_size)
+    def in_blocks(self, array: Shaped[Array, "#B length"], size: int) -> Shaped[Array, "blocks size"]:
+        """The values at each block's queries or keys in this batch element; the last one is repeated to fill a block.
 
-    def of_keys(self, array: Shaped[Array, "#B S"]) -> Shaped[Array, "nk k"]:
-        """The values at each block's keys in this batch element; the last one is repeated to fill a block."""
-        return self._blocks(array, self.num_key_blocks, self.key_size)
-
-    def _blocks(self, array: Array, count: int, size: int) -> Array:
-        index = self.batch if len(array) > 1 else 0
-        row = jax.lax.dynamic_index_in_dim(jnp.asarray(array), index, keepdims=False)
-        return jnp.pad(row, (0, count * size - len(row)), mode="edge").reshape(count, size)
+        `size` is that of these blocks, `query_size` or `key_size`.
+        """
+        row = lax.dynamic_index_in_dim(array, self.batch if len(array) > 1 else 0, keepdims=False)
+        return jnp.pad(row, (0, -len(row) % size), mode="edge").reshape(-1, size)
 
 
 @jax.custom_jvp

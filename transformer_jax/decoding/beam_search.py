@@ -19,7 +19,7 @@ from transformer_jax.decoding.token_by_token import (
     empty_results,
     log_prob_step,
 )
-from transformer_jax.errors import InputError, check_value, check_whole
+from transformer_jax.errors import InputError, check_sizes, check_value
 
 MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
 Rows = TypeVar("Rows")  # pytree of arrays [B, K, ...]
@@ -141,10 +141,9 @@ def _take(tree: Rows, index: Int[Array, "B chosen"]) -> Rows:
 
 
 def _check_beams(beam_width: int, length_penalty: float, n_best: int) -> None:
-    check_whole("beam_width", beam_width, 1)
-    check_whole("n_best", n_best, 1, f" and at most beam_width, which is {beam_width}")
+    check_sizes(beam_width=beam_width, n_best=n_best)
     check_value("length_penalty", length_penalty, float)
     if not 0 <= length_penalty <= MAX_LENGTH_PENALTY:
         raise InputError(f"length_penalty is {length_penalty}; it may be 0 … {MAX_LENGTH_PENALTY}")
     if n_best > beam_width:
-        raise InputError(f"n_best is {n_best}; it must be at least 1 and at most beam_width, which is {beam_width}")
+        raise InputError(f"n_best is {n_best}; it may be at most beam_width, which is {beam_width}")

@@ -103,7 +103,9 @@ class Transformer(SettingsModule):
         self.output_bias = None
         if self.target_vocabulary_size is not None and not self.tie_embeddings:
             self.target_embedding = token_embedding(self.target_vocabulary_size, self.model_dim)
-        if self.target_vocabulary_size is not None and not self._is_output_tied():
+        self.output_layer = None
+        is_tied = self.tie_embeddings and self.embeddings.ties_output
+        if self.target_vocabulary_size is not None and not is_tied:
             self.output_layer = Dense(self.target_vocabulary_size, use_bias=self.embeddings.output_bias is not False)
         elif self.embeddings.output_bias:
             self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.target_vocabulary_size,))
@@ -196,8 +198,7 @@ class Transformer(SettingsModule):
         check_sizes(0, length=length)
         memory = jnp.asarray(self.encode(source, source_mask))
         shape = memory.shape[0], 1, 1, memory.shape[1]
-        mask = jnp.ones(shape, bool) if source_mask is None else fitted(source_mask, shape)
-        mask = jnp.broadcast_to(mask, shape)
+        mask = jnp.broadcast_to(True if source_mask is None else fitted(source_mask, shape), shape)
         if prefix is None:
             return DecodingCache(self.decoder.empty_caches(memory, length), mask)
         x = self._embed(prefix, "target", "prefix")
@@ -271,10 +272,6 @@ class Transformer(SettingsModule):
             x = jnp.asarray(sequence)
         return self.tap(f"{side}_embeddings", x, "B T D")
 
-    @nn.nowrap
-    def _is_output_tied(self) -> bool:
-        return self.tie_embeddings and self.embeddings.ties_output
-
     def _check_tokens(self, side: str, tokens: ArrayLike, shape: str, name: str) -> None:
         size: int | None = getattr(self, f"{side}_vocabulary_size")
         if size is None:
@@ -284,7 +281,7 @@ class Transformer(SettingsModule):
     def _project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V_or_D"]:
         if self.target_vocabulary_size is None:
             return x
-        if not self._is_output_tied():
+        if self.output_layer is not None:
             return self.tap("logits", self.output_layer(x), "B T V")
         logits = tied_logits(self.source_embedding, x, self.embeddings.output_scale, self.output_bias)
         return self.tap("logits", logits, "B T V")

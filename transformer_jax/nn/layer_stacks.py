@@ -57,7 +57,7 @@ def unstack_layers(tree: Tree) -> Tree:
                 apart[name] = unstack_layers(entry)
         return apart
 
-    return jax.tree.map(unstack, tree, is_leaf=_is_mapping)
+    return jax.tree.map(unstack, tree, is_leaf=lambda part: isinstance(part, Mapping))
 
 
 def stack_layers(tree: Tree, like: Tree) -> Tree:
@@ -80,8 +80,4 @@ def stack_layers(tree: Tree, like: Tree) -> Tree:
                 stacked[name] = stack_layers(part[name], entry)
         return stacked
 
-    return jax.tree.map(stack, like, tree, is_leaf=_is_mapping)
-
-
-def _is_mapping(part: object) -> bool:
-    return isinstance(part, Mapping)
+    return jax.tree.map(stack, like, tree, is_leaf=lambda part: isinstance(part, Mapping))

@@ -122,13 +122,10 @@ class RelativePositions(Positions):
         check_sizes(self.num_buckets // 2 + 1, max_distance=self.max_distance)
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
-        return None if self.is_shared else self._module(num_heads, looks_ahead)
+        return None if self.is_shared else RelativeInAttention(num_heads, looks_ahead, self)
 
     def in_stack(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
-        return self._module(num_heads, looks_ahead) if self.is_shared else None
-
-    def _module(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
-        return RelativeInAttention(num_heads, looks_ahead, self.num_buckets, self.max_distance)
+        return RelativeInAttention(num_heads, looks_ahead, self) if self.is_shared else None
 
 
 class RotaryInAttention(AttentionPositions):
@@ -157,15 +154,14 @@ class RelativeInAttention(AttentionPositions):
 
     num_heads: int  # H
     looks_ahead: bool
-    num_buckets: int
-    max_distance: int
+    kind: RelativePositions
 
     def setup(self) -> None:
         # Named as other embeddings are, which weight decay spares.
-        self.embedding = self.param("embedding", nn.initializers.zeros, (self.num_buckets, self.num_heads))
+        self.embedding = self.param("embedding", nn.initializers.zeros, (self.kind.num_buckets, self.num_heads))
 
     def bias(self) -> RelativeBias:
-        return RelativeBias(self.embedding, self.looks_ahead, self.max_distance)
+        return RelativeBias(self.embedding, self.looks_ahead, self.kind.max_distance)
 
 
 def rotate(

@@ -12,12 +12,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Shaped
 
 from transformer_jax.argument_checks import as_array, known_values
-from transformer_jax.attention.score_block import MISSING_AXES, check_fits, with_all_axes
+from transformer_jax.attention.score_block import with_all_axes
 from transformer_jax.errors import InputError, check_sizes
 
 Mask = Shaped[ArrayLike, "..."]  # boolean or integer, of the ranks above
 
-_USE_PADDING_MASK = (
+USE_PADDING_MASK = (
     "; a per-token validity vector [B, S] is not a mask of rank 2: call padding_mask(valid), which gives [B, 1, 1, S]"
 )
 
@@ -31,7 +31,7 @@ def expand_mask(mask: Mask) -> Bool[Array, "#B #H #T #S"]:
         InputError: the mask has another rank, is neither boolean nor integer, or holds integers other than 0 and 1.
             The values of a traced mask are unknown; there, integers other than 0 mean True.
     """
-    return with_all_axes("mask", _as_boolean(mask), _USE_PADDING_MASK)
+    return with_all_axes("mask", _as_boolean(mask), USE_PADDING_MASK)
 
 
 def padding_mask(valid: Shaped[ArrayLike, "..."]) -> Bool[Array, "B 1 1 S"]:
@@ -57,24 +57,6 @@ def causal_mask(length: int) -> Bool[Array, "T T"]:
     """
     check_sizes(length=length)
     return jnp.tri(length, dtype=bool)
-
-
-def fit_mask(mask: Mask, logits_shape: tuple[int, ...]) -> Bool[Array, "..."]:
-    """Bring a mask to a shape that broadcasts against attention logits of shape `[..., T, S]`.
-
-    Logits of rank 2 and 3 have no head axis, and those of rank 2 no batch axis either: there the mask may not vary
-    along the missing axes.
-
-    Args:
-        mask: an array of the ranks above.
-        logits_shape: as above.
-
-    Raises:
-        InputError: a mask that `expand_mask` rejects, or whose sizes do not fit; it names both shapes.
-    """
-    expanded = expand_mask(mask)
-    check_fits(expanded.shape, logits_shape, f"mask of shape {jnp.shape(mask)}", _USE_PADDING_MASK)
-    return jnp.squeeze(expanded, MISSING_AXES.get(len(logits_shape), ()))
 
 
 def _as_boolean(mask: ArrayLike, name: str = "mask") -> Array:

@@ -68,7 +68,7 @@ class Padding(AttentionMask):
         return block.part(jnp.asarray(self.valid)[:, None, None])
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        valid = grid.of_keys(jnp.asarray(self.valid))
+        valid = grid.in_blocks(jnp.asarray(self.valid), grid.key_size)
         return valid.any(1)[None], valid.all(1)[None]
 
     def check(self, shape: tuple[int, ...]) -> None:
@@ -99,7 +99,8 @@ class Segments(AttentionMask):
         return block.part(queries) == block.part(jnp.asarray(self.key_ids)[:, None, None])
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        queries, keys = grid.of_queries(jnp.asarray(self.query_ids)), grid.of_keys(jnp.asarray(self.key_ids))
+        queries = grid.in_blocks(jnp.asarray(self.query_ids), grid.query_size)
+        keys = grid.in_blocks(jnp.asarray(self.key_ids), grid.key_size)
         low, high = (extreme(queries, axis=1)[:, None] for extreme in (jnp.min, jnp.max))
         key_low, key_high = (extreme(keys, axis=1)[None] for extreme in (jnp.min, jnp.max))
         meet = (low <= key_high) & (key_low <= high)

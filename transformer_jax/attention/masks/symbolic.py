@@ -14,23 +14,14 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool
 
 from transformer_jax.argument_checks import Count
-from transformer_jax.attention.masks.arrays import Mask, expand_mask, fit_mask
-from transformer_jax.attention.score_block import (
-    BlockFlags,
-    BlockGrid,
-    Bounds,
-    LogitsRule,
-    Offset,
-    Range,
-    ScoreBlock,
-)
-from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.attention.masks.arrays import USE_PADDING_MASK, Mask, expand_mask
+from transformer_jax.attention.score_block import BlockGrid, Bounds, LogitsRule, Offset, Range, ScoreBlock, check_fits
+from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
 from transformer_jax.trees import pytree_class, shown, static_field
 
 MAX_CELLS = 32  # of a drawing, along each side
@@ -153,24 +144,17 @@ class Window(AttentionMask):
 
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
         at = block.indices()
-        ahead = at.key - at.query - self.offset
-        allowed = jnp.ones((1, 1, 1, 1), bool)
-        if self.left is not None:
-            allowed &= ahead >= -self.left
-        if self.right is not None:
-            allowed &= ahead <= self.right
-        return allowed
+        ahead, (left, right) = at.key - at.query - self.offset, self._reach()
+        return (ahead >= -left) & (ahead <= right)
 
     def bounds(self, grid: BlockGrid) -> Bounds:
         (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
         least, most = first_key - last_query - self.offset, last_key - first_query - self.offset  # of key - position
-        some: BlockFlags = True
-        every: BlockFlags = True
-        if self.left is not None:
-            some, every = most >= -self.left, least >= -self.left
-        if self.right is not None:
-            some, every = some & (least <= self.right), every & (most <= self.right)
-        return some, every
+        left, right = self._reach()
+        return (most >= -left) & (least <= right), (least >= -left) & (most <= right)
+
+    def _reach(self) -> tuple[int, int]:
+        return MAX_SIZE if self.left is None else self.left, MAX_SIZE if self.right is None else self.right
 
 
 def causal_and(mask: Masks | None) -> Masks:
@@ -195,7 +179,8 @@ class ArrayMask(AttentionMask):
         return block.part(expand_mask(self.array))
 
     def check(self, shape: tuple[int, ...]) -> None:
-        fit_mask(self.array, shape)
+        array_shape = expand_mask(self.array).shape
+        check_fits(array_shape, shape, f"mask of shape {np.shape(self.array)}", USE_PADDING_MASK)
 
 
 @pytree_class
