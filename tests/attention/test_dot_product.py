@@ -58,13 +58,13 @@ def both(case: Case):
         values = attend(*arguments)
         return jnp.sum(values * case.cotangent), values
 
-    results = []
-    for attend in (plain, in_blocks):
-        run = jax.value_and_grad(functools.partial(total, attend), (0, 1, 2, 3), has_aux=True, allow_int=True)
-        (_, outputs), gradients = quick_jit(run)(case.q, case.k, case.v, case.bias)
-        leaves = jax.tree.leaves((outputs, gradients))
-        results.append([np.asarray(leaf) for leaf in leaves if leaf.dtype != jax.dtypes.float0])  # of an offset
-    return results
+    @quick_jit
+    def run(*arguments):
+        options = {"argnums": (0, 1, 2, 3), "has_aux": True, "allow_int": True}
+        return [jax.value_and_grad(functools.partial(total, a), **options)(*arguments) for a in (plain, in_blocks)]
+
+    leaves = map(jax.tree.leaves, run(case.q, case.k, case.v, case.bias))  # those of an offset are no numbers
+    return [[np.asarray(leaf) for leaf in of_one if leaf.dtype != jax.dtypes.float0] for of_one in leaves]
 
 
 def assert_the_same(case: Case) -> None:
@@ -81,8 +81,8 @@ def test_blockwise_and_plain_agree_in_values_and_all_gradients(case):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_blockwise_and_plain_agree_in_random_cases(number):
-    """12 cases, each compiled; 500 with ATTENTION_CASES=500 in the environment, which take some ten minutes."""
-    examples = int(os.environ.get("ATTENTION_CASES", "12")) // 3
+    """9 cases, each compiled; 500 with ATTENTION_CASES=500 in the environment, which take some ten minutes."""
+    examples = int(os.environ.get("ATTENTION_CASES", "9")) // 3
     seed(number)(by_chance(max_examples=examples)(given(cases())(assert_the_same)))()
 
 
