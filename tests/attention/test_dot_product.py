@@ -263,6 +263,7 @@ def test_explain_says_which_runs_and_why_the_others_do_not():
         ({"mask": MaskFunction(lambda b, h, q, k: q - k)}, r"<lambda> gave .*int32\[1, 1, 11, 13\]; it must give boo"),
         ({"mask": MaskFunction(lambda b, h, q, k: jnp.ones(4, bool))}, r"<lambda> gave .*bool\[4\]; .* broadcasts to"),
         ({"q": np.zeros((B, H, T, D), complex)}, "q has type complex128; it must hold real numbers"),
+        ({"q": np.zeros((1, H, T, D), np.float32)}, "the same leading axes but for the heads"),
         ({"bias": ALiBi(4)}, "num_heads of the bias is 4; it must be that of the attention, 3"),
         ({"bias": np.zeros((T, T), np.float32)}, "bias of shape .* does not broadcast"),
         ({"bias": np.zeros((T, S), bool)}, "bias has type bool; it must be of a floating-point type"),

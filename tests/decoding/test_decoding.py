@@ -93,23 +93,17 @@ def ranked(model, source, outputs, alpha):
     return sorted(scores, reverse=True)
 
 
-def padded(output, length):
-    return [*output, *[PAD] * (length - len(output))]
-
-
 def assert_is(decoded, expected, length):
     """One row's results are these (score, output) pairs, in this order."""
-    np.testing.assert_array_equal(decoded.tokens, [padded(output, length) for _, output in expected])
+    np.testing.assert_array_equal(
+        decoded.tokens, [[*output, *[PAD] * (length - len(output))] for _, output in expected]
+    )
     np.testing.assert_array_equal(decoded.lengths, [len(output) for _, output in expected])
     np.testing.assert_allclose(decoded.scores, [score for score, _ in expected], rtol=1e-5)
 
 
 def row(decoded, index):
     return jax.tree.map(lambda leaf: leaf[index], decoded)
-
-
-def assert_same(one, other):
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), one, other)
 
 
 def constant_step(probabilities, calls=None):
@@ -203,8 +197,8 @@ def test_a_finished_hypothesis_is_kept_while_live_ones_are_more_probable():
     # To end at once has 0.3. Both others are more probable until they end too.
     step = constant_step([[0.3, 0.36, 0.34], [0.8, 0.1, 0.1]])
     decoded = run(beam_search, step, {}, 1, max_length=5, beam_width=3, length_penalty=0.0)
-    np.testing.assert_array_equal(decoded.tokens[0], [padded(output, 5) for output in ([0], [1, 0], [2, 0])])
-    np.testing.assert_allclose(decoded.scores[0], np.log([0.3, 0.36 * 0.8, 0.34 * 0.8]), rtol=1e-5)
+    scores = np.log([0.3, 0.36 * 0.8, 0.34 * 0.8])
+    assert_is(row(decoded, 0), [(scores[0], [0]), (scores[1], [1, 0]), (scores[2], [2, 0])], 5)
 
 
 @pytest.mark.parametrize("width", [2, 5])
@@ -281,7 +275,7 @@ def test_a_cache_that_grows_by_segments_gives_what_one_with_room_from_the_start_
     sources = np.arange(61)
     empty = {"source": sources, "history": np.zeros((61, 0), np.int32)}
     decoded = run(decode, model.step, empty, 61, max_length=137, grow=grow)
-    assert_same(decoded, run_model(decode, model, sources))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), decoded, run_model(decode, model, sources))
     assert rooms == [64, 128, 137]
     segments = np.digitize(decoded.lengths, rooms, right=True)
     assert {0, 1, 2} <= set(segments.ravel().tolist())

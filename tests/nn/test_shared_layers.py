@@ -39,7 +39,7 @@ def apart(params):
     return found | ({"layers_1": found["layers_0"]} if "layers_0" in found else {})
 
 
-ENCODER_DECODER = encoder_decoder()
+ENCODER_DECODER = encoder_decoder(SETTINGS["pre_rms_grouped"])
 LANGUAGE_MODEL = language_model(dataclasses.replace(SETTINGS["pre_rms_grouped"], dropout_prob=0.25))
 
 

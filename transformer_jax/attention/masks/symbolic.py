@@ -179,8 +179,7 @@ class ArrayMask(AttentionMask):
         return block.part(expand_mask(self.array))
 
     def check(self, shape: tuple[int, ...]) -> None:
-        array_shape = expand_mask(self.array).shape
-        check_fits(array_shape, shape, f"mask of shape {np.shape(self.array)}", USE_PADDING_MASK)
+        check_fits(expand_mask(self.array).shape, shape, f"mask of shape {np.shape(self.array)}", USE_PADDING_MASK)
 
 
 @pytree_class
