@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
-from transformer_jax import ALiBi, Causal, Padding, Window
+from transformer_jax import ALiBi, Causal, Window
 from transformer_jax.attention import AttentionDropout, explain
 from transformer_jax.attention.fused import fused_attention
 from transformer_jax.attention.request import AttentionRequest
@@ -30,7 +30,6 @@ def shapes(dtype=jnp.bfloat16, width: int = 64, queries: int = T, keys: int = T,
         ("cuda", shapes(width=12), {}, "a head width that is a multiple of 8, at most 128; it is 12"),
         ("cuda", shapes(width_v=32), {}, "values as wide as keys; the widths are 32 and 64"),
         ("cuda", shapes(), {"mask": Causal(3)}, "the mask is Causal(offset=3)"),
-        ("cuda", shapes(), {"mask": Padding(np.ones((2, T), bool))}, "the mask is Padding(bool[2, 256])"),
         ("cuda", shapes(queries=254), {"mask": Causal()}, "takes a causal mask where T = S; they are 254 and 256"),
         (
             "cuda",

@@ -110,7 +110,7 @@ def test_a_bias_that_is_given_comes_after_that_of_the_positions():
 
 def test_learned_parameters_of_attention_begin_as_no_positions_and_unit_norms():
     module = MultiheadAttention(D, H, qk_norm=RMSNorm, positions=RelativePositions())
-    params = module.init(jax.random.key(0), X)["params"]
+    params = quick_jit(module.init)(jax.random.key(0), X)["params"]
     assert not params["attention_positions"]["embedding"].any()
     assert (params["query_norm"]["scale"] == 1).all()
     assert params["query_norm"]["scale"].shape == (WIDTH,)  # the heads share it
