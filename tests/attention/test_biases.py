@@ -7,8 +7,8 @@ import pytest
 
 from transformer_jax import ALiBi, Causal, InputError, RelativeBias, SoftCap
 from transformer_jax.attention import ArrayBias, AttentionDropout, BiasFunction
-from transformer_jax.attention.plain import whole_block
 from transformer_jax.attention.position_biases import alibi_slopes, relative_buckets
+from transformer_jax.attention.score_block import whole_block
 
 B, H, T, S = 2, 3, 5, 7
 LOGITS = np.random.default_rng(0).normal(size=(B, H, T, S)).astype(np.float32)
@@ -17,7 +17,7 @@ AHEAD = np.arange(S)[None] - np.arange(T)[:, None]  # key - query
 
 def applied(bias) -> jax.Array:
     block = whole_block(LOGITS.shape)
-    return bias.cut(block).apply(jnp.asarray(LOGITS), block)
+    return jax.jit(lambda bias, logits: bias.cut(block).apply(logits, block))(bias, LOGITS)
 
 
 def test_the_slopes_of_alibi_are_those_of_the_paper():
@@ -66,9 +66,6 @@ def test_a_bias_prints_itself():
     assert repr(bias) == (
         "ALiBi(8) + SoftCap(50.0) + ArrayBias(float32[5, 7]) + BiasFunction(by_head, parameters=(float32[8]), offset=2)"
     )
-    assert str(RelativeBias(jnp.zeros((32, 8)), bidirectional=False)) == (
-        "RelativeBias(float32[32, 8], bidirectional=False)"
-    )
 
 
 def by_head(logit, batch, head, query, key, factors):
@@ -87,7 +84,10 @@ def by_head(logit, batch, head, query, key, factors):
         (lambda: RelativeBias(jnp.zeros((8, H)), max_distance=2), "max_distance is 2; it must be at least 3"),
         (lambda: ArrayBias(np.zeros(S, np.float32)), r"bias has shape \(7,\); it may be"),
         (lambda: BiasFunction(3), "fn is 3; it must be a function"),
-        (lambda: applied(BiasFunction(lambda x, b, h, q, k: x > 0)), r"<lambda> gave bool\[2, 3, 5, 7\]; it must give"),
+        (
+            lambda: applied(BiasFunction(lambda x, b, h, q, k: x > 0)),
+            r"<lambda> gave .*bool\[2, .*; it must give",
+        ),
         (lambda: ALiBi(H) + Causal(), r"bias is Causal\(\); it must be an array of numbers"),
     ],
 )

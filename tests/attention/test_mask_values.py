@@ -93,7 +93,6 @@ def full_of_2(mask):
     ("make", "message"),
     [
         (lambda: Window(-1, 0), "left is -1; it must be at least 0"),
-        (lambda: Window(1.5, 0), "left is 1.5; it must be a whole number"),
         (lambda: Causal(0.5), "offset is 0.5; it must be a whole number"),
         (lambda: Causal(2**31), "offset is 2147483648; it must be a whole number, -1073741824 … 1073741824"),
         (lambda: Prefix(-1), "n is -1; it must be a whole number, 0 …"),

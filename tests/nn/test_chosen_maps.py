@@ -22,7 +22,7 @@ from transformer_jax import (
     patch,
 )
 from transformer_jax.attention import AttentionRows
-from transformer_jax.nn import RelativePositions, SinusoidalPositions
+from transformer_jax.nn import RelativePositions
 from transformer_jax.nn.layer_stacks import STACKED, unstack_layers
 
 pytestmark = pytest.mark.slow  # they compile
@@ -33,7 +33,7 @@ X = DRAWS.normal(size=(B, S, D)).astype(np.float32)
 SOURCE, TARGET = DRAWS.integers(V, size=(B, S)), DRAWS.integers(V, size=(B, T))
 VALID = np.arange(S) < np.array([[11], [6]])
 QUERIES, HEADS = [5, 0, 6], [3, 1]  # in another order than they have; in the second sequence, 6 is padding
-KINDS = [(SinusoidalPositions(), None), (RotaryPositions(), 2), (RelativePositions(num_buckets=4, max_distance=5), 1)]
+KINDS = [(RotaryPositions(), 2), (RelativePositions(num_buckets=4, max_distance=5), 1)]
 
 
 def maps_of(model, variables, *inputs, **chosen):
@@ -51,7 +51,7 @@ def assert_rows(chosen, full, queries, heads) -> None:
         np.testing.assert_allclose(rows, np.asarray(whole)[:, heads][:, :, queries], atol=1e-6)
 
 
-@pytest.mark.parametrize(("positions", "num_kv_heads"), KINDS, ids=["added", "rotary", "bias"])
+@pytest.mark.parametrize(("positions", "num_kv_heads"), KINDS, ids=["rotary", "bias"])
 def test_each_kind_of_an_encoder_decoder_has_its_own_queries(positions, num_kv_heads):
     settings = BlockSettings(positions=positions, attention=AttentionSettings(num_kv_heads, RMSNorm))
     sizes = {"model_dim": D, "num_heads": H, "dim_feedforward": 5, "num_encoder_layers": 1, "num_decoder_layers": 1}
@@ -66,8 +66,7 @@ def test_each_kind_of_an_encoder_decoder_has_its_own_queries(positions, num_kv_h
     assert_rows(apart.cross, full.cross, [6], range(H))
 
 
-@pytest.mark.parametrize("implementation", ["plain", "blockwise"])
-@pytest.mark.parametrize("in_a_loop", [False, True])
+@pytest.mark.parametrize(("implementation", "in_a_loop"), [("plain", True), ("blockwise", False)])
 def test_rows_come_with_the_output_of_a_pass_of_any_implementation(implementation, in_a_loop):
     attention = AttentionSettings(implementation=implementation)
     model = TransformerEncoder(3, D, H, 5, settings=BlockSettings(attention=attention, scan_layers=in_a_loop))
@@ -104,11 +103,6 @@ def test_an_inspected_pass_returns_the_chosen_rows_of_the_weights_that_it_used()
     model = TransformerEncoder(1, D, H, 2 * D)
     variables = drawn(model, X)
     weights = np.random.default_rng(1).dirichlet(np.ones(S), (B, H, S)).astype(np.float32)
-    _, (rows,) = patch(
-        model,
-        variables,
-        X,
-        patches={"layers.0.attention.weights": weights},
-        return_attention=AttentionRows(QUERIES, HEADS),
-    )
+    changes = {"patches": {"layers.0.attention.weights": weights}, "return_attention": AttentionRows(QUERIES, HEADS)}
+    _, (rows,) = quick_jit(lambda variables: patch(model, variables, X, **changes))(variables)
     np.testing.assert_array_equal(rows, weights[:, HEADS][:, :, QUERIES])

@@ -13,11 +13,11 @@ ROWS, COLUMNS = 997, 1009  # about a million elements
 X = np.ones((ROWS, COLUMNS), np.float32)
 
 
-def kept(rate: float, key: jax.Array, x: np.ndarray = X) -> np.ndarray:
-    return np.asarray(Dropout(rate).apply({}, x, train=True, rngs={"dropout": key}))
+def kept(rate: float, key: jax.Array) -> np.ndarray:
+    return np.asarray(Dropout(rate).apply({}, X, train=True, rngs={"dropout": key}))
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.1, 0.9])
 def test_the_keep_rate_is_as_asked_and_the_mean_unbiased(rate):
     output = kept(rate, jax.random.key(0))
     standard_error = np.sqrt(rate * (1 - rate) / X.size)
@@ -32,9 +32,8 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.corrcoef((a != 0).ravel(), (b != 0).ravel())[0, 1])
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_positions_steps_and_keys_are_uncorrelated(rate):
-    base = jax.random.key(3)
+def test_positions_steps_and_keys_are_uncorrelated():
+    rate, base = 0.5, jax.random.key(3)
     mask = kept(rate, jax.random.fold_in(base, 7))
     bound = 5 / np.sqrt(X.size)  # five standard errors of a correlation of independent draws
     for shift in (1, 2, 4, 16, 64):
@@ -71,10 +70,3 @@ def test_the_type_stays_and_nothing_happens_outside_training(dtype):
     np.testing.assert_array_equal(dropout.apply({}, x, train=False), x)
     assert dropout.apply({}, x, train=True, rngs={"dropout": jax.random.key(0)}).dtype == dtype
     np.testing.assert_array_equal(Dropout(0.0).apply({}, x, train=True), x)
-
-
-def test_the_gradient_goes_through_what_was_kept():
-    x = np.random.default_rng(0).normal(size=(11, 13)).astype(np.float32)
-    key = {"dropout": jax.random.key(2)}
-    gradient = jax.grad(lambda x: Dropout(0.25).apply({}, x, train=True, rngs=key).sum())(x)
-    np.testing.assert_array_equal(gradient, kept(0.25, jax.random.key(2), np.ones_like(x)))

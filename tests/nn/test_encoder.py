@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, draw, drawn, quick_jit
+from compiled_models import compiled, draw, quick_jit
 
 from transformer_jax import EncoderBlock, TransformerEncoder, params_from_torch
 from transformer_jax.nn.blocks import BlockSettings
@@ -42,19 +42,8 @@ def exact_gelu(x: jax.Array) -> jax.Array:
     return nn.gelu(x, approximate=False)
 
 
-@functools.cache
-def compiled_gradients(model):
-    """Output, and gradients of the parameters and of the input."""
-
-    def total(params, x, mask, cotangent):
-        output = model.apply(params, x, mask)
-        return jnp.sum(output * cotangent), output
-
-    return quick_jit(jax.value_and_grad(total, (0, 1), has_aux=True))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("norm_first", "activation"), [(False, "relu"), (True, "relu"), (False, "gelu")])
+@pytest.mark.parametrize(("norm_first", "activation"), [(False, "relu"), (True, "gelu")])
 def test_outputs_and_gradients_agree_with_pytorch(norm_first, activation):
     """Gradients of the input and of every parameter. Masks of other ranks: test_attention.py."""
     module = torch_encoder(norm_first=norm_first, activation=activation)
@@ -66,7 +55,13 @@ def test_outputs_and_gradients_agree_with_pytorch(norm_first, activation):
     (expected * torch.tensor(cotangent)).sum().backward()
     torch_gradients = {parameter: tensor.grad for parameter, tensor in module.named_parameters()}
 
-    (_, output), (gradients, x_gradient) = compiled_gradients(ours)(params, x, RANDOM, cotangent)
+    @quick_jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+    def total(params, x):
+        output = ours.apply(params, x, RANDOM)
+        return jnp.sum(output * cotangent), output
+
+    (_, output), (gradients, x_gradient) = total(params, x)
     np.testing.assert_allclose(output, expected.detach(), atol=1e-5)
     np.testing.assert_allclose(x_gradient, torch_x.grad, atol=1e-5, rtol=1e-5)
     jax.tree.map(
@@ -76,20 +71,9 @@ def test_outputs_and_gradients_agree_with_pytorch(norm_first, activation):
     )
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_a_block_agrees_with_pytorch(norm_first):
-    layer = torch_encoder(norm_first=norm_first).layers[0]
-    block = EncoderBlock(D, H, F, settings=settings(norm_first))
+def test_a_block_agrees_with_pytorch():
+    layer = torch_encoder(norm_first=True).layers[0]
+    block = EncoderBlock(D, H, F, settings=settings(norm_first=True))
     params = {"params": params_from_torch(block, layer.state_dict())}
     expected = layer(torch.tensor(draw(B, T, D)), src_mask=PYTORCH_MASK).detach()
     np.testing.assert_allclose(compiled(block)(params, draw(B, T, D), RANDOM), expected, atol=1e-5)
-
-
-def test_dropout_needs_a_key_and_changes_the_output_in_training_alone():
-    encoder, x = TransformerEncoder(L, D, H, F, dropout_prob=0.5), draw(B, T, D)
-    params = drawn(encoder, x)
-    one, two = (compiled(encoder, train=True)(params, x, rngs={"dropout": jax.random.key(i)}) for i in (1, 2))
-    assert np.abs(one - two).max() > 0.1
-    assert np.abs(one - compiled(encoder)(params, x)).max() > 0.1
-    with pytest.raises(Exception, match="dropout"):
-        jax.eval_shape(functools.partial(encoder.apply, train=True), params, x)

@@ -1,26 +1,14 @@
-"""Feed-forward networks: the gate of Shazeer 2020, and which units dropout drops."""
+"""Feed-forward networks: which units dropout drops. Their formulas: tests/inspection/test_capture.py."""
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import draw, drawn
+from compiled_models import applied, drawn
 
 from transformer_jax import GatedFeedForward
 from transformer_jax.nn.layers import FeedForward
-
-B, T, D, F = 2, 3, 5, 7
-X = draw(B, T, D)
-
-
-def test_the_gate_multiplies_the_hidden_units():
-    module = GatedFeedForward(F, activation=nn.silu)
-    variables = drawn(module, X, train=False)
-    gate, expand, contract = (variables["params"][name] for name in ("gate", "expand", "contract"))
-    hidden = nn.silu(X @ gate["kernel"] + gate["bias"]) * (X @ expand["kernel"] + expand["bias"])
-    expected = hidden @ contract["kernel"] + contract["bias"]
-    np.testing.assert_allclose(module.apply(variables, X, train=False), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("network", "unit"), [(FeedForward, 2), (GatedFeedForward, 2 * float(nn.silu(2.0)))])
@@ -28,8 +16,8 @@ def test_dropout_drops_hidden_units(network, unit):
     """At x = 1 a hidden unit is x + 1, or (x + 1) · swish(x + 1)."""
     module = network(1000, dropout_prob=0.25)
     x = np.ones((1, 1, 1), np.float32)
-    ones = jax.tree.map(jnp.ones_like, module.init(jax.random.key(0), x, train=False))
-    output = module.apply(ones, x, train=True, rngs={"dropout": jax.random.key(1)})
+    ones = jax.tree.map(jnp.ones_like, drawn(module, x, train=False))
+    output = applied(module, ones, x, train=True, rngs={"dropout": jax.random.key(1)})
     kept = (float(output[0, 0, 0]) - 1) * 0.75 / unit
     assert kept == pytest.approx(round(kept), abs=0.02)
     assert 690 < kept < 810  # 4.4 standard deviations around 750

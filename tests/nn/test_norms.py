@@ -1,13 +1,12 @@
 """Norms: PyTorch's numbers, also where the mean is large, the papers' formulas, and Flax's names of the parameters."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from compiled_models import needs_float16
 
-from transformer_jax.nn.layers import LayerNorm, NoNorm, RMSNorm
+from transformer_jax.nn.layers import LayerNorm, RMSNorm
 
 B, T, D = 3, 5, 17
 
@@ -38,10 +37,3 @@ def test_the_root_mean_square_of_large_half_precision_numbers_does_not_overflow(
     x = jnp.full((B, D), 1000, jnp.float16)  # whose squares float16 lacks
     params = {"params": {"scale": jnp.ones(D, jnp.float16)}}
     np.testing.assert_allclose(RMSNorm().apply(params, x), 1, rtol=1e-3)
-
-
-def test_no_norm_returns_its_input_and_has_no_parameters():
-    x = np.random.default_rng(0).normal(size=(B, T, D)).astype(np.float32)
-    output, variables = NoNorm(epsilon=0.25).init_with_output(jax.random.key(0), x)
-    np.testing.assert_array_equal(output, x)
-    assert not variables

@@ -2,7 +2,6 @@
 
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +17,6 @@ from transformer_jax import (
     Causal,
     DecoderBlock,
     EncoderBlock,
-    GatedFeedForward,
     InputError,
     LearnedPositions,
     MultiheadAttention,
@@ -27,15 +25,11 @@ from transformer_jax import (
     RotaryPositions,
     Transformer,
     TransformerEncoder,
-    TransformerLM,
     TransformerPredictor,
     padding_mask,
 )
-from transformer_jax.nn import (
-    CausalBlock,
-    NoPositions,
-    RelativePositions,
-)
+from transformer_jax.attention.request import recording_attention
+from transformer_jax.nn import CausalBlock, NoPositions, RelativePositions
 from transformer_jax.nn.position_kinds import rotate
 
 pytestmark = pytest.mark.slow  # they compile
@@ -98,7 +92,7 @@ def test_relative_positions_and_alibi_are_the_biases_of_their_papers(looks_ahead
     params = dict(variables["params"])
     table = params.pop("attention_positions")["embedding"]
     assert table.shape == (4, H)
-    plain = functools.partial(MultiheadAttention(D, H).apply, {"params": params}, X)
+    plain = functools.partial(applied, MultiheadAttention(D, H), {"params": params}, X)
     expected = plain(bias=RelativeBias(table, bidirectional=looks_ahead, max_distance=5))
     np.testing.assert_allclose(applied(learned, variables, X), expected, atol=1e-6)
     alibi = MultiheadAttention(D, H, positions=ALiBiPositions())
@@ -116,7 +110,7 @@ def test_a_bias_that_is_given_comes_after_that_of_the_positions():
 
 def test_learned_parameters_of_attention_begin_as_no_positions_and_unit_norms():
     module = MultiheadAttention(D, H, qk_norm=RMSNorm, positions=RelativePositions())
-    params = module.init(jax.random.key(0), X)["params"]
+    params = quick_jit(module.init)(jax.random.key(0), X)["params"]
     assert not params["attention_positions"]["embedding"].any()
     assert (params["query_norm"]["scale"] == 1).all()
     assert params["query_norm"]["scale"].shape == (WIDTH,)  # the heads share it
@@ -164,15 +158,6 @@ def test_learned_positions_are_added_and_shared_by_source_and_target():
 def test_learned_positions_begin_as_large_as_sinusoidal_ones():
     table = LearnedPositions(1009).encoding(D, 2000).init(jax.random.key(0), X)["params"]["embedding"]
     assert float((table**2).mean()) == pytest.approx(0.5, rel=0.05)  # 24 216 draws: 5 standard deviations
-
-
-def test_norms_and_feed_forwards_of_all_parts_of_a_model_are_those_of_the_settings():
-    settings = BlockSettings(norm=RMSNorm, norm_first=True, feed_forward=GatedFeedForward, activation=nn.silu)
-    params = drawn(TransformerPredictor(D, 3, H, 1, settings=settings), X)["params"]
-    layer = params["encoder"]["layers_0"]
-    for norm in (params["output_norm"], params["encoder"]["norm"], layer["self_attn_residual"]["norm"]):
-        assert norm.keys() == {"scale"}
-    assert layer["feed_forward"].keys() == {"gate", "expand", "contract"}
 
 
 # Decoding.
@@ -239,7 +224,6 @@ WRONG = [
     (lambda: RelativePositions(5), "num_buckets is 5; it must be even"),
     (lambda: RelativePositions(2), "num_buckets is 2; it must be at least 4"),
     (lambda: RelativePositions(32, 16), "max_distance is 16; it must be at least 17"),
-    (lambda: RelativePositions(32, 2**21), "max_distance is 2097152; it may be at most 1048576"),
     (lambda: LearnedPositions(0), "max_len is 0"),
 ]
 
@@ -250,25 +234,16 @@ def test_a_part_that_cannot_work_is_an_error(call, message):
         call()
 
 
-MAKERS = {
-    "block": lambda heads, settings: EncoderBlock(20, heads, F, settings=settings),
-    "stack": lambda heads, settings: TransformerEncoder(0, 20, heads, F, settings=settings),
-    "predictor": lambda heads, settings: TransformerPredictor(20, 3, heads, 0, settings=settings),
-    "transformer": lambda heads, settings: Transformer(V, V, 20, heads, 0, 0, F, settings=settings),
-    "language model": lambda heads, settings: TransformerLM(V, 20, heads, 1, F, settings=settings),
-}
-
-
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_parts_that_do_not_fit_the_heads_are_an_error_at_construction(make):
-    make(2, BlockSettings(positions=RotaryPositions(), attention=AttentionSettings(num_kv_heads=2)))
+def test_parts_that_do_not_fit_the_heads_are_an_error_at_construction():
+    make = functools.partial(TransformerEncoder, 0, 20, dim_feedforward=F)  # as all below `SettingsModule`
+    make(2, settings=BlockSettings(positions=RotaryPositions(), attention=AttentionSettings(num_kv_heads=2)))
     with pytest.raises(InputError, match="a head is 5 wide"):
-        make(4, BlockSettings(positions=RotaryPositions()))
+        make(4, settings=BlockSettings(positions=RotaryPositions()))
     with pytest.raises(InputError, match="num_kv_heads is 3; it must divide num_heads, 4"):
-        make(4, BlockSettings(attention=AttentionSettings(num_kv_heads=3)))
+        make(4, settings=BlockSettings(attention=AttentionSettings(num_kv_heads=3)))
 
 
-@pytest.mark.parametrize("positions", [RotaryPositions(), ALiBiPositions(), RelativePositions()])
+@pytest.mark.parametrize("positions", [RotaryPositions(), RelativePositions()])
 def test_positions_inside_attention_are_no_part_of_cross_attention(positions):
     module = MultiheadAttention(D, H, positions=positions)
     with pytest.raises(InputError, match="memory is given, but positions is .* self-attention alone"):
@@ -290,10 +265,7 @@ def test_positions_inside_attention_cannot_be_left_out_of_a_call():
 
 
 def test_the_implementation_of_the_settings_runs():
-    """The program of blockwise attention has a loop."""
-    for implementation, has_loop in (("plain", False), ("blockwise", True)):
-        block = EncoderBlock(
-            D, H, F, settings=BlockSettings(attention=AttentionSettings(implementation=implementation))
-        )
-        program = str(jax.make_jaxpr(functools.partial(block.apply, drawn(block, X)))(X))
-        assert ("while" in program or "scan" in program) == has_loop
+    block = EncoderBlock(D, H, F, settings=BlockSettings(attention=AttentionSettings(implementation="blockwise")))
+    with recording_attention() as calls:
+        jax.eval_shape(block.init, jax.random.key(0), X)
+    assert {call.implementation for call in calls} == {"blockwise"}

@@ -1,12 +1,13 @@
 """Blocks of a stack that share their parameters: one set, the numbers of layers apart, and what is refused."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import quick_jit, started
+from compiled_models import applied, quick_jit, started
 from flax.traverse_util import flatten_dict
 from tiny_models import SETTINGS, Case, encoder_decoder, language_model
 
@@ -38,14 +39,11 @@ def apart(params):
     return found | ({"layers_1": found["layers_0"]} if "layers_0" in found else {})
 
 
-CASES = {
-    "encoder-decoder": encoder_decoder(dataclasses.replace(SETTINGS["post_norm"], dropout_prob=0.25)),
-    "language model": language_model(SETTINGS["pre_rms_grouped"]),
-}
-every_model = pytest.mark.parametrize("plain", CASES.values(), ids=CASES)
+ENCODER_DECODER = encoder_decoder(SETTINGS["pre_rms_grouped"])
+LANGUAGE_MODEL = language_model(dataclasses.replace(SETTINGS["pre_rms_grouped"], dropout_prob=0.25))
 
 
-@every_model
+@pytest.mark.parametrize("plain", [ENCODER_DECODER, LANGUAGE_MODEL], ids=["encoder-decoder", "language model"])
 def test_a_stack_has_the_parameters_of_one_layer(plain):
     case = shared(plain)
     drawn = jax.eval_shape(lambda: case.model.init(jax.random.key(0), *case.inputs))
@@ -53,9 +51,8 @@ def test_a_stack_has_the_parameters_of_one_layer(plain):
     assert not any("layers_1" in path for path in flatten_dict(drawn))
 
 
-@every_model
-def test_activations_have_the_names_and_values_of_layers_apart(plain):
-    case = shared(plain)
+def test_activations_have_the_names_and_values_of_layers_apart():
+    plain, case = ENCODER_DECODER, shared(ENCODER_DECODER)
     output, seen = quick_jit(lambda v: capture(case.model, v, *case.inputs, names=["*"]))(case.variables)
     expected, of_apart = quick_jit(lambda v: capture(plain.model, v, *plain.inputs, names=["*"]))(
         {"params": apart(case.variables["params"])}
@@ -68,21 +65,19 @@ def test_activations_have_the_names_and_values_of_layers_apart(plain):
 
 
 def test_one_layer_is_patched_without_the_others():
-    case = shared(CASES["language model"])
+    case = shared(LANGUAGE_MODEL)
     heads = [f"decoder.layers.{layer}.attention.head_outputs" for layer in (0, 1)]
-    output, seen = patch(case.model, case.variables, *case.inputs, patches={heads[1]: zero()}, names=heads)
+    patched = functools.partial(patch, patches={heads[1]: zero()}, names=heads)
+    output, seen = quick_jit(lambda v: patched(case.model, v, *case.inputs))(case.variables)
     assert not seen[heads[1]].any()
     assert seen[heads[0]].any()
     variables = {"params": apart(case.variables["params"])}
-    plain = patch(CASES["language model"].model, variables, *case.inputs, patches={heads[1]: zero()})
+    plain, _ = quick_jit(lambda v: patched(LANGUAGE_MODEL.model, v, *case.inputs))(variables)
     np.testing.assert_allclose(output, plain, atol=1e-6)
 
 
-@every_model
-@pytest.mark.parametrize("remat", ["none", "all"])
-def test_the_gradient_is_the_sum_over_layers_that_draw_dropout_apart(plain, remat):
-    case = shared(plain)
-    case = case._replace(model=case.model.clone(settings=dataclasses.replace(case.model.settings, remat=remat)))
+def test_the_gradient_is_the_sum_over_layers_that_draw_dropout_apart():
+    case = shared(LANGUAGE_MODEL)
 
     def gradient(model, variables):
         def loss(variables):
@@ -91,35 +86,34 @@ def test_the_gradient_is_the_sum_over_layers_that_draw_dropout_apart(plain, rema
 
         return flatten_dict(quick_jit(jax.grad(loss))(variables))
 
-    found = gradient(case.model, case.variables)
-    of_apart = gradient(plain.model, {"params": apart(case.variables["params"])})
-    for path, slope in found.items():
-        later = tuple(part.replace("layers_0", "layers_1") for part in path)
-        expected = of_apart[path] + of_apart[later] if "layers_0" in path else of_apart[path]
-        np.testing.assert_allclose(slope, expected, atol=1e-6, rtol=1e-4)
+    of_apart = gradient(LANGUAGE_MODEL.model, {"params": apart(case.variables["params"])})
+    for remat in ("none", "all"):
+        settings = dataclasses.replace(case.model.settings, remat=remat)
+        for path, slope in gradient(case.model.clone(settings=settings), case.variables).items():
+            later = tuple(part.replace("layers_0", "layers_1") for part in path)
+            expected = of_apart[path] + of_apart[later] if "layers_0" in path else of_apart[path]
+            np.testing.assert_allclose(slope, expected, atol=1e-6, rtol=1e-4)
 
 
-@every_model
-def test_cached_decoding_equals_the_full_pass(plain):
-    case = shared(plain)
-    full = case.model.apply(case.variables, *case.inputs)
-    tokens = case.inputs[-2] if len(case.inputs) > 1 else case.inputs[0]
-    before = (len(tokens),) if len(case.inputs) == 1 else (case.inputs[0], case.inputs[2])
-    step = quick_jit(lambda *arguments: case.model.apply(case.variables, *arguments, method="decode_step"))
-    cache = started(case.model, case.variables, *before, tokens.shape[1])
-    for position in range(tokens.shape[1]):
-        logits, cache = step(tokens[:, position], position, cache)
+def test_cached_decoding_equals_the_full_pass():
+    model, variables, (source, target, mask) = shared(ENCODER_DECODER)
+    full = applied(model, variables, source, target, mask)
+    step = quick_jit(lambda *arguments: model.apply(variables, *arguments, method="decode_step"))
+    cache = started(model, variables, source, mask, target.shape[1])
+    for position in range(target.shape[1]):
+        logits, cache = step(target[:, position], position, cache)
         np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
 
 
 def test_attribution_sums_to_the_logits_and_norms_fold():
     case = shared(language_model(SETTINGS["pre_norm"]))
-    parts = attribute_logits(case.model, case.variables, *case.inputs, of=lambda logits: logits[0, -1])
-    logits = case.model.apply(case.variables, *case.inputs)
+    attribute = functools.partial(attribute_logits, of=lambda logits: logits[0, -1])
+    parts = quick_jit(lambda v: attribute(case.model, v, *case.inputs))(case.variables)
+    logits = applied(case.model, case.variables, *case.inputs)
     total = sum(part.sum(0) if name.endswith(".head_outputs") else part for name, part in parts.items())
     np.testing.assert_allclose(total, logits[0, -1], atol=1e-4)
     folded, params = fold_norms(case.model, case.variables["params"])
-    np.testing.assert_allclose(folded.apply({"params": params}, *case.inputs), logits, atol=1e-4)
+    np.testing.assert_allclose(applied(folded, {"params": params}, *case.inputs), logits, atol=1e-4)
 
 
 def test_the_flag_reaches_the_model_and_layers_are_not_scanned_too():

@@ -55,8 +55,8 @@ def dot_product_attention(
 
     Args:
         q: queries `[..., T, d]`; the leading axes are none, `[B]`, `[B, H]`, or more before these.
-        k: keys `[..., S, d]`. With a head axis, they and the values may have fewer heads, Hkv, a divisor of H: head h
-            of the queries reads head `h // (H / Hkv)` (Ainslie et al. 2023).
+        k: keys `[..., S, d]`, with the leading axes of `q`. With a head axis, they and the values may have fewer
+            heads, Hkv, a divisor of H: head h of the queries reads head `h // (H / Hkv)` (Ainslie et al. 2023).
         v: values `[..., S, d_v]`.
         mask: which keys a query may see: a value such as `Causal() & Padding(valid)`, or an array; see
             `transformer_jax.attention.masks.arrays` for the ranks.
@@ -83,8 +83,12 @@ def dot_product_attention(
     if explanation.implementation == "plain":
         values, attention = plain_attention(q, k, v, request.mask, request.bias, request.dropout, tap=tap)
         return (values, attention) if return_attention else values
-    run = _run_blockwise if explanation.implementation == "blockwise" else fused_attention
-    return run(q, k, v, request)
+    operands = request.with_heads(q, k, v)
+    if explanation.implementation == "fused":
+        values = fused_attention(*operands, request)
+    else:
+        values = blockwise_attention(*operands, request.mask, request.bias, request.dropout, request.num_batch)
+    return values.reshape(*request.logits_shape[:-2], *values.shape[-2:])
 
 
 def scaled_dot_product(
@@ -134,7 +138,8 @@ def explain(
 
 def _choose(request: AttentionRequest, implementation: str) -> Explanation:
     check_value("implementation", implementation, Implementation)
-    refusals = {"plain": None, "blockwise": _blockwise_refusal(request), "fused": fused_refusal(request)}
+    no_weights = "it has no weights; attention_rows gives those of chosen queries" if request.wants_attention else None
+    refusals = {"plain": None, "blockwise": no_weights, "fused": fused_refusal(request)}
     if implementation != "auto":
         if reason := refusals[implementation]:
             raise InputError(f"implementation is {implementation!r}, which cannot run: {reason}")
@@ -142,8 +147,7 @@ def _choose(request: AttentionRequest, implementation: str) -> Explanation:
     else:
         chosen, reason, otherwise = _suited(request, refusals)
     others = {name: refusal or otherwise for name, refusal in refusals.items() if name != chosen}
-    num_queries, num_keys = request.logits_shape[-2:]
-    return Explanation(chosen, reason, others, (num_queries, num_keys))
+    return Explanation(chosen, reason, others, request.logits_shape[-2:])
 
 
 def _suited(request: AttentionRequest, refusals: Mapping[str, str | None]) -> tuple[str, str, str]:
@@ -153,21 +157,6 @@ def _suited(request: AttentionRequest, refusals: Mapping[str, str | None]) -> tu
         return "plain", "the weights are asked for", "it has no weights"
     if refusals["fused"] is None and num_logits >= MIN_FUSED_LOGITS:
         return "fused", "the kernel takes this mask, type and width", "fused is faster"
-    is_large = num_logits >= MIN_BLOCKWISE_LOGITS and math.prod(request.logits_shape) >= MIN_BLOCKWISE_TOTAL
-    if refusals["blockwise"] is None and is_large:
+    if num_logits >= MIN_BLOCKWISE_LOGITS and math.prod(request.logits_shape) >= MIN_BLOCKWISE_TOTAL:
         return "blockwise", "its memory grows as T + S", "so many at once are slower"
     return "plain", "they are few", "plain is faster for few"
-
-
-def _blockwise_refusal(request: AttentionRequest) -> str | None:
-    if request.wants_attention:
-        return "it has no weights; attention_rows gives those of chosen queries"
-    if request.dtype not in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64):
-        return f"the type is {request.dtype}; it takes float16, bfloat16, float32 and float64"
-    return None
-
-
-def _run_blockwise(q: Array, k: Array, v: Array, request: AttentionRequest) -> Array:
-    operands = request.with_heads(q, k, v)
-    values = blockwise_attention(*operands, request.mask, request.bias, request.dropout, request.num_batch)
-    return values.reshape(*request.logits_shape[:-2], *values.shape[-2:])

@@ -18,8 +18,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.argument_checks import as_array, broadcasts, known_values
-from transformer_jax.attention.score_block import LogitsRule, Offset, ScoreBlock
+from transformer_jax.argument_checks import as_array, known_values
+from transformer_jax.attention.score_block import LogitsRule, Offset, ScoreBlock, check_fits, with_all_axes
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import pytree_class, shown, static_field
 
@@ -81,13 +81,11 @@ class ArrayBias(AttentionBias):
         array = as_array("bias", self.array)
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise InputError(f"bias has type {array.dtype}; it must be of a floating-point type; a mask is no bias")
-        if array.ndim not in (2, 3, 4):
-            raise InputError(f"bias has shape {array.shape}; it may be [T, S], [B, T, S] or [B, H, T, S]")
         object.__setattr__(self, "array", jnp.asarray(array))
+        self._wide()
 
     def _wide(self) -> Float[Array, "#B #H #T #S"]:
-        array = jnp.asarray(self.array)
-        return array[None, None] if array.ndim == 2 else array[:, None] if array.ndim == 3 else array
+        return with_all_axes("bias", jnp.asarray(self.array))
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         return logits + jnp.asarray(self.array).astype(logits.dtype)
@@ -100,19 +98,14 @@ class ArrayBias(AttentionBias):
         return ArrayBias(total.reshape(np.shape(self.array)))
 
     def check(self, shape: tuple[int, ...]) -> None:
-        needed = {2: (1, 1), 3: (*shape[:1], 1)}.get(len(shape), shape[-4:-2]) + shape[-2:]
-        if not broadcasts(self._wide().shape, needed):
-            raise InputError(
-                f"bias of shape {np.shape(self.array)} does not broadcast against attention logits of shape {shape}"
-            )
+        check_fits(self._wide().shape, shape, f"bias of shape {np.shape(self.array)}")
 
 
 def check_cap(name: str, cap: object) -> None:
     """Raise an `InputError` if a number, which may be traced, is not finite and above 0."""
     array = as_array(name, cap)
-    is_real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer))
-    known = known_values(array) if is_real and not array.ndim else None
-    if array.ndim or not is_real or (known is not None and not 0 < known < np.inf):
+    known = known_values(array)
+    if array.ndim or (known is not None and not 0 < known < np.inf):
         raise InputError(f"{name} is {shortened(cap)}; it must be a finite number above 0")
 
 

@@ -25,7 +25,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float, Int
 
 from transformer_jax.attention.masks.symbolic import AttentionMask
-from transformer_jax.attention.score_block import BlockFlags, BlockGrid, Range, opposite
+from transformer_jax.attention.score_block import BlockFlags, BlockGrid, Range
 from transformer_jax.trees import Arrays
 
 LARGE = 1024  # positions of a block at most
@@ -161,7 +161,7 @@ def list_blocks(mask: AttentionMask | None, grid: BlockGrid, sizes: BlockSizes) 
         for first in range(0, sizes.keys, sizes.stair)
     )
     whole = (Part(0, Range(0, sizes.keys), False),)
-    return BlockLists(_listed(every, shape, whole), _listed(some & opposite(every), shape, stairs), sizes.keys)
+    return BlockLists(_listed(every, shape, whole), _listed(some & ~every, shape, stairs), sizes.keys)
 
 
 def _listed(flags: BlockFlags, shape: tuple[int, int], parts: tuple[Part, ...]) -> KeyBlocks:

@@ -133,10 +133,9 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Valu
             )
             values, maximum, total = lists.visit(i, step, start)
             sees_nothing = total == 0
-            values = values / jnp.where(sees_nothing, 1, total * (1 - plan.dropout_rate))[..., None]
-            log_sum_exp = jnp.where(
-                sees_nothing, -jnp.inf, maximum * row.scale + jnp.log(jnp.where(sees_nothing, 1, total))
-            )
+            total = jnp.where(sees_nothing, 1, total)
+            values = values / (total * (1 - plan.dropout_rate))[..., None]
+            log_sum_exp = jnp.where(sees_nothing, -jnp.inf, maximum * row.scale + jnp.log(total))
             return values.astype(q.dtype), log_sum_exp
 
         return total, lax.map(of_queries, (jnp.arange(len(q)), q))

@@ -46,8 +46,13 @@ def first_row(num_rows: int) -> UInt32[Array, ""]:
 def kept(
     rate: float, seeds: UInt32[Array, " 2"], rows: UInt32[Array, "..."], keys: UInt32[Array, "..."]
 ) -> Bool[Array, "..."]:
-    """Whether dropout keeps each weight, given the index of its row among all rows and that of its key."""
-    bits = pair_bits(seeds, rows, keys)
+    """Whether dropout keeps each weight, given the index of its row among all rows and that of its key.
+
+    The bits are a hash of the two and of the seeds, so that each block of the weights draws those that the whole matrix
+    has there. Rows and keys are hashed apart, so that an element costs one round.
+    """
+    first, second = seeds
+    bits = _mix(_mix(_mix(rows ^ first) + second) + _mix(_mix(keys ^ second) + first))
     return jnp.greater_equal(bits, jnp.uint32(rate * 2**32))
 
 
@@ -65,18 +70,6 @@ def counter_bits(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt32[Array, "..
     index = (lax.iota(jnp.uint32, size) + jnp.uint32(part_number() * size)).reshape(shape)
     # Twice, since after one round the streams of different keys are permutations of each other.
     return _mix(_mix(index ^ first) + second)
-
-
-def pair_bits(
-    seeds: UInt32[Array, " 2"], rows: UInt32[Array, "..."], columns: UInt32[Array, "..."]
-) -> UInt32[Array, "..."]:
-    """32 random bits for each pair of a row and a column, whose indices broadcast: a hash of the two and of the seeds.
-
-    Where a matrix is computed in blocks, each block draws the bits that the whole matrix has there. Rows and columns
-    are hashed apart, so that an element costs one round.
-    """
-    first, second = seeds
-    return _mix(_mix(_mix(rows ^ first) + second) + _mix(_mix(columns ^ second) + first))
 
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:

@@ -2,13 +2,14 @@
 
 import functools
 import math
+import operator
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.attention.masks.symbolic import ArrayMask, AttentionMask, Both, Causal, Window
+from transformer_jax.attention.masks.symbolic import ArrayMask, AttentionMask, Causal, Combined, Window
 from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.request import AttentionRequest
 from transformer_jax.mesh_axis import is_divided
@@ -37,12 +38,10 @@ def fused_refusal(request: AttentionRequest) -> str | None:
 
 
 def fused_attention(
-    q: Float[Array, "... T d"], k: Float[Array, "... S d"], v: Float[Array, "... S d"], request: AttentionRequest
-) -> Float[Array, "... T d"]:
+    q: Float[Array, "N H T d"], k: Float[Array, "N Hkv S d"], v: Float[Array, "N Hkv S d"], request: AttentionRequest
+) -> Float[Array, "N H T d"]:
     """Values of attention that `fused_refusal` has nothing against."""
-    q, k, v = request.with_heads(q, k, v)
-    values = _on_gpu(q, k, v, request) if request.backend in GPU_BACKENDS else _on_tpu(q, k, v, request)
-    return values.reshape(*request.logits_shape[:-2], *values.shape[-2:])
+    return _on_gpu(q, k, v, request) if request.backend in GPU_BACKENDS else _on_tpu(q, k, v, request)
 
 
 def _common_refusal(request: AttentionRequest, kernel: str, types: tuple[type, type]) -> str | None:
@@ -78,8 +77,8 @@ def _tpu_refusal(request: AttentionRequest) -> str | None:
         return f"the TPU kernel takes a head width of at most {TPU_BLOCK}, or a multiple of it; it is {width}"
     if num_queries % TPU_BLOCK or num_keys % TPU_BLOCK:
         return f"the TPU kernel takes T and S that are multiples of {TPU_BLOCK}; they are {num_queries} and {num_keys}"
-    if request.num_groups != request.num_heads:
-        return f"the TPU kernel takes as many heads of k and v as of q; they have {request.num_groups}"
+    if request.k_shape[:-2] != request.q_shape[:-2]:
+        return f"the TPU kernel takes as many heads of k and v as of q; they have {request.k_shape[-3]}"
     if _reach(request.mask) not in ((None, None), (None, 0)):
         return f"the TPU kernel takes the mask Causal(); the mask is {request.mask}"
     return None
@@ -94,7 +93,7 @@ def _reach(mask: AttentionMask | None) -> Reach | None:
             return None, 0
         case Window(left=left, right=right, offset=int(0)):
             return left, right
-        case Both(first=first, second=second) if (one := _reach(first)) and (other := _reach(second)):
+        case Combined(first, second, operator.and_) if (one := _reach(first)) and (other := _reach(second)):
             known = ([side for side in sides if side is not None] for sides in zip(one, other, strict=True))
             left, right = (min(sides, default=None) for sides in known)
             return left, right
@@ -102,8 +101,6 @@ def _reach(mask: AttentionMask | None) -> Reach | None:
 
 
 def _max_gpu_width() -> int:
-    if jax.default_backend() != "gpu":
-        return MAX_GPU_WIDTH
     capability = float(getattr(jax.local_devices()[0], "compute_capability", 0))
     return MAX_HOPPER_WIDTH if capability >= 9 else MAX_GPU_WIDTH
 
@@ -117,7 +114,7 @@ def _on_gpu(
         left, right = _reach(request.mask) or (None, None)
         window = None if left is None else (left, 0)
         return attend(is_causal=right == 0, local_window_size=window).swapaxes(1, 2)
-    seen = fitted(request.mask, (request.num_batch, request.num_heads, *request.logits_shape[-2:]))
+    seen = fitted(request.mask, (request.num_batch, q.shape[2], *request.logits_shape[-2:]))
     if len(q) != request.num_batch:  # more leading axes
         seen = jnp.tile(seen, (len(q) // len(seen) if len(seen) > 1 else 1, 1, 1, 1))
     values = attend(mask=seen).swapaxes(1, 2)

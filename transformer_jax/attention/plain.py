@@ -12,9 +12,8 @@ from jaxtyping import Bool, Float
 
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.dropout import AttentionDropout, first_row, kept
-from transformer_jax.attention.masks.arrays import fit_mask
-from transformer_jax.attention.masks.symbolic import AttentionMask, Masks
-from transformer_jax.attention.score_block import Range, ScoreBlock, or_nan
+from transformer_jax.attention.masks.symbolic import Masks, as_attention_mask
+from transformer_jax.attention.score_block import MISSING_AXES, or_nan, whole_block
 
 Logits = Float[Array, "... T S"]
 Tap = Callable[[str, Array, str], Array]  # `tap` of a module: name, activation, letters
@@ -38,9 +37,7 @@ def plain_attention(
     Raises:
         InputError: a mask or a bias does not fit.
     """
-    wide = jnp.promote_types(q.dtype, jnp.float32)
-    product = _logits if q.dtype == wide else _logits_of_narrow
-    logits = product(q, k) / math.sqrt(q.shape[-1])
+    logits = _logits(q, k) / math.sqrt(q.shape[-1])
     if not (mask is None and bias is None and tap is None):
         logits = or_nan(logits)  # -∞ may hide a key from here on; without any of them the softmax finds it
     seen = None if mask is None else fitted(mask, logits.shape)
@@ -60,17 +57,13 @@ def plain_attention(
     return _product("...ts,...sd->...td", attention, v, None), attention
 
 
+@jax.custom_jvp
 def _logits(q: Array, k: Array) -> Logits:
+    """Logits in float32 or wider, in whose derivative the products have operands of the type of `q` and `k`."""
     return _product("...td,...sd->...ts", q, k, jnp.promote_types(q.dtype, jnp.float32))
 
 
-@jax.custom_jvp
-def _logits_of_narrow(q: Array, k: Array) -> Logits:
-    """Logits in float32 of operands of 16 bits, in whose derivative the products too have operands of 16 bits."""
-    return _logits(q, k)
-
-
-@_logits_of_narrow.defjvp
+@_logits.defjvp
 def _logits_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Logits, Logits]:
     logits = _logits(*primals)
     _, tangent = jax.jvp(lambda q, k: _product("...td,...sd->...ts", q, k, None), primals, tangents)
@@ -87,23 +80,15 @@ def _product(spec: str, x: Float[Array, "... x"], y: Float[Array, "... y"], wide
     return result.reshape(*result.shape[:-4], num_heads, *result.shape[-2:])
 
 
-def whole_block(shape: tuple[int, ...]) -> ScoreBlock:
-    """The block of all logits `[..., T, S]`; those of rank 3 have no heads, and those of rank 2 no batch either."""
-    num_batch = {2: 1, 3: shape[0]}.get(len(shape), shape[-4] if len(shape) > 3 else 1)
-    num_heads = shape[-3] if len(shape) > 3 else 1
-    return ScoreBlock(*(Range(0, size) for size in (num_batch, num_heads, *shape[-2:])))
-
-
 def fitted(mask: Masks, shape: tuple[int, ...]) -> Bool[Array, "..."]:
     """A mask as an array that broadcasts against logits `[..., T, S]` of a shape.
 
     Raises:
         InputError: it does not fit.
     """
-    if not isinstance(mask, AttentionMask):
-        return fit_mask(mask, shape)
+    mask = as_attention_mask(mask)
     mask.check(shape)
-    return fit_mask(mask.allows(whole_block(shape)), shape)
+    return jnp.squeeze(mask.allows(whole_block(shape)), MISSING_AXES.get(len(shape), ()))
 
 
 def _biased(logits: Logits, bias: AttentionBias) -> Logits:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.argument_checks import Size, as_array
 from transformer_jax.attention.biases import AttentionBias, Logits
-from transformer_jax.attention.score_block import Offset, ScoreBlock
+from transformer_jax.attention.score_block import Offset, ScoreBlock, whole_block
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.trees import pytree_class, static_field
 
@@ -54,9 +54,8 @@ class RelativeBias(AttentionBias):
     """
 
     table: Float[ArrayLike, "num_buckets H"]
-    bidirectional: bool = static_field(
-        True
-    )  # half of the buckets for keys after the query; else these count as distance 0
+    # Half of the buckets for keys after the query; else these count as distance 0.
+    bidirectional: bool = static_field(True)
     max_distance: int = static_field(128)  # from which on all distances share a bucket
     offset: Offset = 0  # position of query 0
 
@@ -117,6 +116,6 @@ def _along_diagonals(values: Shaped[Array, "h n"], num_queries: int, num_keys: i
 
 
 def _check_heads(name: str, number: int, shape: tuple[int, ...]) -> None:
-    num_heads = shape[-3] if len(shape) > 3 else 1
+    num_heads = whole_block(shape).head.size
     if number != num_heads:
         raise InputError(f"{name} of the bias is {number}; it must be that of the attention, {num_heads}")

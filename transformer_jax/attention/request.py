@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float
 
 from transformer_jax.argument_checks import as_array
 from transformer_jax.attention.biases import AttentionBias, Biases, as_attention_bias
 from transformer_jax.attention.dropout import AttentionDropout
 from transformer_jax.attention.masks.symbolic import AttentionMask, Masks, as_attention_mask
+from transformer_jax.attention.score_block import whole_block
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.mesh_axis import held
 
@@ -56,15 +56,12 @@ class AttentionRequest:
         check_value("dropout", dropout, AttentionDropout | None)
         check_value("return_attention", wants_attention, bool)
         check_value("backend", backend, Backend | None)
-        check_operands(q=q, k=k, v=v)
-        types = (
-            jax.dtypes.canonicalize_dtype(x.dtype if hasattr(x, "dtype") else jnp.asarray(x).dtype) for x in (q, k, v)
-        )
-        dtype = jnp.result_type(*types)
+        q, k, v = _checked_operands(q=q, k=k, v=v)
+        dtype = jnp.result_type(*(jax.dtypes.canonicalize_dtype(x.dtype) for x in (q, k, v)))
         request = cls(
-            np.shape(q),
-            np.shape(k),
-            np.shape(v),
+            q.shape,
+            k.shape,
+            v.shape,
             dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.promote_types(dtype, jnp.float32),  # as promote_dtype
             None if mask is None else as_attention_mask(mask),
             None if bias is None else as_attention_bias(bias),
@@ -78,73 +75,44 @@ class AttentionRequest:
         return request
 
     @property
-    def has_heads(self) -> bool:
-        """Whether the last leading axis is one of heads."""
-        return len(self.logits_shape) > 3
-
-    @property
-    def num_groups(self) -> int:
-        """Heads of k and v, Hkv; where they differ from each other, as many as q has."""
-        heads = {shape[-3] if len(shape) > 2 else 1 for shape in (self.k_shape, self.v_shape)}
-        return heads.pop() if self.has_heads and len(heads) == 1 else self.num_heads
-
-    @property
-    def num_heads(self) -> int:
-        """Heads of the logits, H; 1 where they have no such axis."""
-        return self.logits_shape[-3] if self.has_heads else 1
-
-    @property
     def num_batch(self) -> int:
         """Batch elements B of a mask, 1 where there are none."""
-        leading = self.logits_shape[:-2]
-        return leading[-2] if self.has_heads else leading[0] if leading else 1
+        return whole_block(self.logits_shape).batch.size
 
     @property
     def logits_shape(self) -> Shape:
         """`[..., T, S]`."""
-        shapes = [shape[:-2] for shape in (self.q_shape, self.k_shape, self.v_shape)]
-        if len(self.q_shape) > 3 and self.q_shape[-3] > 1:
-            # Fewer heads of keys and values are no axis to broadcast.
-            shapes = [
-                (*shape[:-1], 1) if shape and 1 < shape[-1] < self.q_shape[-3] else shape for shape in shapes
-            ]  # fmt: skip
-        return (*jnp.broadcast_shapes(*shapes), self.q_shape[-2], self.k_shape[-2])
+        return (*self.q_shape[:-1], self.k_shape[-2])
 
     def with_heads(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
         """The operands as `[N, H, T, d]`, `[N, Hkv, S, d]` and `[N, Hkv, S, d_v]`."""
-
-        def shaped(x: Array, num_heads: int) -> Float[Array, "N heads length width"]:
-            leading = (*self.logits_shape[:-3], num_heads) if self.has_heads else self.logits_shape[:-2]
-            x = jnp.broadcast_to(x, (*leading, *x.shape[-2:]))
-            return x.reshape(-1, num_heads, *x.shape[-2:])
-
-        return shaped(q, self.num_heads), shaped(k, self.num_groups), shaped(v, self.num_groups)
+        q, k, v = (x.reshape(-1, *whole_block(x.shape).shape[1:]) for x in (q, k, v))
+        return q, k, v
 
 
-def check_operands(**operands: Any) -> None:
-    """Raise an `InputError` unless q, k and v hold numbers and fit; k and v may have fewer heads."""
+def _checked_operands(**operands: Any) -> list[Any]:
+    """q, k and v as arrays, or shapes and types of such; k and v may have fewer heads.
+
+    Raises:
+        InputError: they do not hold numbers, or do not fit.
+    """
     arrays = {
         name: x if hasattr(x, "dtype") and hasattr(x, "shape") else as_array(name, x) for name, x in operands.items()
     }
     for name, array in arrays.items():
         if not jnp.issubdtype(array.dtype, jnp.number) or jnp.issubdtype(array.dtype, jnp.complexfloating):
             raise InputError(f"{name} has type {array.dtype}; it must hold real numbers")
-    q, k, v = shapes = [array.shape for array in arrays.values()]
-    fits = min(map(len, shapes)) >= 2
-    fits = fits and q[-1] == k[-1] and k[-2] == v[-2] and 0 not in (*q, *k, *v)
-    if fits and len(q) == len(k) == len(v) > 3 and 1 < k[-3] == v[-3] < q[-3]:
-        if q[-3] % k[-3]:
-            raise InputError(f"k and v have {k[-3]} heads and q has {q[-3]}; theirs must divide those of q")
-        shapes = [(*shape[:-3], *shape[-2:]) for shape in shapes]
-    try:
-        jnp.broadcast_shapes(*(shape[:-2] for shape in shapes))
-    except ValueError:
-        fits = False
-    if not fits:
+    q, k, v = (array.shape for array in arrays.values())
+    num_leading = len(q) - (2 if len(q) < 4 else 3)  # without the heads
+    fits = len(q) == len(k) == len(v) >= 2 and q[:num_leading] == k[:num_leading] and k[:-1] == v[:-1]
+    if not fits or q[-1] != k[-1] or 0 in (*q, *k, *v):
         raise InputError(
             f"q, k and v have shapes {q}, {k} and {v}; they must be [..., T, d], [..., S, d] and [..., S, d_v], with "
-            "no size of 0"
+            "the same leading axes but for the heads, and no size of 0"
         )
+    if len(q) > 3 and q[-3] % k[-3]:
+        raise InputError(f"k and v have {k[-3]} heads and q has {q[-3]}; theirs must divide those of q")
+    return list(arrays.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +122,7 @@ class Explanation:
     implementation: str
     reason: str  # for it
     others: dict[str, str]  # reason against each
-    logits: tuple[int, int]  # T and S
+    logits: Shape  # T and S
 
     def __str__(self) -> str:
         reasons = "; ".join([self.reason, *(f"not {name}: {reason}" for name, reason in self.others.items())])

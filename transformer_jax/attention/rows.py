@@ -43,19 +43,8 @@ class AttentionRows:
         """`return_attention` for these queries and heads; with neither, True: all weights, as the pass used them."""
         return True if queries is None and heads is None else AttentionRows(queries, heads)
 
-    def of(
-        self,
-        q: Float[Array, "B H T d"],
-        k: Float[Array, "B Hkv S d"],
-        mask: Masks | None = None,
-        bias: Biases | None = None,
-    ) -> Weights:
-        """The weights `[B, heads, queries, S]`, by `attention_rows`."""
-        queries = np.arange(q.shape[-2]) if self.queries is None else self.queries
-        return attention_rows(q, k, mask, bias, queries=queries, heads=self.heads)
-
     def cut(self, attention: Float[Array, "B H T S"]) -> Weights:
-        """The same weights `[B, heads, queries, S]` out of all of them."""
+        """These weights `[B, heads, queries, S]` out of all of them."""
         for axis, name, indices in ((2, "queries", self.queries), (1, "heads", self.heads)):
             if indices is not None:
                 attention = jnp.take(attention, _indices(name, indices, attention.shape[axis]), axis, mode="clip")
@@ -71,7 +60,7 @@ def attention_rows(
     mask: Masks | None = None,
     bias: Biases | None = None,
     *,
-    queries: Indices,
+    queries: Indices | None = None,
     heads: Indices | None = None,
 ) -> Float[Array, "... rows S"]:
     """Exact attention weights of chosen queries and heads, without dropout, in memory that grows as their number × S.
@@ -81,7 +70,7 @@ def attention_rows(
         k: likewise.
         mask: likewise.
         bias: likewise.
-        queries: indices of the queries, 0 … T - 1.
+        queries: indices of the queries, 0 … T - 1; None for all.
         heads: indices of the heads, 0 … H - 1; None for all, and where there is no axis of heads.
 
     Returns:
@@ -93,15 +82,14 @@ def attention_rows(
     request = AttentionRequest.of(q, k, k, mask, bias)
     q, k = (jnp.asarray(x) for x in promote_dtype(q, k, dtype=None))
     shape = request.logits_shape
-    queries = _indices("queries", queries, shape[-2])
-    if heads is not None and not request.has_heads:
+    queries = _indices("queries", np.arange(shape[-2]) if queries is None else queries, shape[-2])
+    if heads is not None and len(shape) < 4:
         raise InputError(f"heads is {heads!r}; logits of shape {shape} have no axis of heads")
-    chosen = jnp.arange(request.num_heads) if heads is None else _indices("heads", heads, request.num_heads)
     q, k, _ = request.with_heads(q, k, k)
+    chosen = _indices("heads", np.arange(q.shape[1]) if heads is None else heads, q.shape[1])
     rows = _rows(q, k, request, queries, chosen)
-    if not request.has_heads:
-        return rows.reshape(*shape[:-2], len(queries), shape[-1])
-    return rows.reshape(*shape[:-3], len(chosen), len(queries), shape[-1])
+    leading = (*shape[:-3], len(chosen)) if len(shape) > 3 else shape[:-2]
+    return rows.reshape(*leading, len(queries), shape[-1])
 
 
 def _rows(

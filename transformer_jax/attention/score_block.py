@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Float, Int, Shaped
 
-from transformer_jax.argument_checks import check_fields, check_offset
+from transformer_jax.argument_checks import broadcasts, check_fields, check_offset
 from transformer_jax.errors import InputError
 
 Start = int | np.integer | Int[Array, ""]  # first index of a range, or a position
@@ -21,6 +21,7 @@ BlockFlags = bool | Shaped[np.ndarray | Array, "..."]  # of each block of a grid
 Rule = TypeVar("Rule", bound="LogitsRule")
 Bounds = tuple[BlockFlags, BlockFlags]  # whether something of a block may be allowed; whether all of it surely is
 
+MISSING_AXES = {2: (0, 1), 3: (1,), 4: ()}  # those of [B H T S] that an array of this rank lacks
 AXES = "batch elements", "heads", "queries", "keys"  # of the logits [B H T S]
 
 
@@ -139,6 +140,32 @@ def _cut(array: Array, axis: int, start: Start, size: int) -> Array:
     return jnp.roll(lax.dynamic_slice_in_dim(array, first, size, axis), first - start, axis)
 
 
+def whole_block(shape: tuple[int, ...]) -> ScoreBlock:
+    """The block of all logits `[..., T, S]`; those of rank 3 have no heads, and those of rank 2 no batch either."""
+    num_batch = {2: 1, 3: shape[0]}.get(len(shape), shape[-4] if len(shape) > 3 else 1)
+    num_heads = shape[-3] if len(shape) > 3 else 1
+    return ScoreBlock(*(Range(0, size) for size in (num_batch, num_heads, *shape[-2:])))
+
+
+def with_all_axes(name: str, array: Array, hint: str = "") -> Shaped[Array, "#B #H #T #S"]:
+    """A mask or a bias `[T, S]`, `[B, T, S]` or `[B, H, T, S]` with axes of size 1 for those that it lacks.
+
+    Raises:
+        InputError: it has another rank.
+    """
+    if array.ndim not in MISSING_AXES:
+        raise InputError(
+            f"{name} has shape {array.shape}; it may be [T, S], [B, T, S] or [B, H, T, S], with 1 for any of them{hint}"
+        )
+    return jnp.expand_dims(array, MISSING_AXES[array.ndim])
+
+
+def check_fits(shape: tuple[int, ...], logits_shape: tuple[int, ...], what: str, hint: str = "") -> None:
+    """Raise an `InputError` unless an array `[B, H, T, S]` of a shape broadcasts against logits `[..., T, S]`."""
+    if not broadcasts(shape, whole_block(logits_shape).shape):
+        raise InputError(f"{what} does not broadcast against attention logits of shape {logits_shape}{hint}")
+
+
 @dataclasses.dataclass(frozen=True)
 class BlockGrid:
     """Blocks of the logits of one batch element, for all heads: `nq` ranges of queries times `nk` of keys."""
@@ -167,25 +194,13 @@ class BlockGrid:
         first = np.arange(self.num_key_blocks)[None] * self.key_size
         return first, np.minimum(first + self.key_size, self.num_keys) - 1
 
-    def of_queries(self, array: Shaped[Array, "#B T"]) -> Shaped[Array, "nq q"]:
-        """The values at each block's queries in this batch element; the last one is repeated to fill a block."""
-        return self._blocks(array, self.num_query_blocks, self.query_size)
+    def in_blocks(self, array: Shaped[Array, "#B length"], size: int) -> Shaped[Array, "blocks size"]:
+        """The values at each block's queries or keys in this batch element; the last one is repeated to fill a block.
 
-    def of_keys(self, array: Shaped[Array, "#B S"]) -> Shaped[Array, "nk k"]:
-        """The values at each block's keys in this batch element; the last one is repeated to fill a block."""
-        return self._blocks(array, self.num_key_blocks, self.key_size)
-
-    def _blocks(self, array: Array, count: int, size: int) -> Array:
-        index = self.batch if len(array) > 1 else 0
-        row = jax.lax.dynamic_index_in_dim(jnp.asarray(array), index, keepdims=False)
-        return jnp.pad(row, (0, count * size - len(row)), mode="edge").reshape(count, size)
-
-
-def opposite(flags: BlockFlags) -> BlockFlags:
-    """The negation, as a NumPy array where it is known before the program runs."""
-    if isinstance(flags, bool):
-        return not flags
-    return jnp.logical_not(flags) if isinstance(flags, Array) else np.logical_not(flags)
+        `size` is that of these blocks, `query_size` or `key_size`.
+        """
+        row = lax.dynamic_index_in_dim(array, self.batch if len(array) > 1 else 0, keepdims=False)
+        return jnp.pad(row, (0, -len(row) % size), mode="edge").reshape(-1, size)
 
 
 @jax.custom_jvp

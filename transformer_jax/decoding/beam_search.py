@@ -1,6 +1,5 @@
 """Beam search: decoding with several hypotheses for each batch element."""
 
-import math
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -20,9 +19,9 @@ from transformer_jax.decoding.token_by_token import (
     empty_results,
     log_prob_step,
 )
-from transformer_jax.errors import MAX_SIZE, InputError, check_value, check_whole
+from transformer_jax.errors import InputError, check_sizes, check_value
 
-MAX_PENALTY = 1e30  # by which a log-probability may be divided, and is no 0 in float32
+MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
 Rows = TypeVar("Rows")  # pytree of arrays [B, K, ...]
 
 
@@ -56,18 +55,13 @@ def beam_search(
         Tokens `[B, n_best, T]`, lengths `[B, n_best]` and scores `[B, n_best]`, best first.
 
     Raises:
-        InputError: as `greedy_decode`; or `beam_width` is below 1, `length_penalty` is below 0 or makes scores 0
-            in float32, or `n_best` is outside 1 … K.
+        InputError: as `greedy_decode`; or `beam_width` is below 1, `length_penalty` is outside 0 … 10, or `n_best` is
+            outside 1 … K.
     """
     n_best = beam_width if n_best is None else n_best
     tokens = {"start_token": start_token, "end_token": end_token}
     check_arguments(step, cache, batch_size, max_length, tokens, pad_token, grow)
-    _check_beams(beam_width, length_penalty, n_best, max_length)
-    if batch_size * beam_width * max_length > MAX_SIZE:
-        raise InputError(
-            f"beam_width is {beam_width}; times batch_size, {batch_size}, and max_length, {max_length}, it may be "
-            f"at most {MAX_SIZE}"
-        )
+    _check_beams(beam_width, length_penalty, n_best)
     beams = _Beams(
         position=jnp.int32(0),
         # One live hypothesis at the start: K equal ones would stay equal.
@@ -146,12 +140,10 @@ def _take(tree: Rows, index: Int[Array, "B chosen"]) -> Rows:
     return jax.vmap(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))(tree, index)
 
 
-def _check_beams(beam_width: int, length_penalty: float, n_best: int, max_length: int) -> None:
-    check_whole("beam_width", beam_width, 1)
-    check_whole("n_best", n_best, 1, f" and at most beam_width, which is {beam_width}")
+def _check_beams(beam_width: int, length_penalty: float, n_best: int) -> None:
+    check_sizes(beam_width=beam_width, n_best=n_best)
     check_value("length_penalty", length_penalty, float)
-    most = math.log(MAX_PENALTY) / math.log(max(2, (5 + max_length) / 6))
-    if not 0 <= length_penalty <= most:
-        raise InputError(f"length_penalty is {length_penalty}; with this max_length it may be 0 … {most:.4g}")
+    if not 0 <= length_penalty <= MAX_LENGTH_PENALTY:
+        raise InputError(f"length_penalty is {length_penalty}; it may be 0 … {MAX_LENGTH_PENALTY}")
     if n_best > beam_width:
-        raise InputError(f"n_best is {n_best}; it must be at least 1 and at most beam_width, which is {beam_width}")
+        raise InputError(f"n_best is {n_best}; it may be at most beam_width, which is {beam_width}")

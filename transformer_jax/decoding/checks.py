@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, PyTree, Shaped
 
-from transformer_jax.errors import MAX_SIZE, InputError, check_value, check_whole
+from transformer_jax.errors import InputError, check_sizes, check_value
 
 
 def check_arguments(
@@ -41,13 +41,8 @@ def check_arguments(
     """
     check_value("step", step, Callable)
     check_value("grow", grow, Callable | None)
-    check_whole("batch_size", batch_size, 1)
-    check_whole("max_length", max_length, 1)
-    for name, token in tokens.items():
-        check_whole(name, token, 0)
-    check_whole("pad_token", pad_token, 0)  # may be outside the vocabulary, where it cannot be mistaken for a token
-    if batch_size * max_length > MAX_SIZE:
-        raise InputError(f"max_length is {max_length}; times batch_size, {batch_size}, it may be at most {MAX_SIZE}")
+    check_sizes(batch_size=batch_size, max_length=max_length)
+    check_sizes(0, **tokens, pad_token=pad_token)  # outside the vocabulary, padding cannot be mistaken for a token
     for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
         if jnp.shape(leaf)[:1] != (batch_size,):
             name = "cache" + jax.tree_util.keystr(path)

@@ -59,8 +59,8 @@ def _most_probable(
         check_whole("top_k", top_k, 1, ", or None")
     if top_p is not None:
         check_value("top_p", top_p, float)
-    if top_p is not None and not 0 < top_p <= 1:
-        raise InputError(f"top_p is {top_p}; it must be above 0 and at most 1, or None")
+        if not 0 < top_p <= 1:
+            raise InputError(f"top_p is {top_p}; it must be above 0 and at most 1, or None")
     vocabulary = logits.shape[-1]
     logits, tokens = lax.top_k(logits, min(top_k or vocabulary, vocabulary))
     if top_p is not None and top_p < 1:  # at 1, rounding could exclude the last tokens

@@ -212,12 +212,8 @@ def decoding_loop(
         end = min(start + size, max_length)
         if grow:
             now = now._replace(cache=grow(now.cache, end))
-        now = lax.while_loop(partial(_goes_on_before, end, goes_on), advance, now)
+        now = lax.while_loop(partial(lambda end, now: goes_on(now) & (now.position < end), end), advance, now)
     return now._replace(cache=None)
-
-
-def _goes_on_before(end: int, goes_on: Callable[[Any], Bool[Array, ""]], state: Any) -> Bool[Array, ""]:
-    return goes_on(state) & (state.position < end)
 
 
 def empty_results(shape: tuple[int, ...], max_length: int, pad_token: int, score: float) -> Decoded:

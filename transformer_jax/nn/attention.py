@@ -16,7 +16,7 @@ from transformer_jax.attention.attention import Implementation, dot_product_atte
 from transformer_jax.attention.biases import AttentionBias, Biases
 from transformer_jax.attention.dropout import AttentionDropout
 from transformer_jax.attention.masks.symbolic import Causal, Masks
-from transformer_jax.attention.rows import AttentionRows, ReturnAttention, Weights
+from transformer_jax.attention.rows import AttentionRows, ReturnAttention, Weights, attention_rows
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.layers import Dense, Tapped
@@ -217,8 +217,10 @@ class MultiheadAttention(Tapped):
             tap=self.tap if is_tapped else None,
         )
         values, attention = result if wants_all else (result, None)
-        if rows is not None:  # those before dropout
-            attention = rows.of(query, key, mask, bias) if attention is None else rows.cut(attention)
+        if rows is not None and attention is not None:
+            attention = rows.cut(attention)
+        elif rows is not None:  # those before dropout
+            attention = attention_rows(query, key, mask, bias, **vars(rows))
         return values, attention
 
     def extend(

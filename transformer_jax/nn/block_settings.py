@@ -6,14 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import flax.linen as nn
 
-from transformer_jax.argument_checks import (
-    Positive,
-    Probability,
-    Size,
-    check_fields,
-    check_kv_heads,
-    head_width,
-)
+from transformer_jax.argument_checks import Positive, Probability, Size, check_fields, check_kv_heads, head_width
 from transformer_jax.attention.attention import Implementation
 from transformer_jax.attention.rows import AttentionRows, Indices
 from transformer_jax.errors import InputError, check_value
@@ -86,11 +79,6 @@ class BlockSettings:
                 "scan_layers is True; with share_layers it must be False, as a loop's layers have their own"
             )
 
-    def check_heads(self, width: int, num_heads: int) -> None:
-        """Raise an `InputError` unless `num_heads` heads divide a model of this width and work with these settings."""
-        check_kv_heads(self.attention.num_kv_heads, num_heads)
-        self.positions.check(self.attention.head_width or head_width(width, num_heads))
-
     def make_norm(self) -> nn.Module:
         """A norm with these settings, to be assigned in `setup`."""
         return self.norm(epsilon=self.layer_norm_epsilon)
@@ -99,11 +87,11 @@ class BlockSettings:
 class SettingsModule(Tapped):
     """Module with the fields `settings: BlockSettings` and `dropout_prob`, a shorthand for `settings.dropout_prob`.
 
-    It also has `num_heads`, and its width as `input_dim` or `model_dim`. After construction both probabilities agree.
-    Where both are given, `settings` may leave its `dropout_prob` at 0.
+    It also has `num_heads`, and its width as `input_dim` or `model_dim`. After construction both probabilities agree;
+    where both are given, it is that of the shorthand.
 
     Raises:
-        InputError: at construction, if `settings` are no `BlockSettings`, or both give a probability and these differ.
+        InputError: at construction, if `settings` are no `BlockSettings`, or do not work with the width and the heads.
     """
 
     def __post_init__(self) -> None:
@@ -112,16 +100,13 @@ class SettingsModule(Tapped):
         shorthand: float | None = module.dropout_prob
         check_value("settings", settings, BlockSettings)
         check_value("dropout_prob", shorthand, float | None)
-        if shorthand is not None and shorthand != settings.dropout_prob:
-            if settings is not type(module).settings and settings.dropout_prob != BlockSettings.dropout_prob:
-                raise InputError(
-                    f"dropout_prob is {shorthand}, and settings.dropout_prob is {settings.dropout_prob}; only one of "
-                    "them may be given, or both with the same value"
-                )
+        if shorthand is not None:
             settings = dataclasses.replace(settings, dropout_prob=shorthand)
         module.settings, module.dropout_prob = settings, settings.dropout_prob
         super().__post_init__()
-        settings.check_heads(module.input_dim if hasattr(self, "input_dim") else module.model_dim, module.num_heads)
+        width: int = module.input_dim if hasattr(self, "input_dim") else module.model_dim
+        check_kv_heads(settings.attention.num_kv_heads, module.num_heads)
+        settings.positions.check(settings.attention.head_width or head_width(width, module.num_heads))
 
     def get_attention_maps(
         self, *inputs: Any, queries: Indices | None = None, heads: Indices | None = None, **options: Any
@@ -148,6 +133,4 @@ class SettingsModule(Tapped):
         """Copy with other fields. Given `settings` or `dropout_prob`, the other one follows."""
         if "settings" in updates:
             updates = {"dropout_prob": None} | updates
-        elif updates.get("dropout_prob") is not None:
-            updates["settings"] = dataclasses.replace(self.settings, dropout_prob=updates["dropout_prob"])
         return super().clone(**updates)

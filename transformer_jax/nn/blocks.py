@@ -22,10 +22,9 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
 from transformer_jax.nn.block_settings import SettingsModule as SettingsModule
-from transformer_jax.nn.layer_stacks import LAYER_INPUT, REMAT_POLICIES, STACKED, LayerAccess, layer_access, layer_name
+from transformer_jax.nn.layer_stacks import LAYER_INPUT, REMAT_POLICIES, STACKED, layer_access, layer_name
 from transformer_jax.nn.layers import Dropout, Tapped
 from transformer_jax.nn.positions import NoPositions, Positions
-from transformer_jax.trees import Variables
 
 Cache = TypeVar("Cache")
 
@@ -103,18 +102,17 @@ class Block(SettingsModule):
         return self.settings.feed_forward(self.dim_feedforward, self.settings.dropout_prob, self.settings.activation)
 
     @nn.nowrap
-    def attention(self, positions: Positions | None = None, *, looks_ahead: bool = True) -> MultiheadAttention:
+    def attention(self, positions: Positions | None = None) -> MultiheadAttention:
         """Attention with this block's settings, to be assigned in `setup`.
 
         Args:
-            positions: inside self-attention, those of the settings; None for cross-attention.
-            looks_ahead: whether the mask of self-attention lets queries see later keys.
+            positions: inside self-attention, those of the settings; None in cross-attention.
         """
         return MultiheadAttention(
             self.input_dim,
             self.num_heads,
-            positions=NoPositions() if positions is None else positions,
-            looks_ahead=looks_ahead,
+            positions=positions or NoPositions(),
+            looks_ahead=self.looks_ahead,
             **vars(self.settings.attention),
         )
 
@@ -192,9 +190,10 @@ class Stack(SettingsModule):
             return result if return_attention else (result, None)
 
         policies = [REMAT_POLICIES[self.settings.remat]] if self.settings.remat != "none" and train else []
-        access = layer_access() if is_scanned and not self.is_initializing() else None
+        access = layer_access.get() if is_scanned and not self.is_initializing() else None
         if access is not None:
-            run_block = nn.map_variables(run_block, "params", self._reader(access))
+            path, read = "/".join((*self.path, layer_name(0))), access.read
+            run_block = nn.map_variables(run_block, "params", lambda held: {"params": read(path, held["params"])})
             policies = policies or [access.policy]
         if policies and not self.is_asked():
             run_block = nn.remat(run_block, policy=policies[0], prevent_cse=not is_scanned)  # a loop prevents it
@@ -222,11 +221,6 @@ class Stack(SettingsModule):
                 maps.append(attention)
         x = self.normalize(x)
         return (x, maps) if return_attention else x
-
-    @nn.nowrap
-    def _reader(self, access: LayerAccess) -> Callable[[Variables], Variables]:
-        path = "/".join((*self.path, layer_name(0)))
-        return lambda variables: {"params": access.read(path, variables["params"])}
 
     def step(
         self, x: ArrayLike, caches: Sequence[Cache], position: Int[ArrayLike, ""], *arrays: Any

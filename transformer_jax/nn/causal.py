@@ -1,7 +1,7 @@
 """Blocks of causal self-attention and feed-forward, stacked: an encoder in which no position sees a later one."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from flax import linen as nn
 from jax import Array
@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.masks.symbolic import Masks, causal_and
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_value
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block
 from transformer_jax.nn.encoder import EncoderBlock, OfKeys, TransformerEncoder
@@ -59,10 +59,14 @@ class ParallelBlock(CausalBlock):
         return fed, of_keys
 
 
-def check_causal(block: type[Block]) -> None:
-    """Raise an `InputError` if blocks of this class cannot be run position by position."""
-    if not all(callable(getattr(block, name, None)) for name in ("step", "empty_cache")):
-        raise InputError(f"block is {block.__name__}; it must be a CausalBlock, or have its `step` and `empty_cache`")
+def check_causal(name: str, block: type) -> None:
+    """Raise an `InputError` unless this is a class of blocks that can be run position by position."""
+    check_value(name, block, type)
+    if not all(callable(getattr(block, method, None)) for method in ("step", "empty_cache")):
+        raise InputError(f"{name} is {block.__name__}; it must be a CausalBlock, or have its `step` and `empty_cache`")
+
+
+CausalBlocks = Annotated[type[Block], check_causal]
 
 
 class CausalStack(TransformerEncoder):
@@ -74,11 +78,7 @@ class CausalStack(TransformerEncoder):
         InputError: also if the blocks cannot be run position by position.
     """
 
-    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one constructed and called like it
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_causal(self.block)
+    block: CausalBlocks = CausalBlock  # class of the blocks: CausalBlock, or one constructed and called like it
 
     @nn.nowrap
     def visible(self, mask: Masks | None) -> Masks | None:

@@ -1,6 +1,7 @@
 """Transformer decoder: blocks of causal self-attention, cross-attention and feed-forward, stacked."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from jax import Array
@@ -46,7 +47,7 @@ class DecoderBlock(Block):
     looks_ahead = False
 
     def setup(self) -> None:
-        self.self_attn = self.attention(self.settings.positions, looks_ahead=self.looks_ahead)
+        self.self_attn = self.attention(self.settings.positions)
         self.self_attn_residual = self.residual()
         self.cross_attn = self.attention()
         self.cross_attn_residual = self.residual()
@@ -79,9 +80,7 @@ class DecoderBlock(Block):
         check_sequence("x", x, self.input_dim)
         x, of_target, of_memory = self.sublayers(
             x,
-            lambda h: self.self_attn.attend_from(
-                h, mask=mask, bias=bias, train=train, return_attention=return_attention
-            ),
+            partial(self.self_attn.attend_from, mask=mask, bias=bias, train=train, return_attention=return_attention),
             lambda h: self.cross_attn.attend_from(
                 h, memory, memory_mask, train=train, return_attention=return_attention
             ),
@@ -125,11 +124,8 @@ class DecoderBlock(Block):
         """Run the three sub-layers; returns the output and the second result of either attention."""
         x, of_target = self.self_attn_residual(x, attend_target, train=train)
         x, of_memory = self.cross_attn_residual(x, attend_memory, train=train)
-        return (
-            self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train),
-            of_target,
-            of_memory,
-        )
+        y: Array = self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train)
+        return y, of_target, of_memory
 
 
 class TransformerDecoder(Stack):

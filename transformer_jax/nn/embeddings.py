@@ -76,5 +76,5 @@ def tied_logits(
     embedding: nn.Embed, x: Float[Array, "B T D"], scale: float = 1.0, bias: Array | None = None
 ) -> Float[Array, "B T V"]:
     """Logits by an embedding's matrix: `scale · x Eᵀ + b`."""
-    logits: Array = embedding.attend(x if scale == 1 else x * scale)
+    logits: Array = embedding.attend(x * scale)
     return logits if bias is None else plus(logits, bias)

@@ -1,6 +1,7 @@
 """Transformer encoder: blocks of self-attention and feed-forward, stacked."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import flax.linen as nn
@@ -35,7 +36,7 @@ class EncoderBlock(Block):
     """
 
     def setup(self) -> None:
-        self.self_attn = self.attention(self.settings.positions, looks_ahead=self.looks_ahead)
+        self.self_attn = self.attention(self.settings.positions)
         self.self_attn_residual = self.residual()
         self.feed_forward = self.position_wise()
         self.feed_forward_residual = self.residual()
@@ -62,9 +63,7 @@ class EncoderBlock(Block):
         check_sequence("x", x, self.input_dim)
         x, attention = self.sublayers(
             x,
-            lambda h: self.self_attn.attend_from(
-                h, mask=mask, bias=bias, train=train, return_attention=return_attention
-            ),
+            partial(self.self_attn.attend_from, mask=mask, bias=bias, train=train, return_attention=return_attention),
             train=train,
         )
         return x if attention is None else (x, attention)

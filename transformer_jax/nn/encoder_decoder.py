@@ -103,7 +103,9 @@ class Transformer(SettingsModule):
         self.output_bias = None
         if self.target_vocabulary_size is not None and not self.tie_embeddings:
             self.target_embedding = token_embedding(self.target_vocabulary_size, self.model_dim)
-        if self.target_vocabulary_size is not None and not self._is_output_tied():
+        self.output_layer = None
+        is_tied = self.tie_embeddings and self.embeddings.ties_output
+        if self.target_vocabulary_size is not None and not is_tied:
             self.output_layer = Dense(self.target_vocabulary_size, use_bias=self.embeddings.output_bias is not False)
         elif self.embeddings.output_bias:
             self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.target_vocabulary_size,))
@@ -196,16 +198,13 @@ class Transformer(SettingsModule):
         check_sizes(0, length=length)
         memory = jnp.asarray(self.encode(source, source_mask))
         shape = memory.shape[0], 1, 1, memory.shape[1]
-        mask = jnp.ones(shape, bool) if source_mask is None else fitted(source_mask, shape)
-        mask = jnp.broadcast_to(mask, shape)
+        mask = jnp.broadcast_to(True if source_mask is None else fitted(source_mask, shape), shape)
         if prefix is None:
             return DecodingCache(self.decoder.empty_caches(memory, length), mask)
-        self._check_tokens("target", prefix, "[B, P]", "prefix")
-        rows, num_given = jnp.shape(prefix)
-        if rows != len(memory):
-            raise InputError(f"prefix has {rows} rows and source has {len(memory)}; they must be equal")
-        x = self._embed(prefix, "target")
-        caches = self.decoder.empty_caches(memory, max(length, num_given))
+        x = self._embed(prefix, "target", "prefix")
+        if len(x) != len(memory):
+            raise InputError(f"prefix has {len(x)} rows and source has {len(memory)}; they must be equal")
+        caches = self.decoder.empty_caches(memory, max(length, x.shape[1]))
         return DecodingCache(self.decoder.step(x, caches, 0, mask)[1], mask)
 
     def decode_step(
@@ -219,7 +218,7 @@ class Transformer(SettingsModule):
             InputError: the tokens are not `[B]` ids of the target vocabulary, or `position` is beyond the cache;
                 traced values are not checked.
         """
-        self._check_tokens("target", tokens, "[B]")
+        self._check_tokens("target", tokens, "[B]", "target")
         length = cache.blocks[0].target.key.shape[2]
         check_offset("position", position, 0, length - 1)
         x = self._embed(jnp.asarray(tokens)[:, None], "target", first=position, length=length)  # [B 1 D]
@@ -258,25 +257,23 @@ class Transformer(SettingsModule):
         decoded: Any = self.decode(target, encoded[0], target_mask, source_mask, return_attention=of_target)
         return AttentionMaps.of(encoded[1], decoded[1])
 
-    def _embed(self, sequence: Target, side: str, *, train: bool = False, **at: Any) -> Float[Array, "B T D"]:
-        if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):
-            self._check_tokens(side, sequence, "[B, T]")
+    def _embed(
+        self, sequence: Target, side: str, name: str | None = None, *, train: bool = False, **at: Any
+    ) -> Float[Array, "B T D"]:
+        name = name or side
+        if jnp.issubdtype(as_array(name, sequence).dtype, jnp.integer):
+            self._check_tokens(side, sequence, "[B, T]", name)
             embedding = self.source_embedding if self.tie_embeddings else getattr(self, f"{side}_embedding")
             is_scaled = self.embeddings.is_scaled
             x = embedded(embedding, jnp.asarray(sequence), self.positional_encoding, is_scaled=is_scaled, **at)
             x = self.embedding_dropout(x, train=train)
         else:
-            check_sequence(side, sequence, self.model_dim)
+            check_sequence(name, sequence, self.model_dim)
             x = jnp.asarray(sequence)
         return self.tap(f"{side}_embeddings", x, "B T D")
 
-    @nn.nowrap
-    def _is_output_tied(self) -> bool:
-        return self.tie_embeddings and self.embeddings.ties_output
-
-    def _check_tokens(self, side: str, tokens: ArrayLike, shape: str, name: str | None = None) -> None:
+    def _check_tokens(self, side: str, tokens: ArrayLike, shape: str, name: str) -> None:
         size: int | None = getattr(self, f"{side}_vocabulary_size")
-        name = name or side
         if size is None:
             raise InputError(f"{name} holds integers; without {side}_vocabulary_size it must hold features [B, T, D]")
         check_token_ids(name, tokens, size, shape)
@@ -284,7 +281,7 @@ class Transformer(SettingsModule):
     def _project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V_or_D"]:
         if self.target_vocabulary_size is None:
             return x
-        if not self._is_output_tied():
+        if self.output_layer is not None:
             return self.tap("logits", self.output_layer(x), "B T V")
         logits = tied_logits(self.source_embedding, x, self.embeddings.output_scale, self.output_bias)
         return self.tap("logits", logits, "B T V")

@@ -13,8 +13,8 @@ from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import KeyValue
-from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
-from transformer_jax.nn.causal import CausalBlock, CausalStack, check_causal
+from transformer_jax.nn.blocks import BlockSettings, SettingsModule
+from transformer_jax.nn.causal import CausalBlock, CausalBlocks, CausalStack
 from transformer_jax.nn.embeddings import EmbeddingSettings, embedded, tied_logits, token_embedding
 from transformer_jax.nn.layers import Dense, Dropout
 
@@ -54,12 +54,8 @@ class TransformerLM(SettingsModule):
     final_norm: bool | None = None  # norm after the last block; None: with pre-norm alone, which needs it
     tie_embeddings: bool = True  # the embedding's matrix projects to logits, too
     max_len: Size = 5000  # longest sequence to which positions can be added
-    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with all that it has
+    block: CausalBlocks = CausalBlock  # class of the blocks: CausalBlock, or one with all that it has
     embeddings: EmbeddingSettings = EmbeddingSettings()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_causal(self.block)
 
     def setup(self) -> None:
         self.embedding = token_embedding(self.vocabulary_size, self.model_dim)
@@ -153,7 +149,7 @@ class TransformerLM(SettingsModule):
         return self.project(x)[:, 0], CausalCache(blocks)
 
     def _embed(self, name: str, tokens: ArrayLike, *, train: bool = False, **at: Any) -> Float[Array, "B T D"]:
-        check_token_ids(name, tokens, self.vocabulary_size, "[B, P]" if name == "prefix" else "[B, T]")
+        check_token_ids(name, tokens, self.vocabulary_size)
         is_scaled = self.embeddings.is_scaled
         x = embedded(self.embedding, jnp.asarray(tokens), self.positional_encoding, is_scaled=is_scaled, **at)
         return self.tap("embeddings", self.embedding_dropout(x, train=train), "B T D")

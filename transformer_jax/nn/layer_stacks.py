@@ -6,14 +6,12 @@ loop, so that one layer is compiled whatever L, and apart as L layers. Files and
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.mesh_axis import held
 from transformer_jax.trees import Params
 
 Tree = TypeVar("Tree")
@@ -35,17 +33,8 @@ class LayerAccess(NamedTuple):
     policy: Policy  # what of a round is kept for the backward pass
 
 
-_access: ContextVar[LayerAccess | None] = ContextVar("_access", default=None)
-
-
-def layers_read_by(access: LayerAccess) -> AbstractContextManager[object]:
-    """A block that traces a model whose loops over layers have this access to their parameters."""
-    return held(_access, access)
-
-
-def layer_access() -> LayerAccess | None:
-    """How a loop that is traced now reads its parameters; None for as they are."""
-    return _access.get()
+# How a loop over layers that is traced now reads its parameters; None for as they are.
+layer_access: ContextVar[LayerAccess | None] = ContextVar("layer_access", default=None)
 
 
 def layer_name(number: int) -> str:
@@ -68,7 +57,7 @@ def unstack_layers(tree: Tree) -> Tree:
                 apart[name] = unstack_layers(entry)
         return apart
 
-    return jax.tree.map(unstack, tree, is_leaf=_is_mapping)
+    return jax.tree.map(unstack, tree, is_leaf=lambda part: isinstance(part, Mapping))
 
 
 def stack_layers(tree: Tree, like: Tree) -> Tree:
@@ -91,8 +80,4 @@ def stack_layers(tree: Tree, like: Tree) -> Tree:
                 stacked[name] = stack_layers(part[name], entry)
         return stacked
 
-    return jax.tree.map(stack, like, tree, is_leaf=_is_mapping)
-
-
-def _is_mapping(part: object) -> bool:
-    return isinstance(part, Mapping)
+    return jax.tree.map(stack, like, tree, is_leaf=lambda part: isinstance(part, Mapping))

@@ -36,7 +36,6 @@ from transformer_jax.nn.positions import (
     positions_of,
 )
 
-MAX_DISTANCE = 2**20  # of relative positions, which have a table as long
 FrequencyScaling = Callable[[np.ndarray], np.ndarray]
 
 
@@ -84,7 +83,10 @@ class RotaryPositions(Positions):
             raise InputError(f"fraction is {self.fraction}; it must be above 0 and at most 1")
 
     def check(self, head_width: int) -> None:
-        check_even(int(head_width * self.fraction))
+        if int(head_width * self.fraction) % 2:
+            raise InputError(
+                f"a head is {head_width} wide, model_dim / num_heads; rotary positions turn pairs, so it must be even"
+            )
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
         return RotaryInAttention(self)
@@ -106,8 +108,7 @@ class RelativePositions(Positions):
     """A learned number added to the logits for each head and bucket of distances (Raffel et al. 2020, section 2.1).
 
     Raises:
-        InputError: `num_buckets` is odd or below 4, or `max_distance` is no more than the exact buckets' distances
-            or above 2²⁰.
+        InputError: `num_buckets` is odd or below 4, or `max_distance` is no more than the exact buckets' distances.
     """
 
     num_buckets: int = 32  # of distances; half of them for keys after the query, where it sees such
@@ -119,17 +120,12 @@ class RelativePositions(Positions):
         if self.num_buckets % 2:
             raise InputError(f"num_buckets is {self.num_buckets}; it must be even, as each direction has half of them")
         check_sizes(self.num_buckets // 2 + 1, max_distance=self.max_distance)
-        if self.max_distance > MAX_DISTANCE:
-            raise InputError(f"max_distance is {self.max_distance}; it may be at most {MAX_DISTANCE}")
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
-        return None if self.is_shared else self._module(num_heads, looks_ahead)
+        return None if self.is_shared else RelativeInAttention(num_heads, looks_ahead, self)
 
     def in_stack(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
-        return self._module(num_heads, looks_ahead) if self.is_shared else None
-
-    def _module(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
-        return RelativeInAttention(num_heads, looks_ahead, self.num_buckets, self.max_distance)
+        return RelativeInAttention(num_heads, looks_ahead, self) if self.is_shared else None
 
 
 class RotaryInAttention(AttentionPositions):
@@ -158,23 +154,14 @@ class RelativeInAttention(AttentionPositions):
 
     num_heads: int  # H
     looks_ahead: bool
-    num_buckets: int
-    max_distance: int
+    kind: RelativePositions
 
     def setup(self) -> None:
         # Named as other embeddings are, which weight decay spares.
-        self.embedding = self.param("embedding", nn.initializers.zeros, (self.num_buckets, self.num_heads))
+        self.embedding = self.param("embedding", nn.initializers.zeros, (self.kind.num_buckets, self.num_heads))
 
     def bias(self) -> RelativeBias:
-        return RelativeBias(self.embedding, self.looks_ahead, self.max_distance)
-
-
-def check_even(head_width: int) -> None:
-    """Raise an `InputError` if the width of a head is odd, so that its elements make no pairs."""
-    if head_width % 2:
-        raise InputError(
-            f"a head is {head_width} wide, model_dim / num_heads; rotary positions turn pairs, so it must be even"
-        )
+        return RelativeBias(self.embedding, self.looks_ahead, self.kind.max_distance)
 
 
 def rotate(
@@ -192,7 +179,7 @@ def rotate(
     computed in float64 and rounded once to float32.
 
     Args:
-        x: queries or keys `[..., T, d]`; the position of the first is `first`, which may be traced.
+        x: queries or keys `[..., T, d]`, d even; the position of the first is `first`, which may be traced.
         first: position of the first, 0 … length - T.
         length: number of positions that there can be; None: T.
         base: what the angles' frequencies are powers of.
@@ -200,10 +187,9 @@ def rotate(
         scaling: of the frequencies `base^(-2i/d)`.
 
     Raises:
-        InputError: d is odd, or `first` is known and outside of its range.
+        InputError: `first` is known and outside of its range.
     """
     *_, num, width = x.shape
-    check_even(width)
     frequency = base ** (-np.arange(0, width, 2) / width)  # [d/2]
     if scaling is not None:
         frequency = scaling(frequency)

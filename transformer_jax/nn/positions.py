@@ -50,8 +50,6 @@ def positions_of(table: Float[ArrayLike, "length w"], first: Start, num: int) ->
     """
     table = jnp.asarray(table)
     check_offset("first", first, 0, len(table) - num)
-    if num == len(table):
-        return table
     return jax.lax.dynamic_slice_in_dim(table, first, num)
 
 
@@ -90,7 +88,7 @@ class AddedPositions(Tapped):
         x = self.tap("token_embeddings", x, "B T D")
         if self.is_asked("positions"):
             table = self.tap("positions", jnp.broadcast_to(table, x.shape), "B T D")
-        return plus(x, jnp.asarray(table))
+        return plus(x, table)
 
     def table(self, length: int) -> Float[Array | np.ndarray, "T D"]:
         """The vectors of the positions 0 … length - 1."""

@@ -5,8 +5,6 @@ A mask is boolean, True = may attend. Integers 0/1 are accepted and mean the sam
 every index of that axis. No function here broadcasts a mask to the size of the logits.
 """
 
-import math
-
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -14,13 +12,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Shaped
 
 from transformer_jax.argument_checks import as_array, known_values
-from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
+from transformer_jax.attention.score_block import with_all_axes
+from transformer_jax.errors import InputError, check_sizes
 
-MAX_LENGTH = math.isqrt(MAX_SIZE)  # of a causal mask, which has its square of elements
 Mask = Shaped[ArrayLike, "..."]  # boolean or integer, of the ranks above
 
-_USE_PADDING_MASK = (
-    "a per-token validity vector [B, S] is not a mask of rank 2: call padding_mask(valid), which gives [B, 1, 1, S]"
+USE_PADDING_MASK = (
+    "; a per-token validity vector [B, S] is not a mask of rank 2: call padding_mask(valid), which gives [B, 1, 1, S]"
 )
 
 
@@ -33,17 +31,7 @@ def expand_mask(mask: Mask) -> Bool[Array, "#B #H #T #S"]:
         InputError: the mask has another rank, is neither boolean nor integer, or holds integers other than 0 and 1.
             The values of a traced mask are unknown; there, integers other than 0 mean True.
     """
-    mask = _as_boolean(mask)
-    if mask.ndim not in (2, 3, 4):
-        raise InputError(
-            f"mask has shape {mask.shape}; it may be [T, S], [B, T, S] or [B, H, T, S], with 1 for any of them; "
-            f"{_USE_PADDING_MASK}"
-        )
-    if mask.ndim == 2:
-        return mask[None, None]  # [1 1 T S]
-    if mask.ndim == 3:
-        return mask[:, None]  # [B 1 T S]
-    return mask
+    return with_all_axes("mask", _as_boolean(mask), USE_PADDING_MASK)
 
 
 def padding_mask(valid: Shaped[ArrayLike, "..."]) -> Bool[Array, "B 1 1 S"]:
@@ -65,40 +53,10 @@ def causal_mask(length: int) -> Bool[Array, "T T"]:
     """Let position t attend to the positions up to and including t (Vaswani et al. 2017, section 3.2.3).
 
     Raises:
-        InputError: `length` is below 1, or above `MAX_LENGTH`.
+        InputError: `length` is below 1.
     """
     check_sizes(length=length)
-    if length > MAX_LENGTH:
-        raise InputError(f"length is {length}; it may be at most {MAX_LENGTH}")
     return jnp.tri(length, dtype=bool)
-
-
-def fit_mask(mask: Mask, logits_shape: tuple[int, ...], name: str | None = None) -> Bool[Array, "..."]:
-    """Bring a mask to a shape that broadcasts against attention logits of shape `[..., T, S]`.
-
-    Logits of rank 2 and 3 have no head axis, and those of rank 2 no batch axis either: there the mask may not vary
-    along the missing axes.
-
-    Args:
-        mask: an array of the ranks above.
-        logits_shape: as above.
-        name: of the mask in the error; None for its shape.
-
-    Raises:
-        InputError: a mask that `expand_mask` rejects, or whose sizes do not fit; it names both shapes.
-    """
-    expanded = expand_mask(mask)
-    missing = {2: (0, 1), 3: (1,)}.get(len(logits_shape), ())  # the axes of [B H T S] that such logits lack
-    fits = all(expanded.shape[axis] == 1 for axis in missing)
-    if fits:
-        expanded = jnp.squeeze(expanded, missing)
-        sizes = zip(reversed(expanded.shape), reversed(logits_shape), strict=False)
-        fits = all(size in (1, needed) for size, needed in sizes)
-    if not fits:
-        hint = f"; {_USE_PADDING_MASK}" if name is None else ""
-        what = name or f"mask of shape {jnp.shape(mask)}"
-        raise InputError(f"{what} does not broadcast against attention logits of shape {logits_shape}{hint}")
-    return expanded
 
 
 def _as_boolean(mask: ArrayLike, name: str = "mask") -> Array:

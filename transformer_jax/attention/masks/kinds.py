@@ -13,9 +13,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Int, Shaped
 
 from transformer_jax.argument_checks import as_array, broadcasts, check_offset
-from transformer_jax.attention.masks.arrays import fit_mask, padding_mask
+from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.attention.masks.symbolic import AttentionMask
-from transformer_jax.attention.score_block import BlockGrid, Bounds, Offset, ScoreBlock, Start
+from transformer_jax.attention.score_block import BlockGrid, Bounds, Offset, ScoreBlock, Start, check_fits
 from transformer_jax.errors import InputError
 from transformer_jax.trees import pytree_class, shown, static_field
 
@@ -48,7 +48,7 @@ class Prefix(AttentionMask):
         return first < n, last < n
 
     def check(self, shape: tuple[int, ...]) -> None:
-        fit_mask(jnp.broadcast_to(True, (np.size(self.n), 1, 1, 1)), shape, repr(self))
+        check_fits((np.size(self.n), 1, 1, 1), shape, repr(self))
 
 
 @pytree_class
@@ -68,11 +68,11 @@ class Padding(AttentionMask):
         return block.part(jnp.asarray(self.valid)[:, None, None])
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        valid = grid.of_keys(jnp.asarray(self.valid))
+        valid = grid.in_blocks(jnp.asarray(self.valid), grid.key_size)
         return valid.any(1)[None], valid.all(1)[None]
 
     def check(self, shape: tuple[int, ...]) -> None:
-        fit_mask(jnp.asarray(self.valid)[:, None, None], shape, repr(self))
+        check_fits(np.shape(jnp.asarray(self.valid)[:, None, None]), shape, repr(self))
 
 
 @pytree_class
@@ -99,7 +99,8 @@ class Segments(AttentionMask):
         return block.part(queries) == block.part(jnp.asarray(self.key_ids)[:, None, None])
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        queries, keys = grid.of_queries(jnp.asarray(self.query_ids)), grid.of_keys(jnp.asarray(self.key_ids))
+        queries = grid.in_blocks(jnp.asarray(self.query_ids), grid.query_size)
+        keys = grid.in_blocks(jnp.asarray(self.key_ids), grid.key_size)
         low, high = (extreme(queries, axis=1)[:, None] for extreme in (jnp.min, jnp.max))
         key_low, key_high = (extreme(keys, axis=1)[None] for extreme in (jnp.min, jnp.max))
         meet = (low <= key_high) & (key_low <= high)
@@ -108,7 +109,7 @@ class Segments(AttentionMask):
     def check(self, shape: tuple[int, ...]) -> None:
         queries, keys = np.shape(self.query_ids), np.shape(self.key_ids)
         for ids_shape in ((queries[0], 1, queries[1], 1), (keys[0], 1, 1, keys[1])):
-            fit_mask(np.broadcast_to(True, ids_shape), shape, repr(self))
+            check_fits(ids_shape, shape, repr(self))
 
 
 @pytree_class

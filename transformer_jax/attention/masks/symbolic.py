@@ -11,27 +11,18 @@ the number of positions before the first query, and it may be traced.
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool
 
 from transformer_jax.argument_checks import Count
-from transformer_jax.attention.masks.arrays import Mask, expand_mask, fit_mask
-from transformer_jax.attention.score_block import (
-    BlockFlags,
-    BlockGrid,
-    Bounds,
-    LogitsRule,
-    Offset,
-    Range,
-    ScoreBlock,
-    opposite,
-)
-from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.trees import pytree_class, shown
+from transformer_jax.attention.masks.arrays import USE_PADDING_MASK, Mask, expand_mask
+from transformer_jax.attention.score_block import BlockGrid, Bounds, LogitsRule, Offset, Range, ScoreBlock, check_fits
+from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
+from transformer_jax.trees import pytree_class, shown, static_field
 
 MAX_CELLS = 32  # of a drawing, along each side
 SEEN, SOME, UNSEEN = "■", "▒", "·"
@@ -92,16 +83,16 @@ class AttentionMask(LogitsRule):
         return Drawing("\n".join(lines))
 
     def __and__(self, other: "Masks") -> "AttentionMask":
-        return Both(self, as_attention_mask(other))
+        return Combined(self, as_attention_mask(other), operator.and_)
 
     def __rand__(self, other: "Masks") -> "AttentionMask":
-        return Both(as_attention_mask(other), self)
+        return Combined(as_attention_mask(other), self, operator.and_)
 
     def __or__(self, other: "Masks") -> "AttentionMask":
-        return Either(self, as_attention_mask(other))
+        return Combined(self, as_attention_mask(other), operator.or_)
 
     def __ror__(self, other: "Masks") -> "AttentionMask":
-        return Either(as_attention_mask(other), self)
+        return Combined(as_attention_mask(other), self, operator.or_)
 
     def __invert__(self) -> "AttentionMask":
         return Opposite(self)
@@ -153,24 +144,17 @@ class Window(AttentionMask):
 
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
         at = block.indices()
-        ahead = at.key - at.query - self.offset
-        allowed = jnp.ones((1, 1, 1, 1), bool)
-        if self.left is not None:
-            allowed &= ahead >= -self.left
-        if self.right is not None:
-            allowed &= ahead <= self.right
-        return allowed
+        ahead, (left, right) = at.key - at.query - self.offset, self._reach()
+        return (ahead >= -left) & (ahead <= right)
 
     def bounds(self, grid: BlockGrid) -> Bounds:
         (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
         least, most = first_key - last_query - self.offset, last_key - first_query - self.offset  # of key - position
-        some: BlockFlags = True
-        every: BlockFlags = True
-        if self.left is not None:
-            some, every = most >= -self.left, least >= -self.left
-        if self.right is not None:
-            some, every = some & (least <= self.right), every & (most <= self.right)
-        return some, every
+        left, right = self._reach()
+        return (most >= -left) & (least <= right), (least >= -left) & (most <= right)
+
+    def _reach(self) -> tuple[int, int]:
+        return MAX_SIZE if self.left is None else self.left, MAX_SIZE if self.right is None else self.right
 
 
 def causal_and(mask: Masks | None) -> Masks:
@@ -195,43 +179,29 @@ class ArrayMask(AttentionMask):
         return block.part(expand_mask(self.array))
 
     def check(self, shape: tuple[int, ...]) -> None:
-        fit_mask(self.array, shape)
+        check_fits(expand_mask(self.array).shape, shape, f"mask of shape {np.shape(self.array)}", USE_PADDING_MASK)
 
 
 @pytree_class
-class Both(AttentionMask):
-    """Keys that both masks allow, `first & second`."""
+class Combined(AttentionMask):
+    """Keys that both masks allow, `first & second`, or at least one of them, `first | second`."""
 
     first: AttentionMask
     second: AttentionMask
+    combine: Callable[[Any, Any], Any] = static_field()  # `operator.and_` or `operator.or_`
 
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
-        return self.first.allows(block) & self.second.allows(block)
+        return self.combine(self.first.allows(block), self.second.allows(block))
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        (some, every), (others_some, others_every) = self.first.bounds(grid), self.second.bounds(grid)
-        return some & others_some, every & others_every
+        some, every = map(self.combine, self.first.bounds(grid), self.second.bounds(grid))
+        return some, every
 
     def __repr__(self) -> str:
-        return " & ".join(f"({mask})" if isinstance(mask, Either) else f"{mask}" for mask in (self.first, self.second))
-
-
-@pytree_class
-class Either(AttentionMask):
-    """Keys that at least one of two masks allows, `first | second`."""
-
-    first: AttentionMask
-    second: AttentionMask
-
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
-        return self.first.allows(block) | self.second.allows(block)
-
-    def bounds(self, grid: BlockGrid) -> Bounds:
-        (some, every), (others_some, others_every) = self.first.bounds(grid), self.second.bounds(grid)
-        return some | others_some, every | others_every
-
-    def __repr__(self) -> str:
-        return f"{self.first} | {self.second}"
+        if self.combine is operator.or_:
+            return f"{self.first} | {self.second}"
+        masks = self.first, self.second
+        return " & ".join(f"({m})" if isinstance(m, Combined) and m.combine is operator.or_ else f"{m}" for m in masks)
 
 
 @pytree_class
@@ -245,10 +215,10 @@ class Opposite(AttentionMask):
 
     def bounds(self, grid: BlockGrid) -> Bounds:
         some, every = self.mask.bounds(grid)
-        return opposite(every), opposite(some)
+        return every ^ True, some ^ True  # which negates Python's truth values too
 
     def __repr__(self) -> str:
-        return f"~({self.mask})" if isinstance(self.mask, Both | Either) else f"~{self.mask}"
+        return f"~({self.mask})" if isinstance(self.mask, Combined) else f"~{self.mask}"
 
 
 def combine_masks(*masks: Masks | None) -> AttentionMask | Bool[Array, "#B #H #T #S"] | None:
