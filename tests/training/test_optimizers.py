@@ -2,23 +2,23 @@
 
 import dataclasses
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from compiled_models import quick_jit
 from flax.traverse_util import flatten_dict
 
 from transformer_jax import InputError, ReverseConfig, make_loader
 from transformer_jax.data.batch import pad_batch
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
-from transformer_jax.training.optimizers import adam, decay_mask, matching, stop_frozen, with_average, with_frozen
-from transformer_jax.training.step import gradients_and_sums
+from transformer_jax.training.hooks import Task
+from transformer_jax.training.optimizers import adam, decay_mask, matching, with_average, with_frozen
 
 CONFIG = ReverseConfig(
-    max_epochs=10, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=3, lr=1e-2, gradient_clip=0.5,
-    adam_b1=0.8, adam_b2=0.95, eval_every=10,
+    max_epochs=4, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=3, lr=1e-2, gradient_clip=0.5,
+    adam_b1=0.8, adam_b2=0.95, eval_every=4,
 )  # fmt: skip
 
 
@@ -28,9 +28,9 @@ def loaders():
 
 
 def train_plainly(trainer: ReverseTrainer, optimizer: optax.GradientTransformation):
-    """The parameters' average after the same training in plain optax, whose last batches have 2 rows."""
+    """The parameters after the same training in plain optax, whose last batches have 2 rows."""
     train_loader, _ = loaders()
-    params = trainer.initial_state(train_loader.example(), num_steps=60).params
+    params = trainer.initial_state(train_loader.example(), num_steps=24).params
     optimizer = optax.chain(optax.clip_by_global_norm(CONFIG.gradient_clip), optimizer)
     opt_state = optimizer.init(params)
 
@@ -43,31 +43,24 @@ def train_plainly(trainer: ReverseTrainer, optimizer: optax.GradientTransformati
         updates, opt_state = optimizer.update(jax.grad(mean_loss)(params), opt_state, params)
         return optax.apply_updates(params, updates), opt_state
 
-    total, weight = jax.tree.map(np.zeros_like, params), 0.0
     for epoch in range(CONFIG.max_epochs):
         for inputs, labels in train_loader.epoch(epoch):
             params, opt_state = step(params, opt_state, inputs, labels)
-            total, weight = jax.tree.map(lambda old, new: 0.9 * old + new, total, params), 0.9 * weight + 1
-    return jax.tree.map(lambda array: array / weight, total)
-
-
-def assert_equal_params(ours, theirs) -> None:
-    ours, theirs = flatten_dict(ours, sep="/"), flatten_dict(theirs, sep="/")
-    for name, array in ours.items():
-        # The softmax makes the gradient of a key's bias zero: what is left is rounding, which Adam scales up.
-        if not name.endswith("key_proj/bias"):
-            np.testing.assert_allclose(array, theirs[name], rtol=0, atol=1e-6, err_msg=name)
+    return params
 
 
 @pytest.mark.slow
 def test_a_training_is_that_of_plain_optax(tmp_path):
-    """With clipped gradients, row by row, with short last batches and a moving average."""
-    settings = {"weight_decay": 0.3, "accumulate": 7, "ema": 0.9, "best_by": "val/ema_loss:min"}
-    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, **settings))
+    """With clipped gradients, row by row, and short last batches."""
+    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, weight_decay=0.3, accumulate=7))
     trainer.fit(*loaders())
-    assert trainer.steps == 60
-    optimizer = optax.adamw(trainer.create_schedule(60), 0.8, 0.95, weight_decay=0.3, mask=decay_mask)
-    assert_equal_params(trainer.params, train_plainly(trainer, optimizer))
+    assert trainer.steps == 24
+    optimizer = optax.adamw(trainer.create_schedule(24), 0.8, 0.95, weight_decay=0.3, mask=decay_mask)
+    theirs = flatten_dict(train_plainly(trainer, optimizer), sep="/")
+    for name, array in flatten_dict(trainer.params, sep="/").items():
+        # The softmax makes the gradient of a key's bias zero: what is left is rounding, which Adam scales up.
+        if not name.endswith("key_proj/bias"):
+            np.testing.assert_allclose(array, theirs[name], rtol=0, atol=1e-6, err_msg=name)
 
 
 def test_weight_decay_leaves_out_biases_norms_and_embeddings():
@@ -104,9 +97,8 @@ def test_two_updates_are_those_of_adamw_with_the_mask():
 
 
 @pytest.mark.parametrize(
-    "optimizer", [adam(lambda step: 0.1, weight_decay=0.5), optax.adamw(0.1, weight_decay=0.5), optax.adafactor(0.1)]
+    ("optimizer", "gradient"), [(adam(lambda _: 0.1, weight_decay=0.5), np.nan), (optax.adafactor(0.1), 3.0)]
 )
-@pytest.mark.parametrize("gradient", [3.0, np.nan])
 def test_frozen_parameters_stay_and_have_no_state(optimizer, gradient):
     frozen = with_frozen(optimizer, "a/kernel")
     new, state = updated(frozen, PARAMS, gradient)
@@ -118,14 +110,18 @@ def test_frozen_parameters_stay_and_have_no_state(optimizer, gradient):
     assert len(jax.tree.leaves(state)) == len(jax.tree.leaves(expected_state))
 
 
+class SumOfSquares(Task):
+    """A task whose loss is that of the parameters."""
+
+    def loss_function(self, params, batch, key, *, train):
+        return {"loss": (sum(jnp.sum(array**2) for array in jax.tree.leaves(params))[None], 1.0)}
+
+
 def test_no_gradient_is_computed_of_frozen_parameters():
-    gradients = jax.grad(lambda p: sum(jnp.sum(a**2) for a in jax.tree.leaves(stop_frozen(p, "b, */bias"))))(PARAMS)
+    task = SumOfSquares(ReverseConfig(freeze="b, */bias"), nn.Dense(1))
+    batch = pad_batch((np.zeros(1), np.zeros(1)), 1)
+    gradients = jax.grad(lambda p: task.batch_loss(p, batch, None, None, train=True)["loss"][0].sum())(PARAMS)
     assert [array.any().item() for array in jax.tree.leaves(gradients)] == [False, True, False]
-    trainer, (loader, _) = ReverseTrainer(dataclasses.replace(CONFIG, freeze="encoder", num_devices=1)), loaders()
-    state, batch = trainer.initial_state(loader.example(), 60), pad_batch(next(iter(loader.epoch(0))), 7)
-    gradients, _ = quick_jit(lambda state: gradients_and_sums(state, batch, None, trainer.batch_loss))(state)
-    assert not any(array.any() for array in jax.tree.leaves(gradients["encoder"]))
-    assert gradients["input_layer"]["kernel"].any()
 
 
 def test_patterns_that_freeze_nothing_or_everything_are_errors():
@@ -141,9 +137,7 @@ def test_the_average_is_that_of_the_parameters_after_each_update_with_exponentia
     for step in range(5):
         params, state = updated(optimizer, params, 2.0, step, state)
         history.append(params["b"]["kernel"])
-    np.testing.assert_allclose(
-        params["b"]["kernel"], [[8.0, 10.0]], rtol=1e-6
-    )  # 11 - 2 (0.1 + … + 0.5), the optimizer's
+    np.testing.assert_allclose(params["b"]["kernel"], [[8.0, 10.0]], rtol=1e-6)  # 11 - 2 (0.1 + … + 0.5)
     weights = [0.1 * 0.9 ** (4 - index) / (1 - 0.9**5) for index in range(5)]
     assert sum(weights) == pytest.approx(1)
     expected = sum(weight * kernel for weight, kernel in zip(weights, history, strict=True))

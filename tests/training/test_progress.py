@@ -65,7 +65,7 @@ def test_accuracies_are_written_in_percent_and_other_metrics_with_four_digits():
 
 
 def test_the_table_has_a_line_for_each_array_and_the_total():
-    table = parameter_table({"a": {"kernel": np.ones((2, 500)), "bias": np.ones(7)}}).splitlines()
+    table = parameter_table({"a": {"bias": np.ones(7), "kernel": np.ones((2, 500))}}).splitlines()
     assert [line.split() for line in table] == [
         ["a/bias", "(7,)", "7"],
         ["a/kernel", "(2,", "500)", "1,000"],

@@ -104,12 +104,10 @@ class Devices:
             return step
 
         @functools.wraps(step)
-        def divided(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
-            with held(is_divided, True):
-                return step(state, jax.lax.with_sharding_constraint(batch, self.rows(rows_axis)), *more)
-
-        @functools.wraps(step)
-        def copied(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
+        def shared(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
+            if self.is_divided:
+                with held(is_divided, True):
+                    return step(state, jax.lax.with_sharding_constraint(batch, self.rows(rows_axis)), *more)
             whole = PartitionSpec()
             return jax.shard_map(
                 step,
@@ -119,7 +117,7 @@ class Devices:
                 check_vma=False,
             )(state, batch, *more)
 
-        return divided if self.is_divided else copied  # type: ignore[return-value]  # of the signature of `step`
+        return shared  # type: ignore[return-value]  # of the signature of `step`
 
     @property
     def kind(self) -> str:

@@ -15,7 +15,7 @@ from transformer_jax.data.batch import Batch, Samples
 from transformer_jax.devices.specs import default_spec
 from transformer_jax.errors import InputError
 from transformer_jax.runs.loggers import CsvLogger, Logger, LogPosition
-from transformer_jax.runs.tensorboard import TensorBoardLogger, tensorboard_command
+from transformer_jax.runs.tensorboard import TensorBoardLogger
 from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.metrics import Elements, Sums
 from transformer_jax.training.optimizers import adam, stop_frozen, with_average, with_frozen
@@ -161,10 +161,6 @@ class Task:
     def create_callbacks(self, loggers: Sequence[Logger]) -> list[Callback]:
         """Callbacks of the task's own: none, if not overridden."""
         return []
-
-    def next_command(self) -> str:
-        """A command to try when the training is over, which prints it: TensorBoard, if not overridden."""
-        return tensorboard_command(self.config.checkpoint_dir)
 
     def predict(self, inputs: Any) -> Any:  # Any: a task's own types
         """The task's answer to inputs of its own kind, by the best parameters."""

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -24,15 +24,24 @@ from transformer_jax.training.callbacks import (
     check_finite,
 )
 from transformer_jax.training.example_viewer import ExampleViewer
+from transformer_jax.training.metrics import SumsOfSteps
 from transformer_jax.training.progress import format_metric, show_progress
 from transformer_jax.training.results import open_loggers
-from transformer_jax.training.runner import Call, StepRunner
+from transformer_jax.training.runner import StepRunner
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, average_of
 from transformer_jax.training.throughput import LogThroughput, Profile, ShowProgram
 from transformer_jax.trees import Params
 
 T = TypeVar("T")
+
+
+class Call(NamedTuple):
+    """Some steps that the devices work on."""
+
+    num_steps: int
+    sums: SumsOfSteps  # on the devices
+    waited: float  # seconds for its batches, in which the devices may have been at the call before
 
 
 class TrainingLoop:
@@ -183,16 +192,17 @@ class TrainingLoop:
 
     def _train_epoch(self, epoch: int, first_batch: int, last_step: int) -> None:
         started: Call | None = None
-        batches = self._loader.epoch(epoch, first_batch, lambda: self.runner.steps_per_call)
+        loaded = self._loader.epoch(epoch, first_batch, lambda: self.runner.steps_per_call)
         with self._stopwatch.during("train"):
             finished_at = began_to_wait = self._stopwatch.seconds["train"]
-            for samples in batches:
+            for samples in loaded:
                 waited = self._stopwatch.seconds["train"] - began_to_wait
                 is_save_asked_for = self._agree()
-                self.state, call = self.runner.start(self.state, samples)
+                batches, count = self.runner.stack(samples)
+                self.state, sums = self.runner.run(self.state, batches, count)
                 finished_at = self._finish(started, finished_at)
-                started = call._replace(waited=waited)
-                if is_save_asked_for or self._save_times.is_due(self.step, self.step + call.num_steps):
+                started = Call(int(count), sums, waited)
+                if is_save_asked_for or self._save_times.is_due(self.step, self.step + started.num_steps):
                     finished_at = self._finish(started, finished_at)
                     started = None
                     self._save()
@@ -207,7 +217,7 @@ class TrainingLoop:
             return since
         all_sums = call.sums.of_each(call.num_steps)
         now = self._stopwatch.seconds["train"]
-        self.runner.keep_pace(call.num_steps, now - since)
+        self.runner.seconds_per_step = (now - since) / call.num_steps
         last = self.step + call.num_steps
         for sums in all_sums:
             self.step += 1
