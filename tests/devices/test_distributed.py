@@ -24,22 +24,22 @@ from transformer_jax.devices.processes import check_same
 from transformer_jax.runs.checkpoints import Checkpoints
 
 PATIENCE = 120  # seconds that a process may take to end
-TWO_BY_TWO, EPOCHS = Way(2, 2), {"max_epochs": 2}
+EPOCHS, DATES = {"max_epochs": 2}, {"task": "dates"}
 
 
 @pytest.fixture(scope="module")
 def two_by_two(tmp_path_factory):
-    """The directory of a training of two processes of two devices, and what each of them had."""
+    """The directory of trainings of two processes of two devices, and what each of them had of each."""
     directory = tmp_path_factory.mktemp("two")
-    return directory, [found for (found,) in train(TWO_BY_TWO, "reverse", directory, EPOCHS)]
+    return directory, train(Way(2, 2), directory, EPOCHS, DATES | {"mesh": "fsdp=2,tensor=2"})
 
 
 @pytest.mark.slow
 def test_two_processes_follow_one_which_goes_on_with_fewer_devices_and_each_loads_its_rows(tmp_path, two_by_two):
     _interrupted(two_by_two, tmp_path)
-    _, (first, second) = two_by_two
-    runs = EPOCHS | {"name": "alone"}, EPOCHS | {"num_devices": 2}
-    ((alone, resumed),) = train(Way(1, 4), "reverse", tmp_path, *runs)
+    _, ((first, dates), (second, _)) = two_by_two
+    runs = EPOCHS | {"num_devices": 4, "name": "alone"}, EPOCHS | {"num_devices": 2}, DATES | {"num_devices": 1}
+    ((alone, resumed, dates_alone),) = train(Way(1, 4), tmp_path, *runs)
     assert len(first["losses"]) == 10
     assert second["losses"] == []  # the first one alone logs
     np.testing.assert_allclose(first["losses"], alone["losses"], **CLOSE)
@@ -48,28 +48,22 @@ def test_two_processes_follow_one_which_goes_on_with_fewer_devices_and_each_load
     assert first["params"] == second["params"]
     assert alone["rows"] == 2 * 640
     assert first["rows"] == second["rows"] == 640
+    # On a mesh that spans processes, with batches that differ in shape.
+    assert len(dates["losses"]) == 3
+    np.testing.assert_allclose(dates["losses"], dates_alone["losses"], **CLOSE)
+    assert max(dates["shares"]) < 0.5  # each device has half of the kernels' rows and half of their columns
 
 
 @pytest.mark.slow
 def test_a_run_goes_on_bitwise_with_as_many_devices_in_more_processes(tmp_path, two_by_two):
     _interrupted(two_by_two, tmp_path)
-    losses = train(Way(4, 1), "reverse", tmp_path, EPOCHS)[0][0]["losses"]
-    assert losses == two_by_two[1][0]["losses"][5:]
+    losses = train(Way(4, 1), tmp_path, EPOCHS)[0][0]["losses"]
+    assert losses == two_by_two[1][0][0]["losses"][5:]
 
 
 def _interrupted(finished, parent: Path) -> None:
     """Copy the run, as if it had been killed after the first epoch."""
     shutil.rmtree(shutil.copytree(finished[0] / "ReverseTask", parent / "ReverseTask") / "checkpoints" / "10")
-
-
-@pytest.mark.slow
-def test_a_mesh_that_spans_processes_trains_dates_whose_batches_differ_in_shape(tmp_path):
-    (first,), _ = train(Way(2, 2, {"mesh": "fsdp=2,tensor=2"}), "dates", tmp_path / "two")
-    ((alone,),) = train(Way(1, 1), "dates", tmp_path / "one")
-    assert len(first["losses"]) == 3
-    np.testing.assert_allclose(first["losses"], alone["losses"], **CLOSE)
-    # Each device has half of the kernels' rows and half of their columns.
-    assert max(first["shares"]) < 0.5
 
 
 class Command:
