@@ -88,12 +88,6 @@ def test_a_callback_gets_every_step_every_evaluation_and_the_end(trained):
     assert callback.ends == [STEPS]
 
 
-def test_a_resumed_run_gives_the_callback_its_state_back(trained):
-    again = fit(Trainer(trained.config))
-    assert again.callback.restored == {"steps": STEPS}
-    assert again.callback.steps == []
-
-
 def test_a_logger_of_ones_own_gets_what_tensorboard_gets(trained):
     logger = trained.own_logger
     curves = read_scalars(trained.run.path)
@@ -190,9 +184,10 @@ def test_a_run_goes_on_only_with_the_data_that_it_began_with(trained):
             Trainer(trained.config).fit(train_loader, val_loader)
 
 
-def test_fit_lets_go_of_the_directory_and_a_with_block_keeps_it(trained):
+def test_a_resumed_run_gives_the_callback_its_state_back_and_a_with_block_keeps_its_directory(trained):
     with Trainer(trained.config) as other:
         fit(other)
+        assert (other.callback.restored, other.callback.steps) == ({"steps": STEPS}, [])
         with pytest.raises(InputError, match="in use by another process"):
             trained.test(loader(23), loader(11))
     assert trained.test(loader(23), loader(11))["steps"] == STEPS

@@ -1,7 +1,5 @@
 """Optimizers: a training is that of plain optax, and weight decay leaves out what it should."""
 
-import dataclasses
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -9,29 +7,20 @@ import numpy as np
 import optax
 import pytest
 from flax.traverse_util import flatten_dict
+from tiny_reverse import assert_near, loader, trainer_for
 
-from transformer_jax import InputError, ReverseConfig, make_loader
+from transformer_jax import InputError, ReverseConfig
 from transformer_jax.data.batch import pad_batch
-from transformer_jax.tasks import ReverseDataset, ReverseTrainer
+from transformer_jax.data.loader import Loader
+from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.optimizers import adam, decay_mask, matching, with_average, with_frozen
 
-CONFIG = ReverseConfig(
-    max_epochs=4, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=3, lr=1e-2, gradient_clip=0.5,
-    adam_b1=0.8, adam_b2=0.95, eval_every=4,
-)  # fmt: skip
 
-
-def loaders():
-    train, val = (ReverseDataset(CONFIG.num_categories, CONFIG.seq_len, size, seed=1) for size in (37, 11))
-    return make_loader(train, 7, shuffle=True, seed=CONFIG.seed), make_loader(val, 7)
-
-
-def train_plainly(trainer: ReverseTrainer, optimizer: optax.GradientTransformation):
-    """The parameters after the same training in plain optax, whose last batches have 2 rows."""
-    train_loader, _ = loaders()
-    params = trainer.initial_state(train_loader.example(), num_steps=24).params
-    optimizer = optax.chain(optax.clip_by_global_norm(CONFIG.gradient_clip), optimizer)
+def train_plainly(trainer: ReverseTrainer, train_loader: Loader, optimizer: optax.GradientTransformation):
+    """The parameters after the same training in plain optax."""
+    params = trainer.initial_state(train_loader.example(), num_steps=18).params
+    optimizer = optax.chain(optax.clip_by_global_norm(0.5), optimizer)
     opt_state = optimizer.init(params)
 
     @jax.jit
@@ -43,7 +32,7 @@ def train_plainly(trainer: ReverseTrainer, optimizer: optax.GradientTransformati
         updates, opt_state = optimizer.update(jax.grad(mean_loss)(params), opt_state, params)
         return optax.apply_updates(params, updates), opt_state
 
-    for epoch in range(CONFIG.max_epochs):
+    for epoch in range(3):
         for inputs, labels in train_loader.epoch(epoch):
             params, opt_state = step(params, opt_state, inputs, labels)
     return params
@@ -51,16 +40,14 @@ def train_plainly(trainer: ReverseTrainer, optimizer: optax.GradientTransformati
 
 @pytest.mark.slow
 def test_a_training_is_that_of_plain_optax(tmp_path):
-    """With clipped gradients, row by row, and short last batches."""
-    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, weight_decay=0.3, accumulate=7))
-    trainer.fit(*loaders())
-    assert trainer.steps == 24
-    optimizer = optax.adamw(trainer.create_schedule(24), 0.8, 0.95, weight_decay=0.3, mask=decay_mask)
-    theirs = flatten_dict(train_plainly(trainer, optimizer), sep="/")
-    for name, array in flatten_dict(trainer.params, sep="/").items():
-        # The softmax makes the gradient of a key's bias zero: what is left is rounding, which Adam scales up.
-        if not name.endswith("key_proj/bias"):
-            np.testing.assert_allclose(array, theirs[name], rtol=0, atol=1e-6, err_msg=name)
+    """With clipped gradients, row by row, and last batches of 2."""
+    of_adam = {"adam_b1": 0.8, "adam_b2": 0.95, "weight_decay": 0.3}
+    trainer = trainer_for(tmp_path, **of_adam, lr=1e-2, gradient_clip=0.5, accumulate=7, eval_every=3)
+    train_loader = loader(37, shuffle=True)
+    trainer.fit(train_loader, loader(11))
+    assert trainer.steps == 18
+    optimizer = optax.adamw(trainer.create_schedule(18), 0.8, 0.95, weight_decay=0.3, mask=decay_mask)
+    assert_near(trainer.params, train_plainly(trainer, train_loader, optimizer))
 
 
 def test_weight_decay_leaves_out_biases_norms_and_embeddings():
@@ -86,14 +73,6 @@ def updated(optimizer, params, gradient: float, step: int = 0, state=None):
     gradients = jax.tree.map(lambda array: jnp.full_like(array, gradient), params)
     updates, state = jax.jit(optax.with_extra_args_support(optimizer).update)(gradients, state, params, step=step)
     return optax.apply_updates(params, updates), state
-
-
-def test_two_updates_are_those_of_adamw_with_the_mask():
-    results = []
-    for optimizer in (adam(lambda step: 0.1, weight_decay=0.5), optax.adamw(0.1, weight_decay=0.5, mask=decay_mask)):
-        first, state = updated(optimizer, PARAMS, 3.0)
-        results.append(updated(optimizer, first, -1.0, 1, state)[0])
-    jax.tree.map(lambda found, expected: np.testing.assert_allclose(found, expected, rtol=1e-6), *results)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +103,7 @@ def test_no_gradient_is_computed_of_frozen_parameters():
     assert [array.any().item() for array in jax.tree.leaves(gradients)] == [False, True, False]
 
 
-def test_patterns_that_freeze_nothing_or_everything_are_errors():
-    with pytest.raises(InputError, match="^freeze has 'c', which is no array or module"):
-        with_frozen(optax.sgd(0.1), "a,c").init(PARAMS)
+def test_patterns_that_freeze_everything_are_an_error():
     with pytest.raises(InputError, match=r"^freeze is a,b, which is the whole model"):
         with_frozen(optax.sgd(0.1), "a,b").init(PARAMS)
 
@@ -170,9 +147,10 @@ def test_patterns_choose_arrays_and_modules(patterns, chosen):
     assert matching(patterns, PATHS, "freeze") == {PATHS[index] for index in chosen}
 
 
-@pytest.mark.parametrize("pattern", ["encoder/layer_0", "encoder/layers", "Output", ""])
-def test_a_pattern_that_chooses_nothing_is_an_error_with_the_nearest_names(pattern):
-    with pytest.raises(InputError, match=f"^freeze has '{pattern}', which is no array or module of the model; near it"):
+@pytest.mark.parametrize(
+    ("pattern", "near"), [("encoder/layer_0", "encoder/layers_0, "), ("encoder/layers", ""), ("Output", ""), ("", "")]
+)
+def test_a_pattern_that_chooses_nothing_is_an_error_with_the_nearest_names(pattern, near):
+    message = f"^freeze has '{pattern}', which is no array or module of the model; near it are {near}"
+    with pytest.raises(InputError, match=message):
         matching(f"output,{pattern}", PATHS, "freeze")
-    with pytest.raises(InputError, match="near it are encoder/layers_0, "):
-        matching("encoder/layer_0", PATHS, "freeze")

@@ -94,7 +94,7 @@ def test_a_trace_holds_whole_calls_and_at_least_one(tmp_path, monkeypatch, steps
 
 @pytest.mark.slow
 @needs_three
-def test_the_flops_of_a_step_are_those_of_all_devices_on_any_number_of_them():
+def test_the_flops_of_a_step_are_those_of_all_devices():
     def flops(**settings):
         trainer = ReverseTrainer(dataclasses.replace(CONFIG, batch_size=12, seq_len=16, model_dim=32, **settings))
         train = make_loader(ReverseDataset(3, 16, 48, seed=1), 12, drop_last=True)
@@ -102,10 +102,9 @@ def test_the_flops_of_a_step_are_those_of_all_devices_on_any_number_of_them():
         runner.begin_to_compile(train.example())
         return runner.flops_per_step
 
-    one = flops(num_devices=1)
-    assert one > 5 * 12 * 16 * 8192  # 6 for each position and parameter of the block's kernels
-    assert flops(num_devices=3) == pytest.approx(one, rel=0.03)  # each has an update of its own
-    assert flops(mesh="fsdp=3") == pytest.approx(one, rel=0.03)
+    shared = flops(num_devices=3)
+    assert 6 < shared / (12 * 16 * 8192) < 10  # for each position and parameter of the kernels: 6, and the rest
+    assert flops(mesh="fsdp=3") == pytest.approx(shared, rel=0.03)  # each of three has an update of its own
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import optax
 import pytest
 import torch
 from events import read_scalars
-from tiny_reverse import CONFIG, STEPS, fit, loader, loaders, trainer_for
+from tiny_reverse import CONFIG, fit, loader, loaders, trainer_for
 
 from transformer_jax import InputError, load_run
 from transformer_jax.runs.checkpoints import Checkpoints
@@ -161,12 +161,15 @@ def test_after_an_epoch_nothing_is_compiled_or_stays_on_the_device_and_a_resumed
 
 @pytest.mark.slow
 def test_the_average_is_evaluated_beside_the_parameters_chosen_by_its_own_metric_and_resumed_to_the_bit(tmp_path):
-    settings = {"ema": 0.9, "best_by": "val/ema_loss:min", "checkpoint_every": 1, "lr": 0.01, "eval_every": 1}
-    whole, begun = (trainer_for(tmp_path / name, **settings) for name in ("whole", "begun"))
-    results = fit(whole).test(loader(23), loader(11))
-    with begun, begun.training(*loaders()) as loop:
-        loop.train_until(7)
-        assert 7 <= loop.step < STEPS
+    settings = {"ema": 0.9, "best_by": "val/ema_loss:min", "lr": 0.01, "eval_every": 1}
+    whole = fit(trainer_for(tmp_path / "whole", **settings))
+    results = whole.test(loader(23), loader(11))
+    for saving, step in (({"checkpoint_every": 7}, 7), ({"checkpoint_minutes": 1e-9}, 9)):
+        begun = trainer_for(tmp_path / "begun", **settings, **saving, steps_per_call=2)
+        with begun, begun.training(*loaders()) as loop:
+            loop.train_until(step)
+            begun.run.checkpoints.wait()
+            assert begun.run.checkpoints.steps[-1] == loop.step == step
     resumed = fit(trainer_for(tmp_path / "begun", **settings))
     for params in (resumed.params, load_run(whole.run.path).params):
         jax.tree.map(np.testing.assert_array_equal, params, whole.params)

@@ -133,9 +133,7 @@ class Devices:
 
 def _placed(tree: Tree, shardings: Tree) -> Tree:
     # Of several processes each has some of the devices, and `device_put` would compare their arrays one by one.
-    placed: Tree
-    placed = jax.device_put(tree, shardings) if jax.process_count() == 1 else jax.tree.map(_place, tree, shardings)
-    return placed
+    return jax.device_put(tree, shardings) if jax.process_count() == 1 else jax.tree.map(_place, tree, shardings)
 
 
 def _place(leaf: Any, sharding: NamedSharding) -> jax.Array:  # Any: an array, or a typed key

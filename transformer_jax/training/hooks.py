@@ -23,10 +23,6 @@ from transformer_jax.training.schedules import SCHEDULES
 from transformer_jax.training.step import LossFunction, TrainState, UpdateRule, train_step
 from transformer_jax.trees import Arrays, Inputs, Params, with_floats
 
-LOGGERS: Mapping[str, Callable[[Path, LogPosition], Logger]] = MappingProxyType(
-    {"tensorboard": TensorBoardLogger, "csv": CsvLogger}
-)
-
 
 class Task:
     """A model on one task. A subclass gives the model, the model's inputs and the loss.
@@ -46,7 +42,9 @@ class Task:
     attention_picture: str | None = "attention_maps.png"  # file with the maps of the first example of the test set
     # By the names that the settings `schedule` and `logger` know; a task may have tables of its own.
     schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
-    loggers: ClassVar[Mapping[str, Callable[[Path, LogPosition], Logger]]] = LOGGERS
+    loggers: ClassVar[Mapping[str, Callable[[Path, LogPosition], Logger]]] = MappingProxyType(
+        {"tensorboard": TensorBoardLogger, "csv": CsvLogger}
+    )
     # Names of the metrics that `dataset_metrics` gives.
     dataset_metric_names: ClassVar[Sequence[str]] = ()
     # How an array of the training state, of this path and shape, is split over a mesh with the axes data, fsdp, tensor.

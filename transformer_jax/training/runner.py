@@ -75,13 +75,11 @@ class StepRunner:
 
     def begin_to_compile(self, example: Samples | LocalSamples) -> None:
         """Compile in the background for batches of this example's shapes."""
-        batches, count = self.stack(example)
-        self.compiled.begin_to_compile(self._state_shapes, batches, count, self._constants)
+        self.compiled.begin_to_compile(self._state_shapes, *self.stack(example), self._constants)
 
     def trace(self, example: Samples | LocalSamples) -> jax.stages.Traced:
         """The steps as they are written, for batches of this example's shapes."""
-        batches, count = self.stack(example)
-        return self.compiled.trace(self._state_shapes, batches, count, self._constants)
+        return self.compiled.trace(self._state_shapes, *self.stack(example), self._constants)
 
     def run(self, state: TrainState, batches: Batch, count: ArrayLike) -> tuple[TrainState, SumsOfSteps]:
         """Start the first `count` of the stacked batches, a step each, and do not wait for the devices.
@@ -93,9 +91,8 @@ class StepRunner:
         Returns:
             The state after the steps, and the sums of each.
         """
-        if self._update is None:
-            return self.compiled(state, batches, count, self._constants)
-        return self._update(state, self.compiled(state, batches, count, self._constants))
+        found = self.compiled(state, batches, count, self._constants)
+        return found if self._update is None else self._update(state, found)
 
     def agree_on_pace(self) -> None:
         """Choose the steps of the next call by the duration of one, unless the settings do; all processes call it."""

@@ -1,6 +1,5 @@
 """How well a training uses the devices: examples and FLOPs per second, waiting for data, memory, traces."""
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,8 +104,7 @@ class Profile(Callback):
         """End the trace, and write it."""
         if self._is_running:
             self._is_running = False
-            with contextlib.suppress(RuntimeError):  # somebody else has ended it
-                jax.profiler.stop_trace()
+            jax.profiler.stop_trace()
             self._write(f"Trace: {self._directory / 'plugins' / 'profile'}")
 
 
