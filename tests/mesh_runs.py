@@ -42,7 +42,7 @@ TASKS = {
         TranslationConfig,
         translation_data,
         SMALL
-        | {"train_size": 64, "val_size": 32, "test_size": 32, "batch_size": 32, "model_dim": 32, "warmup": 2}
+        | {"train_size": 64, "val_size": 32, "test_size": 32, "batch_size": 32, "model_dim": 32, "warmup": 0}
         | {"dim_feedforward": 64, "num_layers": 1, "num_heads": 2},
     ),
     "text": (

@@ -101,11 +101,6 @@ def test_a_metric_without_weight_at_a_step_is_the_mean_of_the_others_and_left_ou
     assert "train/gradient_norm/encoder" not in entries[1][1]
 
 
-def test_the_metrics_of_a_step_are_the_means_of_its_sums():
-    step = Step(5, sums(6.0, weight=3.0) | {"unused": (0.0, 0.0)}, 2.0)
-    assert step.metrics == {"loss": 2.0, "gradient_norm": 1.0, "learning_rate": 0.1}
-
-
 def test_two_callbacks_of_one_class_and_a_method_for_an_event_that_there_is_not_are_errors():
     with pytest.raises(InputError, match="there are two callbacks of class Callback"):
         by_class("callbacks", [Callback(), Callback()])

@@ -23,9 +23,9 @@ from transformer_jax.training.step import initial_state
 pytestmark = pytest.mark.slow  # they compile
 
 CONFIG = ReverseConfig(
-    batch_size=12, seq_len=5, num_categories=3, model_dim=14, num_heads=2, num_layers=2, warmup=2, scan_layers=True
-)
-CONFIG = dataclasses.replace(CONFIG, train_size=37, val_size=11, test_size=11, max_epochs=2, eval_every=1)
+    batch_size=12, seq_len=5, num_categories=3, model_dim=14, num_heads=2, num_layers=2, warmup=2, scan_layers=True,
+    train_size=37, val_size=11, test_size=11, max_epochs=2, eval_every=1,
+)  # fmt: skip
 D, H, F, L = 14, 2, 13, 3
 
 

@@ -14,7 +14,7 @@ from transformer_jax.training.results import process_age, summary
 
 def step(number: int) -> Step:
     sums = {"loss": (6.0, 3.0), "accuracy": (3.0, 4.0), "gradient_norm": (1.0, 1.0), "learning_rate": (0.1, 1.0)}
-    return Step(number, sums, 5.0)
+    return Step(number, sums | {"unused": (0.0, 0.0)}, 5.0)
 
 
 @pytest.mark.parametrize(("num_steps", "left"), [(600, "01:32"), (140, "00:00"), (100_000, "5:32:52")])

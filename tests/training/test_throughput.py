@@ -43,16 +43,11 @@ def test_the_flops_of_a_program_are_those_of_its_products_and_its_memory_is_that
     assert compiled.memory.held == 4 * (31 * 17 + 64 * 31)
 
 
-@pytest.mark.parametrize(
-    ("limit", "end"),
-    [
-        (None, "3.0 MiB for state and batches, 0.5 MiB inside a step"),
-        (2**30, "inside a step, which fits into its 1,024.0 MiB"),
-        (2**20, "inside a step, which does NOT fit into its 1.0 MiB"),
-    ],
-)
-def test_the_line_on_memory_says_whether_it_fits(limit, end):
-    assert Memory(3 * 2**20, 2**19).line(limit).endswith(end)
+def test_the_line_on_memory_says_whether_it_fits():
+    ends = ", which fits into its 1,024.0 MiB", ", which does NOT fit into its 1.0 MiB", ""
+    for limit, end in zip((2**30, 2**20, None), ends, strict=True):
+        line = Memory(3 * 2**20, 2**19).line(limit)
+        assert line.endswith(f"3.0 MiB for state and batches, 0.5 MiB inside a step{end}")
 
 
 @pytest.mark.usefixtures("without_type_checks")  # the runner is a simple one
