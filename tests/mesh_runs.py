@@ -1,21 +1,26 @@
-"""Trainings on CPU devices, in a process of their own, or in several: `python mesh_runs.py TASK DIRECTORY SETTINGS…`.
+"""Trainings on CPU devices, in one process or in several: `python mesh_runs.py DIRECTORY RUNS…`.
 
-Each SETTINGS is a JSON object; `stop_after` in it ends the training after that epoch. It prints a JSON list: for each
-of them the losses of all steps, the last metrics, the share of the parameters and of the optimizer's state that the
-fullest device of this process holds, at the start and at the end, and the rows of training batches that it loaded.
-With JAX_ENABLE_X64=1 in the environment they are trained in float64, which leaves rounding 1e-12.
+There is a process for each RUNS, forked from one that has imported all. That is a JSON list of settings, a training
+each; `task` in it is a key of `TASKS`, and `stop_after` ends the training after that epoch. A JSON list is printed: for
+each process a list with, for each training, the losses of all steps, the last metrics, the share of the parameters and
+of the optimizer's state that the fullest device of the process holds, at the start and at the end, and the rows of
+training batches that it loaded. With JAX_ENABLE_X64=1 they are trained in float64, which leaves rounding 1e-12.
 """
 
 import json
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import torch.utils.data  # noqa: F401  (what `fit` imports, before processes are forked)
 
 from transformer_jax import LanguageModelConfig, ReverseConfig, TranslationConfig
-from transformer_jax.devices.compilation import prepare_jax
+from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, STEP_OPTIONS, prepare_jax
 from transformer_jax.devices.processes import whole
 from transformer_jax.tasks.language_model.task import LanguageModelTrainer, language_model_data
 from transformer_jax.tasks.reverse import ReverseTrainer, reverse_data
@@ -37,7 +42,7 @@ TASKS = {
         TranslationConfig,
         translation_data,
         SMALL
-        | {"train_size": 96, "val_size": 32, "test_size": 32, "batch_size": 32, "model_dim": 32, "warmup": 2}
+        | {"train_size": 64, "val_size": 32, "test_size": 32, "batch_size": 32, "model_dim": 32, "warmup": 0}
         | {"dim_feedforward": 64, "num_layers": 1, "num_heads": 2},
     ),
     "text": (
@@ -81,8 +86,8 @@ class CountingRows:
         return self._dataset.__getitems__(indices)
 
 
-def train(task: str, directory: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    trainer_class, config_class, load_data, small = TASKS[task]
+def train(directory: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    trainer_class, config_class, load_data, small = TASKS[settings.pop("task", "reverse")]
     losses: list[float] = []
 
     class Losses(Callback):
@@ -113,6 +118,15 @@ def train(task: str, directory: Path, settings: dict[str, Any]) -> dict[str, Any
     return {"losses": losses, "metrics": metrics, "shares": shares, "rows": counting.rows, "params": params}
 
 
+def train_all(directory: Path, runs: str) -> list[dict[str, Any]]:
+    STEP_OPTIONS.update(RUN_ONCE_OPTIONS)  # as in all tests
+    found = [train(directory, settings) for settings in json.loads(runs)]
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()  # waits for the others
+    return found
+
+
 if __name__ == "__main__":
-    _, task, directory, *chosen = sys.argv
-    print(json.dumps([train(task, Path(directory), json.loads(settings)) for settings in chosen]))
+    _, parent, *runs_of_each = sys.argv
+    with ProcessPoolExecutor(len(runs_of_each), get_context("fork")) as pool:
+        print(json.dumps([*pool.map(partial(train_all, Path(parent)), runs_of_each)]))

@@ -19,7 +19,6 @@ class Way(NamedTuple):
 
     processes: int
     devices: int  # of each
-    settings: dict[str, Any] = {}  # noqa: RUF012 (never changed)
 
 
 def free_address() -> str:
@@ -40,21 +39,12 @@ def environment(devices: int, precision: int = 32) -> dict[str, str]:
     }
 
 
-def train(
-    way: Way, task: str, directory: Path, *runs: dict[str, Any], precision: int = 64
-) -> list[list[dict[str, Any]]]:
+def train(way: Way, directory: Path, *runs: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """What `mesh_runs.py` prints for these settings, one run after another, in each process."""
-    chosen = way.settings | ({} if way.processes > 1 or "mesh" in way.settings else {"num_devices": way.devices})
-    if way.processes > 1:
-        chosen |= {"distributed": True, "coordinator": free_address(), "num_processes": way.processes}
-    command = [sys.executable, str(REPOSITORY / "tests" / "mesh_runs.py"), task, str(directory)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    started = []
-    for number in range(way.processes):
-        own = {"process_id": number} if way.processes > 1 else {}
-        settings = [json.dumps(chosen | own | run) for run in runs or ({},)]
-        started.append(subprocess.Popen([*command, *settings], env=environment(way.devices, precision), **pipes))
-    outputs = [process.communicate(timeout=600) for process in started]
-    for process, (_, errors) in zip(started, outputs, strict=True):
-        assert process.returncode == 0, errors[-3000:]
-    return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+    together = {"distributed": True, "coordinator": free_address(), "num_processes": way.processes}
+    own = [together | {"process_id": n} if way.processes > 1 else {} for n in range(way.processes)]
+    command = [sys.executable, str(REPOSITORY / "tests" / "mesh_runs.py"), str(directory)]
+    command += [json.dumps([of_process | run for run in runs]) for of_process in own]
+    done = subprocess.run(command, env=environment(way.devices, 64), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])

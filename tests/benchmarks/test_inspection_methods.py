@@ -2,6 +2,7 @@
 
 import pytest
 
+import inspection_methods
 from inspection_methods import CIRCUITS, scores_of
 
 pytestmark = pytest.mark.slow
@@ -13,9 +14,10 @@ PATHS = "path patching, for edges", "edge attribution, for edges"
 
 
 @pytest.mark.parametrize("name", CIRCUITS)
-def test_methods_find_the_heads_that_they_can_find(name):
+def test_methods_find_the_heads_that_they_can_find(name, monkeypatch):
+    monkeypatch.setattr(inspection_methods, "REPEATS", 1)
     methods = {*CHANGE_THE_PASS, *MAPS_ALONE, GRADIENT, LOGITS, *PATHS}
-    found = scores_of(CIRCUITS[name](seed=0), num_sequences=64, methods=methods)
+    found = scores_of(CIRCUITS[name](seed=0), num_sequences=17, methods=methods)
     scores = {method: score.average_precision for method, score in found.items()}
     # Decoys write nothing, or where nothing reads: whatever is put in their place, no logit moves; and with respect to
     # their weights the gradient is 0, however sharp these are.

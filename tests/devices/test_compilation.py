@@ -35,16 +35,14 @@ def test_a_step_is_compiled_once_for_each_shape_and_type(step, watch):
     batches = [np.arange(3.0), np.ones(3), np.arange(5.0), np.arange(3)]
     assert [float(step(jnp.float32(2), batch)) for batch in batches] == [6, 6, 20, 6]
     assert step.traces == [(3,), (5,), (3,)]
-    assert step.count == 3
     assert watch.seconds["compile"] > 0
 
 
 def test_what_was_begun_is_what_is_called(step):
-    for _ in range(2):
-        step.begin_to_compile(jnp.float32(2), np.zeros(3))
-    assert (step.count, step.traces) == (1, [(3,)])
+    begun = [step.begin_to_compile(jnp.float32(2), np.zeros(3)) for _ in range(2)]
+    assert begun[0] is begun[1]
     assert float(step(jnp.float32(2), np.arange(3.0))) == 6
-    assert (step.count, step.traces) == (1, [(3,)])
+    assert step.traces == [(3,)]
 
 
 @pytest.mark.slow
@@ -60,7 +58,7 @@ from transformer_jax.mesh_axis import sum_over_devices
 devices = choose_devices(TrainingConfig(batch_size=256, num_devices=2))
 step = CompiledStep(devices.share(lambda state, batch: sum_over_devices((batch @ state @ state).sum())))
 state, batch = devices.place(np.eye(128)), devices.place_rows(np.ones((256, 128)))
-sums = [step(state, batch) for _ in range(10_000)]
+sums = [step(state, batch) for _ in range(500)]
 print({float(sum) for sum in sums})
 """
     flags = "--xla_cpu_collective_call_terminate_timeout_seconds=20"

@@ -24,22 +24,22 @@ from transformer_jax.devices.processes import check_same
 from transformer_jax.runs.checkpoints import Checkpoints
 
 PATIENCE = 120  # seconds that a process may take to end
-TWO_BY_TWO, EPOCHS = Way(2, 2), {"max_epochs": 2}
+EPOCHS, DATES = {"max_epochs": 2}, {"task": "dates"}
 
 
 @pytest.fixture(scope="module")
 def two_by_two(tmp_path_factory):
-    """The directory of a training of two processes of two devices, and what each of them had."""
+    """The directory of trainings of two processes of two devices, and what each of them had of each."""
     directory = tmp_path_factory.mktemp("two")
-    return directory, [found for (found,) in train(TWO_BY_TWO, "reverse", directory, EPOCHS)]
+    return directory, train(Way(2, 2), directory, EPOCHS, DATES | {"mesh": "fsdp=2,tensor=2"})
 
 
 @pytest.mark.slow
 def test_two_processes_follow_one_which_goes_on_with_fewer_devices_and_each_loads_its_rows(tmp_path, two_by_two):
     _interrupted(two_by_two, tmp_path)
-    _, (first, second) = two_by_two
-    runs = EPOCHS | {"name": "alone"}, EPOCHS | {"num_devices": 2}
-    ((alone, resumed),) = train(Way(1, 4), "reverse", tmp_path, *runs)
+    _, ((first, dates), (second, _)) = two_by_two
+    runs = EPOCHS | {"num_devices": 4, "name": "alone"}, EPOCHS | {"num_devices": 2}, DATES | {"num_devices": 1}
+    ((alone, resumed, dates_alone),) = train(Way(1, 4), tmp_path, *runs)
     assert len(first["losses"]) == 10
     assert second["losses"] == []  # the first one alone logs
     np.testing.assert_allclose(first["losses"], alone["losses"], **CLOSE)
@@ -48,13 +48,17 @@ def test_two_processes_follow_one_which_goes_on_with_fewer_devices_and_each_load
     assert first["params"] == second["params"]
     assert alone["rows"] == 2 * 640
     assert first["rows"] == second["rows"] == 640
+    # On a mesh that spans processes, with batches that differ in shape.
+    assert len(dates["losses"]) == 2
+    np.testing.assert_allclose(dates["losses"], dates_alone["losses"], **CLOSE)
+    assert max(dates["shares"]) < 0.5  # each device has half of the kernels' rows and half of their columns
 
 
 @pytest.mark.slow
 def test_a_run_goes_on_bitwise_with_as_many_devices_in_more_processes(tmp_path, two_by_two):
     _interrupted(two_by_two, tmp_path)
-    losses = train(Way(4, 1), "reverse", tmp_path, EPOCHS)[0][0]["losses"]
-    assert losses == two_by_two[1][0]["losses"][5:]
+    losses = train(Way(4, 1), tmp_path, EPOCHS)[0][0]["losses"]
+    assert losses == two_by_two[1][0][0]["losses"][5:]
 
 
 def _interrupted(finished, parent: Path) -> None:
@@ -62,22 +66,13 @@ def _interrupted(finished, parent: Path) -> None:
     shutil.rmtree(shutil.copytree(finished[0] / "ReverseTask", parent / "ReverseTask") / "checkpoints" / "10")
 
 
-@pytest.mark.slow
-def test_a_mesh_that_spans_processes_trains_dates_whose_batches_differ_in_shape(tmp_path):
-    (first,), _ = train(Way(2, 2, {"mesh": "fsdp=2,tensor=2"}), "dates", tmp_path / "two")
-    ((alone,),) = train(Way(1, 1), "dates", tmp_path / "one")
-    assert len(first["losses"]) == 3
-    np.testing.assert_allclose(first["losses"], alone["losses"], **CLOSE)
-    # Each device has half of the kernels' rows and half of their columns.
-    assert max(first["shares"]) < 0.5
-
-
 class Command:
     """`experiments/reverse.py`, started as some processes of two devices each."""
 
     def __init__(self, directory: Path, *flags: str, started: Sequence[int] = (0, 1)) -> None:
         self.run = directory / "together"
-        common = [f"--checkpoint-dir={directory}", "--name=together", "--train-size=1280", "--eval-every=1", *flags]
+        common = [f"--checkpoint-dir={directory}", "--name=together", "--max-epochs=15", "--eval-every=1", *flags]
+        common += ["--train-size=1280", "--val-size=128", "--test-size=128"]
         common += ["--distributed", f"--coordinator={free_address()}", "--num-processes=2"]
         script, pipes = REPOSITORY / "experiments/reverse.py", {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.processes = [
@@ -103,7 +98,7 @@ class Command:
 
 @pytest.mark.slow
 def test_a_signal_to_one_saves_all_one_that_dies_ends_all_and_the_same_commands_go_on(tmp_path):
-    command = Command(tmp_path, "--max-epochs=15")
+    command = Command(tmp_path)
     command.wait_for_a_checkpoint()
     command.processes[1].send_signal(signal.SIGTERM)
     ended = command.end()
@@ -112,7 +107,7 @@ def test_a_signal_to_one_saves_all_one_that_dies_ends_all_and_the_same_commands_
     step = Checkpoints(command.run / "checkpoints", Criterion("accuracy", "max"), create=False).steps[-1]
     assert lines == {f"SIGTERM: stopped and saved after step {step}; the same command goes on from there\n"}
 
-    command = Command(tmp_path, "--max-epochs=15")
+    command = Command(tmp_path)
     command.wait_for_a_checkpoint(after=step)
     since = time.monotonic()
     command.processes[0].kill()
@@ -121,7 +116,7 @@ def test_a_signal_to_one_saves_all_one_that_dies_ends_all_and_the_same_commands_
     assert status not in (0, -signal.SIGKILL)
     assert errors  # of JAX's runtime, as an error in Python or from a thread of its own
 
-    (status, output, _), (other_status, other_output, _) = Command(tmp_path, "--max-epochs=15").end()
+    (status, output, _), (other_status, other_output, _) = Command(tmp_path).end()
     assert (status, other_status) == (0, 0)
     assert int(re.search(r"Going on after step (\d+) of 150", output)[1]) > step
     assert "accuracy" not in other_output

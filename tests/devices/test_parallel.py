@@ -1,7 +1,6 @@
 """Data parallelism: however many devices share a batch, the training is the same."""
 
 import dataclasses
-import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled_models import needs_three
-from flax.traverse_util import flatten_dict
+from tiny_reverse import assert_near
 
 from transformer_jax import ReverseConfig, make_loader
 from transformer_jax.devices.mesh import choose_devices, num_data_devices
@@ -34,37 +33,17 @@ def train(directory: Path, num_devices: int, **settings) -> ReverseTrainer:
     return trainer
 
 
-def assert_equal_params(a: ReverseTrainer, b: ReverseTrainer, atol: float) -> None:
-    a, b = (flatten_dict(trainer.params, sep="/") for trainer in (a, b))
-    for name, array in a.items():
-        # The softmax makes this one's gradient zero: what is left is rounding alone, which Adam scales up.
-        if atol == 0 or not name.endswith("key_proj/bias"):
-            np.testing.assert_allclose(array, b[name], rtol=0, atol=atol, err_msg=name)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """By a number of devices, a trainer that trained with them."""
-    return functools.cache(lambda num_devices: train(tmp_path_factory.mktemp("by"), num_devices))
-
-
 @pytest.mark.slow
 @needs_three
-def test_devices_that_share_the_batches_train_what_one_trains(trained):
+def test_devices_that_share_the_batches_train_what_one_trains(tmp_path):
     """Dropout and the short last batch of the validation set included; only sums are rounded in another order."""
-    trainer = trained(3)
-    assert trainer.devices.mesh.size == 3
-    assert_equal_params(trainer, trained(1), atol=1e-6)
-    loader = make_loader(ReverseDataset(3, 5, 23, seed=1), 12)
-    shared, alone = trainer.evaluate(loader), trained(1).evaluate(loader)
-    assert shared == pytest.approx(alone, abs=1e-6)
-    assert {leaf.sharding.num_devices for leaf in jax.tree.leaves(trainer.params)} == {1}
-
-
-@pytest.mark.slow
-@needs_three
-def test_the_same_number_of_devices_trains_bitwise_the_same(tmp_path, trained):
-    assert_equal_params(train(tmp_path, 3), trained(3), atol=0)
+    one, three = (train(tmp_path / str(num_devices), num_devices) for num_devices in (1, 3))
+    assert three.devices.mesh.size == 3
+    assert_near(three.params, one.params)
+    assert {leaf.sharding.num_devices for leaf in jax.tree.leaves(three.params)} == {1}
+    for batch_size in (12, 19):  # one that the devices cannot divide is padded
+        loader = make_loader(ReverseDataset(3, 5, 37, seed=1), batch_size)
+        assert three.evaluate(loader) == pytest.approx(one.evaluate(loader), abs=1e-6)
 
 
 @needs_three
@@ -88,37 +67,30 @@ def test_the_number_of_devices_that_is_chosen_divides_the_batch_into_parts_that_
         assert num_data_devices(batch_size) == 1
 
 
-@pytest.mark.slow
-@needs_three
-def test_a_batch_that_the_devices_cannot_divide_is_padded(tmp_path, trained):
-    """Evaluation takes larger batches than the training's too."""
-    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, num_devices=3))
-    trainer.params = trained(1).params
-    loader = make_loader(ReverseDataset(3, 5, 37, seed=1), 19)
-    assert trainer.evaluate(loader) == pytest.approx(trained(1).evaluate(loader), abs=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("before", "flags", "devices"),
-    [
-        ("jax.config.update('jax_num_cpu_devices', 3)", "", "3"),
-        ("", "--xla_force_host_platform_device_count=3", "3"),
-        ("jax.devices()", "", "1"),
-        # To ask whether this process is the first does not begin to compute.
-        ("assert is_first()", "", "len(os.sched_getaffinity(0))"),
-    ],
-)
-def test_jax_gets_a_device_for_each_core_unless_told_otherwise_or_too_late(before, flags, devices):
-    code = f"""
+# Each in a process that is forked where JAX has not begun to compute.
+PROVIDE = """
 import os
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = {flags!r}
 import jax
 from transformer_jax.devices.mesh import provide_cpu_devices
 from transformer_jax.devices.processes import is_first
-{before}
-provide_cpu_devices()
-assert len(jax.devices()) == {devices}, jax.devices()
+cores = len(os.sched_getaffinity(0))
+for begin, flags, devices in (
+    (lambda: jax.config.update("jax_num_cpu_devices", 3), "", 3),
+    (lambda: None, "--xla_force_host_platform_device_count=3", 3),
+    (jax.devices, "", 1),
+    (is_first, "", cores),  # to ask whether this process is the first does not begin to compute
+):
+    os.environ["XLA_FLAGS"] = flags
+    if os.fork() == 0:
+        begin()
+        provide_cpu_devices()
+        os._exit(len(jax.devices()))
+    print(os.waitstatus_to_exitcode(os.wait()[1]) == devices)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_jax_gets_a_device_for_each_core_unless_told_otherwise_or_too_late():
+    process = subprocess.run([sys.executable, "-c", PROVIDE], check=True, capture_output=True, text=True)
+    assert process.stdout.split() == ["True"] * 4

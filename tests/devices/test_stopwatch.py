@@ -1,6 +1,7 @@
 """The stopwatch: seconds of each activity, of which only the innermost runs."""
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,14 +12,7 @@ from transformer_jax.devices.stopwatch import Stopwatch
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that shows what the test sets."""
-
-    class Clock:
-        now = 100.0
-
-        def perf_counter(self) -> float:
-            return self.now
-
-    clock = Clock()
+    clock = SimpleNamespace(now=100.0, perf_counter=lambda: clock.now)
     monkeypatch.setattr(stopwatch_module, "time", clock)
     return clock
 

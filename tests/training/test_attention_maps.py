@@ -21,16 +21,11 @@ def maps() -> LabelledMaps:
     )
 
 
-def ticks(axes) -> tuple[list[str], list[str]]:
-    return [label.get_text() for label in axes.get_xticklabels()], [
-        label.get_text() for label in axes.get_yticklabels()
-    ]
-
-
 def test_the_last_kind_is_drawn_with_all_its_layers_and_heads(maps):
     axes = [ax for ax in maps.plot().axes if ax.get_title()]  # the others are bars of colours
     assert len(axes) == 7 * 5
-    assert ticks(axes[0]) == (["a", "␣", "65E5"], ["start", "7"])
+    assert [label.get_text() for label in axes[0].get_xticklabels()] == ["a", "␣", "65E5"]
+    assert [label.get_text() for label in axes[0].get_yticklabels()] == ["start", "7"]
     np.testing.assert_array_equal(axes[5 + 2].images[0].get_array(), maps.maps["cross"][1][2])
 
 

@@ -10,11 +10,10 @@ from transformer_jax.training.callbacks import (
     EarlyStopping,
     Evaluation,
     LogMetrics,
-    SaveTimes,
     Step,
+    by_class,
     check_finite,
 )
-from transformer_jax.training.loop import by_class
 
 
 def sums(loss: float, weight: float = 1.0, rate: float = 0.1):
@@ -93,21 +92,6 @@ def test_training_stops_after_some_evaluations_without_a_better_one(mode, patien
     assert (wanted.index(True) + 1 if True in wanted else None) == stops_after
 
 
-def test_a_checkpoint_is_due_where_a_call_passes_a_multiple_of_the_steps():
-    times = SaveTimes(every=7, minutes=5.0)
-    due = [(before, before + 3) for before in range(0, 20) if times.is_due(before, before + 3)]
-    assert due == [(4, 7), (5, 8), (6, 9), (11, 14), (12, 15), (13, 16), (18, 21), (19, 22)]
-
-
-def test_a_checkpoint_is_overdue_minutes_after_the_last_one():
-    now = [1000.0]
-    times = SaveTimes(every=0, minutes=2.0, clock=lambda: now[0])
-    for now[0], due in ((1000.0, False), (1120.0, False), (1121.0, True), (5000.0, True)):
-        assert times.is_overdue == due
-    times.restart()
-    assert not times.is_overdue
-
-
 def test_a_metric_without_weight_at_a_step_is_the_mean_of_the_others_and_left_out_where_no_step_has_it():
     entries = Log()
     action = LogMetrics(entries.log, every=2, steps_per_epoch=100)
@@ -117,13 +101,8 @@ def test_a_metric_without_weight_at_a_step_is_the_mean_of_the_others_and_left_ou
     assert "train/gradient_norm/encoder" not in entries[1][1]
 
 
-def test_the_metrics_of_a_step_are_the_means_of_its_sums():
-    step = Step(5, sums(6.0, weight=3.0) | {"unused": (0.0, 0.0)}, 2.0)
-    assert step.metrics == {"loss": 2.0, "gradient_norm": 1.0, "learning_rate": 0.1}
-
-
 def test_two_callbacks_of_one_class_and_a_method_for_an_event_that_there_is_not_are_errors():
-    with pytest.raises(InputError, match="there are two callbacks of class SaveTimes"):
-        by_class("callbacks", [SaveTimes(1, 1.0), SaveTimes(2, 1.0)])
+    with pytest.raises(InputError, match="there are two callbacks of class Callback"):
+        by_class("callbacks", [Callback(), Callback()])
     with pytest.raises(InputError, match="Own.on_epoch_end is never called; the events are on_step, on_evaluation, on"):
         type("Own", (Callback,), {"on_epoch_end": lambda self, epoch: None})

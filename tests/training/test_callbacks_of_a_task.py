@@ -9,7 +9,7 @@ from events import read_scalars
 from sklearn.metrics import f1_score
 from tiny_reverse import STEPS, fit, loader, loaders, trainer_for
 
-from transformer_jax import InputError, TaskData, TrainerModule, load_run
+from transformer_jax import InputError, TaskData, TrainerModule, load_run, make_loader
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.training.callbacks import Callback
@@ -88,12 +88,6 @@ def test_a_callback_gets_every_step_every_evaluation_and_the_end(trained):
     assert callback.ends == [STEPS]
 
 
-def test_a_resumed_run_gives_the_callback_its_state_back(trained):
-    again = fit(Trainer(trained.config))
-    assert again.callback.restored == {"steps": STEPS}
-    assert again.callback.steps == []
-
-
 def test_a_logger_of_ones_own_gets_what_tensorboard_gets(trained):
     logger = trained.own_logger
     curves = read_scalars(trained.run.path)
@@ -106,30 +100,42 @@ def test_a_logger_of_ones_own_gets_what_tensorboard_gets(trained):
     assert read_scalars(trained.run.path)["test/loss"][STEPS] == pytest.approx(results["test"]["loss"])
 
 
-def test_a_run_that_a_callback_stopped_is_not_trained_further_writes_the_files_of_its_logger_and_is_quiet(
+class StopAtOnce(Callback):
+    """Stops at the first evaluation."""
+
+    wants_to_stop = False
+
+    def on_evaluation(self, evaluation):
+        self.wants_to_stop = True
+
+
+class Stopped(ReverseTrainer):
+    """Without accuracy, and with a callback that stops it."""
+
+    def create_callbacks(self, loggers):
+        return [StopAtOnce()]
+
+    def loss_function(self, params, batch, key, *, train):
+        elements = super().loss_function(params, batch, key, train=train)
+        return {"loss": elements["loss"], "right": elements["accuracy"]}
+
+
+def test_a_stopped_run_is_not_trained_further_is_quiet_and_its_lowest_loss_is_the_best_without_accuracy(
     tmp_path, capsys
 ):
-    class StopAtOnce(Callback):
-        stops = False
-
-        def on_evaluation(self, evaluation):
-            self.stops = True
-
-        @property
-        def wants_to_stop(self):
-            return self.stops
-
-    class Stopped(ReverseTrainer):
-        def create_callbacks(self, loggers):
-            return [StopAtOnce()]
-
     for _ in range(2):
         trainer = fit(trainer_for(tmp_path, Stopped, logger="csv", quiet=True))
-        assert trainer.test(loader(23), loader(11))["steps"] == 10
+        results = trainer.test(loader(23), loader(11))
+        assert results["steps"] == 10
     assert capsys.readouterr() == ("", "")
     names = {file.name for file in trainer.run.path.iterdir()}
     assert "metrics.csv" in names
     assert not any("tfevents" in name for name in names)
+    assert set(results["val"]) == set(results["test"]) == {"loss", "right"}
+    assert "val_acc" not in results
+    assert json.loads((trainer.run.path / "config.json").read_text())["best_by"] == "val/loss:min"
+    assert results["criterion"] == "val/loss:min"
+    assert load_run(trainer.run.path, Stopped).evaluate(loader(23)) == trainer.evaluate(loader(23))
 
 
 def test_an_error_of_a_callback_is_not_one_of_the_runs_directory(tmp_path):
@@ -141,35 +147,15 @@ def test_an_error_of_a_callback_is_not_one_of_the_runs_directory(tmp_path):
         fit(trainer_for(tmp_path, Lost))
 
 
-def test_without_accuracy_the_lowest_loss_is_the_best_and_every_metric_is_in_the_results(tmp_path, capsys):
-    class Other(ReverseTrainer):
-        def loss_function(self, params, batch, key, *, train):
-            elements = super().loss_function(params, batch, key, train=train)
-            return {"loss": elements["loss"], "right": elements["accuracy"]}
+def test_a_metric_of_the_whole_set_chooses_the_best_model_and_the_results_say_what_the_hooks_made(tmp_path):
+    class WithF1(ReverseTrainer):
+        dataset_metric_names = ("f1",)
 
         def create_optimizer(self, num_steps):
             return optax.adamw(self.create_schedule(num_steps), weight_decay=0.05)
 
         def create_model(self):
             return super().create_model().clone(dropout_prob=0.25)
-
-    trainer = fit(trainer_for(tmp_path, Other))
-    results = trainer.test(loader(23), loader(11))
-    assert (results["model"]["class"], results["model"]["dropout_prob"]) == ("TransformerPredictor", 0.25)
-    assert results["model"]["settings"]["norm"] == "LayerNorm"
-    assert "weight_decay" not in results["settings"]  # that of the config is not the hook's
-    assert set(results["val"]) == set(results["test"]) == {"loss", "right"}
-    assert "val_acc" not in results
-    assert "Test right: " in capsys.readouterr().out
-    assert json.loads((trainer.run.path / "config.json").read_text())["best_by"] == "val/loss:min"
-    assert results["criterion"] == "val/loss:min"
-    again = load_run(trainer.run.path, Other)
-    assert again.evaluate(loader(23)) == trainer.evaluate(loader(23))
-
-
-def test_a_metric_of_the_whole_set_is_logged_and_chooses_the_best_model(tmp_path):
-    class WithF1(ReverseTrainer):
-        dataset_metric_names = ("f1",)
 
         def dataset_metrics(self, params, loader):
             batches = [(self.forward(inputs, params=params).argmax(-1), targets) for inputs, targets in loader]
@@ -181,11 +167,27 @@ def test_a_metric_of_the_whole_set_is_logged_and_chooses_the_best_model(tmp_path
     assert 0 < results["val"]["f1"] < 1
     logged = read_scalars(trainer.run.path)["val/f1"]
     assert results["val"]["f1"] == pytest.approx(max(logged.values()), rel=1e-6)  # float32
+    assert (results["model"]["class"], results["model"]["dropout_prob"]) == ("TransformerPredictor", 0.25)
+    assert results["model"]["settings"]["norm"] == "LayerNorm"
+    assert "weight_decay" not in results["settings"]  # that of the config is not the hook's
 
 
-def test_fit_lets_go_of_the_directory_and_a_with_block_keeps_it(trained):
+def test_a_run_goes_on_only_with_the_data_that_it_began_with(trained):
+    (train, val), other = loaders(), loader(37, seed=2, drop_last=True)
+    larger = make_loader(train.dataset, 37, drop_last=True)
+    for train_loader, val_loader, message in (
+        (other, val, "holds a run of other data: its training or validation set has changed"),
+        (train, loader(23, seed=2), "holds a run of other data: its training or validation set has changed"),
+        (larger, val, "is at step 15; these settings and data end at step 3"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Trainer(trained.config).fit(train_loader, val_loader)
+
+
+def test_a_resumed_run_gives_the_callback_its_state_back_and_a_with_block_keeps_its_directory(trained):
     with Trainer(trained.config) as other:
         fit(other)
+        assert (other.callback.restored, other.callback.steps) == ({"steps": STEPS}, [])
         with pytest.raises(InputError, match="in use by another process"):
             trained.test(loader(23), loader(11))
     assert trained.test(loader(23), loader(11))["steps"] == STEPS
@@ -208,5 +210,5 @@ def test_after_load_run_the_tasks_own_data_are_tested_and_nothing_is_written(tra
     class Without(ReverseTrainer):
         load_data = TrainerModule.load_data
 
-    with pytest.raises(InputError, match="Without has no load_data, so give val_loader and test_loader"):
+    with pytest.raises(InputError, match="Without has no load_data, and so no examples .* to test its loaders"):
         load_run(trained.run.path, Without).test()

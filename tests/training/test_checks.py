@@ -32,51 +32,29 @@ class Trainer(TrainerModule):
         return {"loss": (self.apply(params, batch.inputs, key, train=train).sum(-1), 1.0)}
 
 
-def test_missing_methods_are_named():
-    class Half(TrainerModule):
-        name = "Half"
-        config_class = Config
+HALF = type("Half", (TrainerModule,), {"create_model": Trainer.create_model})
+GIVEN = type("Given", (Trainer,), {"create_model": TrainerModule.create_model})
+MISTAKEN = type("Mistaken", (Trainer,), {"create_optimiser": lambda self: None})
 
-        def create_model(self):
-            return TransformerPredictor(5, num_classes=3, num_heads=1, num_layers=1)
 
-    with pytest.raises(InputError, match="Half lacks model_inputs, loss_function; a task defines it"):
-        Half(Config())
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (HALF, {}, "Half lacks model_inputs, loss_function; a task defines it"),
+        (GIVEN, {}, "Given lacks create_model"),
+        (MISTAKEN, {}, "Mistaken.create_optimiser overrides nothing; is create_optimizer meant"),
+        (Trainer, {"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam, constant; did you mean"),
+        (Trainer, {"logger": "csv, tensorbord"}, "logger is 'tensorbord'; it must be one of tensorboard, csv; did you"),
+    ],
+)
+def test_a_mistake_in_a_task_or_in_a_name_of_its_settings_is_named(kind, settings, message):
+    with pytest.raises(InputError, match=message):
+        kind(Config(**settings))
 
 
 def test_a_given_model_needs_no_create_model():
-    class Given(Trainer):
-        create_model = TrainerModule.create_model
-
-    with pytest.raises(InputError, match="Given lacks create_model"):
-        Given(Config())
-    model = TransformerPredictor(5, num_classes=3, num_heads=1, num_layers=1)
-    assert Given(Config(), model=model).model is model
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [("create_optimiser", "create_optimizer"), ("loss_fuction", "loss_function"), ("predicts", "predict")],
-)
-def test_a_method_that_is_named_nearly_as_a_hook_is_an_error(name, meant):
-    kind = type("Mistaken", (Trainer,), {name: lambda self: None})
-    with pytest.raises(InputError, match=f"Mistaken.{name} overrides nothing; is {meant} meant"):
-        kind(Config())
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam, constant; did you mean cosine"),
-        (
-            {"logger": "csv, tensorbord"},
-            "logger is 'tensorbord'; it must be one of tensorboard, csv; did you mean tensorboard",
-        ),
-    ],
-)
-def test_a_schedule_or_logger_that_is_not_in_its_table_is_an_error(settings, message):
-    with pytest.raises(InputError, match=message):
-        Trainer(Config(**settings))
+    model = Trainer(Config()).model
+    assert GIVEN(Config(), model=model).model is model
 
 
 def test_a_task_extends_the_table_of_schedules():
@@ -98,11 +76,7 @@ def test_without_accuracy_the_lowest_loss_is_the_best():
     for settings, names, message in (
         (chosen, ["loss"], "gives loss; it must give bleu, since the best model is chosen by val/bleu:max"),
         (config, ["accuracy"], "gives accuracy; it must give loss"),
-        (
-            Config(best_by="val/ema_loss:min"),
-            ["loss"],
-            "val/ema_loss:min, of the parameters' moving average",
-        ),
+        (Config(best_by="val/ema_loss:min"), ["loss"], "val/ema_loss:min, of the parameters' moving average"),
         (config, ["loss", "learning_rate"], "learning_rate must have another name"),
     ):
         with pytest.raises(InputError, match=message):

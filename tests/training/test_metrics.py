@@ -10,13 +10,13 @@ from transformer_jax.training.metrics import SumsOfSteps, layer_norms, layer_of,
 def test_sums_count_valid_rows_with_the_weights_of_their_elements():
     values = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     weights = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
-    total, weight = weighted_sums({"loss": (values, weights)}, np.array([True, False]))["loss"]
-    assert (float(total), float(weight)) == (3, 2)
-    total, weight = weighted_sums({"loss": (values, 1.0)}, np.array([True, True]))["loss"]
-    assert (float(total), float(weight)) == (21, 6)
-    of_rows = np.array([[1.0], [2.0]])
-    total, weight = weighted_sums({"loss": (values, of_rows)}, np.array([True, True]))["loss"]
-    assert (float(total), float(weight)) == (36, 9)
+    both, first = np.array([True, True]), np.array([True, False])
+    for of, valid, expected in (
+        (weights, first, (3, 2)),
+        (1.0, both, (21, 6)),
+        (np.array([[1.0], [2.0]]), both, (36, 9)),
+    ):
+        assert weighted_sums({"loss": (values, of)}, valid) == {"loss": expected}
 
 
 def test_what_weighs_nothing_may_be_infinite_or_no_number():
@@ -29,10 +29,7 @@ def test_what_weighs_nothing_may_be_infinite_or_no_number():
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (
-            np.ones(2),
-            'loss_function returned an array of shape (2,); it must return {"loss": (losses, weights)}: for each',
-        ),
+        (np.ones(2), 'loss_function returned an array of shape (2,); it must return {"loss": (losses, weights)}: for'),
         ({"loss": np.ones(2)}, "loss_function returned {'loss': 'an array of shape (2,)'}; it must return"),
         ({}, "loss_function returned dict; it must return"),
         ({"error": (np.ones(()), 1.0)}, "error of loss_function has values of shape (); it must have those of each"),
@@ -46,8 +43,7 @@ def test_what_a_loss_function_may_not_return_is_named_with_what_it_may(returned,
 
 
 def test_means_weigh_each_step_by_what_it_counted():
-    steps = [{"accuracy": (9.0, 10.0)}, {"accuracy": (0.0, 2.0)}]
-    assert means(steps) == {"accuracy": pytest.approx(9 / 12)}
+    assert means([{"accuracy": (9.0, 10.0)}, {"accuracy": (0.0, 2.0)}]) == {"accuracy": pytest.approx(9 / 12)}
 
 
 def test_the_sums_of_steps_come_back_by_step_and_name():
@@ -60,17 +56,9 @@ def test_the_sums_of_steps_come_back_by_step_and_name():
     ]
 
 
-@pytest.mark.parametrize(
-    ("path", "layer"),
-    [
-        ("encoder/layers_0/self_attn/query_proj/kernel", "encoder/layers_0"),
-        ("decoder/layers_11/norm_2/scale", "decoder/layers_11"),
-        ("output_net/dense/bias", "output_net"),
-        ("embedding", "embedding"),
-    ],
-)
-def test_a_layer_is_the_path_up_to_its_number_or_the_first_part(path, layer):
-    assert layer_of(path) == layer
+def test_a_layer_is_the_path_up_to_its_number_or_the_first_part():
+    paths = "encoder/layers_0/self_attn/query_proj/kernel", "decoder/layers_11/norm_2/scale", "net/dense/bias", "table"
+    assert [*map(layer_of, paths)] == ["encoder/layers_0", "decoder/layers_11", "net", "table"]
 
 
 def test_stacked_layers_have_norms_of_their_own():

@@ -1,37 +1,26 @@
 """Optimizers: a training is that of plain optax, and weight decay leaves out what it should."""
 
-import dataclasses
-
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from compiled_models import quick_jit
 from flax.traverse_util import flatten_dict
+from tiny_reverse import assert_near, loader, trainer_for
 
-from transformer_jax import InputError, ReverseConfig, make_loader
+from transformer_jax import InputError, ReverseConfig
 from transformer_jax.data.batch import pad_batch
-from transformer_jax.tasks import ReverseDataset, ReverseTrainer
-from transformer_jax.training.optimizers import adam, decay_mask, matching, stop_frozen, with_average, with_frozen
-from transformer_jax.training.step import gradients_and_sums
-
-CONFIG = ReverseConfig(
-    max_epochs=10, batch_size=7, seq_len=5, num_categories=3, model_dim=6, warmup=3, lr=1e-2, gradient_clip=0.5,
-    adam_b1=0.8, adam_b2=0.95, eval_every=10,
-)  # fmt: skip
+from transformer_jax.data.loader import Loader
+from transformer_jax.tasks import ReverseTrainer
+from transformer_jax.training.hooks import Task
+from transformer_jax.training.optimizers import adam, decay_mask, matching, with_average, with_frozen
 
 
-def loaders():
-    train, val = (ReverseDataset(CONFIG.num_categories, CONFIG.seq_len, size, seed=1) for size in (37, 11))
-    return make_loader(train, 7, shuffle=True, seed=CONFIG.seed), make_loader(val, 7)
-
-
-def train_plainly(trainer: ReverseTrainer, optimizer: optax.GradientTransformation):
-    """The parameters' average after the same training in plain optax, whose last batches have 2 rows."""
-    train_loader, _ = loaders()
-    params = trainer.initial_state(train_loader.example(), num_steps=60).params
-    optimizer = optax.chain(optax.clip_by_global_norm(CONFIG.gradient_clip), optimizer)
+def train_plainly(trainer: ReverseTrainer, train_loader: Loader, optimizer: optax.GradientTransformation):
+    """The parameters after the same training in plain optax."""
+    params = trainer.initial_state(train_loader.example(), num_steps=18).params
+    optimizer = optax.chain(optax.clip_by_global_norm(0.5), optimizer)
     opt_state = optimizer.init(params)
 
     @jax.jit
@@ -43,31 +32,22 @@ def train_plainly(trainer: ReverseTrainer, optimizer: optax.GradientTransformati
         updates, opt_state = optimizer.update(jax.grad(mean_loss)(params), opt_state, params)
         return optax.apply_updates(params, updates), opt_state
 
-    total, weight = jax.tree.map(np.zeros_like, params), 0.0
-    for epoch in range(CONFIG.max_epochs):
+    for epoch in range(3):
         for inputs, labels in train_loader.epoch(epoch):
             params, opt_state = step(params, opt_state, inputs, labels)
-            total, weight = jax.tree.map(lambda old, new: 0.9 * old + new, total, params), 0.9 * weight + 1
-    return jax.tree.map(lambda array: array / weight, total)
-
-
-def assert_equal_params(ours, theirs) -> None:
-    ours, theirs = flatten_dict(ours, sep="/"), flatten_dict(theirs, sep="/")
-    for name, array in ours.items():
-        # The softmax makes the gradient of a key's bias zero: what is left is rounding, which Adam scales up.
-        if not name.endswith("key_proj/bias"):
-            np.testing.assert_allclose(array, theirs[name], rtol=0, atol=1e-6, err_msg=name)
+    return params
 
 
 @pytest.mark.slow
 def test_a_training_is_that_of_plain_optax(tmp_path):
-    """With clipped gradients, row by row, with short last batches and a moving average."""
-    settings = {"weight_decay": 0.3, "accumulate": 7, "ema": 0.9, "best_by": "val/ema_loss:min"}
-    trainer = ReverseTrainer(dataclasses.replace(CONFIG, checkpoint_dir=tmp_path, **settings))
-    trainer.fit(*loaders())
-    assert trainer.steps == 60
-    optimizer = optax.adamw(trainer.create_schedule(60), 0.8, 0.95, weight_decay=0.3, mask=decay_mask)
-    assert_equal_params(trainer.params, train_plainly(trainer, optimizer))
+    """With clipped gradients, row by row, and last batches of 2."""
+    of_adam = {"adam_b1": 0.8, "adam_b2": 0.95, "weight_decay": 0.3}
+    trainer = trainer_for(tmp_path, **of_adam, lr=1e-2, gradient_clip=0.5, accumulate=7, eval_every=3)
+    train_loader = loader(37, shuffle=True)
+    trainer.fit(train_loader, loader(11))
+    assert trainer.steps == 18
+    optimizer = optax.adamw(trainer.create_schedule(18), 0.8, 0.95, weight_decay=0.3, mask=decay_mask)
+    assert_near(trainer.params, train_plainly(trainer, train_loader, optimizer))
 
 
 def test_weight_decay_leaves_out_biases_norms_and_embeddings():
@@ -95,18 +75,9 @@ def updated(optimizer, params, gradient: float, step: int = 0, state=None):
     return optax.apply_updates(params, updates), state
 
 
-def test_two_updates_are_those_of_adamw_with_the_mask():
-    results = []
-    for optimizer in (adam(lambda step: 0.1, weight_decay=0.5), optax.adamw(0.1, weight_decay=0.5, mask=decay_mask)):
-        first, state = updated(optimizer, PARAMS, 3.0)
-        results.append(updated(optimizer, first, -1.0, 1, state)[0])
-    jax.tree.map(lambda found, expected: np.testing.assert_allclose(found, expected, rtol=1e-6), *results)
-
-
 @pytest.mark.parametrize(
-    "optimizer", [adam(lambda step: 0.1, weight_decay=0.5), optax.adamw(0.1, weight_decay=0.5), optax.adafactor(0.1)]
+    ("optimizer", "gradient"), [(adam(lambda _: 0.1, weight_decay=0.5), np.nan), (optax.adafactor(0.1), 3.0)]
 )
-@pytest.mark.parametrize("gradient", [3.0, np.nan])
 def test_frozen_parameters_stay_and_have_no_state(optimizer, gradient):
     frozen = with_frozen(optimizer, "a/kernel")
     new, state = updated(frozen, PARAMS, gradient)
@@ -118,19 +89,21 @@ def test_frozen_parameters_stay_and_have_no_state(optimizer, gradient):
     assert len(jax.tree.leaves(state)) == len(jax.tree.leaves(expected_state))
 
 
+class SumOfSquares(Task):
+    """A task whose loss is that of the parameters."""
+
+    def loss_function(self, params, batch, key, *, train):
+        return {"loss": (sum(jnp.sum(array**2) for array in jax.tree.leaves(params))[None], 1.0)}
+
+
 def test_no_gradient_is_computed_of_frozen_parameters():
-    gradients = jax.grad(lambda p: sum(jnp.sum(a**2) for a in jax.tree.leaves(stop_frozen(p, "b, */bias"))))(PARAMS)
+    task = SumOfSquares(ReverseConfig(freeze="b, */bias"), nn.Dense(1))
+    batch = pad_batch((np.zeros(1), np.zeros(1)), 1)
+    gradients = jax.grad(lambda p: task.batch_loss(p, batch, None, None, train=True)["loss"][0].sum())(PARAMS)
     assert [array.any().item() for array in jax.tree.leaves(gradients)] == [False, True, False]
-    trainer, (loader, _) = ReverseTrainer(dataclasses.replace(CONFIG, freeze="encoder", num_devices=1)), loaders()
-    state, batch = trainer.initial_state(loader.example(), 60), pad_batch(next(iter(loader.epoch(0))), 7)
-    gradients, _ = quick_jit(lambda state: gradients_and_sums(state, batch, None, trainer.batch_loss))(state)
-    assert not any(array.any() for array in jax.tree.leaves(gradients["encoder"]))
-    assert gradients["input_layer"]["kernel"].any()
 
 
-def test_patterns_that_freeze_nothing_or_everything_are_errors():
-    with pytest.raises(InputError, match="^freeze has 'c', which is no array or module"):
-        with_frozen(optax.sgd(0.1), "a,c").init(PARAMS)
+def test_patterns_that_freeze_everything_are_an_error():
     with pytest.raises(InputError, match=r"^freeze is a,b, which is the whole model"):
         with_frozen(optax.sgd(0.1), "a,b").init(PARAMS)
 
@@ -141,9 +114,7 @@ def test_the_average_is_that_of_the_parameters_after_each_update_with_exponentia
     for step in range(5):
         params, state = updated(optimizer, params, 2.0, step, state)
         history.append(params["b"]["kernel"])
-    np.testing.assert_allclose(
-        params["b"]["kernel"], [[8.0, 10.0]], rtol=1e-6
-    )  # 11 - 2 (0.1 + … + 0.5), the optimizer's
+    np.testing.assert_allclose(params["b"]["kernel"], [[8.0, 10.0]], rtol=1e-6)  # 11 - 2 (0.1 + … + 0.5)
     weights = [0.1 * 0.9 ** (4 - index) / (1 - 0.9**5) for index in range(5)]
     assert sum(weights) == pytest.approx(1)
     expected = sum(weight * kernel for weight, kernel in zip(weights, history, strict=True))
@@ -176,9 +147,10 @@ def test_patterns_choose_arrays_and_modules(patterns, chosen):
     assert matching(patterns, PATHS, "freeze") == {PATHS[index] for index in chosen}
 
 
-@pytest.mark.parametrize("pattern", ["encoder/layer_0", "encoder/layers", "Output", ""])
-def test_a_pattern_that_chooses_nothing_is_an_error_with_the_nearest_names(pattern):
-    with pytest.raises(InputError, match=f"^freeze has '{pattern}', which is no array or module of the model; near it"):
+@pytest.mark.parametrize(
+    ("pattern", "near"), [("encoder/layer_0", "encoder/layers_0, "), ("encoder/layers", ""), ("Output", ""), ("", "")]
+)
+def test_a_pattern_that_chooses_nothing_is_an_error_with_the_nearest_names(pattern, near):
+    message = f"^freeze has '{pattern}', which is no array or module of the model; near it are {near}"
+    with pytest.raises(InputError, match=message):
         matching(f"output,{pattern}", PATHS, "freeze")
-    with pytest.raises(InputError, match="near it are encoder/layers_0, "):
-        matching("encoder/layer_0", PATHS, "freeze")

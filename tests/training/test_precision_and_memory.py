@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 from compiled_models import assert_close, drawn, quick_jit
 
-from transformer_jax import (
-    AttentionSettings,
-    ReverseConfig,
-    TransformerEncoder,
-    TransformerPredictor,
-)
+from transformer_jax import AttentionSettings, ReverseConfig, TransformerEncoder, TransformerPredictor
 from transformer_jax.data.batch import pad_batch
 from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import all_rows, part_of_rows
@@ -47,7 +42,7 @@ def gradients_of(config: ReverseConfig, num_parts: int = 1):
 
 def test_parts_of_a_batch_and_computing_activations_again_change_no_gradient_dropout_and_padding_included():
     expected, _ = gradients_of(CONFIG)
-    for remat, num_parts in (("none", 2), ("none", 4), ("dots", 1), ("all", 1)):
+    for remat, num_parts in (("dots", 4), ("all", 2)):
         found, sums = gradients_of(dataclasses.replace(CONFIG, remat=remat), num_parts)
         assert sums["loss"][1] == 7 * 5
         assert_close(found, expected, 1e-6)
@@ -147,9 +142,8 @@ def test_a_gradient_of_bfloat16_is_summed_over_the_rows_in_float32(module, input
     weights = np.random.default_rng(0).normal(1, size=(8191, 3)).astype(jnp.bfloat16)
     gradient = jax.grad(lambda p, w: (module.apply(p, inputs).reshape(-1, 3) * w).astype(jnp.float32).sum())
     lowered = jax.jit(gradient).lower(params, weights)
-    sums = re.findall(
-        r"(?:applies stablehlo.add across|: \(tensor<2x3x\w+>, ).*", lowered.as_text()
-    )  # the last scatters
+    # The second is of a scatter.
+    sums = re.findall(r"(?:applies stablehlo.add across|: \(tensor<2x3x\w+>, ).*", lowered.as_text())
     assert sums
     assert not any("bf16" in line for line in sums)
     leaf = jax.tree.leaves(lowered.compile()(params, weights))[0]

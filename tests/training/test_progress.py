@@ -14,7 +14,7 @@ from transformer_jax.training.results import process_age, summary
 
 def step(number: int) -> Step:
     sums = {"loss": (6.0, 3.0), "accuracy": (3.0, 4.0), "gradient_norm": (1.0, 1.0), "learning_rate": (0.1, 1.0)}
-    return Step(number, sums, 5.0)
+    return Step(number, sums | {"unused": (0.0, 0.0)}, 5.0)
 
 
 @pytest.mark.parametrize(("num_steps", "left"), [(600, "01:32"), (140, "00:00"), (100_000, "5:32:52")])
@@ -65,7 +65,7 @@ def test_accuracies_are_written_in_percent_and_other_metrics_with_four_digits():
 
 
 def test_the_table_has_a_line_for_each_array_and_the_total():
-    table = parameter_table({"a": {"kernel": np.ones((2, 500)), "bias": np.ones(7)}}).splitlines()
+    table = parameter_table({"a": {"bias": np.ones(7), "kernel": np.ones((2, 500))}}).splitlines()
     assert [line.split() for line in table] == [
         ["a/bias", "(7,)", "7"],
         ["a/kernel", "(2,", "500)", "1,000"],

@@ -9,9 +9,9 @@ from transformer_jax.training import cosine_warmup_schedule, noam_schedule, warm
 from transformer_jax.training.schedules import SCHEDULES
 
 
-@pytest.mark.parametrize("step", [0, 1, 49, 50, 51, 1000, 1999, 2000])
+@pytest.mark.parametrize("step", [0, 1, 49, 50, 51, 1000, 1999, 2000, 3000])
 def test_the_product_form(step):
-    expected = 3e-4 * 0.5 * (1 + np.cos(np.pi * step / 2000)) * min(1, step / 50)
+    expected = 3e-4 * 0.5 * (1 + np.cos(np.pi * min(step, 2000) / 2000)) * min(1, step / 50)
     assert float(cosine_warmup_schedule(3e-4, 50, 2000)(step)) == pytest.approx(expected, abs=1e-10)
 
 
@@ -41,11 +41,6 @@ def test_a_traced_step_gives_the_same_as_a_plain_one(schedule):
 def test_without_warmup_training_begins_at_the_peak():
     assert float(cosine_warmup_schedule(2.0, 0, 31)(0)) == 2
     assert float(warmup_then_cosine_schedule(2.0, 0, 31)(0)) == 2
-
-
-@pytest.mark.parametrize("schedule", [cosine_warmup_schedule, warmup_then_cosine_schedule])
-def test_after_its_end_the_rate_stays_at_zero(schedule):
-    assert float(schedule(1.0, 7, 31)(62)) == pytest.approx(0, abs=1e-7)
 
 
 @pytest.mark.parametrize(("warmup", "rates"), [(0, [0.5, 0.5, 0.5]), (4, [0.0, 0.25, 0.5])])

@@ -37,6 +37,7 @@ def test_a_signal_that_was_raised_is_not_sent_on():
     signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     with pytest.raises(Interrupted, match="SIGTERM.* saved after step 7;"), StopRequest() as request:  # noqa: PT012
         send(signal.SIGTERM)
+        request.synchronize()
         request.raise_if_signalled(7)
     assert received == []
 
@@ -46,6 +47,7 @@ def test_a_signal_that_the_process_was_told_to_ignore_stays_ignored():
     CommandSignals()
     with StopRequest() as request:
         send(signal.SIGINT)
+        request.synchronize()
         assert request.signal_number is None
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN

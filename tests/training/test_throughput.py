@@ -43,22 +43,17 @@ def test_the_flops_of_a_program_are_those_of_its_products_and_its_memory_is_that
     assert compiled.memory.held == 4 * (31 * 17 + 64 * 31)
 
 
-@pytest.mark.parametrize(
-    ("limit", "end"),
-    [
-        (None, "3.0 MiB for state and batches, 0.5 MiB inside a step"),
-        (2**30, "inside a step, which fits into its 1,024.0 MiB"),
-        (2**20, "inside a step, which does NOT fit into its 1.0 MiB"),
-    ],
-)
-def test_the_line_on_memory_says_whether_it_fits(limit, end):
-    assert Memory(3 * 2**20, 2**19).line(limit).endswith(end)
+def test_the_line_on_memory_says_whether_it_fits():
+    ends = ", which fits into its 1,024.0 MiB", ", which does NOT fit into its 1.0 MiB", ""
+    for limit, end in zip((2**30, 2**20, None), ends, strict=True):
+        line = Memory(3 * 2**20, 2**19).line(limit)
+        assert line.endswith(f"3.0 MiB for state and batches, 0.5 MiB inside a step{end}")
 
 
 @pytest.mark.usefixtures("without_type_checks")  # the runner is a simple one
 def test_the_lines_on_attention_come_after_the_first_step():
     calls = [Explanation(name, "why", {}, (2, 3)) for name in ("plain", "plain", "blockwise")]
-    lines, runner = [], SimpleNamespace(attention=calls, compiled=SimpleNamespace(memory=None))
+    lines, runner = [], SimpleNamespace(compiled=SimpleNamespace(attention=calls, memory=None))
     show = ShowProgram(lines.append, runner)
     for number in range(3):
         show.on_step(Step(number, {}, 1.0))
@@ -88,13 +83,13 @@ def test_a_trace_holds_whole_calls_and_at_least_one(tmp_path, monkeypatch, steps
         profile.on_step(Step(done, {}, 1.0, ends_call=done % 4 == 0))
     profile.on_end(12)
     assert traced == expected
-    said = f"Trace: {tmp_path}/plugins/profile" if traced else "No trace: none of the steps 100 … 200 was done"
+    said = f"Trace: {tmp_path}/plugins/profile" if traced else "No trace: the training ended before step 100"
     assert lines == [said]
 
 
 @pytest.mark.slow
 @needs_three
-def test_the_flops_of_a_step_are_those_of_all_devices_on_any_number_of_them():
+def test_the_flops_of_a_step_are_those_of_all_devices():
     def flops(**settings):
         trainer = ReverseTrainer(dataclasses.replace(CONFIG, batch_size=12, seq_len=16, model_dim=32, **settings))
         train = make_loader(ReverseDataset(3, 16, 48, seed=1), 12, drop_last=True)
@@ -102,21 +97,20 @@ def test_the_flops_of_a_step_are_those_of_all_devices_on_any_number_of_them():
         runner.begin_to_compile(train.example())
         return runner.flops_per_step
 
-    one = flops(num_devices=1)
-    assert one > 5 * 12 * 16 * 8192  # 6 for each position and parameter of the block's kernels
-    assert flops(num_devices=3) == pytest.approx(one, rel=0.03)  # each has an update of its own
-    assert flops(mesh="fsdp=3") == pytest.approx(one, rel=0.03)
+    shared = flops(num_devices=3)
+    assert 6 < shared / (12 * 16 * 8192) < 10  # for each position and parameter of the kernels: 6, and the rest
+    assert flops(mesh="fsdp=3") == pytest.approx(shared, rel=0.03)  # each of three has an update of its own
 
 
 @pytest.mark.slow
 def test_a_run_says_its_memory_logs_its_throughput_and_writes_the_trace_that_is_asked_for(tmp_path, capsys):
-    trainer = fit(trainer_for(tmp_path, max_epochs=2, log_every=3, profile="2:4", steps_per_call=1, verbose=True))
+    trainer = fit(trainer_for(tmp_path, log_every=3, profile="2:7", steps_per_call=5, verbose=True))
     printed = capsys.readouterr().out
     assert printed.count("Memory of each device: ") == 1
     assert printed.count("plain attention of 5 × 5 logits: they are few; not blockwise: ") == 1
     curves = read_scalars(trainer.run.path)
     for name in ("examples_per_second", "flops_per_second", "seconds_waiting_for_data"):
-        assert list(curves[f"throughput/{name}"]) == [3, 6, 9]
+        assert list(curves[f"throughput/{name}"]) == [3, 6, 9, 12, 15]
     flops = curves["throughput/flops_per_second"][6] / curves["throughput/examples_per_second"][6]
     assert 1e3 < flops < 1e6  # of a sequence of 5: 6 for each position and each of 453 parameters, and attention's
     assert f"Trace: {trainer.run.path / 'plugins' / 'profile'}" in printed

@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 
 from transformer_jax.argument_checks import check_arguments
+from transformer_jax.attention.request import Explanation, recording_attention
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.mesh import provide_cpu_devices
 from transformer_jax.devices.processes import join_processes
@@ -77,15 +78,11 @@ class CompiledStep(Generic[Result]):
             out_shardings=shardings,
             compiler_options=options.get(jax.default_backend()),
         )
+        self.attention: list[Explanation] = []  # that the step runs, for each shape of batch once it is traced
         self._first: jax.stages.Lowered | None = None
         self._executables: dict[Any, Future[jax.stages.Compiled]] = {}  # by shapes and types of the batch
         self._calls_ahead = 0
         self._stopwatch = Stopwatch("compile") if stopwatch is None else stopwatch
-
-    @property
-    def count(self) -> int:
-        """Number of compilations."""
-        return len(self._executables)
 
     def __call__(self, state: object, batch: object, *more: object) -> Result:
         """Run the step, compiled for the shapes of this batch; the other arguments keep theirs."""
@@ -99,15 +96,12 @@ class CompiledStep(Generic[Result]):
             self._calls_ahead = 0
         return result
 
-    def result_shapes(self, state: object, batch: object, *more: object) -> Result:
-        """Shapes and types of the step's result; `begin_to_compile` uses the same trace."""
-        with self._stopwatch.during("compile"):
-            shapes: Result = self._jitted.eval_shape(state, batch, *more)
-        return shapes
-
     def trace(self, state: object, batch: object, *more: object) -> jax.stages.Traced:
         """The step as it is written, for arguments of these shapes; it can be lowered for other platforms too."""
-        return self._jitted.trace(state, batch, *more)
+        with self._stopwatch.during("compile"), recording_attention() as calls:
+            traced = self._jitted.trace(state, batch, *more)
+        self.attention += calls
+        return traced
 
     @functools.cached_property
     def flops(self) -> float | None:
@@ -127,8 +121,9 @@ class CompiledStep(Generic[Result]):
         """Compile in the background for a batch of these shapes, if that has not begun yet."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self._executables:
+            traced = self.trace(state, batch, *more)
             with self._stopwatch.during("compile"):
-                lowered = self.trace(state, batch, *more).lower()  # here, where the caller's settings of JAX hold
+                lowered = traced.lower()  # here, where the caller's settings of JAX hold
             self._first = self._first or lowered
             self._executables[shapes] = _compiler.submit(lowered.compile)
         return self._executables[shapes]

@@ -104,12 +104,10 @@ class Devices:
             return step
 
         @functools.wraps(step)
-        def divided(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
-            with held(is_divided, True):
-                return step(state, jax.lax.with_sharding_constraint(batch, self.rows(rows_axis)), *more)
-
-        @functools.wraps(step)
-        def copied(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
+        def shared(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
+            if self.is_divided:
+                with held(is_divided, True):
+                    return step(state, jax.lax.with_sharding_constraint(batch, self.rows(rows_axis)), *more)
             whole = PartitionSpec()
             return jax.shard_map(
                 step,
@@ -119,7 +117,7 @@ class Devices:
                 check_vma=False,
             )(state, batch, *more)
 
-        return divided if self.is_divided else copied  # type: ignore[return-value]  # of the signature of `step`
+        return shared  # type: ignore[return-value]  # of the signature of `step`
 
     @property
     def kind(self) -> str:
@@ -135,9 +133,7 @@ class Devices:
 
 def _placed(tree: Tree, shardings: Tree) -> Tree:
     # Of several processes each has some of the devices, and `device_put` would compare their arrays one by one.
-    placed: Tree
-    placed = jax.device_put(tree, shardings) if jax.process_count() == 1 else jax.tree.map(_place, tree, shardings)
-    return placed
+    return jax.device_put(tree, shardings) if jax.process_count() == 1 else jax.tree.map(_place, tree, shardings)
 
 
 def _place(leaf: Any, sharding: NamedSharding) -> jax.Array:  # Any: an array, or a typed key

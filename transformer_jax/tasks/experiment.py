@@ -117,7 +117,7 @@ def train_and_test(
     trainer, results = train_one(config)
     with quietly(config):
         print(f"Written to {trainer.run.path}: {', '.join(trainer.run.files)}")
-        print(f"Next: {trainer.next_command()}")
+        print(f"Next: {tensorboard_command(config.checkpoint_dir)}")
     return trainer, results
 
 

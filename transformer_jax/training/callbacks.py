@@ -1,8 +1,7 @@
 """Callbacks of a training, between its steps: check, log, stop early. A task adds its own with `create_callbacks`."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -15,6 +14,7 @@ from transformer_jax.training.inspected_example import Label, LabelledMaps, draw
 from transformer_jax.training.metrics import Sums, layer_norms, means, with_weight
 from transformer_jax.trees import Params
 
+T = TypeVar("T")
 Log = Callable[[int, Mapping[str, float]], None]  # takes a step and its scalars by name
 
 CELL = 12  # pixels of a weight, and of a letter
@@ -79,6 +79,18 @@ class Callback:
 
     def restore(self, state: Any) -> None:  # Any: JSON
         """Go on from a state that `state` gave."""
+
+
+def by_class(what: str, things: Sequence[T]) -> dict[str, T]:
+    """The things by the names of their classes, under which a checkpoint keeps their states.
+
+    Raises:
+        InputError: two are of one class.
+    """
+    names = [type(thing).__name__ for thing in things]
+    if doubles := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"there are two {what} of class {doubles[0]}; a checkpoint keeps their states by it")
+    return dict(zip(names, things, strict=True))
 
 
 def check_finite(step: Step) -> None:
@@ -172,33 +184,6 @@ class EarlyStopping(Callback):
     def restore(self, state: dict[str, float]) -> None:
         """Go on with these."""
         self._best, self._evaluations_since_best = state["best"], int(state["evaluations_since_best"])
-
-
-class SaveTimes:
-    """When a checkpoint is due, beside those after evaluations.
-
-    Args:
-        every: steps between checkpoints, 0 for none.
-        minutes: between checkpoints.
-        clock: gives seconds.
-    """
-
-    def __init__(self, every: int, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._every, self._seconds, self._clock = every, 60 * minutes, clock
-        self._saved_at = clock()
-
-    def is_due(self, before: int, after: int) -> bool:
-        """Whether to save after the steps from `before` to `after`, which come in one call, by their number."""
-        return self._every > 0 and after // self._every > before // self._every
-
-    @property
-    def is_overdue(self) -> bool:
-        """Whether to save for the time that went by."""
-        return self._clock() - self._saved_at > self._seconds
-
-    def restart(self) -> None:
-        """Count the minutes from now: a checkpoint was saved."""
-        self._saved_at = self._clock()
 
 
 class LogAttention(Callback):

@@ -5,7 +5,6 @@ import difflib
 from collections.abc import Collection
 
 from transformer_jax.config import EMA, Criterion, TrainingConfig
-from transformer_jax.data.loader import Loader
 from transformer_jax.errors import InputError, meant
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.throughput import profiled_steps
@@ -39,19 +38,10 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
     _check_name("schedule", config.schedule, kind.schedules)
     for name in config.logger_names:
         _check_name("logger", name, kind.loggers)
-    if len(set(config.logger_names)) < len(config.logger_names):
-        raise InputError(f"logger is {config.logger!r}; it must name each logger once")
     if config.freeze is not None and config.scan_layers:
         raise InputError(f"freeze is {config.freeze}, and scan_layers is True; layers that are stacked can't be frozen")
     if config.profile is not None:
         profiled_steps(config.profile)
-
-
-def check_loaders(**loaders: Loader) -> None:
-    """Raise an `InputError` for a loader of another kind, PyTorch's for example: its order is no function of epochs."""
-    for name, loader in loaders.items():
-        if not isinstance(loader, Loader):
-            raise InputError(f"{name} is a {type(loader).__name__}; it must be a Loader, from make_loader")
 
 
 def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingConfig:

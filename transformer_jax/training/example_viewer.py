@@ -31,9 +31,8 @@ class ExampleViewer(Evaluator):
 
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         super().__init__(config, constants, model)
-        attended = functools.partial(self.apply, return_attention=True)
-        self._attended = jax.jit(attended, compiler_options=RUN_ONCE_OPTIONS.get(jax.default_backend()))
-        self._outputs = jax.jit(self.apply, compiler_options=RUN_ONCE_OPTIONS.get(jax.default_backend()))
+        options = RUN_ONCE_OPTIONS.get(jax.default_backend())
+        self._shown = jax.jit(self.apply, static_argnames="return_attention", compiler_options=options)
 
     @staticmethod
     def load_data(config: Any) -> Any:  # Any: the task's own classes
@@ -76,7 +75,7 @@ class ExampleViewer(Evaluator):
         if not self.has_attention:
             raise InputError(f"{type(self.model).__name__} has no argument return_attention, and so no maps to show")
         params = jax.device_put(self.params if params is None else params, self.first_device)
-        _, found = jax.device_get(self._attended(params, example.inputs))
+        _, found = jax.device_get(self._shown(params, example.inputs, return_attention=True))
         return LabelledMaps.of(example, found._asdict() if hasattr(found, "_asdict") else {self.stack: found})
 
     @property
@@ -102,7 +101,7 @@ class ExampleViewer(Evaluator):
                 batch = numbers[start : start + size]
                 rows = batch + batch[:1] * (size - len(batch))  # one size, one compilation
                 inputs = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[examples[n].inputs for n in rows])
-                outputs |= zip(batch, jax.device_get(self._outputs(params, inputs)), strict=False)
+                outputs |= zip(batch, jax.device_get(self._shown(params, inputs)), strict=False)
         return [example.answer(outputs[number]) for number, example in enumerate(examples)]
 
     def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
@@ -148,21 +147,14 @@ class ExampleViewer(Evaluator):
 
     @functools.cached_property
     def test_data(self) -> Any:  # Any: the task's `TaskData`
-        """The task's own data sets, loaded when they are first asked for.
+        """The task's own data sets, loaded when they are first asked for; the task has their constants from then on.
 
         Raises:
             InputError: the task has no `load_data`.
         """
-        return self._own_data("and so no examples of its own; give inputs")
-
-    def _own_data(self, remedy: str) -> Any:  # Any: the task's `TaskData`
-        """The task's own data sets, whose constants the task has from now on.
-
-        Raises:
-            InputError: the task has no `load_data`; the message ends with the remedy.
-        """
         if type(self).load_data is ExampleViewer.load_data:
-            raise InputError(f"{type(self).__name__} has no load_data, {remedy}")
+            lacks = f"{type(self).__name__} has no load_data, and so no examples of its own"
+            raise InputError(f"{lacks}; give inputs, or to test its loaders")
         data = type(self).load_data(self.config)
         self.shared_constants = self.devices.place_whole(data.constants)
         return data

@@ -15,17 +15,13 @@ from transformer_jax.data.batch import Batch, Samples
 from transformer_jax.devices.specs import default_spec
 from transformer_jax.errors import InputError
 from transformer_jax.runs.loggers import CsvLogger, Logger, LogPosition
-from transformer_jax.runs.tensorboard import TensorBoardLogger, tensorboard_command
+from transformer_jax.runs.tensorboard import TensorBoardLogger
 from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.metrics import Elements, Sums
 from transformer_jax.training.optimizers import adam, stop_frozen, with_average, with_frozen
 from transformer_jax.training.schedules import SCHEDULES
 from transformer_jax.training.step import LossFunction, TrainState, UpdateRule, train_step
 from transformer_jax.trees import Arrays, Inputs, Params, with_floats
-
-LOGGERS: Mapping[str, Callable[[Path, LogPosition], Logger]] = MappingProxyType(
-    {"tensorboard": TensorBoardLogger, "csv": CsvLogger}
-)
 
 
 class Task:
@@ -46,7 +42,9 @@ class Task:
     attention_picture: str | None = "attention_maps.png"  # file with the maps of the first example of the test set
     # By the names that the settings `schedule` and `logger` know; a task may have tables of its own.
     schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
-    loggers: ClassVar[Mapping[str, Callable[[Path, LogPosition], Logger]]] = LOGGERS
+    loggers: ClassVar[Mapping[str, Callable[[Path, LogPosition], Logger]]] = MappingProxyType(
+        {"tensorboard": TensorBoardLogger, "csv": CsvLogger}
+    )
     # Names of the metrics that `dataset_metrics` gives.
     dataset_metric_names: ClassVar[Sequence[str]] = ()
     # How an array of the training state, of this path and shape, is split over a mesh with the axes data, fsdp, tensor.
@@ -161,10 +159,6 @@ class Task:
     def create_callbacks(self, loggers: Sequence[Logger]) -> list[Callback]:
         """Callbacks of the task's own: none, if not overridden."""
         return []
-
-    def next_command(self) -> str:
-        """A command to try when the training is over, which prints it: TensorBoard, if not overridden."""
-        return tensorboard_command(self.config.checkpoint_dir)
 
     def predict(self, inputs: Any) -> Any:  # Any: a task's own types
         """The task's answer to inputs of its own kind, by the best parameters."""

@@ -77,11 +77,11 @@ def answer_by_position(output: Float[np.ndarray, "... C"], name: Callable[[int],
         output: of an example.
         name: of a class, by its number.
     """
-    rows = np.atleast_2d(np.asarray(output, np.float32)).reshape(-1, np.shape(output)[-1])
+    rows = np.asarray(output, np.float32).reshape(-1, np.shape(output)[-1])
     if rows.shape[-1] == 1:
         parts = [AnswerPart(str(place), f"{value:.5g}", None) for place, value in enumerate(rows[:, 0].tolist())]
         return Answer(" ".join(part.text for part in parts), None, parts)
-    return answer_of(rows, [str(place) for place in range(len(rows))], name)
+    return answer_of(rows, range(len(rows)), name)
 
 
 def answer_of(

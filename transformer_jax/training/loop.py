@@ -1,9 +1,10 @@
 """The training loop: gives batches to the step runner, evaluates, saves, and calls the callbacks between steps."""
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 
@@ -19,20 +20,27 @@ from transformer_jax.training.callbacks import (
     Evaluation,
     LogAttention,
     LogMetrics,
-    SaveTimes,
     Step,
+    by_class,
     check_finite,
 )
 from transformer_jax.training.example_viewer import ExampleViewer
+from transformer_jax.training.metrics import SumsOfSteps
 from transformer_jax.training.progress import format_metric, show_progress
 from transformer_jax.training.results import open_loggers
-from transformer_jax.training.runner import Call, StepRunner
+from transformer_jax.training.runner import StepRunner
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState, average_of
 from transformer_jax.training.throughput import LogThroughput, Profile, ShowProgram
 from transformer_jax.trees import Params
 
-T = TypeVar("T")
+
+class Call(NamedTuple):
+    """Some steps that the devices work on."""
+
+    num_steps: int
+    sums: SumsOfSteps  # on the devices
+    waited: float  # seconds for its batches, in which the devices may have been at the call before
 
 
 class TrainingLoop:
@@ -86,7 +94,7 @@ class TrainingLoop:
             # The first process logs and decides for all.
             callbacks = self._create_callbacks(loggers, opened) if is_first() else []
             self._callbacks = by_class("callbacks", callbacks)
-            self._save_times = SaveTimes(config.checkpoint_every, config.checkpoint_minutes)
+            self._saved_at = time.monotonic()
             if progress:
                 self._restore(progress)
             self._opened = opened.pop_all()
@@ -183,16 +191,17 @@ class TrainingLoop:
 
     def _train_epoch(self, epoch: int, first_batch: int, last_step: int) -> None:
         started: Call | None = None
-        batches = self._loader.epoch(epoch, first_batch, lambda: self.runner.steps_per_call)
+        loaded = self._loader.epoch(epoch, first_batch, lambda: self.runner.steps_per_call)
         with self._stopwatch.during("train"):
             finished_at = began_to_wait = self._stopwatch.seconds["train"]
-            for samples in batches:
+            for samples in loaded:
                 waited = self._stopwatch.seconds["train"] - began_to_wait
                 is_save_asked_for = self._agree()
-                self.state, call = self.runner.start(self.state, samples)
+                batches, count = self.runner.stack(samples)
+                self.state, sums = self.runner.run(self.state, batches, count)
                 finished_at = self._finish(started, finished_at)
-                started = call._replace(waited=waited)
-                if is_save_asked_for or self._save_times.is_due(self.step, self.step + call.num_steps):
+                started = Call(int(count), sums, waited)
+                if is_save_asked_for or self._is_save_due(started.num_steps):
                     finished_at = self._finish(started, finished_at)
                     started = None
                     self._save()
@@ -207,7 +216,7 @@ class TrainingLoop:
             return since
         all_sums = call.sums.of_each(call.num_steps)
         now = self._stopwatch.seconds["train"]
-        self.runner.keep_pace(call.num_steps, now - since)
+        self.runner.seconds_per_step = (now - since) / call.num_steps
         last = self.step + call.num_steps
         for sums in all_sums:
             self.step += 1
@@ -236,7 +245,13 @@ class TrainingLoop:
         """Whether to save after the next call: the processes agree on that, on signals, and on the steps of a call."""
         self._request.synchronize()
         self.runner.agree_on_pace()
-        return self._request.signal_number is not None or any_of(self._save_times.is_overdue)
+        is_overdue = time.monotonic() - self._saved_at > 60 * self._config.checkpoint_minutes
+        return self._request.signal_number is not None or any_of(is_overdue)
+
+    def _is_save_due(self, num_steps: int) -> bool:
+        """Whether a multiple of `checkpoint_every` is among the next steps, which come in one call."""
+        every = self._config.checkpoint_every
+        return every > 0 and (self.step + num_steps) // every > self.step // every
 
     def _save(self, metrics: Mapping[str, float] | None = None) -> None:
         self._request.synchronize()
@@ -255,7 +270,7 @@ class TrainingLoop:
                 "callbacks": {name: callback.state() for name, callback in self._callbacks.items()},
             }
             self._run.checkpoints.save(self.step, unstack_layers(self.state), progress, metrics)
-            self._save_times.restart()
+            self._saved_at = time.monotonic()
             if self._request.signal_number is not None:
                 self._run.checkpoints.wait()
         self._request.raise_if_signalled(self.step)
@@ -264,15 +279,3 @@ class TrainingLoop:
         with self._run.writing():
             for logger in self._loggers.values():
                 logger.log(step, scalars)
-
-
-def by_class(what: str, things: Sequence[T]) -> dict[str, T]:
-    """The things by the names of their classes, under which a checkpoint keeps their states.
-
-    Raises:
-        InputError: two are of one class.
-    """
-    names = [type(thing).__name__ for thing in things]
-    if doubles := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"there are two {what} of class {doubles[0]}; a checkpoint keeps their states by it")
-    return dict(zip(names, things, strict=True))

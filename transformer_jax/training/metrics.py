@@ -8,13 +8,14 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax.traverse_util import flatten_dict
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, Shaped
 
 from transformer_jax.errors import InputError
-from transformer_jax.nn.layer_stacks import STACKED, layer_name
+from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Arrays
 
 # By metric: values [B, ...], and weights of the same rank or one for all (0 leaves an element out).
@@ -116,20 +117,10 @@ def layer_norms(tree: Arrays) -> dict[str, Float[Array, ""]]:
     Args:
         tree: parameters, or shaped like them; layers that are stacked have norms of their own.
     """
-    squares: dict[str, Array] = {}
-    for path, array in flatten_dict(tree, sep="/").items():
-        before, stack, _ = path.partition(f"{STACKED}/")
-        layer = before + stack.rstrip("/") if stack else layer_of(path)
-        square = jnp.sum(jnp.square(jnp.asarray(array)), axis=tuple(range(1 if stack else 0, jnp.ndim(array))))
-        squares[layer] = squares[layer] + square if layer in squares else square
-    norms: dict[str, Array] = {}
-    for layer, total in squares.items():
-        if layer.endswith(STACKED):
-            before = layer.removesuffix(STACKED)
-            norms |= {before + layer_name(number): norm for number, norm in enumerate(jnp.sqrt(total))}
-        else:
-            norms[layer] = jnp.sqrt(total)
-    return norms
+    layers: dict[str, list[ArrayLike]] = {}
+    for path, array in flatten_dict(unstack_layers(tree), sep="/").items():
+        layers.setdefault(layer_of(path), []).append(array)
+    return {layer: optax.tree.norm(arrays) for layer, arrays in layers.items()}
 
 
 def layer_of(path: str) -> str:

@@ -20,7 +20,7 @@ from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.state_arrays import digest_of_arrays
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.optimizers import matching
-from transformer_jax.training.runner import Pace, StepRunner
+from transformer_jax.training.runner import StepRunner
 from transformer_jax.training.step import TrainState, UpdateRule, initial_state
 from transformer_jax.trees import Arrays, Inputs, Params
 
@@ -127,8 +127,7 @@ def create_programs(task: Evaluator, train_loader: Loader, num_steps: int) -> Pr
     """The programs of a training of `num_steps` steps; the first state's is compiled in the background from now on."""
     example, rule = train_loader.example(), task.update_rule(num_steps)
     shapes, finish_state = begin_initial_state(task, example, rule.optimizer)
-    pace = Pace.choose(example, task.config, len(train_loader), train_loader.has_groups)
-    return Programs(rule, shapes, finish_state, StepRunner(task, rule, shapes, pace))
+    return Programs(rule, shapes, finish_state, StepRunner(task, rule, shapes, train_loader))
 
 
 def begin_initial_state(

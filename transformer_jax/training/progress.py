@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-import jax
+from flax.traverse_util import flatten_dict
 from tqdm import tqdm
 
 from transformer_jax.config import TrainingConfig
@@ -105,8 +105,7 @@ class ProgressLines(Callback):
 
 def parameter_table(params: Params) -> str:
     """One line for each array of the parameters: its path, its shape and its size; then the total."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    rows = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape, leaf.size) for path, leaf in leaves]
+    rows = [(path, leaf.shape, leaf.size) for path, leaf in flatten_dict(params, sep="/").items()]
     rows.append(("total", "", sum(size for *_, size in rows)))
     width = max(len(path) for path, *_ in rows)
     return "\n".join(f"{path:{width}}  {shape!s:>12}  {size:>12,}" for path, shape, size in rows)

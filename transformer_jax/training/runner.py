@@ -1,6 +1,6 @@
 """StepRunner: several training steps in one compiled call, compiled in the background, paced by their duration."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +8,9 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from transformer_jax.attention.request import Explanation, recording_attention
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, Samples, stack_batches
+from transformer_jax.data.loader import Loader
 from transformer_jax.data.local_rows import LocalSamples
 from transformer_jax.devices.compilation import CompiledStep
 from transformer_jax.devices.divided import keep_split, with_gathered_params
@@ -19,7 +19,7 @@ from transformer_jax.mesh_axis import sum_over_devices
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.metrics import Sums, SumsOfSteps
-from transformer_jax.training.step import TrainState, UpdateRule, gradients_and_sums, train_step, update
+from transformer_jax.training.step import TrainState, UpdateRule, gradients_and_sums, update
 from transformer_jax.trees import Arrays
 
 MAX_STEPS_PER_CALL = 32
@@ -27,36 +27,13 @@ CALL_SECONDS = 0.2  # a call of several steps should take about this long: signa
 MAX_STACK_BYTES = 64 * 2**20  # of the batches that one call gets, at most
 
 
-class Pace(NamedTuple):
-    """How many steps one call has."""
-
-    max_steps: int  # K, the steps that a call has room for
-    is_fixed: bool  # every call has K steps; else as many as take `CALL_SECONDS`
-    shapes_vary: bool = False  # batches have different shapes, and cannot be stacked
-
-    @classmethod
-    def choose(cls, example: Samples, config: TrainingConfig, steps_per_epoch: int, shapes_vary: bool) -> "Pace":
-        """The pace for batches like this example.
-
-        Args:
-            example: a batch of one row.
-            config: its `batch_size`, and its `steps_per_call`, where 0 lets the duration of a step decide.
-            steps_per_epoch: a call has no more steps.
-            shapes_vary: batches have different shapes, and cannot be stacked.
-        """
-        if shapes_vary:
-            return cls(1, is_fixed=True, shapes_vary=True)
-        row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(example))
-        most = config.steps_per_call or min(MAX_STEPS_PER_CALL, MAX_STACK_BYTES // (row_bytes * config.batch_size))
-        return cls(max(1, min(most, steps_per_epoch)), is_fixed=config.steps_per_call > 0)
-
-
-class Call(NamedTuple):
-    """Some steps that the devices work on."""
-
-    num_steps: int
-    sums: SumsOfSteps  # on the devices
-    waited: float = 0.0  # seconds for its batches, in which the devices may have been at the call before
+def room_of_call(loader: Loader, config: TrainingConfig) -> int:
+    """K, the steps that a call has room for: at most an epoch's, and one where batches differ in shape."""
+    if loader.has_groups:
+        return 1
+    row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(loader.example()))
+    most = config.steps_per_call or min(MAX_STEPS_PER_CALL, MAX_STACK_BYTES // (row_bytes * config.batch_size))
+    return max(1, min(most, len(loader)))
 
 
 class StepRunner:
@@ -68,20 +45,19 @@ class StepRunner:
         task: that is trained: its step, its loss, its constants on its devices.
         rule: how a gradient changes the parameters.
         state: shapes and types of the training state.
-        pace: steps of a call.
+        loader: of the training set.
     """
 
-    def __init__(self, task: Evaluator, rule: UpdateRule, state: TrainState, pace: Pace) -> None:
+    def __init__(self, task: Evaluator, rule: UpdateRule, state: TrainState, loader: Loader) -> None:
         self.devices, self._config, self._constants = task.devices, task.config, task.shared_constants
-        self._step = train_step if type(task).train_step is Task.train_step else task.train_step
+        self._step, self._rule, self._state_shapes = task.train_step, rule, task.devices.shapes(state)
         self._loss_function = with_gathered_params(task.batch_loss, task.devices, task.config.remat)
-        self._rule, self._pace, self._state_shapes = rule, pace, task.devices.shapes(state)
-        self._seconds_per_step = 0.0  # of the latest call
-        self.attention: list[Explanation] = []  # of the steps, for each shape of batch once it is traced
-        self.steps_per_call = pace.max_steps if pace.is_fixed else 1  # of the next call; then as their duration allows
+        self._room = room_of_call(loader, task.config)
+        self.steps_per_call = self._room if task.config.steps_per_call else 1  # of the next call
+        self.seconds_per_step = 0.0  # of the latest call
         self._update: CompiledStep[tuple[TrainState, SumsOfSteps]] | None = None
         self.compiled: CompiledStep[Any]  # Any: the state and sums after the steps, or gradients and sums
-        is_split = pace.shapes_vary and self._step is train_step
+        is_split = loader.has_groups and type(task).train_step is Task.train_step
         step_of_rows = self.devices.share(self.gradients_of_first if is_split else self.run_stacked, rows_axis=1)
         self.compiled = CompiledStep(step_of_rows, donate_state=not is_split, stopwatch=task.stopwatch)
         if is_split:
@@ -99,44 +75,32 @@ class StepRunner:
 
     def begin_to_compile(self, example: Samples | LocalSamples) -> None:
         """Compile in the background for batches of this example's shapes."""
-        batches, count = self.stack(example)
-        self.compiled.begin_to_compile(self._state_shapes, batches, count, self._constants)
+        self.compiled.begin_to_compile(self._state_shapes, *self.stack(example), self._constants)
 
     def trace(self, example: Samples | LocalSamples) -> jax.stages.Traced:
         """The steps as they are written, for batches of this example's shapes."""
-        batches, count = self.stack(example)
-        return self.compiled.trace(self._state_shapes, batches, count, self._constants)
+        return self.compiled.trace(self._state_shapes, *self.stack(example), self._constants)
 
-    def start(self, state: TrainState, samples: Samples | LocalSamples) -> tuple[TrainState, Call]:
-        """Give the devices the steps of some batches, and do not wait for them.
+    def run(self, state: TrainState, batches: Batch, count: ArrayLike) -> tuple[TrainState, SumsOfSteps]:
+        """Start the first `count` of the stacked batches, a step each, and do not wait for the devices.
 
         Args:
             state: on the devices; its memory is used again.
-            samples: at most K batches, one behind the other, the last perhaps short.
+            batches, count: as `stack` gives them.
+
+        Returns:
+            The state after the steps, and the sums of each.
         """
-        batches, count = self.stack(samples)
-        state, sums = self.run(state, batches, count)
-        return state, Call(int(count), sums)
-
-    def run(self, state: TrainState, batches: Batch, count: ArrayLike) -> tuple[TrainState, SumsOfSteps]:
-        """The first `count` of the stacked batches, a step each, and the sums of each."""
-        if self._update is None:
-            return self.compiled(state, batches, count, self._constants)
-        return self._update(state, self.compiled(state, batches, count, self._constants))
-
-    def keep_pace(self, count: int, seconds: float) -> None:
-        """Choose the steps of the next call by the duration of one."""
-        self._seconds_per_step = seconds / count
-        if jax.process_count() == 1:
-            self.agree_on_pace()
+        found = self.compiled(state, batches, count, self._constants)
+        return found if self._update is None else self._update(state, found)
 
     def agree_on_pace(self) -> None:
-        """Choose the steps of the next call by the duration in the slowest of several processes."""
-        if self._pace.is_fixed or self._pace.max_steps == 1:
+        """Choose the steps of the next call by the duration of one, unless the settings do; all processes call it."""
+        if self._config.steps_per_call or self._room == 1:
             return
-        seconds = largest(self._seconds_per_step)
+        seconds = largest(self.seconds_per_step)
         if seconds > 0:  # else nothing was measured yet
-            self.steps_per_call = max(1, min(self._pace.max_steps, int(CALL_SECONDS / seconds)))
+            self.steps_per_call = max(1, min(self._room, int(CALL_SECONDS / seconds)))
 
     def run_stacked(
         self, state: TrainState, batches: Batch, count: ArrayLike, constants: Arrays
@@ -155,10 +119,8 @@ class StepRunner:
             return keep_split(state, self.devices), sums.with_step(i, new)
 
         first = jax.tree.map(lambda stacked: stacked[0], batches)
-        with recording_attention() as calls:
-            one_step = jax.eval_shape(step_of_batch, state, first, constants)[1]
-        self.attention.extend(calls)
-        sums = SumsOfSteps.zeros(self._pace.max_steps, one_step)
+        one_step = jax.eval_shape(step_of_batch, state, first, constants)[1]
+        sums = SumsOfSteps.zeros(self._room, one_step)
         state, sums = lax.fori_loop(0, count, step, (state, sums))
         return keep_split(state, self.devices), sums
 
@@ -167,10 +129,7 @@ class StepRunner:
     ) -> tuple[Arrays, Sums]:
         """Compiled for each shape of batch, where these differ: gradients and sums of a step, without its update."""
         batch = jax.tree.map(lambda stacked: stacked[0], batches)
-        with recording_attention() as calls:
-            found = gradients_and_sums(state, batch, constants, self._loss_function, self._rule.num_parts)
-        self.attention.extend(calls)
-        return sum_over_devices(found)
+        return sum_over_devices(gradients_and_sums(state, batch, constants, self._loss_function, self._rule.num_parts))
 
     def update_once(self, state: TrainState, found: tuple[Arrays, Sums]) -> tuple[TrainState, SumsOfSteps]:
         """Compiled once, whatever the shapes of batches: the update, whose programs are half of a small model's."""
@@ -178,8 +137,11 @@ class StepRunner:
         return keep_split(state, self.devices), SumsOfSteps.zeros(1, sums).with_step(jnp.int32(0), sums)
 
     def stack(self, samples: Samples | LocalSamples) -> tuple[Batch, np.int32]:
-        """The batches that `compiled` takes, and their number; those of several processes on the devices already."""
+        """At most K batches, one behind the other, the last perhaps short, as `run` takes them, and their number.
+
+        Those of several processes are on the devices already.
+        """
         if isinstance(samples, LocalSamples):
-            batches, count = samples.stacked(self._pace.max_steps)
+            batches, count = samples.stacked(self._room)
             return self.devices.place_rows(batches, rows_axis=1), count
-        return stack_batches(samples, self._config.batch_size, self._pace.max_steps)
+        return stack_batches(samples, self._config.batch_size, self._room)

@@ -75,9 +75,7 @@ def _cosine(config: TrainingConfig, num_steps: int) -> optax.Schedule:
 
 
 def _constant(config: TrainingConfig, num_steps: int) -> optax.Schedule:
-    if config.warmup == 0:
-        return optax.constant_schedule(config.lr)
-    return optax.warmup_constant_schedule(0.0, config.lr, config.warmup)
+    return optax.warmup_constant_schedule(0.0 if config.warmup else config.lr, config.lr, config.warmup)
 
 
 # A schedule by the name that `schedule` gives it, from a run's settings and its number of steps.

@@ -32,15 +32,12 @@ class Stopped(KeyboardInterrupt):
 class StopRequest:
     """While active, records the first SIGTERM or SIGINT; a second one ends the process at once.
 
-    Args:
-        agree: where several processes train together, gives the largest of their numbers: a signal to one of them is
-            then a request to all, from the next `synchronize` on. None for a process alone.
+    From the next `synchronize` on it is a request to all processes that train together.
     """
 
-    def __init__(self, agree: Callable[[float], float] | None = None) -> None:
-        self._agree = agree
+    def __init__(self) -> None:
         self._received: int | None = None  # number of the first signal
-        self._agreed: int | None = None
+        self.signal_number: int | None = None  # of the one to which the training is to stop
         self._previous: dict[signal.Signals, signal._HANDLER] = {}  # handlers to restore
 
     def __enter__(self) -> "StopRequest":
@@ -53,15 +50,11 @@ class StopRequest:
         if self._received is not None and error is None:
             signal.raise_signal(self._received)  # it came too late to be raised here
 
-    @property
-    def signal_number(self) -> int | None:
-        """Of the signal to which the training is to stop."""
-        return self._received if self._agree is None else self._agreed
-
     def synchronize(self) -> None:
-        """Learn of a signal to another process; all processes call it at the same point."""
-        if self._agree is not None:
-            self._agreed = int(self._agree(self._received or 0)) or None
+        """Learn of a signal to any of the processes, which all call it at the same point."""
+        from transformer_jax.devices.processes import largest  # not before it is needed: JAX is large
+
+        self.signal_number = int(largest(self._received or 0)) or None
 
     def raise_if_signalled(self, step: int) -> None:
         """Raise `Interrupted` if a signal was recorded; `step` steps are saved."""

@@ -1,6 +1,5 @@
 """How well a training uses the devices: examples and FLOPs per second, waiting for data, memory, traces."""
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +25,7 @@ class ShowProgram(Callback):
     def on_step(self, step: Step) -> None:
         """Print the lines, if it is the first step."""
         if self._is_first:
-            for line in dict.fromkeys(map(str, self._runner.attention)):
+            for line in dict.fromkeys(map(str, self._runner.compiled.attention)):
                 self._write(line)
             if (memory := self._runner.compiled.memory) is not None:
                 self._write(memory.line((jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")))
@@ -71,8 +70,8 @@ class LogThroughput(Callback):
 class Profile(Callback):
     """Writes a trace of some steps, which TensorBoard's profile page opens (it needs the package xprof).
 
-    Steps come in calls. The trace begins at the end of the call that holds START, or else a later step up to STOP, and
-    ends at the end of the first call after it that reaches STOP.
+    Steps come in calls. The trace begins at the end of the first call that reaches START, and ends at the end of the
+    next one that reaches STOP.
 
     Args:
         directory: of the run; the trace lies below `plugins/profile`.
@@ -83,31 +82,29 @@ class Profile(Callback):
     def __init__(self, directory: Path, steps: str, write: Callable[[str], None] = print) -> None:
         self._directory, self._write = directory, write
         self._start, self._stop = profiled_steps(steps)
-        self._is_due = self._is_running = self._has_run = False
+        self._is_running = self._has_run = False
 
     def on_step(self, step: Step) -> None:
         """Begin or end the trace at the end of a call."""
-        self._is_due |= self._start <= step.number <= self._stop
-        if not step.ends_call:
+        if not step.ends_call or step.number < self._start:
             return
         if self._is_running and step.number >= self._stop:
             self.close()
-        elif self._is_due and not self._has_run:
+        elif not self._has_run:
             jax.profiler.start_trace(str(self._directory))
             self._is_running = self._has_run = True
 
     def on_end(self, step: int) -> None:
         """End the trace that has not ended, or say that there is none."""
         if not self._has_run:
-            self._write(f"No trace: none of the steps {self._start} … {self._stop} was done")
+            self._write(f"No trace: the training ended before step {self._start}")
         self.close()
 
     def close(self) -> None:
         """End the trace, and write it."""
         if self._is_running:
             self._is_running = False
-            with contextlib.suppress(RuntimeError):  # somebody else has ended it
-                jax.profiler.stop_trace()
+            jax.profiler.stop_trace()
             self._write(f"Trace: {self._directory / 'plugins' / 'profile'}")
 
 

@@ -15,14 +15,14 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader, import_pytorch
-from transformer_jax.devices.processes import check_same, largest
+from transformer_jax.devices.processes import check_same
 from transformer_jax.errors import InputError
 from transformer_jax.fields import marks
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.saved_model import card_of, save_model
 from transformer_jax.runs.settings import as_json, settings_of
-from transformer_jax.training.checks import check_loaders, check_task, with_criterion
+from transformer_jax.training.checks import check_task, with_criterion
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.programs import (
@@ -127,6 +127,7 @@ class TrainerModule(ExampleViewer):
         self._close_run()
 
     @contextlib.contextmanager
+    @check_arguments
     def training(
         self, train_loader: Loader, val_loader: Loader, initial_params: Params | None = None
     ) -> Iterator[TrainingLoop]:
@@ -135,7 +136,6 @@ class TrainerModule(ExampleViewer):
         Raises:
             InputError: as `fit`.
         """
-        check_loaders(train_loader=train_loader, val_loader=val_loader)
         if self._run is not None:  # of an earlier training, which a `with` block still holds
             self._run.close()
         self.stopwatch.reset()
@@ -145,7 +145,7 @@ class TrainerModule(ExampleViewer):
             num_steps = len(train_loader) * self.config.max_epochs
             check_initial(self.config, initial, is_resumed=bool(run.checkpoints.steps))
             announce(self, programs.shapes.params, num_steps, run.path)
-            with StopRequest(largest if jax.process_count() > 1 else None) as request:
+            with StopRequest() as request:
                 is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
                 if not (is_trained or train_loader.has_groups):
                     programs.runner.begin_to_compile(self._local_samples(train_loader.example()))
@@ -199,7 +199,7 @@ class TrainerModule(ExampleViewer):
             self._pad(self._local_samples(train_loader.example())),
             self.shared_constants,
         )
-        names = [*self._eval_step.result_shapes(*evaluated), *self.dataset_metric_names]
+        names = [*self._eval_step.trace(*evaluated).out_info, *self.dataset_metric_names]
         self.config = with_criterion(self.config, names)
         if not train_loader.has_groups:  # else the example has the shapes of one group
             self._eval_step.begin_to_compile(*evaluated)
@@ -218,8 +218,8 @@ class TrainerModule(ExampleViewer):
             InputError: there are no parameters yet, or the directory holds other files or can't be written.
         """
         files = self.model_files()
-        of_fields = {name: of_field.get("kept_as") for name, of_field in marks(type(self.config)).items()}
-        kept: dict[str, Any] = {name: file for name, file in of_fields.items() if file in files}
+        fields = marks(type(self.config)).items()
+        kept: dict[str, Any] = {name: of["kept_as"] for name, of in fields if of.get("kept_as") in files}
         config = dataclasses.replace(
             self.config.without_neutral(), init_from=None, init_only=None, **kept
         )  # paths here
@@ -255,7 +255,7 @@ class TrainerModule(ExampleViewer):
             InputError: there are no parameters yet, no loader and no `load_data`, or the directory can't be written.
         """
         if val_loader is None or test_loader is None:
-            data = self._own_data("so give val_loader and test_loader")
+            data = self.test_data
             val_loader, test_loader = val_loader or data.val_loader, test_loader or data.test_loader
         with self.stopwatch.during("eval"):
             metrics = {name: self.evaluate(loader) for name, loader in (("val", val_loader), ("test", test_loader))}
