@@ -102,9 +102,14 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         return Criterion("accuracy", "max")
 
     @classmethod
-    def fields_with(cls, mark: Literal["neutral", "machine", "of_model", "kept_as"]) -> frozenset[str]:
-        """Names of settings that may differ when a run is resumed, are the machine's, make the model, or name files."""
+    def fields_with(cls, mark: Literal["neutral", "machine", "of_model"]) -> frozenset[str]:
+        """Names of settings that may differ when a run is resumed, are the machine's, or make the model."""
         return frozenset(name for name, of_field in marks(cls).items() if mark in of_field)
+
+    @classmethod
+    def kept_files(cls) -> dict[str, str]:
+        """Names of the files in which a run keeps what is in the files that its settings name, by setting."""
+        return {name: str(of_field["kept_as"]) for name, of_field in marks(cls).items() if "kept_as" in of_field}
 
     def without_neutral(self: Config) -> Config:
         """The same settings, with the defaults for those that do not change the trained parameters."""

@@ -95,8 +95,7 @@ class OptimizationSettings:
     init_from: str | None = None
     init_only: str | None = None  # take only these arrays of init_from, written as for freeze
     freeze: str | None = None  # do not train these modules or arrays: paths with commas between, as encoder,*/bias
-    # seed of the parameters, the dropout and the order of the training set; JAX's keys have 32 bits
-    seed: int = setting(42, least=0, most=2**32 - 1)
+    seed: int = setting(42, least=0)  # seed of the parameters, the dropout and the order of the training set
     # epochs between evaluations; the last epoch is always followed by one
     eval_every: int = setting(5, least=1)
     best_by: str | None = None  # val/METRIC:max or val/METRIC:min chooses the best model; none: the task's own choice
@@ -129,9 +128,8 @@ class RunSettings:
     log_norms: bool = setting(False, neutral=True)  # log the norms of each layer's gradients and parameters too
     profile: str | None = setting(None, machine=True)  # START:STOP, steps to trace for TensorBoard
     quiet: bool = setting(False, machine=True)  # print nothing but warnings and errors
-    verbose: bool = setting(
-        False, machine=True
-    )  # print the table of parameters, which attention a step runs, and its memory, too
+    # print the table of parameters, which attention a step runs, and its memory, too
+    verbose: bool = setting(False, machine=True)
     # steps between checkpoints; 0 for none beside the timed ones
     checkpoint_every: int = setting(0, neutral=True, least=0)
     # minutes between checkpoints beside those of evaluations

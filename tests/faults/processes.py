@@ -22,7 +22,7 @@ PATIENCE = 150  # seconds
 NOBODY = 65534
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["torch.utils.data", "sklearn.datasets", "matplotlib.figure", "faults.campaign"])
+context.set_forkserver_preload(["sklearn.datasets", "matplotlib.figure", "faults.campaign"])
 
 
 class Ended(NamedTuple):

@@ -16,7 +16,6 @@ from kill_and_resume import assert_same_run, command, run_with_kills
 from transformer_jax import load_run, train_reverse
 from transformer_jax.config import Criterion
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.training import trainer as training
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.signals import Interrupted
 
@@ -59,9 +58,9 @@ def test_a_finished_run_is_evaluated_again_and_not_trained_again(finished, capsy
 @pytest.mark.slow
 def test_a_signal_is_not_lost_whenever_it_comes(tmp_path, monkeypatch):
     for owner, name, step in (
-        (training, "import_pytorch", 0),  # while it starts
+        (TrainingLoop, "_newest", 0),  # while it starts
         (TrainingLoop, "best_params", 20),  # after the last save
-        (training, "import_pytorch", 20),  # where nothing is left to train
+        (TrainingLoop, "_newest", 20),  # where nothing is left to train
     ):
         original = getattr(owner, name)
 

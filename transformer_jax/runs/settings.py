@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.fields import marks, stored_values
+from transformer_jax.fields import stored_values
 from transformer_jax.outside_files import MAX_JSON_BYTES, Json, outside_file, read_json
 from transformer_jax.runs.own_files import write_whole
 
@@ -81,11 +81,7 @@ def differing_settings(one: Mapping[str, object], other: Mapping[str, object], n
 
 def with_kept_files(config_class: type[TrainingConfig], settings: Mapping[str, object], directory: Path) -> Json:
     """Settings of a run, in which the files that its directory keeps stand for those that it was begun with."""
-    kept = {
-        name: directory / str(of_field["kept_as"])
-        for name, of_field in marks(config_class).items()
-        if "kept_as" in of_field
-    }
+    kept = {name: directory / file for name, file in config_class.kept_files().items()}
     return {**settings, **{name: str(file) for name, file in kept.items() if os.path.lexists(file)}}
 
 
