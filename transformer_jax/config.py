@@ -64,10 +64,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
             raise InputError(
                 f"pretrained is {self.pretrained}, so nothing is trained, but init_from is {self.init_from}; give one"
             )
-        self._check_processes()
         check_heads(self.model_dim, self.num_heads)
-
-    def _check_processes(self) -> None:
         if self.distributed and (self.seeds is not None or self.sweep):
             raise InputError("distributed is True, but seeds and sweep train one run after another in a single process")
         for name in ("coordinator", "num_processes", "process_id"):

@@ -118,14 +118,10 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         Raises:
             InputError: another process holds it.
         """
-        if self._file_lock.is_locked or not is_first():
+        with contextlib.ExitStack() as held:
+            if is_first():
+                self._lock(held)
             yield
-            return
-        self._lock()
-        try:
-            yield
-        finally:
-            self._file_lock.release()
 
     @property
     def is_finished(self) -> bool:
@@ -198,8 +194,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self.path.mkdir(parents=True, exist_ok=True)
         if not (is_run(self.path) or any((self.path / CHECKPOINTS).glob(f"*/{RECORD}"))):
             check_unused(self.path, CHECKPOINTS)
-        self._lock()
-        held.callback(self._file_lock.release)
+        self._lock(held)
         if config.pretrained is not None:
             if (self.path / CHECKPOINTS).exists():
                 raise InputError(
@@ -209,13 +204,14 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         elif not config.resume:
             self._clear(config.overwrite)
 
-    def _lock(self) -> None:
-        try:
+    def _lock(self, held: contextlib.ExitStack) -> None:
+        try:  # a lock that this process has it may take again
             self._file_lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
         except Timeout:
             raise InputError(
                 f"{self.path} is in use by another process; wait for it, or choose another checkpoint_dir or name"
             ) from None
+        held.callback(self._file_lock.release)
 
     def _begin(self, config: TrainingConfig, saved: Json | None) -> None:
         """Check that the run in the directory is this one, and write `config.json`.

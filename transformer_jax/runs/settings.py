@@ -139,11 +139,6 @@ class ConfigFile(NamedTuple):
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from None
 
-    def check_task(self, task: str) -> None:
-        """Raise an `InputError` if the file says that its settings are of another task."""
-        if self.task is not None and self.task != task:
-            raise InputError(f"{self.path}: task is {self.task}; it must be {task}, the task of this command")
-
 
 def read_config_file(path: Path) -> ConfigFile:
     """Read a file of settings: TOML if its name ends so, else the `config.json` of a run, or the run's directory.
