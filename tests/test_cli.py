@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commands import call, own_handlers
-from kill_and_resume import command
+from commands import call, command, own_handlers
 
 from transformer_jax.cli import run
 from transformer_jax.errors import InputError

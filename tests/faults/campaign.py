@@ -47,7 +47,6 @@ KINDS = {
     "untrusted": Kind(untrusted.run, 300),
     "pretrained": Kind(pretrained.run, 200),
     "command-lines": Kind(command_lines.run, 600),
-    "foreign": Kind(places.hold_files_of_others, 30),
 }
 # Compiled quickly: programs of the campaign run for seconds.
 ENVIRONMENT = {

@@ -1,15 +1,14 @@
-"""Places where a run can't write, by permission, by kind, by name; and where files of others lie."""
+"""Places where a run can't write, by permission, by kind, by name."""
 
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from faults.cases import Case, Outcome, Verdict, refusal
+from faults.cases import Case, Outcome, Verdict
 from faults.interruptions import failure
 from faults.material import TASK, arguments
 from faults.processes import Running, Start
-from faults.watch import command, watch
 
 
 def _below(directory: Path, name: str, make: Callable[[Path], object]) -> Path:
@@ -59,34 +58,3 @@ def refuse_to_write(case: Case) -> Outcome:
     if problem := failure(ended, status=2):
         return Outcome(Verdict.OBSCURE, fault, problem)
     return Outcome(Verdict.CLEAN, fault, ended.stderr.strip()[:200])
-
-
-WAYS = ((), ("--no-resume",), ("--no-resume", "--overwrite"), ("--pretrained=reverse", "--logger=csv"))
-THEIRS = ("b.png", "notes.txt", "checkpoints/theirs/weights", "src/main.py", "checkpoints/7/state")
-THEIR_BYTES = b"theirs"
-LINKED = ".lock_holder", ".lock", "attention_maps.png", "results.json.tmp", "results.json", "metrics.csv"
-
-
-def hold_files_of_others(case: Case) -> Outcome:
-    """Train, or evaluate, in a directory that is no run, or where a run's file is a link; the others' bytes stay."""
-    rng = case.rng()
-    way = rng.choice(WAYS)
-    parent = case.directory / "runs"
-    own = parent / (f"{TASK}_pretrained" if "--pretrained=reverse" in way else TASK)
-    if rng.random() < 0.5:
-        files = [own / name for name in rng.sample(THEIRS, 2)]
-        fault = f"{' '.join(way)} where {', '.join(file.name for file in files)} lie"
-    else:
-        shutil.copytree(case.material / "unfinished" / TASK, own)
-        link = own / rng.choice(LINKED)
-        files = [case.directory / "outside" / "file"]
-        link.unlink(missing_ok=True)
-        link.symlink_to(files[0])
-        fault = f"{' '.join(way)} where {link.name} is a link"
-    for file in files:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(THEIR_BYTES)
-    seen = watch(command("reverse.py", *arguments(parent), *way), parent)
-    if changed := [file for file in files if not file.is_file() or file.read_bytes() != THEIR_BYTES]:
-        return Outcome(Verdict.WRONG, fault, f"changed or gone: {', '.join(file.name for file in changed)}")
-    return refusal(seen, fault) or Outcome(Verdict.RIGHT, fault)
