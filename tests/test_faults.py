@@ -12,7 +12,7 @@ from faults.cases import FAILURES, Verdict, refusal
 from faults.corruptions import damage
 from faults.watch import GIB, Seen
 
-SHORT = {"kills": 1, "signals": 1, "corruptions": 5, "untrusted": 17, "pretrained": 59, "command-lines": 11}
+SHORT = {"kills": 1, "signals": 1, "corruptions": 5, "untrusted": 7, "pretrained": 31, "command-lines": 11}
 
 
 @pytest.mark.slow

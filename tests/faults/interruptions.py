@@ -12,7 +12,7 @@ from faults.material import STEPS, TASK, TRAININGS, arguments, undisturbed
 from faults.processes import Ended, Running, Start
 
 NO_CODE_YET = 0.15  # seconds in which Python starts, and Ctrl-C shows its own traceback
-WAYS = ("once", "twice", "to all with workers", "while saving", "at the end", "ignored", "at start")
+WAYS = ("once", "twice", "to all with workers", "while saving", "at the end", "at start")
 
 
 def kill(case: Case) -> Outcome:
@@ -36,10 +36,7 @@ def send_signal(case: Case) -> Outcome:
     way = WAYS[case.number % len(WAYS)]
     number = rng.choice((signal.SIGTERM, signal.SIGINT))
     workers = ["--num-workers=1"] if way == "to all with workers" else []
-    start = Start(
-        anew=way in ("at start", "to all with workers") or (way == "at the end" and rng.random() < 0.5),
-        ignored=number if way == "ignored" else None,
-    )
+    start = Start(anew=way in ("at start", "to all with workers") or (way == "at the end" and rng.random() < 0.5))
     running = Running("reverse.py", *arguments(case.directory), *workers, start=start)
     moment = _wait(running, way, case.directory / TASK, rng)
     running.send(number, to_group=way == "to all with workers")
@@ -116,7 +113,7 @@ def _wait(running: Running, way: str, run: Path, rng: random.Random) -> str:
 def _wrong_status(ended: Ended, way: str, number: int) -> str | None:
     """Why the status is not one that the signal may give; None if it is."""
     has_trained = "validation" in ended.stdout
-    right = {0} if way == "ignored" else {0, 128 + number}  # 0: it came too late
+    right = {0, 128 + number}  # 0: it came too late
     if way == "twice":
         right |= {-number, -signal.SIGTERM, 128 + signal.SIGTERM}
     if not has_trained:

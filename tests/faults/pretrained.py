@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,23 @@ from safetensors.numpy import load_file
 from faults.cases import Case, Outcome, Verdict, refusal
 from faults.comparing import same
 from faults.corruptions import cut, flip
-from faults.untrusted import Call, odd_settings
+from faults.untrusted import odd_settings
 from faults.watch import trip, watch
 from transformer_jax import from_transformers, load_transformers
 
 SINGLE, PART, INDEX = "model.safetensors", "part.safetensors", "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json", "tokenizer_config.json", "source.spm"
 AUTO_MAP = {"auto_map": {"AutoModelForCausalLM": "modeling_evil.Evil", "AutoTokenizer": "modeling_evil.Evil"}}
+
+
+class Call:
+    """Unpickled, it calls."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.reduced = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.reduced
 
 
 def _good(directory: Path) -> Path:

@@ -39,7 +39,6 @@ class Start(NamedTuple):
     anew: bool = False  # with a new interpreter, and without the limits below
     max_file_size: int | None = None  # bytes
     as_nobody: bool = False  # without the rights of root
-    ignored: int | None = None  # a signal that is ignored from the start, as under `nohup`
 
 
 USUAL = Start()
@@ -98,8 +97,6 @@ def _run(writers: Sequence[Connection], line: list[str], start: Start) -> None:
     line_by_line()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if start.ignored is not None:
-        signal.signal(start.ignored, signal.SIG_IGN)
     if start.max_file_size is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails, as on a full disk
         resource.setrlimit(resource.RLIMIT_FSIZE, (start.max_file_size, start.max_file_size))
