@@ -235,9 +235,13 @@ def test_the_code_on_the_modules_alone_learns_to_reverse(root):
 
 
 @pytest.mark.slow
-def test_the_code_on_attention_prints_what_the_page_shows(root, capsys):
-    run_page("docs/attention.md", root)
-    assert capsys.readouterr().out == "".join(blocks_of("docs/attention.md", "text"))
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [("docs/attention.md", blocks_of("docs/attention.md", "text")), ("docs/circuits.md", "1.0 1.0\n")],
+)
+def test_code_prints_what_the_page_shows(page, shown, tmp_path, capsys):
+    run_page(page, tmp_path)
+    assert capsys.readouterr().out == "".join(shown)
 
 
 @pytest.mark.slow
@@ -267,12 +271,6 @@ def test_the_code_on_grokking_trains_and_its_identities_hold(root):
     plain = names["accuracy"](names["logits"])
     assert names["accuracy_with"]({"token_embeddings": names["add"](names["filtered"](np.full(6, True)))}) == plain
     assert names["without_head"].shape == (4,)
-
-
-@pytest.mark.slow
-def test_the_code_on_circuits_prints_what_it_says(tmp_path, capsys):
-    run_page("docs/circuits.md", tmp_path)
-    assert capsys.readouterr().out == "1.0 1.0\n"
 
 
 @pytest.mark.slow

@@ -28,12 +28,6 @@ def check_address(name: str, value: str) -> None:
         raise InputError(f"{name} is {value!r}; it must be HOST:PORT, as node1:12345")
 
 
-def check_average_decay(name: str, value: float) -> None:
-    """Raise an `InputError` unless the decay of an average lies between 0 and 1, both excluded."""
-    check_positive(name, value)
-    check_probability(name, value)
-
-
 def check_directory_name(name: str, value: str) -> None:
     """Raise an `InputError` unless a field names one directory, also with `OF_EVALUATION`."""
     is_one = value not in ("", ".", "..") and not {"/", "\\"} & set(value) and value == value.strip()
@@ -89,7 +83,7 @@ class OptimizationSettings:
     # largest global norm of the gradient; none does not clip
     gradient_clip: float | None = setting(1.0, check=check_positive)
     # decay of a moving average of the parameters, evaluated beside them, as 0.999
-    ema: float | None = setting(None, check=check_average_decay)
+    ema: float | None = setting(None, check=check_probability)
     # begin with these parameters (run, saved model, published or a tutorials' file), and the settings of their model
     # unless they are given, too
     init_from: str | None = None

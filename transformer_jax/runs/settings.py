@@ -26,7 +26,6 @@ MAX_CONFIG_BYTES = 2**20
 # Of config.json and of the checkpoints. Raise it by one with every change after which older files would be misread.
 FORMAT = 5
 OLDEST_FORMAT = 4  # that is still read: its checkpoints have a digest of the arrays in place of digests of the files
-UNNUMBERED = 1  # the format of files without a number, which were written before there were numbers
 FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}  # a task may choose the others by the number of epochs
 REMEDY = "choose another checkpoint_dir or name, or --no-resume --overwrite to replace that run"
 
@@ -37,7 +36,7 @@ class FormatError(InputError):
 
 def check_format(name: str, content: Json) -> None:
     """Raise a `FormatError` unless the JSON object `content`, of a file of this name, has a format that is read."""
-    number = content.get("format", UNNUMBERED)
+    number = content.get("format", 1)  # before there were numbers
     if number not in range(OLDEST_FORMAT, FORMAT + 1):
         raise FormatError(f"{name} is of format {number}, this version reads {FORMAT} and {OLDEST_FORMAT}")
 
