@@ -146,7 +146,7 @@ def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
     ("arguments", "message"),
     [
         ("--learning-rate=3", "unknown arguments: --learning-rate=3; did you mean --lr?"),
-        ("--heads=3 --d-model 5", "unknown arguments: --heads=3 --d-model 5; did you mean --num-heads and --model-dim?"),
+        ("--heads=3 --d-model=5", "unknown arguments: --heads=3 --d-model=5; did you mean --num-heads and --model-"),
         ("--Lr=3 --sed 5", "unknown arguments: --Lr=3 --sed 5; did you mean --lr and --seed?"),
         ("--confg=x --kin one", "unknown arguments: --confg=x --kin one; did you mean --config and --kind?"),
         ("length 3 --zebra", "unknown arguments: length 3 --zebra"),
