@@ -20,7 +20,7 @@ from typing import NamedTuple
 from repository import REPOSITORY
 from tqdm import tqdm
 
-from faults import command_lines, corruptions, interruptions, places, pretrained, untrusted
+from faults import command_lines, corruptions, interruptions, pretrained, untrusted
 from faults.cases import FAILURES, Case, Outcome, Verdict
 from faults.material import make_material
 from faults.processes import context
@@ -42,7 +42,6 @@ KINDS = {
     "kills": Kind(interruptions.kill, 30, 600),
     "signals": Kind(interruptions.send_signal, 30, 600),
     "full-disk": Kind(interruptions.fill_disk, 10, 400),
-    "permissions": Kind(places.refuse_to_write, 14, 200),
     "corruptions": Kind(corruptions.run, 200),
     "untrusted": Kind(untrusted.run, 300),
     "pretrained": Kind(pretrained.run, 200),

@@ -59,7 +59,7 @@ def fill_disk(case: Case) -> Outcome:
     fault = f"files of at most {size} bytes"
     # Threads of other libraries may print their own tracebacks before our line.
     is_named = ended.status == 2 and "reverse.py: error: " in ended.stderr
-    if not is_named and (problem := failure(ended)):
+    if not is_named and (problem := _failure(ended)):
         return Outcome(Verdict.OBSCURE, fault, problem)
     resumed = _judge_resumed(case, fault, [0, *_evaluated_steps(ended.stdout)])
     if is_named and resumed.verdict == Verdict.RIGHT:
@@ -67,11 +67,10 @@ def fill_disk(case: Case) -> Outcome:
     return resumed
 
 
-def failure(ended: Ended, status: int = 0) -> str | None:
-    """Why a command did not end as it should; None if it did."""
-    if problem := noise(ended.stderr):
-        return problem
-    return None if ended.status == status else f"status {ended.status}: {ended.stderr.strip()[-300:]}"
+def _failure(ended: Ended) -> str | None:
+    """Why a command did not succeed; None if it did."""
+    problem = noise(ended.stderr)
+    return problem or (None if ended.status == 0 else f"status {ended.status}: {ended.stderr.strip()[-300:]}")
 
 
 def _wait_for_moment(running: Running, run: Path, rng: random.Random) -> str:
@@ -135,7 +134,7 @@ def _judge_resumed(case: Case, fault: str, evaluated: list[int], name: str = "re
     training, expected = TRAININGS[name], undisturbed(name, case.material)
     line = [*arguments(case.directory, training), "--steps-per-call=5"]  # as other calls change nothing
     all_ended = [running.wait() for running in training.begin(line)]
-    if problems := [*filter(None, map(failure, all_ended))]:
+    if problems := [*filter(None, map(_failure, all_ended))]:
         return Outcome(Verdict.OBSCURE, fault, f"resumed: {problems[0]}")
     ended = all_ended[0]
     begun_at = max(map(int, re.findall(r"Going on after step (\d+)", ended.stdout)), default=0)

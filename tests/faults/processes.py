@@ -19,7 +19,6 @@ from typing import NamedTuple
 from commands import path_of
 
 PATIENCE = 150  # seconds
-NOBODY = 65534
 
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["sklearn.datasets", "matplotlib.figure", "faults.campaign"])
@@ -38,7 +37,6 @@ class Start(NamedTuple):
 
     anew: bool = False  # with a new interpreter, and without the limits below
     max_file_size: int | None = None  # bytes
-    as_nobody: bool = False  # without the rights of root
 
 
 USUAL = Start()
@@ -100,10 +98,6 @@ def _run(writers: Sequence[Connection], line: list[str], start: Start) -> None:
     if start.max_file_size is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails, as on a full disk
         resource.setrlimit(resource.RLIMIT_FSIZE, (start.max_file_size, start.max_file_size))
-    if start.as_nobody and os.getuid() == 0:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
     sys.argv = line
     runpy.run_path(line[0], run_name="__main__")
 
