@@ -35,8 +35,3 @@ def test_a_name_is_the_object_of_the_module_that_the_stub_names(face):
         assert value is getattr(import_module(module), name)
         assert value.__module__ == module, name  # which defines it, rather than imports it
         assert value.__doc__, name
-
-
-def test_a_name_that_is_not_public_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="train_reverses"):
-        transformer_jax.train_reverses  # noqa: B018

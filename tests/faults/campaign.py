@@ -20,7 +20,7 @@ from typing import NamedTuple
 from repository import REPOSITORY
 from tqdm import tqdm
 
-from faults import command_lines, corruptions, interruptions, pretrained, untrusted
+from faults import command_lines, corruptions, interruptions, pretrained
 from faults.cases import FAILURES, Case, Outcome, Verdict
 from faults.material import make_material
 from faults.processes import context
@@ -43,7 +43,6 @@ KINDS = {
     "signals": Kind(interruptions.send_signal, 30, 600),
     "full-disk": Kind(interruptions.fill_disk, 10, 400),
     "corruptions": Kind(corruptions.run, 200),
-    "untrusted": Kind(untrusted.run, 300),
     "pretrained": Kind(pretrained.run, 200),
     "command-lines": Kind(command_lines.run, 600),
 }
