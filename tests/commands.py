@@ -63,6 +63,11 @@ def call(script: str, *arguments: object, stdin: str = "") -> Outcome:
     return Outcome(status, stdout.getvalue(), stderr.getvalue())
 
 
+def command(script: str, parent: object, *settings: object) -> list[str]:
+    """The command line of a script of `experiments/` whose runs lie below `parent`."""
+    return [sys.executable, path_of(script), f"--checkpoint-dir={parent}", *map(str, settings)]
+
+
 def start(script: str, *arguments: object, **options) -> subprocess.CompletedProcess:
     """Run a script of `experiments/` in a process of its own, and wait for its end."""
     command = [sys.executable, path_of(script), *map(str, arguments)]

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commands import call, own_handlers
-from kill_and_resume import command
+from commands import call, command, own_handlers
 
 from transformer_jax.cli import run
 from transformer_jax.errors import InputError
@@ -59,26 +58,32 @@ def test_a_compilation_cache_that_is_no_directory_is_an_error(tmp_path):
     assert outcome.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["pairs.tsv", "two\nlines", "caf\udce9", "a" * 300])
-def test_an_error_of_the_operating_system_is_one_line_that_names_the_file(name, capsys, monkeypatch):
+@pytest.fixture
+def error_of(monkeypatch, capsys):
+    """A function that runs a training as a command, which fails, and gives what it prints."""
     monkeypatch.setattr(sys, "argv", ["/experiments/task.py"])
     monkeypatch.setattr("gc.freeze", lambda: None)  # this process goes on afterwards
-    with own_handlers(), pytest.raises(SystemExit, match="2"):
-        run(lambda arguments: None, lambda config: Path(f"/nowhere/{name}").read_text())
-    error = capsys.readouterr().err
+
+    def error_of(train) -> str:
+        with own_handlers(), pytest.raises(SystemExit, match="2"):
+            run(lambda arguments: None, train)
+        return capsys.readouterr().err
+
+    return error_of
+
+
+@pytest.mark.parametrize("name", ["pairs.tsv", "two\nlines", "caf\udce9", "a" * 300])
+def test_an_error_of_the_operating_system_is_one_line_that_names_the_file(name, error_of):
+    error = error_of(lambda config: Path(f"/nowhere/{name}").read_text())
     assert error.startswith("task.py: error: [Errno ")
     assert f"/nowhere/{name[:3]}" in error
     assert error.count("\n") == 1
 
 
-def test_the_notes_of_an_error_are_on_its_line(monkeypatch, capsys):
+def test_the_notes_of_an_error_are_on_its_line(error_of):
     def fail(config):
         error = InputError("lr is 0")
         error.add_note("the same command scores it again")
         raise error
 
-    monkeypatch.setattr(sys, "argv", ["/experiments/task.py"])
-    monkeypatch.setattr("gc.freeze", lambda: None)
-    with own_handlers(), pytest.raises(SystemExit, match="2"):
-        run(lambda arguments: None, fail)
-    assert capsys.readouterr().err == "task.py: error: lr is 0; the same command scores it again\n"
+    assert error_of(fail) == "task.py: error: lr is 0; the same command scores it again\n"

@@ -115,10 +115,14 @@ def inside(root: Path) -> Iterator[None]:
             del sys.modules[name]
 
 
-def run_page(page: str, root: Path, first: int = 0, changed: tuple[str, str] = ("", "")) -> dict:
+def run_page(page: str, root: Path, *changed: tuple[str, str], first: int = 0) -> dict:
     """The names that a page's code defines, all of it in its order; from the block number `first` on."""
     file = root / f"{Path(page).stem}_page.py"
-    file.write_text("\n\n".join(blocks_of(page, "python")[first:]).replace(*changed), encoding="utf-8")
+    code = "\n\n".join(blocks_of(page, "python")[first:])
+    for text, other in changed:
+        assert text in code
+        code = code.replace(text, other)
+    file.write_text(code, encoding="utf-8")
     with inside(root):
         return runpy.run_path(str(file))
 
@@ -231,15 +235,19 @@ def test_the_code_on_the_modules_alone_learns_to_reverse(root):
 
 
 @pytest.mark.slow
-def test_the_code_on_attention_prints_what_the_page_shows(root, capsys):
-    run_page("docs/attention.md", root)
-    assert capsys.readouterr().out == "".join(blocks_of("docs/attention.md", "text"))
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [("docs/attention.md", blocks_of("docs/attention.md", "text")), ("docs/circuits.md", "1.0 1.0\n")],
+)
+def test_code_prints_what_the_page_shows(page, shown, tmp_path, capsys):
+    run_page(page, tmp_path)
+    assert capsys.readouterr().out == "".join(shown)
 
 
 @pytest.mark.slow
 def test_the_code_on_induction_heads_trains_and_its_identities_hold(root):
     """Twenty steps in the place of 1 200: no head has formed, but what must be the same is the same."""
-    names = run_page("docs/induction.md", root, changed=("STEPS, V, T = 1200", "STEPS, V, T = 20"))
+    names = run_page("docs/induction.md", root, ("STEPS, V, T = 1200", "STEPS, V, T = 20"))
     assert names["losses"].shape == (20,)
     assert names["losses"][-1] < names["losses"][0]
     assert names["exact"].shape == names["estimate"].shape == (3, 4, 4)
@@ -252,9 +260,7 @@ def test_the_code_on_induction_heads_trains_and_its_identities_hold(root):
 @pytest.mark.slow
 def test_the_code_on_grokking_trains_and_its_identities_hold(root):
     """Two hundred steps modulo 11: no rule yet, but shares are shares, and nothing changed where nothing is."""
-    names = run_page(
-        "docs/grokking.md", root, changed=("SHARE, STEPS = 53, 64, 0.5, 4000", "SHARE, STEPS = 11, 8, 0.5, 200")
-    )
+    names = run_page("docs/grokking.md", root, ("SHARE, STEPS = 53, 64, 0.5, 4000", "SHARE, STEPS = 11, 8, 0.5, 200"))
     assert names["curves"][0].shape == names["curves"][1].shape == (2,)
     assert names["curves"][0][-1] < names["curves"][0][0]
     for shares in (names["spectrum"], *names["by_head"], names["of_answers"]):
@@ -268,15 +274,10 @@ def test_the_code_on_grokking_trains_and_its_identities_hold(root):
 
 
 @pytest.mark.slow
-def test_the_code_on_circuits_prints_what_it_says(tmp_path, capsys):
-    run_page("docs/circuits.md", tmp_path)
-    assert capsys.readouterr().out == "1.0 1.0\n"
-
-
-@pytest.mark.slow
 def test_the_code_on_features_finds_the_known_ones_and_its_identities_hold(tmp_path):
-    """Fewer rows and passes over them than the page has."""
-    names = run_page("docs/features.md", tmp_path, changed=("100_000, 20, 20, 2_000", "50_000, 20, 5, 500"))
+    """Fewer rows, steps and passes than the page has, and its speed is looked at once."""
+    fewer = ("12, 2000", "12, 1000"), ("100_000, 20, 20, 2_000", "30_000, 20, 5, 500"), (", 50)", ", 20)")
+    names = run_page("docs/features.md", tmp_path, *fewer, ("range(9)", "range(1)"))
     assert names["recovered"].mean() > 0.9
     assert names["loss"].recovered > 0.9
     np.testing.assert_allclose(names["same"], names["clean"], atol=1e-4)

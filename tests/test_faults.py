@@ -2,17 +2,15 @@
 
 import math
 import os
-import random
 from unittest import mock
 
 import pytest
 from faults import watch
 from faults.campaign import run_campaign
 from faults.cases import FAILURES, Verdict, refusal
-from faults.corruptions import damage
 from faults.watch import GIB, Seen
 
-SHORT = {"kills": 1, "signals": 1, "corruptions": 5, "untrusted": 17, "pretrained": 59, "command-lines": 11}
+SHORT = {"kills": 1, "signals": 1, "corruptions": 7, "pretrained": 31, "command-lines": 11}
 
 
 @pytest.mark.slow
@@ -22,18 +20,6 @@ def test_no_fault_of_the_short_campaign_is_obscure_wrong_or_lost(tmp_path):
         outcomes = run_campaign(1, chosen, tmp_path)
     assert sorted(outcomes) == sorted(chosen)
     assert [outcome for outcome in outcomes.values() if outcome.verdict in FAILURES] == []
-
-
-def test_the_same_seed_makes_the_same_fault(tmp_path):
-    made = []
-    for name in ("a", "b"):
-        directory = tmp_path / name
-        directory.mkdir()
-        for number, file in enumerate(("config.json", "params.bin", "results.json")):
-            (directory / file).write_bytes(b'{"a": 17, "b": 23}' * (number + 1))
-        faults = [damage(directory, random.Random(seed)) for seed in range(3)]
-        made.append((faults, {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}))
-    assert made[0] == made[1]
 
 
 CLEAN = Seen(
@@ -51,13 +37,13 @@ def test_one_line_and_status_2_is_a_clean_error_and_nothing_else_is():
         CLEAN._replace(stderr="reverse.py: error: lr is 0\n" * 5),
         CLEAN._replace(stderr=CLEAN.stderr + "Traceback (most recent call last):\n  File\nKeyError: 3\n"),
         CLEAN._replace(status=None, error=KeyError("lr")),
+        CLEAN._replace(peak=math.inf),
     ):
         assert refusal(obscure, "fault").verdict == Verdict.OBSCURE
 
 
 def test_executed_code_is_wrong_and_memory_is_bounded_by_the_size_of_the_file():
     assert refusal(CLEAN._replace(violations=["executed: os.system"]), "fault").verdict == Verdict.WRONG
-    assert refusal(CLEAN._replace(peak=math.inf), "fault").verdict == Verdict.OBSCURE
     three = CLEAN._replace(peak=3 * GIB)
     assert refusal(three, "fault", size=GIB // 2).verdict == Verdict.OBSCURE
     assert refusal(three, "fault", size=GIB).verdict == Verdict.CLEAN

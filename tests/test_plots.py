@@ -45,7 +45,7 @@ def test_attention_maps_stand_by_layer_and_head_with_one_scale_for_a_layer(layer
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "heads", "queries", "keys"),
-    [(1, 1, 1, 1), (3, 12, 1, 1), (1, 12, 64, 200), (12, 1, 5, 40), (2, 5, 40, 5)],
+    [(1, 1, 1, 1), (2, 7, 1, 1), (1, 12, 64, 200), (7, 1, 5, 40), (2, 5, 40, 5)],
 )
 def test_no_text_leaves_the_canvas_and_cells_are_squares(layers, heads, queries, keys):
     words = [["long word"] * keys]
@@ -65,17 +65,13 @@ def test_no_text_leaves_the_canvas_and_cells_are_squares(layers, heads, queries,
         assert box.width * box.height > 0.1 * figure.bbox.width * figure.bbox.height / (layers * heads) or queries == 1
 
 
-def labels_of(ax) -> tuple[list[str], list[str]]:
-    """At the keys, which are the columns, and at the queries."""
-    return tuple([label.get_text() for label in axis.get_ticklabels()] for axis in (ax.xaxis, ax.yaxis))
-
-
 def test_cross_attention_has_the_targets_labels_at_its_queries():
     cross = np.random.default_rng(9).dirichlet(np.ones(S), size=(B, H, T))
     sources, targets = [list("abcdefg"), list("ABCDEFG")], [list("vwxyz"), list("VWXYZ")]
     figure = plot_attention_maps(sources, [cross], idx=1, query_data=targets)
     ax = maps_in(figure)[0]
-    assert labels_of(ax) == (list("ABCDEFG"), list("VWXYZ"))
+    assert [label.get_text() for label in ax.get_xticklabels()] == list("ABCDEFG")
+    assert [label.get_text() for label in ax.get_yticklabels()] == list("VWXYZ")
     np.testing.assert_array_equal(ax.images[0].get_array(), cross[1, 0])
     assert (figure.get_supxlabel(), figure.get_supylabel()) == ("Key", "Query")
 

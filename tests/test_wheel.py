@@ -14,18 +14,20 @@ from repository import REPOSITORY
 pytestmark = pytest.mark.slow
 
 USE = """
+import pathlib, sys
 import numpy as np
 import transformer_jax
 from transformer_jax import load_run, train_reverse
 
 print(transformer_jax.__file__)
+sizes = {"train_size": 256, "val_size": 71, "test_size": 71, "batch_size": 64, "warmup": 2}
+trainer, results = train_reverse(max_epochs=2, compilation_cache="compiled", **sizes)
+assert results["steps"] == 8 and "torch" not in sys.modules  # for workers alone
+assert len([*pathlib.Path("compiled").glob("*run_stacked*-cache")]) == 1  # the program of all steps, compiled once
 numbers = np.arange(32).reshape(2, 16) % 10
 np.testing.assert_array_equal(load_run("reverse").predict(numbers), numbers[:, ::-1])
 assert load_run("digits").predict(np.ones((3, 7, 64), np.float32)).shape == (3, 7)
 assert list(load_run("dates").predict(["March 3, 2004"])) == ["2004-03-03"]
-sizes = {"train_size": 256, "val_size": 71, "test_size": 71, "batch_size": 64, "warmup": 2}
-trainer, results = train_reverse(max_epochs=2, **sizes)
-assert results["steps"] == 8
 np.testing.assert_array_equal(load_run("checkpoints/ReverseTask").predict(numbers), trainer.predict(numbers))
 """
 

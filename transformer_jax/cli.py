@@ -146,19 +146,16 @@ def naming_flags(config_class: type) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        flags = setting.sub(lambda found: f"--{found[0].replace('_', '-')}", str(error))
-        named = InputError(flags).with_traceback(error.__traceback__)
-        for note in getattr(error, "__notes__", ()):
-            named.add_note(note)
-        raise named from error.__cause__
+        error.args = (setting.sub(lambda found: f"--{found[0].replace('_', '-')}", str(error)),)
+        raise
 
 
 def _settings_of(
     file: ConfigFile, config_class: type[TrainingConfig], task: str | None, choices: type | None
 ) -> dict[str, Any]:  # Any: each of its field's type
     """The settings of a file, but those that are chosen already, and those of the machine of another run."""
-    if task is not None:
-        file.check_task(task)
+    if task is not None and file.task not in (None, task):
+        raise InputError(f"{file.path}: task is {file.task}; it must be {task}, the task of this command")
     settled = set() if choices is None else set(type_hints(choices))
     values = file.values(config_class, settled)
     if file.is_run:

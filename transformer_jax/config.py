@@ -64,10 +64,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
             raise InputError(
                 f"pretrained is {self.pretrained}, so nothing is trained, but init_from is {self.init_from}; give one"
             )
-        self._check_processes()
         check_heads(self.model_dim, self.num_heads)
-
-    def _check_processes(self) -> None:
         if self.distributed and (self.seeds is not None or self.sweep):
             raise InputError("distributed is True, but seeds and sweep train one run after another in a single process")
         for name in ("coordinator", "num_processes", "process_id"):
@@ -102,9 +99,14 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         return Criterion("accuracy", "max")
 
     @classmethod
-    def fields_with(cls, mark: Literal["neutral", "machine", "of_model", "kept_as"]) -> frozenset[str]:
-        """Names of settings that may differ when a run is resumed, are the machine's, make the model, or name files."""
+    def fields_with(cls, mark: Literal["neutral", "machine", "of_model"]) -> frozenset[str]:
+        """Names of settings that may differ when a run is resumed, are the machine's, or make the model."""
         return frozenset(name for name, of_field in marks(cls).items() if mark in of_field)
+
+    @classmethod
+    def kept_files(cls) -> dict[str, str]:
+        """Names of the files in which a run keeps what is in the files that its settings name, by setting."""
+        return {name: str(of_field["kept_as"]) for name, of_field in marks(cls).items() if "kept_as" in of_field}
 
     def without_neutral(self: Config) -> Config:
         """The same settings, with the defaults for those that do not change the trained parameters."""

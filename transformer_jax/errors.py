@@ -17,12 +17,9 @@ MAX_SIZE = 2**31 - 1  # XLA counts in 32 bits
 MAX_INT_BITS = 63  # JSON has integers of any size
 # An annotation: a class, a union, a `Literal`. Python has no name for all of them.
 TypeHint: TypeAlias = object
-NUMBERS: Mapping[Any, type] = {int: Integral, float: Real}
-TAKEN_FOR: Mapping[Any, type] = {Path: str, bool: np.bool_}
-EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {Sequence: (str, bytes)}  # instances that are not meant
-# Of these a value must be an instance.
-CLASSES = {bool, str, Path, NoneType, tuple, list, Sequence, Mapping, Callable, type}
-NAMES: Mapping[Any, str] = {
+TAKEN_FOR: Mapping[Any, type] = {int: Integral, float: Real, Path: str, bool: np.bool_}
+EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {Sequence: (str, bytes), int: (bool,)}  # instances that are not meant
+NAMES: Mapping[Any, str] = {  # of these a value must be an instance
     int: "an integer",
     float: "a number",
     bool: "True or False",
@@ -119,14 +116,11 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
     elif kind is Literal:
         if any(type(value) is type(allowed) and value == allowed for allowed in arguments):
             return value
-    elif kind in NUMBERS:
-        if isinstance(value, NUMBERS[kind]) and not isinstance(value, bool):
-            return kind(value)  # type: ignore[operator]
     elif kind is tuple and arguments and isinstance(value, list | tuple):
         types = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
         if len(types) == len(value):
             return tuple(_converted(name, entry, option) for entry, option in zip(value, types, strict=True))
-    elif isinstance(value, TAKEN_FOR.get(kind, ())):
+    elif isinstance(value, TAKEN_FOR.get(kind, ())) and not isinstance(value, bool):
         return kind(value)  # type: ignore[operator]
     elif not _is_checked(kind) or (isinstance(value, kind) and not isinstance(value, EXCEPTIONS.get(kind, ()))):  # type: ignore[arg-type]
         return value
@@ -136,7 +130,8 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
 def _is_checked(kind: Any) -> bool:
     """Whether a value must be an instance of this class; of a protocol it need not."""
     ours = isinstance(kind, type) and kind.__module__.split(".")[0] in ("transformer_jax", "flax")
-    return kind in CLASSES or dataclasses.is_dataclass(kind) or (ours and not getattr(kind, "_is_protocol", False))
+    is_meant = kind in {tuple, *NAMES} or dataclasses.is_dataclass(kind) or ours
+    return is_meant and not getattr(kind, "_is_protocol", False)
 
 
 def _described(hint: TypeHint) -> str:

@@ -18,14 +18,9 @@ from transformer_jax.fields import from_text, type_hints
 from transformer_jax.setting_groups import GROUPS, RunSettings
 
 METAVARS: Mapping[TypeHint, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", NoneType: "none"}
-OTHER_NAMES: Mapping[str, str] = {  # that other programs use
+OTHER_NAMES: Mapping[str, str] = {  # that other programs use, and that are not alike
     "--learning-rate": "--lr",
-    "--epochs": "--max-epochs",
-    "--dropout": "--dropout-prob",
-    "--d-model": "--model-dim",
     "--hidden-size": "--model-dim",
-    "--heads": "--num-heads",
-    "--layers": "--num-layers",
     "--output-dir": "--checkpoint-dir",
     "--max-length": "--seq-len",
 }

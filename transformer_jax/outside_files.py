@@ -9,6 +9,7 @@ import json
 import stat
 import zipfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +66,21 @@ def read_json(file: Path, kind: str = "a JSON object", max_bytes: int = MAX_JSON
 
 
 @contextlib.contextmanager
-def writing_into(name: str, directory: str | Path) -> Iterator[None]:
-    """Turn an error of writing into an `InputError` that says which argument the directory is."""
+def writing(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn an error of these kinds into an `InputError` of a sentence and the error's first line."""
     try:
         yield
     except InputError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path, or a lone surrogate
-        raise InputError(f"{name} is {directory}; it must be a directory that can be written ({error})") from error
+    except kinds as error:
+        first_line = str(error).partition("\n")[0]
+        raise InputError(f"{sentence} ({first_line})") from error
+
+
+def writing_into(name: str, directory: str | Path) -> AbstractContextManager[None]:
+    """Turn an error of writing into an `InputError` that says which argument the directory is."""
+    sentence = f"{name} is {directory}; it must be a directory that can be written"
+    return writing(sentence, OSError, ValueError)  # a zero byte in the path, or a lone surrogate
 
 
 def _check(path: Path, max_bytes: int) -> None:

@@ -60,11 +60,8 @@ def plot_attention_maps(
     maps = [layer[idx] for layer in layers]  # L times [H T S]
     num_queries, num_keys = maps[0].shape[-2:]
     key_labels = _labels("input_data", input_data, idx, num_keys)
-    query_labels = key_labels
-    if query_data is not None or num_queries != num_keys:
-        name, data = ("input_data", input_data) if query_data is None else ("query_data", query_data)
-        query_labels = _labels(name, data, idx, num_queries)
-    panels = _Panels.of(maps, key_labels, query_labels)
+    name, data = ("input_data", input_data) if query_data is None else ("query_data", query_data)
+    panels = _Panels.of(maps, key_labels, _labels(name, data, idx, num_queries))
     figure = _figure(panels.width, panels.height)
     _draw_maps(figure, maps, panels, first_layer)
     return figure
@@ -203,12 +200,9 @@ def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike,
     Raises:
         InputError: the images are of another shape, or there is not one anomaly for each set, at one of its positions.
     """
-    _check_images(images, ["N", "S"])
-    num_sets, set_size = np.shape(images)[:2]
-    if np.shape(anomalies) != (num_sets,):
-        raise InputError(f"anomalies has shape {np.shape(anomalies)}; it must be ({num_sets},), one for each set")
-    if not _are_positions(anomalies, set_size):
-        raise InputError(f"anomalies is {anomalies}; it must hold positions, each at least 0 and below {set_size}")
+    num_sets, set_size = _check_images(images, "[N, S, height, width]")
+    if not _are_positions(anomalies, set_size, num_sets):
+        raise InputError(f"anomalies is {anomalies}; it must hold {num_sets} positions, 0 … {set_size - 1}")
     figure = _figure(float(set_size), 1.15 * num_sets)
     rows = figure.subplots(num_sets, set_size, squeeze=False)
     for row, images_of_set, anomaly in zip(rows, np.asarray(images), np.asarray(anomalies), strict=True):
@@ -235,13 +229,13 @@ def plot_set_prediction(
     Raises:
         InputError: an argument is of another shape, or `anomaly` is no position of the set.
     """
-    _check_images(images, ["S"])
+    (set_size,) = _check_images(images, "[S, height, width]")
     maps = _layers(attention_maps, rank=3, shape="[H, S, S]")  # L times [H S S]
-    if not _are_positions([anomaly], len(np.asarray(images))):
-        raise InputError(f"anomaly is {anomaly!r}; it must be a position, at least 0 and below {np.shape(images)[0]}")
-    if np.shape(probabilities) != np.shape(images)[:1]:
-        raise InputError(f"probabilities has shape {np.shape(probabilities)}; it must be {np.shape(images)[:1]}")
-    chosen, set_size = int(np.argmax(probabilities)), len(np.asarray(images))
+    if not _are_positions([anomaly], set_size, 1):
+        raise InputError(f"anomaly is {anomaly!r}; it must be a position, at least 0 and below {set_size}")
+    if np.shape(probabilities) != (set_size,):
+        raise InputError(f"probabilities has shape {np.shape(probabilities)}; it must be ({set_size},)")
+    chosen = int(np.argmax(probabilities))
     panels = _Panels.of(maps, *[[str(place) for place in range(set_size)]] * 2)
     figure = _figure(max(float(set_size), panels.width), 1.8 + panels.height)
     top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.8, panels.height))[:, 0]
@@ -254,19 +248,20 @@ def plot_set_prediction(
     return figure
 
 
-def _check_images(images: ArrayLike, leading: Sequence[str]) -> None:
+def _check_images(images: ArrayLike, grey: str) -> tuple[int, ...]:
+    """The axes of images before height and width, where `grey` is the shape of grey ones."""
     shape = np.shape(images)
-    inner = shape[len(leading) :]
-    if 0 in shape or len(inner) not in (2, 3) or inner[2:] not in ((), (3,), (4,)):
-        axes = ", ".join(leading)
-        raise InputError(f"images has shape {shape}; it must be [{axes}, height, width] or [{axes}, height, width, 3]")
+    num_axes = grey.count(",") + 1
+    if 0 in shape or len(shape) < num_axes or shape[num_axes:] not in ((), (3,), (4,)):
+        raise InputError(f"images has shape {shape}; it must be {grey}, or with a last axis of 3 colours")
+    return shape[: num_axes - 2]
 
 
-def _are_positions(values: object, number: int) -> bool:
-    """Whether these are integers, at least one, each at least 0 and below `number`."""
+def _are_positions(values: object, below: int, number: int) -> bool:
+    """Whether these are so many integers, each at least 0 and below a bound."""
     array = np.asarray(values)
-    is_list = array.ndim == 1 and array.size > 0 and np.issubdtype(array.dtype, np.integer)
-    return is_list and bool(((array >= 0) & (array < number)).all())
+    is_list = array.shape == (number,) and np.issubdtype(array.dtype, np.integer)
+    return is_list and bool(((array >= 0) & (array < below)).all())
 
 
 def _draw_set(axes: Iterable["Axes"], images: Num[ArrayLike, "S ..."], frames: Mapping[int, str]) -> None:

@@ -28,12 +28,6 @@ def check_address(name: str, value: str) -> None:
         raise InputError(f"{name} is {value!r}; it must be HOST:PORT, as node1:12345")
 
 
-def check_average_decay(name: str, value: float) -> None:
-    """Raise an `InputError` unless the decay of an average lies between 0 and 1, both excluded."""
-    check_positive(name, value)
-    check_probability(name, value)
-
-
 def check_directory_name(name: str, value: str) -> None:
     """Raise an `InputError` unless a field names one directory, also with `OF_EVALUATION`."""
     is_one = value not in ("", ".", "..") and not {"/", "\\"} & set(value) and value == value.strip()
@@ -89,14 +83,13 @@ class OptimizationSettings:
     # largest global norm of the gradient; none does not clip
     gradient_clip: float | None = setting(1.0, check=check_positive)
     # decay of a moving average of the parameters, evaluated beside them, as 0.999
-    ema: float | None = setting(None, check=check_average_decay)
+    ema: float | None = setting(None, check=check_probability)
     # begin with these parameters (run, saved model, published or a tutorials' file), and the settings of their model
     # unless they are given, too
     init_from: str | None = None
     init_only: str | None = None  # take only these arrays of init_from, written as for freeze
     freeze: str | None = None  # do not train these modules or arrays: paths with commas between, as encoder,*/bias
-    # seed of the parameters, the dropout and the order of the training set; JAX's keys have 32 bits
-    seed: int = setting(42, least=0, most=2**32 - 1)
+    seed: int = setting(42, least=0)  # seed of the parameters, the dropout and the order of the training set
     # epochs between evaluations; the last epoch is always followed by one
     eval_every: int = setting(5, least=1)
     best_by: str | None = None  # val/METRIC:max or val/METRIC:min chooses the best model; none: the task's own choice
@@ -129,9 +122,8 @@ class RunSettings:
     log_norms: bool = setting(False, neutral=True)  # log the norms of each layer's gradients and parameters too
     profile: str | None = setting(None, machine=True)  # START:STOP, steps to trace for TensorBoard
     quiet: bool = setting(False, machine=True)  # print nothing but warnings and errors
-    verbose: bool = setting(
-        False, machine=True
-    )  # print the table of parameters, which attention a step runs, and its memory, too
+    # print the table of parameters, which attention a step runs, and its memory, too
+    verbose: bool = setting(False, machine=True)
     # steps between checkpoints; 0 for none beside the timed ones
     checkpoint_every: int = setting(0, neutral=True, least=0)
     # minutes between checkpoints beside those of evaluations

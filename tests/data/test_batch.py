@@ -1,11 +1,12 @@
 """Batches: short ones padded with rows that count as invalid, consecutive ones stacked."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from transformer_jax import InputError
-from transformer_jax.data.batch import ArrayDataset, num_rows, pad_batch, pad_rows, stack_batches
+from transformer_jax.data.batch import ArrayDataset, pad_batch, stack_batches
 
 
 def samples(rows: int):
@@ -13,17 +14,9 @@ def samples(rows: int):
     return {"numbers": np.arange(2 * rows).reshape(rows, 2)}, 10 * np.arange(rows)
 
 
-def test_the_last_row_is_repeated_up_to_the_size():
-    tree = {"a": jnp.arange(3), "b": (np.arange(6).reshape(3, 2),)}
-    assert num_rows(tree) == 3
-    padded = pad_rows(tree, 5)
-    assert isinstance(padded["a"], np.ndarray)
-    assert padded["a"].tolist() == [0, 1, 2, 2, 2]
-    assert padded["b"][0].tolist() == [[0, 1], [2, 3], [4, 5], [4, 5], [4, 5]]
-
-
-def test_a_short_batch_is_padded_with_copies_that_count_as_invalid():
-    batch = pad_batch(samples(3), 5)
+def test_a_short_batch_is_padded_with_copies_of_its_last_row_that_count_as_invalid():
+    batch = pad_batch(jax.tree.map(jnp.asarray, samples(3)), 5)
+    assert isinstance(batch.targets, np.ndarray)
     assert batch.inputs["numbers"].tolist() == [[0, 1], [2, 3], [4, 5], [4, 5], [4, 5]]
     assert batch.targets.tolist() == [0, 10, 20, 20, 20]
     assert batch.valid.tolist() == [True, True, True, False, False]

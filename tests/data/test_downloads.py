@@ -20,9 +20,9 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
             ("file:///dev/zero", "the answer has more than 7 bytes"),
         ):
             with pytest.raises(InputError, match=f"^it could not be downloaded from .*{message}.*; put the file at"):
-                download(url, target, "it", timeout=5.0, max_bytes=7)
+                download(url, target, "it", max_bytes=7)
             assert list(tmp_path.iterdir()) == []
-        download(f"{address}/whole", target, "it", timeout=5.0, max_bytes=7)
+        download(f"{address}/whole", target, "it", max_bytes=7)
     assert target.read_bytes() == b"content"
     assert list(target.parent.iterdir()) == [target]
 

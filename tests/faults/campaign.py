@@ -20,7 +20,7 @@ from typing import NamedTuple
 from repository import QUICKLY, REPOSITORY
 from tqdm import tqdm
 
-from faults import command_lines, corruptions, interruptions, places, pretrained, untrusted
+from faults import command_lines, corruptions, interruptions, pretrained
 from faults.cases import FAILURES, Case, Outcome, Verdict
 from faults.material import make_material
 from faults.processes import context
@@ -42,12 +42,9 @@ KINDS = {
     "kills": Kind(interruptions.kill, 30, 600),
     "signals": Kind(interruptions.send_signal, 30, 600),
     "full-disk": Kind(interruptions.fill_disk, 10, 400),
-    "permissions": Kind(places.refuse_to_write, 14, 200),
     "corruptions": Kind(corruptions.run, 200),
-    "untrusted": Kind(untrusted.run, 300),
     "pretrained": Kind(pretrained.run, 200),
     "command-lines": Kind(command_lines.run, 600),
-    "foreign": Kind(places.hold_files_of_others, 30),
 }
 ENVIRONMENT = {
     "XLA_FLAGS": QUICKLY,

@@ -58,12 +58,6 @@ def same(ours: PyTree, theirs: PyTree) -> bool:
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() and np.shape(a) == np.shape(b) for a, b in pairs)
 
 
-def holds_nan(tree: PyTree) -> bool:
-    """Whether a number in a tree of arrays is not finite."""
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-    return any(np.issubdtype(leaf.dtype, np.floating) and not np.isfinite(leaf).all() for leaf in leaves)
-
-
 def _curves(run: Path, undisturbed: Path) -> str | None:
     ours, theirs = (read_scalars(path, as_pairs=True) for path in (run, undisturbed))
     if more := ours.keys() - theirs.keys():

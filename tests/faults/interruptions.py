@@ -12,7 +12,7 @@ from faults.material import STEPS, TASK, TRAININGS, arguments, undisturbed
 from faults.processes import Ended, Running, Start
 
 NO_CODE_YET = 0.15  # seconds in which Python starts, and Ctrl-C shows its own traceback
-WAYS = ("once", "twice", "to all with workers", "while saving", "at the end", "ignored", "at start")
+WAYS = ("once", "twice", "to all with workers", "while saving", "at the end", "at start")
 
 
 def kill(case: Case) -> Outcome:
@@ -36,10 +36,7 @@ def send_signal(case: Case) -> Outcome:
     way = WAYS[case.number % len(WAYS)]
     number = rng.choice((signal.SIGTERM, signal.SIGINT))
     workers = ["--num-workers=1"] if way == "to all with workers" else []
-    start = Start(
-        anew=way in ("at start", "to all with workers") or (way == "at the end" and rng.random() < 0.5),
-        ignored=number if way == "ignored" else None,
-    )
+    start = Start(anew=way in ("at start", "to all with workers") or (way == "at the end" and rng.random() < 0.5))
     running = Running("reverse.py", *arguments(case.directory), *workers, start=start)
     moment = _wait(running, way, case.directory / TASK, rng)
     running.send(number, to_group=way == "to all with workers")
@@ -62,7 +59,7 @@ def fill_disk(case: Case) -> Outcome:
     fault = f"files of at most {size} bytes"
     # Threads of other libraries may print their own tracebacks before our line.
     is_named = ended.status == 2 and "reverse.py: error: " in ended.stderr
-    if not is_named and (problem := failure(ended)):
+    if not is_named and (problem := _failure(ended)):
         return Outcome(Verdict.OBSCURE, fault, problem)
     resumed = _judge_resumed(case, fault, [0, *_evaluated_steps(ended.stdout)])
     if is_named and resumed.verdict == Verdict.RIGHT:
@@ -70,11 +67,10 @@ def fill_disk(case: Case) -> Outcome:
     return resumed
 
 
-def failure(ended: Ended, status: int = 0) -> str | None:
-    """Why a command did not end as it should; None if it did."""
-    if problem := noise(ended.stderr):
-        return problem
-    return None if ended.status == status else f"status {ended.status}: {ended.stderr.strip()[-300:]}"
+def _failure(ended: Ended) -> str | None:
+    """Why a command did not succeed; None if it did."""
+    problem = noise(ended.stderr)
+    return problem or (None if ended.status == 0 else f"status {ended.status}: {ended.stderr.strip()[-300:]}")
 
 
 def _wait_for_moment(running: Running, run: Path, rng: random.Random) -> str:
@@ -116,7 +112,7 @@ def _wait(running: Running, way: str, run: Path, rng: random.Random) -> str:
 def _wrong_status(ended: Ended, way: str, number: int) -> str | None:
     """Why the status is not one that the signal may give; None if it is."""
     has_trained = "validation" in ended.stdout
-    right = {0} if way == "ignored" else {0, 128 + number}  # 0: it came too late
+    right = {0, 128 + number}  # 0: it came too late
     if way == "twice":
         right |= {-number, -signal.SIGTERM, 128 + signal.SIGTERM}
     if not has_trained:
@@ -136,8 +132,9 @@ def _evaluated_steps(stdout: str) -> list[int]:
 def _judge_resumed(case: Case, fault: str, evaluated: list[int], name: str = "reverse") -> Outcome:
     """The verdict on a training of `TRAININGS` that was interrupted, after it has been started once more."""
     training, expected = TRAININGS[name], undisturbed(name, case.material)
-    all_ended = [running.wait() for running in training.begin(arguments(case.directory, training))]
-    if problems := [*filter(None, map(failure, all_ended))]:
+    line = [*arguments(case.directory, training), "--steps-per-call=5"]  # as other calls change nothing
+    all_ended = [running.wait() for running in training.begin(line)]
+    if problems := [*filter(None, map(_failure, all_ended))]:
         return Outcome(Verdict.OBSCURE, fault, f"resumed: {problems[0]}")
     ended = all_ended[0]
     begun_at = max(map(int, re.findall(r"Going on after step (\d+)", ended.stdout)), default=0)

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,30 @@ from safetensors.numpy import load_file
 from faults.cases import Case, Outcome, Verdict, refusal
 from faults.comparing import same
 from faults.corruptions import cut, flip
-from faults.untrusted import Call, odd_settings
 from faults.watch import trip, watch
 from transformer_jax import from_transformers, load_transformers
 
 SINGLE, PART, INDEX = "model.safetensors", "part.safetensors", "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json", "tokenizer_config.json", "source.spm"
 AUTO_MAP = {"auto_map": {"AutoModelForCausalLM": "modeling_evil.Evil", "AutoTokenizer": "modeling_evil.Evil"}}
+KNOWN: tuple[dict[str, Any], ...] = (  # changes that a stranger would make
+    AUTO_MAP, {"model_type": "mamba"}, {"model_type": ["gpt2"]}, {"quantization_config": {"load_in_4bit": True}},
+    {"n_layer": 10**9}, {"n_embd": 10**9, "n_head": 1},
+)  # fmt: skip
+ODD: tuple[Any, ...] = (
+    None, True, 0, -1, 1.5, 1e308, 10**9, 10**30, -(2**63), float("nan"), float("inf"), "", "x", "1", "\ud800",
+    "../../..", "/dev/zero", [], [1], {}, {"a": 1}, [[[[]]]], "x" * 10**5,
+)  # fmt: skip
+
+
+class Call:
+    """Unpickled, it calls."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.reduced = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.reduced
 
 
 def _good(directory: Path) -> Path:
@@ -101,13 +119,25 @@ def _link(directory: Path, rng: random.Random) -> str:
 
 
 def _config(directory: Path, rng: random.Random) -> str:
-    known = (
-        AUTO_MAP, {"model_type": "mamba"}, {"model_type": ["gpt2"]}, {"quantization_config": {"load_in_4bit": True}},
-        {"n_layer": 10**9}, {"n_embd": 10**9, "n_head": 1},
-    )  # fmt: skip
-    content, done = odd_settings((directory / "config.json").read_text(), known, rng)
+    content, done = _odd_settings((directory / "config.json").read_text(), rng)
     (directory / "config.json").write_bytes(content)
     return done
+
+
+def _odd_settings(text: str, rng: random.Random) -> tuple[bytes, str]:
+    """JSON in which a setting was changed, or that is damaged, too much, nested too deep; and a description."""
+    settings = json.loads(text)
+    if rng.random() < 0.6:
+        changes = {rng.choice(list(settings)): rng.choice(ODD)} if rng.random() < 0.7 else rng.choice(KNOWN)
+        return json.dumps(settings | changes).encode(), json.dumps(changes)[:100]
+    depth = rng.choice((900, 10**4, 10**6))
+    contents = {
+        "empty": b"", "cut": cut(text.encode(), rng), "UTF-16": text.encode("utf-16"), "random": rng.randbytes(999),
+        "not UTF-8": text.encode().replace(b"e", b"\xe9", 3), "60 MB of blanks": b" " * 60_000_000, "a list": b"[1]",
+        "nested": b"[" * depth + b"]" * depth, "a number of 10 000 digits": b'{"seed": ' + b"9" * 10**4 + b"}",
+    }  # fmt: skip
+    name = rng.choice(list(contents))
+    return contents[name], name
 
 
 def _more(directory: Path, rng: random.Random) -> str:

@@ -19,10 +19,9 @@ from typing import NamedTuple
 from commands import path_of
 
 PATIENCE = 150  # seconds
-NOBODY = 65534
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["torch.utils.data", "sklearn.datasets", "matplotlib.figure", "faults.campaign"])
+context.set_forkserver_preload(["sklearn.datasets", "matplotlib.figure", "faults.campaign"])
 
 
 class Ended(NamedTuple):
@@ -38,8 +37,6 @@ class Start(NamedTuple):
 
     anew: bool = False  # with a new interpreter, and without the limits below
     max_file_size: int | None = None  # bytes
-    as_nobody: bool = False  # without the rights of root
-    ignored: int | None = None  # a signal that is ignored from the start, as under `nohup`
 
 
 USUAL = Start()
@@ -98,15 +95,9 @@ def _run(writers: Sequence[Connection], line: list[str], start: Start) -> None:
     line_by_line()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if start.ignored is not None:
-        signal.signal(start.ignored, signal.SIG_IGN)
     if start.max_file_size is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails, as on a full disk
         resource.setrlimit(resource.RLIMIT_FSIZE, (start.max_file_size, start.max_file_size))
-    if start.as_nobody and os.getuid() == 0:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
     sys.argv = line
     runpy.run_path(line[0], run_name="__main__")
 

@@ -77,11 +77,8 @@ def rewrite_record(directory: Path, step: int, change) -> None:
 @pytest.mark.parametrize(
     ("criterion", "values", "best"),
     [
-        (ACCURACY, {}, None),
-        (ACCURACY, {1: 0.5, 2: 0.9, 3: 0.7, 4: NAN}, 2),
-        (ACCURACY, {1: 0.1, 2: 0.1, 3: 0.1}, 3),
+        (ACCURACY, {1: 0.5, 2: 0.9, 3: 0.9, 4: 0.7, 5: NAN}, 3),
         (ACCURACY, {1: NAN, 2: -7.0, 3: NAN}, 2),
-        (LOSS, {1: 0.5, 2: 0.9, 3: 0.7}, 1),
         (LOSS, {11: 3.0, 7: 3.0, 13: NAN}, 11),
     ],
 )
@@ -92,8 +89,7 @@ def test_the_best_is_the_later_of_equal_values_and_never_nan(criterion, values, 
 @pytest.mark.parametrize(
     ("criterion", "values", "best", "kept"),
     [
-        (ACCURACY, (0.9, 0.5, None, None), 1, [1, 3, 4]),
-        (ACCURACY, (None, None, None, None), None, [3, 4]),
+        (ACCURACY, (None, None, None), None, [2, 3]),
         (LOSS, (0.9, 0.5, 0.5, NAN, None, None), 3, [3, 5, 6]),
     ],
 )
@@ -151,9 +147,8 @@ def test_a_reader_makes_no_directory_and_a_file_in_its_place_is_an_error(tmp_pat
     assert (missing.best_step, missing.steps) == (None, [])
     assert not (tmp_path / "missing").exists()
     (tmp_path / "checkpoints").touch()
-    for create in (True, False):
-        with pytest.raises(InputError, match="checkpoints is no directory"):
-            Checkpoints(tmp_path / "checkpoints", ACCURACY, create=create)
+    with pytest.raises(InputError, match=f"a checkpoint can't be written to {tmp_path}/checkpoints .*File exists"):
+        opened(tmp_path / "checkpoints")
 
 
 def test_orbax_alone_opens_a_checkpoint_as_the_documents_say(tmp_path, monkeypatch):
@@ -176,11 +171,11 @@ def test_orbax_alone_opens_a_checkpoint_as_the_documents_say(tmp_path, monkeypat
 # Formats.
 
 
-@pytest.mark.parametrize("number", [OLDEST_FORMAT - 1, FORMAT + 1, None])
+@pytest.mark.parametrize("number", [OLDEST_FORMAT - 1, FORMAT + 1])
 def test_another_format_is_an_error_that_names_both_and_is_not_passed_over(pair, number):
-    rewrite_record(pair, 2, lambda record: {"digest": "0123"} | ({} if number is None else {"format": number}))
+    rewrite_record(pair, 2, lambda record: {"digest": "0123", "format": number})
     checkpoints = opened(pair)
-    message = f"step 2 in {pair} is of format {number or 1}, this version reads {FORMAT} and {OLDEST_FORMAT}"
+    message = f"step 2 in {pair} is of format {number}, this version reads {FORMAT} and {OLDEST_FORMAT}"
     for read in (
         lambda: checkpoints.newest(state(0)),
         lambda: checkpoints.read(2),
@@ -227,12 +222,7 @@ def flip_a_bit(file: Path) -> None:
     file.write_bytes(content)
 
 
-def change_record(**change):
-    return lambda checkpoint: rewrite_record(checkpoint.parent, int(checkpoint.name), lambda record: record | change)
-
-
 DAMAGES = {
-    "all truncated": lambda at: [file.write_bytes(file.read_bytes()[:-1]) for file in files_of(at)],
     "all emptied": lambda at: [file.write_bytes(b"") for file in files_of(at)],
     "a bit of the arrays": lambda at: flip_a_bit(files_of(at / "state")[0]),
     "a bit of the smallest file": lambda at: flip_a_bit(files_of(at / "state")[-1]),
@@ -240,10 +230,8 @@ DAMAGES = {
     "the arrays are gone": lambda at: shutil.rmtree(at / "state"),
     "the record is gone": lambda at: (at / RECORD).unlink(),
     "the record is nested": lambda at: (at / RECORD).write_text("[" * 10**5),
-    "progress": change_record(progress={"note": 3}),
-    "metrics": change_record(metrics={"accuracy": 0.9}),
-    "files": change_record(files={}),
-    "digest": change_record(digest=None),
+    "the record is changed": lambda at: rewrite_record(at.parent, 2, lambda record: record | {"files": {}}),
+    "the record has no digest": lambda at: rewrite_record(at.parent, 2, lambda record: record | {"digest": None}),
 }
 
 
@@ -270,15 +258,14 @@ def test_a_run_that_is_resumed_before_a_damaged_checkpoint_saves_again(pair):
     assert opened(pair).newest(state(0)).progress == {"note": "again"}
 
 
-def test_in_place_of_a_damaged_best_the_next_best_is_kept(tmp_path):
-    saved(tmp_path, [0.9, 0.7, 0.6]).close()
-    DAMAGES["a bit of the arrays"](tmp_path / "1")
-    checkpoints = opened(tmp_path)
-    with pytest.warns(UserWarning, match="step 1 "):
-        assert checkpoints.best(state(0)).step == 2
+def test_in_place_of_a_damaged_best_the_next_best_is_kept(pair):
+    DAMAGES["a bit of the arrays"](pair / "2")
+    checkpoints = opened(pair)
+    with pytest.warns(UserWarning, match="step 2 "):
+        assert checkpoints.best(state(0)).step == 1
     for step in (4, 5):
-        checkpoints.save(step, state(step), {}, {"accuracy": 0.5})
-    assert (checkpoints.best_step, checkpoints.steps) == (2, [2, 4, 5])
+        checkpoints.save(step, state(step), {}, {"accuracy": 0.3})
+    assert (checkpoints.best_step, checkpoints.steps) == (1, [1, 4, 5])
 
 
 def test_a_checkpoint_under_another_steps_name_is_noticed(pair):
@@ -322,11 +309,11 @@ def test_a_checkpoint_that_another_process_deletes_while_it_is_read_is_no_damage
     assert reader.best().step == 4  # without a warning, which would be an error here
 
 
-@pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "not yours"), MemoryError("no room")])
-@pytest.mark.parametrize(("owner", "name"), [(ocp.StandardCheckpointHandler, "restore"), (Path, "open")])
-def test_an_error_that_may_be_gone_the_next_time_is_no_damage(pair, error, owner, name):
+def test_an_error_that_may_be_gone_the_next_time_is_no_damage(pair):
     checkpoints = opened(pair)
-    message = pytest.raises((type(error), InputError), match="not yours|no room|Permission|memory")
-    with mock.patch.object(owner, name, side_effect=error), message:
-        checkpoints.newest(state(0))
+    for owner, name in ((ocp.StandardCheckpointHandler, "restore"), (Path, "open")):
+        for error in (PermissionError(errno.EACCES, "not yours"), MemoryError("no room")):
+            message = pytest.raises((type(error), InputError), match="not yours|no room|Permission|memory")
+            with mock.patch.object(owner, name, side_effect=error), message:
+                checkpoints.newest(state(0))
     assert checkpoints.newest(state(0)).step == 2

@@ -142,10 +142,24 @@ def test_a_refused_directory_is_not_held(tmp_path):
     assert read_settings(run.path)[1]["lr"] == 0.5
 
 
-def test_a_file_in_its_place_is_an_error_that_names_checkpoint_dir(tmp_path):
-    (tmp_path / "Task").write_text("mine")
-    with pytest.raises(InputError, match=f"checkpoint_dir is {tmp_path}; it must be a directory that can be written"):
-        RunDirectory(config(tmp_path), "Task")
+@pytest.mark.parametrize(
+    ("obstacle", "make"),
+    [
+        ("runs", Path.touch),
+        ("runs/Task", Path.touch),
+        ("runs/Task/checkpoints", Path.touch),
+        ("runs/Task/config.json", Path.mkdir),
+        ("runs", lambda path: path.symlink_to("runs")),  # a loop
+        ("runs/Task", lambda path: path.symlink_to("missing/directory")),
+    ],
+)
+def test_a_place_that_can_not_be_written_is_one_line_that_names_checkpoint_dir(tmp_path, obstacle, make):
+    (tmp_path / obstacle).parent.mkdir(parents=True, exist_ok=True)
+    make(tmp_path / obstacle)
+    for parent in (tmp_path / "runs", tmp_path / ("x" * 300), Path("/proc/self")):
+        with pytest.raises(InputError, match="checkpoint_dir") as caught:
+            open_and_close(parent)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_training_is_left_alone_by_an_evaluation(tmp_path):

@@ -13,6 +13,7 @@ import pytest
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
+from transformer_jax.outside_files import MAX_JSON_BYTES
 from transformer_jax.runs.__main__ import main
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import find_runs, is_held, read_run
@@ -102,6 +103,7 @@ def three(tmp_path_factory) -> Path:
         (lambda run: (run / "config.json").write_text('{"task": "Task", "format": 1}'), "is of format 1"),
         (lambda run: (run / "results.json").write_text("[]"), "results.json is not a JSON object"),
         (lambda run: (run / "results.json").write_text("{}"), "KeyError"),
+        (lambda run: (run / "results.json").write_bytes(b" " * MAX_JSON_BYTES + b"{}"), "it may have at most"),
         (lambda run: (run / "results.json").write_text(json.dumps(RESULTS | {"train_seconds": None})), "TypeError"),
         (lambda run: (run / "status.json").write_text("diverged"), "status.json is not a JSON object"),
         (lambda run: [f.write_text("{}") for f in run.rglob("record/metadata")], "is of format 1"),

@@ -53,6 +53,10 @@ def test_a_run_that_begins_anew_removes_what_the_one_before_wrote_and_nothing_el
     theirs = [run.path / name for name in ("mine.png", "notes.txt", "checkpoints/theirs")]
     for file in theirs:
         file.write_text("mine")
+    before = sorted(run.path.rglob("*"))
+    with pytest.raises(InputError, match="holds a finished run; --overwrite"):
+        opened(tmp_path, resume=False)
+    assert sorted(run.path.rglob("*")) == before
     with opened(tmp_path, **AFRESH) as run:
         left = [path for path in run.path.rglob("*") if path.is_file() and not path.name.startswith(".")]
         assert sorted(left) == sorted([*theirs, run.path / "config.json"])
@@ -73,6 +77,16 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_its_target_stays(tmp_path
     assert json.loads((run.path / "results.json").read_text()) == {"a": 3}
 
 
+def test_a_lock_file_that_is_a_link_is_refused(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("theirs")
+    (tmp_path / "Task").mkdir()
+    (tmp_path / "Task" / ".lock").symlink_to(outside)
+    with pytest.raises(InputError, match="checkpoint_dir is "):
+        opened(tmp_path)
+    assert outside.read_text() == "theirs"
+
+
 @pytest.mark.parametrize("size", [3, None])
 def test_curves_are_not_written_or_cut_through_a_link(tmp_path, size):
     outside, states = tmp_path / "outside", {} if size is None else {"CsvLogger": size}
@@ -83,24 +97,11 @@ def test_curves_are_not_written_or_cut_through_a_link(tmp_path, size):
     assert outside.read_text() == "theirs"
 
 
-@pytest.mark.parametrize("name", ["results.json", "status.json"])
-def test_a_file_of_many_megabytes_is_not_read_for_the_list_of_runs(tmp_path, name):
-    opened(tmp_path).close()
-    (tmp_path / "Task" / name).write_text(f'{{"a": "{"x" * MAX_JSON_BYTES}"}}')
-    run = read_run(tmp_path / "Task")
-    assert run.state == "damaged"
-    assert f"it may have at most {MAX_JSON_BYTES}" in run.reason
-
-
-def test_a_state_that_could_not_be_read_again_is_not_saved(tmp_path):
+def test_a_state_and_results_that_could_not_be_read_again_are_not_written(tmp_path):
     with opened(tmp_path) as run:
         run.checkpoints.save(3, STATE, {"callbacks": "x" * MAX_JSON_BYTES})
         with pytest.raises(InputError, match="a callback's state is large"):
             run.checkpoints.wait()
-
-
-def test_results_that_could_not_be_read_again_are_not_written(tmp_path):
-    with opened(tmp_path) as run:
         with pytest.raises(InputError, match="results.json would have .* bytes; it may have at most"):
             run.write_results({"report": "x" * MAX_JSON_BYTES})
         assert not (run.path / "results.json").exists()

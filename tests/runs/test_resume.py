@@ -1,52 +1,26 @@
-"""A run that is killed ends as if it had not been, and a run's directory is guarded."""
+"""A run that was stopped goes on; the short campaign in `tests/test_faults.py` kills real commands."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from finished_runs import REVERSE, copied_run
-from kill_and_resume import assert_same_run, command, run_with_kills
 
 from transformer_jax import load_run, train_reverse
 from transformer_jax.config import Criterion
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.training import trainer as training
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.signals import Interrupted
 
-SETTINGS = (
-    "--max-epochs=10", "--train-size=3200", "--val-size=257", "--test-size=257", "--warmup=7", "--dropout-prob=0.1",
-    "--eval-every=1", "--checkpoint-every=7",
-)  # fmt: skip
-
 
 @pytest.mark.slow
-def test_a_kill_and_a_polite_signal_at_random_moments_change_nothing(tmp_path):
-    whole = command("reverse.py", tmp_path / "whole", *SETTINGS, f"--compilation-cache={tmp_path / 'compiled'}")
-    subprocess.run(whole, check=True, stdout=subprocess.DEVNULL)
-    # Of other programs JAX keeps those that took 0.1 s, which depends on how busy the machine is.
-    assert len([*(tmp_path / "compiled").glob("*run_stacked*-cache")]) == 1
-    run = tmp_path / "ReverseTask"
-    arguments = command("reverse.py", tmp_path, *SETTINGS, "--steps-per-call=5")  # as other calls change nothing
-    steps = run_with_kills(arguments, run, [signal.SIGKILL, signal.SIGTERM])
-    assert any(step % 25 for step in steps)  # in the middle of an epoch
-    assert_same_run(run, tmp_path / "whole" / "ReverseTask")
-
-
-@pytest.fixture
-def finished(tmp_path_factory, tmp_path) -> Path:
-    """The directory of a finished run with the settings `REVERSE`, for this test alone."""
-    return copied_run(tmp_path_factory, "ReverseTask", tmp_path)
-
-
-@pytest.mark.slow
-def test_a_finished_run_is_evaluated_again_and_not_trained_again(finished, capsys):
+def test_a_finished_run_is_evaluated_again_and_not_trained_again(tmp_path_factory, tmp_path, capsys):
+    finished = copied_run(tmp_path_factory, "ReverseTask", tmp_path)
     before = load_run(finished).params
     results = json.loads((finished / "results.json").read_text())
     again, same = train_reverse(checkpoint_dir=finished.parent, **REVERSE)
@@ -59,9 +33,9 @@ def test_a_finished_run_is_evaluated_again_and_not_trained_again(finished, capsy
 @pytest.mark.slow
 def test_a_signal_is_not_lost_whenever_it_comes(tmp_path, monkeypatch):
     for owner, name, step in (
-        (training, "import_pytorch", 0),  # while it starts
+        (TrainingLoop, "_newest", 0),  # while it starts
         (TrainingLoop, "best_params", 20),  # after the last save
-        (training, "import_pytorch", 20),  # where nothing is left to train
+        (TrainingLoop, "_newest", 20),  # where nothing is left to train
     ):
         original = getattr(owner, name)
 
@@ -75,19 +49,6 @@ def test_a_signal_is_not_lost_whenever_it_comes(tmp_path, monkeypatch):
                 train_reverse(checkpoint_dir=tmp_path, **REVERSE)
     _, results = train_reverse(checkpoint_dir=tmp_path, **REVERSE)
     assert results["steps"] == 20
-
-
-@pytest.mark.slow
-def test_a_finished_run_is_replaced_only_when_that_is_said(finished):
-    (finished / "notes.txt").write_text("mine")
-    before = load_run(finished).params
-    with pytest.raises(ValueError, match="holds a finished run; --overwrite"):
-        train_reverse(checkpoint_dir=finished.parent, **REVERSE, resume=False, seed=3)
-    jax.tree.map(np.testing.assert_array_equal, load_run(finished).params, before)
-    train_reverse(checkpoint_dir=finished.parent, **REVERSE, resume=False, overwrite=True, seed=3)
-    config = json.loads((finished / "config.json").read_text())
-    assert config["seed"] == 3
-    assert (finished / "notes.txt").read_text() == "mine"
 
 
 # The limit on a file's size makes the operating system refuse what a full disk would. 2 MiB fit, 8 do not.

@@ -56,7 +56,7 @@ def test_a_grid_has_a_run_for_each_combination_and_each_seed_and_the_seed_change
     [
         ({"seeds": "4..0"}, "seeds is '4..0'; it must be a range, as 0..4, or a list, as 0,3,7"),
         ({"seeds": "0,1,0"}, "seeds and sweep ask for a run twice; the values of a setting must differ"),
-        ({"seeds": "4294967295..4294967296"}, "seed is 4294967296; it may be at most 4294967295 (in the run"),
+        ({"seeds": "2147483647..2147483648"}, "seed is 2147483648; it may be at most 2147483647 (in the run"),
         ({"seeds": "0..1000"}, f"ask for 1001 runs; they may ask for at most {MAX_RUNS}"),
         ({"seeds": "0..1", "sweep": ("seed=3",)}, "seeds is 0..1, but sweep holds seed, too; give one"),
         ({"sweep": ("lr",)}, "sweep is 'lr'; it must be SETTING=VALUE,VALUE, as lr=1e-3,3e-4"),

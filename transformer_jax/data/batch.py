@@ -1,7 +1,7 @@
 """Batches: samples are stacked, short batches are padded to the one size that is compiled."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -162,3 +162,9 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
     if any(array.dtype.kind in "US" for array in jax.tree.leaves(stacked)):
         raise InputError(f"samples hold text, where numbers are expected: {samples[0]!r}, for example")
     return stacked
+
+
+def load_stacked(dataset: Any, indices: EpochIndices) -> PyTree:  # Any: a data set, of either form
+    """The samples of these indices, stacked; a data set with `__getitems__` gives them at once."""
+    has_batches = hasattr(dataset, "__getitems__")
+    return numpy_collate(dataset.__getitems__(indices) if has_batches else [dataset[index] for index in indices])

@@ -8,9 +8,7 @@ from pathlib import Path
 from transformer_jax.errors import InputError, in_one_line
 
 
-def download(
-    url: str, target: Path, what: str, *, more: str = "", timeout: float = 60.0, max_bytes: int = 2**30
-) -> None:
+def download(url: str, target: Path, what: str, *, more: str = "", max_bytes: int = 2**30) -> None:
     """Write a URL's content to a file, whole or not at all; the file's directory is made if it does not exist.
 
     Args:
@@ -18,7 +16,6 @@ def download(
         target: path of the file.
         what: name of the content, for the error.
         more: what else can be done but to put the file there by hand, for the error.
-        timeout: seconds to wait for the connection, and then for each block of data.
         max_bytes: the longest content that is taken; no more of a longer one is read.
 
     Raises:
@@ -26,7 +23,7 @@ def download(
             `max_bytes`; the answer breaks off, or is not HTTP; or the file cannot be written.
     """
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as response:
+        with urllib.request.urlopen(url, timeout=60.0) as response:
             content = response.read(max_bytes + 1)
             if len(content) > max_bytes:
                 raise OSError(f"the answer has more than {max_bytes} bytes")

@@ -1,7 +1,7 @@
 """The fingerprint of data sets: whether a run that goes on is given the data that it began with."""
 
 import hashlib
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -33,11 +33,9 @@ def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike], files: Se
     for dataset in datasets:
         if hasattr(dataset, "fingerprint"):
             digest.update(repr(dataset.fingerprint()).encode())
-            continue
-        size = len(dataset) if isinstance(dataset, Sized) else 0
-        digest.update(repr(size).encode())
-        for sample in (dataset[0], dataset[size - 1]) if size else ():
-            for leaf in jax.tree.leaves(sample):
+        else:
+            digest.update(repr(len(dataset)).encode())
+            for leaf in jax.tree.leaves([dataset[0], dataset[len(dataset) - 1]]):
                 add(leaf)
     tables = [getattr(dataset, "host_table", None) for dataset in datasets]
     for leaf in jax.tree.leaves([constants, *{id(table): table for table in tables}.values()]):

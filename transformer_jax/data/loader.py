@@ -1,4 +1,4 @@
-"""Batches of NumPy arrays through PyTorch's `DataLoader`, in an order that is a function of (seed, epoch)."""
+"""Batches of NumPy arrays in an order that is a function of (seed, epoch), loaded here or in PyTorch's workers."""
 
 import atexit
 import functools
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 import numpy as np
 from jaxtyping import Int, PyTree
 
-from transformer_jax.argument_checks import check_arguments
-from transformer_jax.data.batch import Samples, as_pair, numpy_collate
+from transformer_jax.argument_checks import Count, Size, check_arguments
+from transformer_jax.data.batch import Samples, as_pair, load_stacked, numpy_collate
 from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices
-from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange, only_item
-from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange
+from transformer_jax.errors import InputError
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -58,11 +58,6 @@ def _end_with_the_parent(worker: int) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def import_pytorch() -> None:
-    """Import PyTorch's loaders, which takes a second or two, before the first batch needs them."""
-    import torch.utils.data  # noqa: F401
-
-
 class _NewestEpoch:
     """The `batch_sampler` of PyTorch's `DataLoader`, which must exist before any epoch does.
 
@@ -79,35 +74,22 @@ class _NewestEpoch:
 class Loader:
     """Batches of a data set, epoch by epoch; `make_loader` makes one.
 
-    PyTorch is imported when the first batch is asked for, if not before.
+    PyTorch is imported for workers alone, which takes a second or two.
 
     Args:
         dataset: gives the samples.
         sampler: the order of the samples in an epoch, and their division into batches.
         num_workers: processes that load.
-        collate: makes an item of the samples, or of what the data set's `__getitems__` gives.
+
+    Attributes:
+        batch_size: B.
+        has_groups: whether samples of one group share batches; batches of different groups may differ in shape.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        sampler: EpochBatchSampler,
-        num_workers: int,
-        collate: Callable[[list[PyTree]], PyTree] = numpy_collate,
-    ) -> None:
-        self.dataset = dataset
-        self._sampler = sampler
-        self._num_workers, self._collate = num_workers, collate
+    def __init__(self, dataset: Dataset, sampler: EpochBatchSampler, num_workers: int) -> None:
+        self.dataset, self._sampler, self._num_workers = dataset, sampler, num_workers
+        self.batch_size, self.has_groups = sampler.batch_size, sampler.groups is not None
         self._newest_epoch = _NewestEpoch()
-
-    @property
-    def batch_size(self) -> int:
-        return self._sampler.batch_size
-
-    @property
-    def has_groups(self) -> bool:
-        """Whether samples of one group share batches; batches of different groups may differ in shape."""
-        return self._sampler.groups is not None
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -137,23 +119,24 @@ class Loader:
                 worker was killed.
         """
         indices = self._sampler.epoch(epoch, first_batch, batches_at_once)
+        if not self._num_workers:
+            return (_checked(load_stacked(self.dataset, rows)) for rows in indices)
         self._newest_epoch.indices = indices
         return self._receive(self._begin(), indices)
 
     def _receive(self, batches: Iterator[PyTree], indices: Iterator[EpochIndices]) -> Iterator[Samples]:
         while True:
             # Workers outlive the epoch: PyTorch gives one and the same iterator for all epochs.
-            if self._num_workers and indices is not self._newest_epoch.indices:
+            if indices is not self._newest_epoch.indices:
                 raise RuntimeError("another epoch of this loader was begun; with workers only the newest one goes on")
             samples = next(batches, None)
             if samples is None:
                 return
-            # `LocalSamples` come from `of_rows` alone.
-            yield cast(Samples, samples) if isinstance(samples, LocalSamples) else as_pair(samples)
+            yield _checked(samples)
 
     def of_rows(self, rows: RowRange) -> "Loader":
         """The same batches, of which a process loads these rows alone; it gives `LocalSamples`."""
-        return Loader(LocalRows(self.dataset, rows, self.batch_size), self._sampler, self._num_workers, only_item)
+        return Loader(LocalRows(self.dataset, rows, self.batch_size), self._sampler, self._num_workers)
 
     def example(self) -> Samples:
         """A batch of one row, the data set's first sample in epoch 0, for the shapes of a model's parameters.
@@ -164,13 +147,11 @@ class Loader:
         return as_pair(numpy_collate([self.dataset[0]]))
 
     def _begin(self) -> Iterator[PyTree]:
-        """Begin to load the newest epoch.
+        """Have the workers begin to load the newest epoch.
 
         SIGTERM and SIGINT never reach the workers, also when the whole process group gets one: the main process
         decides. They inherit that from their birth. The main process gets a signal of that time afterwards.
         """
-        if not self._num_workers:
-            return iter(self._loader)
         resource_tracker.ensure_running()  # before, since it unblocks the signals in this process when it starts
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         try:
@@ -185,24 +166,28 @@ class Loader:
         return DataLoader(
             cast("torch.utils.data.Dataset[Samples]", self.dataset),
             batch_sampler=self._newest_epoch,
-            collate_fn=self._collate,
+            collate_fn=numpy_collate,
             num_workers=self._num_workers,
             worker_init_fn=_end_with_the_parent,
-            # A process forked from one that runs JAX's threads can deadlock.
-            multiprocessing_context="spawn" if self._num_workers else None,
-            persistent_workers=self._num_workers > 0,
+            multiprocessing_context="spawn",  # a process forked from one that runs JAX's threads can deadlock
+            persistent_workers=True,
         )
+
+
+def _checked(samples: PyTree) -> Samples:
+    """The samples, `(inputs, targets)`, or the `LocalSamples` that come from `of_rows` alone."""
+    return cast(Samples, samples) if isinstance(samples, LocalSamples) else as_pair(samples)
 
 
 @check_arguments
 def make_loader(
     dataset: Dataset,
-    batch_size: int,
+    batch_size: Size,
     *,
     shuffle: bool = False,
     drop_last: bool = False,
-    seed: int = 0,
-    num_workers: int = 0,
+    seed: Count = 0,
+    num_workers: Count = 0,
     groups: Int[np.ndarray, " N"] | None = None,
 ) -> Loader:
     """A loader of NumPy batches over a map-style data set.
@@ -224,8 +209,6 @@ def make_loader(
     """
     if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
         raise InputError(f"dataset is a {type(dataset).__name__}; it must have a length, and a sample for each index")
-    check_sizes(1, batch_size=batch_size)
-    check_sizes(0, num_workers=num_workers, seed=seed)
     if len(dataset) == 0:
         raise InputError("the dataset is empty; it must hold at least one sample")
     if drop_last and batch_size > len(dataset):

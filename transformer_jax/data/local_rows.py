@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer_jax.data.batch import Batch, Samples, as_pair, num_rows, numpy_collate
+from transformer_jax.data.batch import Batch, Samples, StackedSamples, as_pair, load_stacked, num_rows
 from transformer_jax.data.epoch_sampler import EpochIndices
 
 
@@ -80,15 +80,9 @@ class LocalRows:
     def __getitem__(self, index: int) -> Samples:
         return self._dataset[index]
 
-    def __getitems__(self, indices: EpochIndices) -> list[LocalSamples]:
-        """This process's rows of the batches that these indices make up, for `only_item` to collate."""
+    def __getitems__(self, indices: EpochIndices) -> StackedSamples:
+        """This process's rows of the batches that these indices make up, as `LocalSamples`."""
         chosen = [indices[row] for row in self._rows.rows_of(len(indices), self._batch_size)]
         mine = EpochIndices(chosen, indices.epoch, whole=indices)
-        has_batches = hasattr(self._dataset, "__getitems__")
-        loaded = self._dataset.__getitems__(mine) if has_batches else [self._dataset[index] for index in mine]
-        return [LocalSamples(as_pair(numpy_collate(loaded)), len(indices), self._batch_size, self._rows)]
-
-
-def only_item(items: list[LocalSamples]) -> LocalSamples:
-    """Collates what `LocalRows` gives."""
-    return items[0]
+        loaded = as_pair(load_stacked(self._dataset, mine))
+        return StackedSamples(LocalSamples(loaded, len(indices), self._batch_size, self._rows))

@@ -1,8 +1,8 @@
 """Checkpoints of a run, written by Orbax: the whole training state at the newest steps and at the best one."""
 
-import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from transformer_jax.config import Criterion
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import Json
+from transformer_jax.outside_files import Json, writing
 from transformer_jax.runs.record import HALF_WRITTEN, STATE, Record, Records, best_step, digests_of_files, may_be_gone
 from transformer_jax.runs.state_arrays import arrays_like, digest_of_arrays, read_arrays, unshared_arrays
 
@@ -65,8 +65,6 @@ class Checkpoints:
             ocp.CompositeCheckpointHandler(),
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._add_record),
         )
-        if directory.exists() and not directory.is_dir():
-            raise InputError(f"{directory} is no directory")
         if create:
             with self._writing():
                 from_first(self._records.prepare)
@@ -237,12 +235,6 @@ class Checkpoints:
         for step in set(steps) - {*steps[-NEWEST:], self._best()}:
             self._records.delete(step)
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except InputError:
-            raise
-        except Exception as error:  # a full disk is an OSError in Orbax, and a ValueError in the library below it
-            reason = str(error).split("\n")[0]
-            raise InputError(f"a checkpoint can't be written to {self.directory} ({reason})") from error
+    def _writing(self) -> AbstractContextManager[None]:
+        sentence = f"a checkpoint can't be written to {self.directory}"
+        return writing(sentence, OSError, ValueError)  # a full disk, in Orbax and in the library below it

@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import Json, writing_into
+from transformer_jax.outside_files import Json, writing, writing_into
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.loggers import CURVES
 from transformer_jax.runs.own_files import check_unused, clear, write_recorded
@@ -107,13 +107,9 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             from_first(lambda: self._begin(config, saved))
             self._held = held.pop_all()
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> contextlib.AbstractContextManager[None]:
         """Turn an `OSError` of the block into an `InputError`: the disk may be full, or the directory gone."""
-        try:
-            yield
-        except OSError as error:
-            raise InputError(f"{self.path} can't be written any more ({error})") from error
+        return writing(f"{self.path} can't be written any more", OSError)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -122,14 +118,10 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         Raises:
             InputError: another process holds it.
         """
-        if self._file_lock.is_locked or not is_first():
+        with contextlib.ExitStack() as held:
+            if is_first():
+                self._lock(held)
             yield
-            return
-        self._lock()
-        try:
-            yield
-        finally:
-            self._file_lock.release()
 
     @property
     def is_finished(self) -> bool:
@@ -202,8 +194,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self.path.mkdir(parents=True, exist_ok=True)
         if not (is_run(self.path) or any((self.path / CHECKPOINTS).glob(f"*/{RECORD}"))):
             check_unused(self.path, CHECKPOINTS)
-        self._lock()
-        held.callback(self._file_lock.release)
+        self._lock(held)
         if config.pretrained is not None:
             if (self.path / CHECKPOINTS).exists():
                 raise InputError(
@@ -213,13 +204,14 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         elif not config.resume:
             self._clear(config.overwrite)
 
-    def _lock(self) -> None:
-        try:
+    def _lock(self, held: contextlib.ExitStack) -> None:
+        try:  # a lock that this process has it may take again
             self._file_lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
         except Timeout:
             raise InputError(
                 f"{self.path} is in use by another process; wait for it, or choose another checkpoint_dir or name"
             ) from None
+        held.callback(self._file_lock.release)
 
     def _begin(self, config: TrainingConfig, saved: Json | None) -> None:
         """Check that the run in the directory is this one, and write `config.json`.

@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.fields import marks, stored_values
+from transformer_jax.fields import stored_values
 from transformer_jax.outside_files import MAX_JSON_BYTES, Json, outside_file, read_json
 from transformer_jax.runs.own_files import write_whole
 
@@ -26,7 +26,6 @@ MAX_CONFIG_BYTES = 2**20
 # Of config.json and of the checkpoints. Raise it by one with every change after which older files would be misread.
 FORMAT = 5
 OLDEST_FORMAT = 4  # that is still read: its checkpoints have a digest of the arrays in place of digests of the files
-UNNUMBERED = 1  # the format of files without a number, which were written before there were numbers
 FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}  # a task may choose the others by the number of epochs
 REMEDY = "choose another checkpoint_dir or name, or --no-resume --overwrite to replace that run"
 
@@ -37,7 +36,7 @@ class FormatError(InputError):
 
 def check_format(name: str, content: Json) -> None:
     """Raise a `FormatError` unless the JSON object `content`, of a file of this name, has a format that is read."""
-    number = content.get("format", UNNUMBERED)
+    number = content.get("format", 1)  # before there were numbers
     if number not in range(OLDEST_FORMAT, FORMAT + 1):
         raise FormatError(f"{name} is of format {number}, this version reads {FORMAT} and {OLDEST_FORMAT}")
 
@@ -81,11 +80,7 @@ def differing_settings(one: Mapping[str, object], other: Mapping[str, object], n
 
 def with_kept_files(config_class: type[TrainingConfig], settings: Mapping[str, object], directory: Path) -> Json:
     """Settings of a run, in which the files that its directory keeps stand for those that it was begun with."""
-    kept = {
-        name: directory / str(of_field["kept_as"])
-        for name, of_field in marks(config_class).items()
-        if "kept_as" in of_field
-    }
+    kept = {name: directory / file for name, file in config_class.kept_files().items()}
     return {**settings, **{name: str(file) for name, file in kept.items() if os.path.lexists(file)}}
 
 
@@ -142,11 +137,6 @@ class ConfigFile(NamedTuple):
             return stored_values(config_class, self.settings, known_elsewhere)
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from None
-
-    def check_task(self, task: str) -> None:
-        """Raise an `InputError` if the file says that its settings are of another task."""
-        if self.task is not None and self.task != task:
-            raise InputError(f"{self.path}: task is {self.task}; it must be {task}, the task of this command")
 
 
 def read_config_file(path: Path) -> ConfigFile:

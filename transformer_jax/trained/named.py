@@ -117,7 +117,7 @@ def settings_of_initial(
 
 def _settings_of_transformers(config_class: type[TrainingConfig], directory: Path) -> dict[str, Any]:
     """The settings with which a task trains a model of HuggingFace Transformers further; none if it has no such."""
-    kept = config_class.fields_with("kept_as")
+    kept = config_class.kept_files()
     if "architecture" not in kept:
         return {}
     model: Any = model_of_config(directory / CONFIG)  # its class decides which field it has
@@ -214,7 +214,7 @@ def initial_directory(what: str, config_class: type[TrainingConfig]) -> Path | N
         InputError: the model can't be downloaded.
     """
     is_name = HUB_NAME.fullmatch(what) is not None and not os.path.exists(what)
-    of_task = "architecture" in config_class.fields_with("kept_as")
+    of_task = "architecture" in config_class.kept_files()
     return local_directory(what) if is_name and of_task else directory_of(what)
 
 

@@ -14,10 +14,9 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.fingerprint import fingerprint
-from transformer_jax.data.loader import Loader, import_pytorch
+from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import check_same
 from transformer_jax.errors import InputError
-from transformer_jax.fields import marks
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.saved_model import card_of, save_model
@@ -149,8 +148,6 @@ class TrainerModule(ExampleViewer):
                 is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
                 if not (is_trained or train_loader.has_groups):
                     programs.runner.begin_to_compile(self._local_samples(train_loader.example()))
-                import_pytorch()  # while the compiler works
-
                 with TrainingLoop(
                     self,
                     programs.runner,
@@ -218,8 +215,7 @@ class TrainerModule(ExampleViewer):
             InputError: there are no parameters yet, or the directory holds other files or can't be written.
         """
         files = self.model_files()
-        fields = marks(type(self.config)).items()
-        kept: dict[str, Any] = {name: of["kept_as"] for name, of in fields if of.get("kept_as") in files}
+        kept: dict[str, Any] = {name: file for name, file in self.config.kept_files().items() if file in files}
         config = dataclasses.replace(
             self.config.without_neutral(), init_from=None, init_only=None, **kept
         )  # paths here
