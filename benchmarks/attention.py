@@ -122,9 +122,5 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     print("Temporaries, and ratios of times", "", markdown(header, found, num_names=0), sep="\n")
 
 
-def main(config: AttentionConfig) -> None:
-    print_table(measure(config))
-
-
 if __name__ == "__main__":
-    run(partial(parse, AttentionConfig), main)
+    run(partial(parse, AttentionConfig), lambda config: print_table(measure(config)))

@@ -66,9 +66,6 @@ class ReferenceLoop(abc.ABC):
         self.losses = np.append(self.losses, self.fetch(metrics)[:, 0])  # after the clock has stopped
         return 1000 * seconds / num_steps
 
-    def compute(self, num_steps: int) -> None:  # noqa: B027
-        """Not measured."""
-
     def finish(self, window: tuple[int, int]) -> tuple[float, float]:
         """Seconds spent compiling, and the mean loss over a window of steps."""
         losses = self.losses[slice(*window)]

@@ -99,8 +99,7 @@ class Case(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        count: int = self.compiled["parameters"]
-        return count
+        return self.compiled["parameters"]
 
     @property
     def tokens(self) -> int:

@@ -11,7 +11,6 @@ import os
 import resource
 import tempfile
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +122,20 @@ def reference_torch(task: str, seed: int) -> Any:
 CONTESTANTS = {"ours": Ours, "reference_jax": reference_jax, "reference_torch": reference_torch}
 
 
-def serve(name: str, task: str, seed: int, connection: Connection) -> None:
-    """Prepare a contestant in this process, and do what the connection asks for: (method, argument), None to end."""
+_prepared: list[Any] = []  # the contestant of this process
+
+
+def prepare(name: str, task: str, seed: int) -> None:
+    """Prepare a contestant in this process."""
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # several processes share one GPU
-    contestant = CONTESTANTS[name](task, seed)
-    connection.send("ready")
-    while (request := connection.recv()) is not None:
-        method, argument = request
-        connection.send(getattr(contestant, method)(argument))
-    connection.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)  # MiB
+    _prepared.append(CONTESTANTS[name](task, seed))
+
+
+def ask(method: str, argument: Any) -> Any:
+    """What a method of this process's contestant returns."""
+    return getattr(_prepared[0], method)(argument)
+
+
+def peak_memory() -> float:
+    """Peak memory of this process, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

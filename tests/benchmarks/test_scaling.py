@@ -1,13 +1,11 @@
 """The benchmark of scaling: what it reads from compiled programs, and the numbers of a tiny model on eight devices."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from repository import REPOSITORY
 
+import scaling
 from collectives import Program, groups_in
 
 
@@ -37,11 +35,10 @@ def test_where_a_group_has_several_devices_of_a_host_each_port_carries_a_part():
 
 
 @pytest.mark.slow
-def test_a_tiny_model_on_eight_devices_has_the_numbers_of_the_formulas(tmp_path):
+def test_a_tiny_model_on_eight_devices_has_the_numbers_of_the_formulas(tmp_path, capsys):
     path = tmp_path / "scaling.json"
-    script = [sys.executable, REPOSITORY / "benchmarks/scaling.py", "--models", "tiny", "--devices", "8"]
-    printed = subprocess.run([*script, "--json", path], check=True, capture_output=True, text=True).stdout
-    assert printed.count("| tiny | 8 | `fsdp=8` |") == 3
+    scaling.main(scaling.Settings(models=("tiny",), devices=(8,), json=path))
+    assert capsys.readouterr().out.count("| tiny | 8 | `fsdp=8` |") == 3
     (case,) = json.loads(path.read_text())
     compiled, arithmetic = case["compiled"], case["arithmetic"]
     # Three layers have six kernels each; two more are outside. Vectors are small, and stay whole.
