@@ -130,7 +130,7 @@ def measure(config: PretrainedConfig) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {"load": {"seconds": seconds, "peak memory / weights": memory}}
     with torch.inference_mode():
         for what, of_what in calls.items():
-            found[what] = {name: ms.clock for name, ms in measure_turns(of_what, config.repeats).items()}
+            found[what] = measure_turns(of_what, config.repeats)
     return found
 
 

@@ -63,6 +63,7 @@ class AnomalyTask(ReferenceTask):
     """Find the odd one out in a set: CIFAR-100's sizes, with features that are made up."""
 
     is_sequence: ClassVar[bool] = False
+    num_classes: ClassVar[int] = 1
 
     model_dim: int = 256
     num_heads: int = 4
@@ -81,10 +82,6 @@ class AnomalyTask(ReferenceTask):
     @property
     def input_dim(self) -> int:
         return self.feature_dim
-
-    @property
-    def num_classes(self) -> int:
-        return 1
 
     def features(self) -> np.ndarray:
         """Features, float32 `[classes, images of a class, features]`, always the same."""

@@ -139,11 +139,11 @@ def test_bits_per_byte_are_the_tokens_losses_over_the_bytes_of_the_text(fox, tmp
 
 @pytest.mark.slow
 def test_a_run_keeps_its_tokenizer_goes_on_with_it_bitwise_and_opens_with_it(fox, tmp_path, monkeypatch):
-    settings = TINY | SHORT | {"data": fox, "tokenizer": "bpe:300", "max_epochs": 6}
+    settings = TINY | SHORT | {"data": fox, "tokenizer": "bpe:300", "max_epochs": 3}
     whole, results = train_language_model(checkpoint_dir=tmp_path / "whole", **settings)
     with monkeypatch.context() as patched:
         patched.setattr(TrainingLoop, "_evaluate_epoch", terminated_after(TrainingLoop._evaluate_epoch))
-        with pytest.raises(Interrupted, match="saved after step [12]?[05];"):
+        with pytest.raises(Interrupted, match="saved after step (5|10);"):
             train_language_model(checkpoint_dir=tmp_path / "cut", **settings)
     language_model._trained.cache_clear()
     monkeypatch.setattr(language_model, "train_tokenizer", None)  # trained once
@@ -161,9 +161,8 @@ def test_a_run_keeps_its_tokenizer_goes_on_with_it_bitwise_and_opens_with_it(fox
         assert run.predict("The fox", max_new=7) == whole.predict("The fox", max_new=7)
         assert run.attention("The fox").key_labels["decoder"] == run.tokenizer.labels(run.tokenizer.encode("The fox"))
     assert load_run(moved).test()["test"] == pytest.approx(results["test"])
-    begun, _ = train_language_model(
-        init_from=str(moved), data=fox, checkpoint_dir=tmp_path / "begun", **SHORT, batch_size=8, lr=1e-9
-    )
+    again = SHORT | {"init_from": str(moved), "data": fox, "batch_size": 8, "lr": 1e-9, "max_epochs": 1}
+    begun, _ = train_language_model(checkpoint_dir=tmp_path / "begun", **again)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), begun.params, whole.params)
     (tmp_path / "saved" / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="tokenizer.json was damaged or changed"):
@@ -238,14 +237,12 @@ def test_an_encoder_decoder_of_the_hub_is_trained_further_with_its_own_tokens(tm
 
 @pytest.mark.slow
 def test_translations_have_tokens_of_their_own(tmp_path):
-    numbers = ["one", "two", "three", "four", "five", "six", "seven"]
-    pairs = [(f"{a + 1}{b + 1}", f"{x} {y}") for a, x in enumerate(numbers) for b, y in enumerate(numbers)]
-    (tmp_path / "pairs").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    numbers = list(enumerate(["one", "two", "three", "four", "five", "six", "seven"], 1))
+    (tmp_path / "pairs").write_text("".join(f"{a}{b}\t{x} {y}\n" for a, x in numbers for b, y in numbers))
     sizes = {name: value for name, value in TINY.items() if name != "seq_len"}
-    settings = {"source_tokenizer": "characters", "target_tokenizer": "words", "max_epochs": 60, "lr": 1e-2}
+    settings = {"source_tokenizer": "characters", "target_tokenizer": "words", "max_epochs": 40, "lr": 1e-2}
     settings |= {"checkpoint_dir": tmp_path, "quiet": True, "num_devices": 1}
     trainer, _ = train_translation(data=tmp_path / "pairs", **sizes, **settings)
-    assert trainer.predict(["34", "71"]) == ["three four", "seven one"]
     assert trainer.model.source_vocabulary_size < trainer.model.target_vocabulary_size
     run = load_run(tmp_path / "TranslationTask")
     assert run.predict(["34", "71"]) == ["three four", "seven one"]

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax import load_run
+from transformer_jax import InputError, load_run
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.tasks.anomaly import config as anomaly_config
 from transformer_jax.tasks.anomaly.config import FilesConfig, anomaly_data
@@ -66,7 +66,10 @@ def test_a_run_from_the_host_ends_bitwise_as_one_from_the_device_and_has_no_pict
     assert (results["dataset"], results["steps"]) == ("files", 143 // 13)
     assert results["permutation_error"] <= 1e-5
     assert [path.name for path in host.run.path.glob("*.png")] == ["attention_maps.png"]
-    assert load_run(host.run.path).predict(FEATURES[None, :5]).shape == (1, 5)
+    run = load_run(host.run.path)
+    assert run.predict(FEATURES[None, :5]).shape == (1, 5)
+    with pytest.raises(InputError, match="inputs is a.png; for a model of features it must be the number of a test"):
+        run.read_examples(["a.png", "b.png"])
 
 
 def test_a_worker_gets_the_path_of_a_mapped_table(config):
