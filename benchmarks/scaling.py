@@ -77,8 +77,8 @@ WIDER = {("10 B", 64): {"data": 1, "fsdp": 64}, ("10 B", 256): {"data": 4, "fsdp
 class Settings:
     """Compile training steps for many devices, and print what they take."""
 
-    models: tuple[Literal[*SIZES], ...] = ("100 M", "1 B", "10 B")
-    devices: tuple[Literal[*MESHES], ...] = (8, 64, 256)
+    models: tuple[Literal[*SIZES], ...] = ("100 M", "1 B", "10 B")  # names of sizes
+    devices: tuple[Literal[*MESHES], ...] = (8, 64, 256)  # numbers of devices, each with a mesh
     attention: Implementation = "auto"  # implementation of attention
     json: Path | None = None  # file for the numbers
 

@@ -85,21 +85,14 @@ def test_the_summary_has_mean_and_sample_deviation_of_every_number_that_all_runs
     assert summary == read_summary(tmp_path)
     assert summary.keys() == {"runs", "mean", "std"}
     assert summary["runs"][1] == {"name": "seed1", "settings": {"seed": 1}, "results": results(0.5)}
-    assert summary["mean"] == {
-        "val": {"accuracy": 0.5, "loss": 1.0},
-        "test": {"accuracy": 1.0, "loss": 0.5},
-        "steps": 8,
-    }
-    assert summary["std"] == (
-        {"val": {"accuracy": 0.25, "loss": 0.5}, "test": {"accuracy": 0.0, "loss": 0.0}, "steps": math.sqrt(12)}
-    )
-    assert list(lines(summary, "accuracy")) == [
-        "Mean of the runs: val accuracy 50.00% ± 25.00%, test accuracy 100.00% ± 0.00%"
-    ]
+    test = {"accuracy": 1.0, "loss": 0.5}
+    assert summary["mean"] == {"val": {"accuracy": 0.5, "loss": 1.0}, "test": test, "steps": 8}
+    none = {"accuracy": 0.0, "loss": 0.0}
+    assert summary["std"] == {"val": {"accuracy": 0.25, "loss": 0.5}, "test": none, "steps": math.sqrt(12)}
+    (line,) = lines(summary, "accuracy")
+    assert line == "Mean of the runs: val accuracy 50.00% ± 25.00%, test accuracy 100.00% ± 0.00%"
     lacking = [results(0.25), results(0.5) | {"report": 3, "val": {"loss": 2.0}}, results(0.75) | {"steps": None}]
-    assert write_summary(tmp_path, runs, lacking)["mean"] == {
-        "val": {"loss": pytest.approx(4 / 3)}, "test": {"accuracy": 1.0, "loss": 0.5},
-    }  # fmt: skip
+    assert write_summary(tmp_path, runs, lacking)["mean"] == {"val": {"loss": pytest.approx(4 / 3)}, "test": test}
 
 
 def test_with_a_grid_mean_and_deviation_are_of_each_point_over_its_seeds(tmp_path):
@@ -109,14 +102,12 @@ def test_with_a_grid_mean_and_deviation_are_of_each_point_over_its_seeds(tmp_pat
     assert summary["mean"]["lr=2.0"]["val"] == {"accuracy": 0.5, "loss": 1.0}
     assert summary["std"]["lr=1.0"]["val"]["accuracy"] == pytest.approx(math.sqrt(0.125))
     assert summary["std"]["lr=2.0"]["val"]["accuracy"] is None  # of one run
-    assert summary["runs"][3] == {
-        "name": "lr=2.0,seed1", "settings": {"lr": 2.0, "seed": 1}, "results": None, "error": "NaN",
-    }  # fmt: skip
-    expected = (
-        "lr=1.0: val loss 1.0000 ± 0.7071, test loss 0.5000 ± 0.0000",
-        "lr=2.0: val loss 1.0000, test loss 0.5000",
-    )
-    assert tuple(lines(summary, "loss")) == tuple(lines(summary, "bleu")) == expected
+    settings = {"lr": 2.0, "seed": 1}
+    assert summary["runs"][3] == {"name": "lr=2.0,seed1", "settings": settings, "results": None, "error": "NaN"}
+    first, second = lines(summary, "loss")
+    assert first == "lr=1.0: val loss 1.0000 ± 0.7071, test loss 0.5000 ± 0.0000"
+    assert second == "lr=2.0: val loss 1.0000, test loss 0.5000"
+    assert list(lines(summary, "bleu")) == [first, second]
 
 
 class Stopping(ReverseTrainer):

@@ -1,5 +1,6 @@
 """Tokenizers: texts come back as they were, bits are counted per byte, and a run keeps and opens with its own."""
 
+import dataclasses
 import json
 import math
 import os
@@ -94,9 +95,7 @@ def test_words_and_characters_of_the_training_are_one_token_each():
 def test_a_long_text_is_mapped_as_small_as_its_vocabulary_allows_and_must_come_back(tokenizer):
     content = np.frombuffer((TEXT * 2000).encode(), np.uint8)  # more than one part
     ids = tokenizer.encode_file(content, "the text")
-    assert isinstance(ids, np.memmap)
-    assert ids.dtype == np.uint16
-    assert tokenizer.to_bytes(ids) == content.tobytes()
+    assert (type(ids), ids.dtype, tokenizer.to_bytes(ids)) == (np.memmap, np.uint16, content.tobytes())
     with pytest.raises(InputError, match="^the text is not UTF-8 at byte 3; only the tokenizer bytes takes such"):
         tokenizer.encode_file(np.frombuffer(b"ab\xff", np.uint8), "the text")
 
@@ -171,9 +170,8 @@ def test_a_run_keeps_its_tokenizer_goes_on_with_it_bitwise_and_opens_with_it(fox
 
 @pytest.mark.slow
 def test_a_model_of_transformers_is_trained_further_and_written_back(fox, tmp_path):
-    theirs = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=307, n_embd=16, n_layer=1, n_head=2, n_positions=13)
-    )
+    sizes = transformers.GPT2Config(vocab_size=307, n_embd=16, n_layer=1, n_head=2, n_positions=13)
+    theirs = transformers.GPT2LMHeadModel(sizes)
     theirs.save_pretrained(tmp_path / "gpt2")
     (tmp_path / "gpt2" / "tokenizer.json").write_text(train_tokenizer("bpe:300", [TEXT]).file)
     settings = SHORT | {"data": fox, "seq_len": 11, "batch_size": 8, "checkpoint_dir": tmp_path}
@@ -187,9 +185,7 @@ def test_a_model_of_transformers_is_trained_further_and_written_back(fox, tmp_pa
     np.testing.assert_allclose(run.forward(ids), expected, atol=1e-4)
     assert run.test()["test"] == pytest.approx(results["test"])
     with pytest.raises(InputError, match=r"seq_len is 17; the model of .* takes at most 13 tokens"):
-        LanguageModelTrainer(
-            LanguageModelConfig(architecture=run.config.architecture, tokenizer=run.config.tokenizer, seq_len=17)
-        )
+        LanguageModelTrainer(dataclasses.replace(run.config, seq_len=17))
 
 
 @pytest.mark.slow

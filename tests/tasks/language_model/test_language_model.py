@@ -204,7 +204,7 @@ def test_a_run_is_evaluated_on_another_text_continues_a_prompt_and_is_begun_from
     outcome = call("language_model.py", "--pretrained", run, "--prompt", "The", "--max-new", 5, "--quiet", *place)
     assert (outcome.stdout, outcome.stderr) == (load_run(run).predict("The", max_new=5) + "\n", "")
     assert not (directory / "results.json").exists()  # nothing was evaluated
-    begun = ["--init-from", run, "--name=more"]
+    begun = ["--init-from", run, "--name=more", "--mesh", "fsdp=2", "--scan-layers"]
     outcome = call("language_model.py", *settings, "--data", other, *begun, *place)
     assert (outcome.status, outcome.stderr) == (0, "")
     assert json.loads((tmp_path / "more" / "results.json").read_text())["steps"] == 2 * 70 // 14

@@ -7,14 +7,8 @@ import pytest
 
 from transformer_jax.data.length_buckets import Shape
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.translation.pairs import (
-    PairDataset,
-    TextPair,
-    Tokenizers,
-    load_pairs,
-    read_pairs,
-    split_pairs,
-)
+from transformer_jax.tasks.translation.config import Tokenizers
+from transformer_jax.tasks.translation.pairs import PairDataset, TextPair, load_pairs, read_pairs, split_pairs
 
 
 @pytest.fixture
