@@ -2,6 +2,7 @@
 
 import io
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -28,16 +29,12 @@ def with_one(value: float) -> np.ndarray:
     return changed
 
 
-def npz(**arrays) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+def written(save, *array, **arrays) -> bytes:
+    save(buffer := io.BytesIO(), *array, **arrays)
     return buffer.getvalue()
 
 
-def npy(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
+npy, npz = partial(written, np.save), partial(written, np.savez)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -35,12 +35,8 @@ def published_weights(model) -> bytes:
     names = {"running_mean": "mean", "running_var": "var", "bias": "bias"}
     with h5py.File("weights", "w", driver="core", backing_store=False) as file:
         for key, value in model.state_dict().items():
-            *path, kind = (
-                re.sub(r"(layer\d)\.(\d)", r"\1.block\2", key)
-                .replace("downsample.0", "downsample.conv")
-                .replace("downsample.1", "downsample.bn")
-                .split(".")
-            )
+            key = key.replace("downsample.0", "downsample.conv").replace("downsample.1", "downsample.bn")
+            *path, kind = re.sub(r"(layer\d)\.(\d)", r"\1.block\2", key).split(".")
             if kind == "num_batches_tracked":
                 continue
             if kind == "weight" and value.ndim == 1:
@@ -54,9 +50,7 @@ def published_weights(model) -> bytes:
 
 def features_by_pytorch(model, images, resolution: int) -> np.ndarray:
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
-    pixels = torch.nn.functional.interpolate(
-        pixels, size=(resolution, resolution), mode="bilinear", align_corners=False
-    )
+    pixels = torch.nn.functional.interpolate(pixels, resolution, mode="bilinear", align_corners=False)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     backbone = torch.nn.Sequential(*list(model.children())[:-2])
     with torch.no_grad():
