@@ -98,17 +98,15 @@ def test_files_of_sentencepiece_are_read_as_by_transformers(translator, tmp_path
     directory = shutil.copytree(translator, tmp_path / "marian")
     (directory / "tokenizer.json").unlink()
     texts = {"source": "w3 w17 w5", "target": "ein kleiner Frosch", "other": "7 日本語 👩‍👩‍👧 w17"}
+    pieces = ["</s>", "<unk>", "<pad>", ">>de<<"]
     for name in ("source", "target"):
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter([texts[name]] * 9), model_writer=(model := io.BytesIO()), vocab_size=19,
             hard_vocab_limit=False, minloglevel=2,
         )  # fmt: skip
         (directory / f"{name}.spm").write_bytes(model.getvalue())
-    source, target = (
-        sentencepiece.SentencePieceProcessor(model_file=str(directory / f"{name}.spm")) for name in ("source", "target")
-    )
-    pieces = ["</s>", "<unk>", "<pad>", ">>de<<"]
-    pieces += [each.id_to_piece(number) for each in (source, target) for number in range(3, each.get_piece_size())]
+        found = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+        pieces += map(found.id_to_piece, range(3, found.get_piece_size()))
     ids = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     (directory / "vocab.json").write_text(json.dumps(ids))
     (directory / "tokenizer_config.json").write_text("{}")

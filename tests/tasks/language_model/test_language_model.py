@@ -143,12 +143,11 @@ def test_the_inspection_page_shows_the_test_text(trainer, text):
 
 
 @pytest.mark.parametrize(
-    "setting", [{"max_new": 0}, {"seed": -1}, {"temperature": 0.0}, {"top_k": 0}, {"top_p": 1.5}], ids=str
+    ("name", "value"), [("max_new", 0), ("seed", -1), ("temperature", 0.0), ("top_k", 0), ("top_p", 1.5)]
 )
-def test_a_draw_that_cannot_be_made_is_an_error(trainer, setting):
-    ((name, value),) = setting.items()
+def test_a_draw_that_cannot_be_made_is_an_error(trainer, name, value):
     with pytest.raises(InputError, match=f"^{name} is {value}"):
-        trainer.predict("a", **setting)
+        trainer.predict("a", **{name: value})
 
 
 def test_a_text_longer_than_a_window_has_no_maps(trainer):

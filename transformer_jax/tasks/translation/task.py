@@ -177,9 +177,7 @@ class TranslationTrainer(TextViewer, TrainerModule):
             max_length=config.max_translation,
             grow=DecodingCache.grow,
         )
-        if config.beam_width == 1:
-            return found
-        return jax.tree.map(lambda leaf: leaf[:, 0], found)
+        return found if config.beam_width == 1 else jax.tree.map(lambda leaf: leaf[:, 0], found)
 
 
 def _padded_length(length: int) -> int:
