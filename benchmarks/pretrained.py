@@ -13,7 +13,7 @@ import functools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -81,26 +81,22 @@ def contestants(config: PretrainedConfig, directory: str) -> dict[str, Calls]:
     step = jax.jit(functools.partial(model.apply, method="decode_step"), donate_argnums=3)
     for rows in (1, 16):
         cache = jax.jit(lambda v, n=rows: model.apply(v, n, CACHE, method="start_decoding"))(variables)
-        ours = _Steps(functools.partial(step, variables), cache, np.zeros(rows, np.int32))
+        ours = _steps(functools.partial(step, variables), cache, np.zeros(rows, np.int32))
         prompt = torch.zeros((rows, CACHE - 1), dtype=torch.long)
         with torch.inference_mode():
             filled = theirs(prompt, use_cache=True).past_key_values
         calls[f"token, batch {rows}"] = {
-            "transformer-jax": ours,
+            "transformer-jax": functools.partial(next, ours),
             "eager PyTorch": functools.partial(_torch_step, theirs, filled, prompt[:, :1]),
         }
     return calls
 
 
-class _Steps:
-    """One more step of decoding at each call, at the cache's last position; the cache is used up and replaced."""
-
-    def __init__(self, step: Callable[..., tuple[jax.Array, object]], cache: object, tokens: np.ndarray) -> None:
-        self.step, self.cache, self.tokens, self.position = step, cache, tokens, jnp.int32(CACHE - 1)
-
-    def __call__(self) -> None:
-        logits, self.cache = self.step(self.tokens, self.position, self.cache)
-        jax.block_until_ready(logits)
+def _steps(step: Callable[..., tuple[jax.Array, object]], cache: object, tokens: np.ndarray) -> Iterator[jax.Array]:
+    """One more step of decoding each time, at the cache's last position; the cache is used up and replaced."""
+    while True:
+        logits, cache = step(tokens, jnp.int32(CACHE - 1), cache)
+        yield jax.block_until_ready(logits)
 
 
 def _torch_step(model: Callable[..., object], cache: object, tokens: object) -> None:

@@ -65,8 +65,7 @@ def test_a_transcoder_that_was_interrupted_ends_as_if_it_had_not_been_and_opens_
 
 @pytest.mark.slow
 def test_training_explains_variance_and_gates_count_in_the_loss(rows, tmp_path):
-    fields = {"max_epochs": 60, "lr": 0.01, "eval_every": 30}
-    trainer, results = train(rows, tmp_path, k=None, sparsity=0.1, **fields)
+    trainer, results = train(rows, tmp_path, k=None, sparsity=0.1, max_epochs=60, lr=0.01, eval_every=30)
     error = assert_metrics(trainer, rows, results["test"], 5)
     assert results["test"]["explained_variance"] > 0.8
     x = np.load(rows)[-37:]

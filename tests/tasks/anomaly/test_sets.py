@@ -1,5 +1,7 @@
 """Sets with an odd one out: what is drawn, how often, and that it is a function of (seed, epoch, index)."""
 
+import itertools
+
 import numpy as np
 import pytest
 from jax.scipy.stats import chi2
@@ -27,9 +29,8 @@ def ten_thousand_sets() -> tuple[np.ndarray, np.ndarray]:
 
 def test_a_set_holds_one_image_of_a_class_that_the_others_do_not_have(ten_thousand_sets):
     indices, positions = ten_thousand_sets
-    anomaly = LABELS[np.take_along_axis(indices, positions[:, None], 1)]  # [N 1]
-    is_anomaly = np.arange(10) == positions[:, None]
-    classes = LABELS[indices]
+    classes, is_anomaly = LABELS[indices], np.arange(10) == positions[:, None]
+    anomaly = np.take_along_axis(classes, positions[:, None], 1)  # [N 1]
     first_other = np.where(positions == 0, 1, 0)[:, None]
     assert (classes == np.take_along_axis(classes, first_other, 1))[~is_anomaly].all()
     assert (classes != anomaly)[~is_anomaly].all()
@@ -41,7 +42,7 @@ def test_every_ordered_pair_of_classes_occurs_as_often_as_the_anomalys_class_has
     indices, positions = ten_thousand_sets
     anomaly = LABELS[np.take_along_axis(indices, positions[:, None], 1)[:, 0]]
     rest = LABELS[np.take_along_axis(indices, (positions[:, None] + 1) % 10, 1)[:, 0]]
-    pairs = [(a, b) for a in range(0, 50, 10) for b in range(0, 50, 10) if a != b]
+    pairs = list(itertools.permutations(range(0, 50, 10), 2))
     counts = np.array([np.sum((anomaly == a) & (rest == b)) for a, b in pairs])
     shares = np.array([SIZES[a // 10] for a, _ in pairs], float)
     assert counts.min() > 0
