@@ -4,8 +4,7 @@ python benchmarks/attention.py                        # a table for T 256 … 16
 python benchmarks/attention.py --lengths 256 2048     # half a minute
 
 All contestants have the same operands, use the same cores, and take turns of half a second (`harness.py`). Plain
-attention needs memory of T², and is measured up to `max_plain` alone. The times of the processor, summed over its
-cores, stand beside those of the clock: on a machine that is shared they vary less. PyTorch takes part on CPUs.
+attention needs memory of T², and is measured up to `max_plain` alone. PyTorch takes part on CPUs.
 """
 
 import dataclasses
@@ -19,11 +18,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from harness import Milliseconds, markdown, measure_turns
+from harness import markdown, measure_turns
 from transformer_jax.attention.attention import Implementation, dot_product_attention
 from transformer_jax.attention.masks.symbolic import AttentionMask, Causal, Window
 from transformer_jax.cli import parse, run
-from transformer_jax.errors import InputError
 from transformer_jax.fields import check_fields, setting
 
 TURN_SECONDS = 0.5  # on the clock, or one call where that takes longer
@@ -40,13 +38,9 @@ class AttentionConfig:
     head_width: int = setting(64, least=1)  # d
     max_plain: int = setting(4096, least=1)  # longest T at which plain attention is measured
     repeats: int = setting(5, least=1)  # times that each contestant is measured; the median counts
-    seed: int = setting(0, least=0)  # of the operands
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the operands
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not self.lengths or min(self.lengths) < 1:
-            raise InputError(f"lengths is {self.lengths}; it must be numbers of at least 1")
+    __post_init__ = check_fields
 
 
 Operands = list[np.ndarray]  # q, k, v and the cotangent of the values
@@ -81,7 +75,7 @@ def pytorch(operands: Operands, is_causal: bool) -> Contestant:
 
 def contestants(config: AttentionConfig, length: int) -> tuple[dict[str, Contestant], dict[str, int]]:
     """All that are measured at a length, and the bytes of the temporaries of ours."""
-    rng = np.random.default_rng(config.seed)
+    rng = np.random.default_rng(0)
     shape = config.batch_size, config.num_heads, length, config.head_width
     operands = [rng.normal(size=shape).astype(jnp.dtype(config.dtype)) for _ in range(4)]
     calls, sizes = {}, {}
@@ -101,30 +95,24 @@ def measure(config: AttentionConfig) -> list[dict[str, Any]]:
     for length in tqdm(config.lengths, leave=False, disable=None):
         calls, sizes = contestants(config, length)
         found = measure_turns(calls, config.repeats, TURN_SECONDS)
-        clock, processor = ({name: getattr(of, kind) for name, of in found.items()} for kind in Milliseconds._fields)
         others = "blockwise causal", "plain", "pytorch"
-        ratios = [clock.get(name, float("nan")) / clock["blockwise"] for name in others]
-        rows.append({"length": length, "ms": clock, "processor": processor, "temporary_bytes": sizes, "ratios": ratios})
+        ratios = [found.get(name, float("nan")) / found["blockwise"] for name in others]
+        rows.append({"length": length, "ms": found, "temporary_bytes": sizes, "ratios": ratios})
     return rows
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Time of each contestant, and of the processor where they differ in that; memory; ratios."""
+    """Time of each contestant; memory; ratios."""
     names = list(rows[0]["ms"])
-    for title, key in (("Milliseconds, forward and backward", "ms"), ("Of the processor, all cores", "processor")):
-        cells = ([row["length"], *(f"{row[key].get(name, float('nan')):.2f}" for name in names)] for row in rows)
-        print(title, "", markdown(["T", *names], cells, num_names=0), "", sep="\n")
+    cells = ([row["length"], *(f"{row['ms'].get(name, float('nan')):.2f}" for name in names)] for row in rows)
+    print("Milliseconds, forward and backward", "", markdown(["T", *names], cells), "", sep="\n")
     header = ["T", "MiB of plain", "of blockwise", "causal/full", "plain/blockwise", "pytorch/blockwise"]
     found = []
     for row in rows:
         sizes = (row["temporary_bytes"].get(name, float("nan")) / 2**20 for name in ("plain", "blockwise"))
         found.append([row["length"], *(f"{size:.1f}" for size in sizes), *(f"{ratio:.2f}" for ratio in row["ratios"])])
-    print("Temporaries, and ratios of times", "", markdown(header, found, num_names=0), sep="\n")
-
-
-def main(config: AttentionConfig) -> None:
-    print_table(measure(config))
+    print("Temporaries, and ratios of times", "", markdown(header, found), sep="\n")
 
 
 if __name__ == "__main__":
-    run(partial(parse, AttentionConfig), main)
+    run(partial(parse, AttentionConfig), lambda config: print_table(measure(config)))

@@ -16,11 +16,8 @@ ARRAY = re.compile(r"\b([a-z]+[0-9]*)\[([0-9,]*)\]")
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8}
 CALLED = {"while": "body", "call": "to_apply", "fusion": "calls"}  # attribute that names what an operation runs
 # The bytes that each device sends, for those of the whole array and a group of g devices, where they go round a ring.
-SENT = {
-    "all-gather": lambda size, g: size * (g - 1) / g,
-    "reduce-scatter": lambda size, g: size * (g - 1) / g,
+SENT = dict.fromkeys(("all-gather", "reduce-scatter", "all-to-all"), lambda size, g: size * (g - 1) / g) | {
     "all-reduce": lambda size, g: 2 * size * (g - 1) / g,
-    "all-to-all": lambda size, g: size * (g - 1) / g,
     "collective-permute": lambda size, g: size,
 }
 

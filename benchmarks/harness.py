@@ -8,41 +8,32 @@ The median of the turns counts. Compiling is not on the clock.
 import time
 from collections.abc import Callable, Iterable, Mapping
 from statistics import median
-from typing import NamedTuple
-
-
-class Milliseconds(NamedTuple):
-    """Of a call: medians of the turns."""
-
-    clock: float
-    processor: float  # summed over its cores
 
 
 def measure_turns(
     calls: Mapping[str, Callable[[], object]], repeats: int, turn_seconds: float = 0.0
-) -> dict[str, Milliseconds]:
-    """Measure each contestant `repeats` times.
+) -> dict[str, float]:
+    """Milliseconds of a call of each contestant, the median of `repeats` turns.
 
     Args:
         calls: of the contestants, by name; each returns when its result is there.
         repeats: number of turns.
         turn_seconds: of a turn on the clock, or one call where that takes longer.
     """
-    turns: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    turns: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
             start = time.perf_counter()
             call()
             number = max(1, round(turn_seconds / (time.perf_counter() - start)))
-            start, start_processor = time.perf_counter(), time.process_time()
+            start = time.perf_counter()
             for _ in range(number):
                 call()
-            passed = time.perf_counter() - start, time.process_time() - start_processor
-            turns[name].append((1000 * passed[0] / number, 1000 * passed[1] / number))
-    return {name: Milliseconds(*map(median, zip(*of_name, strict=True))) for name, of_name in turns.items()}
+            turns[name].append(1000 * (time.perf_counter() - start) / number)
+    return {name: median(of_name) for name, of_name in turns.items()}
 
 
-def markdown(header: list[str], rows: Iterable[Iterable[object]], *, num_names: int | None = None) -> str:
-    """A table in Markdown; columns after the first `num_names` are aligned to the right (None: none are)."""
-    lines = ["---" if num_names is None or column < num_names else "---:" for column in range(len(header))]
+def markdown(header: list[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table in Markdown; columns after the first are aligned to the right."""
+    lines = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in [header, lines, *rows])

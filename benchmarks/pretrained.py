@@ -13,7 +13,7 @@ import functools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -54,15 +54,14 @@ class PretrainedConfig:
     repeats: int = setting(5, least=1)  # times that each contestant is measured; the median counts
     compiled: bool = True  # also PyTorch's compiled pass
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    __post_init__ = check_fields
 
 
 Calls = dict[str, Callable[[], object]]
 
 
 def contestants(config: PretrainedConfig, directory: str) -> dict[str, Calls]:
-    """By what is measured the call of each contestant."""
+    """By what is measured the call of each contestant; those of PyTorch want its `inference_mode`."""
     import torch
     import transformers
 
@@ -71,53 +70,43 @@ def contestants(config: PretrainedConfig, directory: str) -> dict[str, Calls]:
     tokens = np.random.default_rng(0).integers(config.vocabulary, size=(config.batch_size, config.length))
     ids, forward = torch.tensor(tokens), jax.jit(model.apply)
 
-    def pass_of(call: Callable[..., object]) -> object:
-        with torch.inference_mode():
-            return call(ids, use_cache=False)
-
     calls: dict[str, Calls] = {
         f"pass of {config.batch_size} x {config.length} tokens": {
             "transformer-jax": lambda: jax.block_until_ready(forward(variables, tokens)),
-            "eager PyTorch": functools.partial(pass_of, theirs),
+            "eager PyTorch": functools.partial(theirs, ids, use_cache=False),
         }
     }
     if config.compiled:
-        calls[next(iter(calls))]["torch.compile"] = functools.partial(pass_of, torch.compile(theirs))
+        calls[next(iter(calls))]["torch.compile"] = functools.partial(torch.compile(theirs), ids, use_cache=False)
     step = jax.jit(functools.partial(model.apply, method="decode_step"), donate_argnums=3)
     for rows in (1, 16):
         cache = jax.jit(lambda v, n=rows: model.apply(v, n, CACHE, method="start_decoding"))(variables)
-        ours = _Steps(functools.partial(step, variables), cache, np.zeros(rows, np.int32))
+        ours = _steps(functools.partial(step, variables), cache, np.zeros(rows, np.int32))
         prompt = torch.zeros((rows, CACHE - 1), dtype=torch.long)
         with torch.inference_mode():
             filled = theirs(prompt, use_cache=True).past_key_values
         calls[f"token, batch {rows}"] = {
-            "transformer-jax": ours,
+            "transformer-jax": functools.partial(next, ours),
             "eager PyTorch": functools.partial(_torch_step, theirs, filled, prompt[:, :1]),
         }
     return calls
 
 
-class _Steps:
-    """One more step of decoding at each call, at the cache's last position; the cache is used up and replaced."""
-
-    def __init__(self, step: Callable[..., tuple[jax.Array, object]], cache: object, tokens: np.ndarray) -> None:
-        self.step, self.cache, self.tokens, self.position = step, cache, tokens, jnp.int32(CACHE - 1)
-
-    def __call__(self) -> None:
-        logits, self.cache = self.step(self.tokens, self.position, self.cache)
-        jax.block_until_ready(logits)
+def _steps(step: Callable[..., tuple[jax.Array, object]], cache: object, tokens: np.ndarray) -> Iterator[jax.Array]:
+    """One more step of decoding each time, at the cache's last position; the cache is used up and replaced."""
+    while True:
+        logits, cache = step(tokens, jnp.int32(CACHE - 1), cache)
+        yield jax.block_until_ready(logits)
 
 
 def _torch_step(model: Callable[..., object], cache: object, tokens: object) -> None:
-    import torch
-
-    with torch.inference_mode():
-        model(tokens, past_key_values=cache, use_cache=True)
-        cache.crop(-1)  # what it added
+    model(tokens, past_key_values=cache, use_cache=True)
+    cache.crop(-1)  # what it added
 
 
 def measure(config: PretrainedConfig) -> dict[str, dict[str, float]]:
     """Milliseconds by what is measured and by contestant, and the figures of loading."""
+    import torch
     import transformers
 
     with tempfile.TemporaryDirectory() as directory:
@@ -135,8 +124,9 @@ def measure(config: PretrainedConfig) -> dict[str, dict[str, float]]:
     calls["token, batch 1"]["reading the weights"] = lambda: jax.block_until_ready(read(weights))
     seconds, memory = np.median([[*map(float, load.stdout.split())] for load in loads], axis=0)
     found: dict[str, dict[str, float]] = {"load": {"seconds": seconds, "peak memory / weights": memory}}
-    for what, of_what in calls.items():
-        found[what] = {name: ms.clock for name, ms in measure_turns(of_what, config.repeats).items()}
+    with torch.inference_mode():
+        for what, of_what in calls.items():
+            found[what] = measure_turns(of_what, config.repeats)
     return found
 
 

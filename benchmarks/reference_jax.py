@@ -16,7 +16,7 @@ from flax.training.train_state import TrainState
 from jax import Array
 
 from reference_loop import ReferenceLoop
-from reference_tasks import ReferenceTask
+from reference_tasks import ReferenceTask, positions
 
 
 class SelfAttention(nn.Module):
@@ -72,13 +72,6 @@ class Predictor(nn.Module):
         x = nn.relu(nn.LayerNorm()(nn.Dense(task.model_dim)(x)))
         x = nn.Dropout(task.dropout_prob, deterministic=not train)(x)
         return nn.Dense(task.num_classes)(x)  # [B T C]
-
-
-def positions(length: int, width: int) -> np.ndarray:
-    """Sinusoidal positions, float32 `[T, D]`; sines on even columns, cosines on odd ones."""
-    column = np.arange(width)
-    angle = np.arange(length)[:, None] / 10_000 ** (column // 2 * 2 / width)
-    return np.where(column % 2, np.cos(angle), np.sin(angle)).astype(np.float32)
 
 
 def numpy_collate(samples: Sequence[tuple]) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""The two tasks of the reference loops: their settings, and datasets that give one sample at a time."""
+"""The two tasks of the reference loops: settings, positions, and datasets that give one sample at a time."""
 
 import dataclasses
 from typing import ClassVar
@@ -63,6 +63,7 @@ class AnomalyTask(ReferenceTask):
     """Find the odd one out in a set: CIFAR-100's sizes, with features that are made up."""
 
     is_sequence: ClassVar[bool] = False
+    num_classes: ClassVar[int] = 1
 
     model_dim: int = 256
     num_heads: int = 4
@@ -81,10 +82,6 @@ class AnomalyTask(ReferenceTask):
     @property
     def input_dim(self) -> int:
         return self.feature_dim
-
-    @property
-    def num_classes(self) -> int:
-        return 1
 
     def features(self) -> np.ndarray:
         """Features, float32 `[classes, images of a class, features]`, always the same."""
@@ -137,6 +134,13 @@ class AnomalyDataset(Dataset):
         members = np.append(image_class * self.images_per_class + others, index)
         # The odd one is the last, as in the tutorial: the model cannot see it, being permutation-equivariant.
         return self.features[members], members, self.set_size - 1
+
+
+def positions(length: int, width: int) -> np.ndarray:
+    """Sinusoidal positions, float32 `[T, D]`; sines on even columns, cosines on odd ones."""
+    column = np.arange(width)
+    angle = np.arange(length)[:, None] / 10_000 ** (column // 2 * 2 / width)
+    return np.where(column % 2, np.cos(angle), np.sin(angle)).astype(np.float32)
 
 
 TASKS = {"reverse": ReverseTask(), "anomaly": AnomalyTask()}

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from reference_loop import ReferenceLoop
-from reference_tasks import ReferenceTask
+from reference_tasks import ReferenceTask, positions
 
 LAYER_NORM_EPSILON = 1e-6  # Flax's default; PyTorch's is 1e-5
 
@@ -60,7 +60,8 @@ class Predictor(nn.Module):
         super().__init__()
         D = task.model_dim  # noqa: N806
         self.input_net = nn.Sequential(nn.Dropout(task.input_dropout_prob), nn.Linear(task.input_dim, D))
-        self.positions = Positions(task.seq_len, D) if task.is_sequence else nn.Identity()
+        table = positions(task.seq_len, D) if task.is_sequence else np.zeros(1, np.float32)
+        self.register_buffer("positions", torch.from_numpy(table), persistent=False)
         self.encoder = nn.Sequential(
             *[EncoderBlock(D, task.num_heads, task.dropout_prob) for _ in range(task.num_layers)]
         )
@@ -74,21 +75,7 @@ class Predictor(nn.Module):
         self.apply(initialize)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output_net(self.encoder(self.positions(self.input_net(x))))  # [B T C]
-
-
-class Positions(nn.Module):
-    """Add sinusoidal positions: sines on even columns, cosines on odd ones."""
-
-    def __init__(self, length: int, width: int) -> None:
-        super().__init__()
-        column = torch.arange(width)
-        angle = torch.arange(length)[:, None] / 10_000 ** (column // 2 * 2 / width)
-        table = torch.where(column % 2 == 1, angle.cos(), angle.sin())  # [T D]
-        self.register_buffer("table", table, persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.table
+        return self.output_net(self.encoder(self.input_net(x) + self.positions))  # [B T C]
 
 
 def initialize(module: nn.Module) -> None:

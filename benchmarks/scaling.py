@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ from transformer_jax.attention.attention import Implementation, explain
 from transformer_jax.attention.block_layout import choose_block_sizes
 from transformer_jax.attention.masks.symbolic import Causal
 from transformer_jax.cli import parse, run
-from transformer_jax.errors import InputError
+from transformer_jax.fields import check_fields
 
 
 class Machine(NamedTuple):
@@ -77,15 +77,12 @@ WIDER = {("10 B", 64): {"data": 1, "fsdp": 64}, ("10 B", 256): {"data": 4, "fsdp
 class Settings:
     """Compile training steps for many devices, and print what they take."""
 
-    models: tuple[str, ...] = ("100 M", "1 B", "10 B")  # of SIZES
-    devices: tuple[int, ...] = (8, 64, 256)  # of MESHES
+    models: tuple[Literal[*SIZES], ...] = ("100 M", "1 B", "10 B")  # names of sizes
+    devices: tuple[Literal[*MESHES], ...] = (8, 64, 256)  # numbers of devices, each with a mesh
     attention: Implementation = "auto"  # implementation of attention
     json: Path | None = None  # file for the numbers
 
-    def __post_init__(self) -> None:
-        for name, chosen, known in (("models", self.models, SIZES), ("devices", self.devices, MESHES)):
-            if not set(chosen) <= set(known):
-                raise InputError(f"{name} is {chosen}; each must be one of {', '.join(map(str, known))}")
+    __post_init__ = check_fields
 
 
 class Case(NamedTuple):
@@ -99,8 +96,7 @@ class Case(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        count: int = self.compiled["parameters"]
-        return count
+        return self.compiled["parameters"]
 
     @property
     def tokens(self) -> int:
@@ -182,7 +178,7 @@ def table(header: str, cases: list[Case], cells: Callable[[Case], list[str]]) ->
     for case in cases:
         mesh = ",".join(f"{axis}={size}" for axis, size in (("data", case.data), ("fsdp", case.fsdp)) if size > 1)
         rows.append([case.model, case.data * case.fsdp, f"`{mesh}`", *cells(case)])
-    return markdown(["model", "devices", "mesh", *header.split(" | ")], rows, num_names=3)
+    return markdown(["model", "devices", "mesh", *header.split(" | ")], rows)
 
 
 def number(value: float) -> str:

@@ -14,25 +14,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 import optax
 from jax import Array
-from jaxtyping import Int, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from collectives import Program
-from transformer_jax import (
-    AttentionSettings,
-    BlockSettings,
-    TrainerModule,
-    TrainingConfig,
-    TransformerLM,
-    make_loader,
-    setting,
-)
-from transformer_jax.data.batch import Batch
+from transformer_jax import TrainerModule, TrainingConfig, TransformerLM, block_settings, make_loader, setting
+from transformer_jax.data.batch import ArrayDataset, Batch
 from transformer_jax.devices.compilation import Memory
+from transformer_jax.setting_groups import FeedForward
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.programs import create_programs
 from transformer_jax.trees import Params
@@ -47,19 +39,8 @@ class LanguageConfig(TrainingConfig):
     seq_len: int = 2048  # T, tokens of a row
     vocab_size: int = setting(16384, of_model=True)  # V, kinds of tokens
     schedule: str = "noam"  # needs no number of steps
-
-
-class Tokens:
-    """A data set of zeros: the step is compiled for their shape."""
-
-    def __init__(self, size: int, seq_len: int) -> None:
-        self._size, self._row = size, np.zeros(seq_len, np.int32)
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, index: int) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " T"]]:
-        return self._row, self._row  # inputs, targets
+    norm_first: bool = True
+    feed_forward: FeedForward = "gelu"
 
 
 class LanguageTrainer(TrainerModule):
@@ -71,16 +52,8 @@ class LanguageTrainer(TrainerModule):
 
     def create_model(self) -> TransformerLM:
         config = self.config
-        settings = BlockSettings(
-            config.dropout_prob,
-            attention=AttentionSettings(implementation=config.attention),
-            norm_first=True,
-            activation=nn.gelu,
-            remat=config.remat,
-            scan_layers=config.scan_layers,
-        )
         sizes = config.vocab_size, config.model_dim, config.num_heads, config.num_layers, 4 * config.model_dim
-        return TransformerLM(*sizes, settings=settings, tie_embeddings=False)
+        return TransformerLM(*sizes, settings=block_settings(config), tie_embeddings=False)
 
     def model_inputs(self, inputs: Array) -> tuple[Array]:
         return (inputs,)
@@ -90,9 +63,6 @@ class LanguageTrainer(TrainerModule):
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B T]
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
-    def predict(self, inputs: Any) -> Any:
-        return self.forward(inputs).argmax(-1)
-
 
 def compiled(settings: dict[str, Any]) -> dict[str, Any]:
     """What the compiler says of a step: see `scaling.py`.
@@ -101,7 +71,8 @@ def compiled(settings: dict[str, Any]) -> dict[str, Any]:
     """
     begin = time.perf_counter()
     config = LanguageConfig(**settings, steps_per_call=1, dtype="bfloat16", remat="all", scan_layers=True)
-    loader = make_loader(Tokens(config.batch_size, config.seq_len), config.batch_size)
+    tokens = np.zeros((config.batch_size, config.seq_len), np.int32)  # only their shape counts
+    loader = make_loader(ArrayDataset(tokens, tokens), config.batch_size)
     programs = create_programs(LanguageTrainer(config), loader, num_steps=1000)
     executable = programs.runner.trace(loader.example()).lower().compile()
     directory = re.search(r"--xla_dump_to=(\S+)", os.environ["XLA_FLAGS"])[1]

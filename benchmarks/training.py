@@ -16,8 +16,8 @@ much as seeds do.
 
 import dataclasses
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from training_contestants import CONTESTANTS, Window, serve
+from training_contestants import CONTESTANTS, Window, ask, peak_memory, prepare
 from transformer_jax.cli import parse, run
 from transformer_jax.fields import check_fields, setting
 
@@ -57,40 +57,6 @@ class BenchmarkConfig:
     __post_init__ = check_fields
 
 
-class Process:
-    """A contestant in a process of its own."""
-
-    def __init__(self, name: str, task: str, seed: int) -> None:
-        context = get_context("spawn")
-        self._connection, other = context.Pipe()
-        self._process = context.Process(target=serve, args=(name, task, seed, other), daemon=True)
-        self._process.start()
-        other.close()  # so that the end of the process is noticed
-        self._connection.recv()
-
-    def ask(self, method: str, argument: Any) -> Any:
-        """What the contestant's method returns."""
-        self._connection.send((method, argument))
-        return self._connection.recv()
-
-    def end(self) -> float:
-        """Peak memory in MiB."""
-        self._connection.send(None)
-        peak = self._connection.recv()
-        self._process.join()
-        return peak
-
-
-@contextmanager
-def processes(task: str, seed: int) -> Iterator[dict[str, Process]]:
-    """One process for each contestant."""
-    with ExitStack() as stack:
-        started = {name: Process(name, task, seed) for name in CONTESTANTS}
-        for process in started.values():
-            stack.callback(process._process.terminate)
-        yield started
-
-
 def measure(task: str, turns: int, seed: int, *, check: bool) -> dict[str, Any]:
     """The results of one task.
 
@@ -98,29 +64,28 @@ def measure(task: str, turns: int, seed: int, *, check: bool) -> dict[str, Any]:
         RuntimeError: with `check`, the losses differ by more than noise.
     """
     plan = PLANS[task]
-    with processes(task, seed) as contestants:
-        times = {name: [] for name in contestants}
-        computing = []
-        for turn in tqdm(range(turns + 1), desc=task, leave=False, disable=None):
+    context = get_context("spawn")
+    with ExitStack() as stack:
+        contestants = {
+            name: stack.enter_context(ProcessPoolExecutor(1, context, prepare, (name, task, seed)))
+            for name in CONTESTANTS
+        }
+        times, computing = {name: [] for name in contestants}, []
+        for _ in tqdm(range(turns + 1), desc=task, leave=False, disable=None):
             for name, contestant in contestants.items():
-                ms_per_step = contestant.ask("run", plan.steps)
-                computed = contestant.ask("compute", plan.steps)
-                if turn == 0:
-                    continue
-                times[name].append(ms_per_step)
-                if computed is not None:
-                    computing.append(computed)
-        results = {name: summarize(times[name]) for name in contestants}
+                times[name].append(contestant.submit(ask, "run", plan.steps).result())
+            computing.append(contestants["ours"].submit(ask, "compute", plan.steps).result())
+        results = {name: summarize(times[name][1:]) for name in contestants}
         for name, contestant in contestants.items():
-            compile_seconds, loss = contestant.ask("finish", plan.window)
+            compile_seconds, loss = contestant.submit(ask, "finish", plan.window).result()
             results[name] |= {
                 "compile_seconds": compile_seconds,
                 "loss": loss,
-                "peak_memory_mib": contestant.end(),
+                "peak_memory_mib": contestant.submit(peak_memory).result(),
             }
     ours = results["ours"]
-    ours["computing_ms_per_step"] = median(computing)
-    ours["efficiency"] = median(computing) / ours["ms_per_step"]
+    ours["computing_ms_per_step"] = median(computing[1:])
+    ours["efficiency"] = ours["computing_ms_per_step"] / ours["ms_per_step"]
     for name in results:
         results[name]["ours_is_faster_by"] = results[name]["ms_per_step"] / ours["ms_per_step"]
     losses = {name: result["loss"] for name, result in results.items()}

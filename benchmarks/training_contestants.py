@@ -11,13 +11,13 @@ import os
 import resource
 import tempfile
 import time
-from multiprocessing.connection import Connection
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from reference_tasks import TASKS, AnomalyTask
+from reference_tasks import TASKS, AnomalyTask, ReferenceTask, ReverseTask
 
 Window = tuple[int, int]  # steps after the first number, up to the second
 
@@ -25,10 +25,10 @@ Window = tuple[int, int]  # steps after the first number, up to the second
 class Ours:
     """The loop of `transformer_jax`, stopped and continued."""
 
-    def __init__(self, task: str, seed: int) -> None:
+    def __init__(self, task: ReferenceTask, seed: int) -> None:
         self._directory = tempfile.TemporaryDirectory()
-        prepare = prepare_reverse if task == "reverse" else prepare_anomaly
-        trainer, train_loader, val_loader = prepare(Path(self._directory.name), seed)
+        prepare_task = prepare_reverse if task.is_sequence else prepare_anomaly
+        trainer, train_loader, val_loader = prepare_task(task, Path(self._directory.name), seed)
         self._trainer, self._train_loader = trainer, train_loader
         self._stack = contextlib.ExitStack()
         with contextlib.redirect_stdout(io.StringIO()):
@@ -75,7 +75,7 @@ class Ours:
         return self._trainer.stopwatch.seconds["compile"], float(np.mean(losses)) if losses else float("nan")
 
 
-def prepare_reverse(directory: Path, seed: int) -> tuple[Any, Any, Any]:
+def prepare_reverse(task: ReverseTask, directory: Path, seed: int) -> tuple[Any, Any, Any]:
     """Trainer and loaders of the reverse task."""
     from transformer_jax.devices.compilation import prepare_jax
     from transformer_jax.tasks.reverse import ReverseConfig, ReverseTrainer, reverse_data
@@ -87,15 +87,13 @@ def prepare_reverse(directory: Path, seed: int) -> tuple[Any, Any, Any]:
     return ReverseTrainer(config), data.train_loader, data.val_loader
 
 
-def prepare_anomaly(directory: Path, seed: int) -> tuple[Any, Any, Any]:
+def prepare_anomaly(task: AnomalyTask, directory: Path, seed: int) -> tuple[Any, Any, Any]:
     """Trainer and loaders of the anomaly task at CIFAR-100's size, with the references' features."""
     from transformer_jax.data.loader import make_loader
     from transformer_jax.devices.compilation import prepare_jax
     from transformer_jax.tasks.anomaly.sets import AnomalySets
     from transformer_jax.tasks.anomaly.task import AnomalyTrainer, Cifar100Config
 
-    task = TASKS["anomaly"]
-    assert isinstance(task, AnomalyTask)
     config = Cifar100Config(seed=seed, eval_every=100, checkpoint_dir=directory)
     prepare_jax(config)
     features = task.features()  # [classes, images of a class, features]
@@ -106,29 +104,29 @@ def prepare_anomaly(directory: Path, seed: int) -> tuple[Any, Any, Any]:
     return trainer, train_loader, make_loader(sets, config.batch_size)
 
 
-def reference_jax(task: str, seed: int) -> Any:
-    """The tutorial's loop in JAX."""
-    from reference_jax import ReferenceJax
-
-    return ReferenceJax(TASKS[task], seed)
-
-
-def reference_torch(task: str, seed: int) -> Any:
-    """The same in eager PyTorch."""
-    from reference_torch import ReferenceTorch
-
-    return ReferenceTorch(TASKS[task], seed)
+# By name their modules, of which each process imports one, and classes.
+CONTESTANTS = {
+    "ours": (__name__, "Ours"),
+    "reference_jax": ("reference_jax", "ReferenceJax"),
+    "reference_torch": ("reference_torch", "ReferenceTorch"),
+}
 
 
-CONTESTANTS = {"ours": Ours, "reference_jax": reference_jax, "reference_torch": reference_torch}
+_prepared: list[Any] = []  # the contestant of this process
 
 
-def serve(name: str, task: str, seed: int, connection: Connection) -> None:
-    """Prepare a contestant in this process, and do what the connection asks for: (method, argument), None to end."""
+def prepare(name: str, task: str, seed: int) -> None:
+    """Prepare a contestant in this process."""
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # several processes share one GPU
-    contestant = CONTESTANTS[name](task, seed)
-    connection.send("ready")
-    while (request := connection.recv()) is not None:
-        method, argument = request
-        connection.send(getattr(contestant, method)(argument))
-    connection.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)  # MiB
+    module, kind = CONTESTANTS[name]
+    _prepared.append(getattr(import_module(module), kind)(TASKS[task], seed))
+
+
+def ask(method: str, argument: Any) -> Any:
+    """What a method of this process's contestant returns."""
+    return getattr(_prepared[0], method)(argument)
+
+
+def peak_memory() -> float:
+    """Peak memory of this process, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

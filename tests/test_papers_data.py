@@ -63,11 +63,8 @@ def test_the_commands_of_scan_and_their_counts():
     lengths = np.array([len(actions) for actions in commands.values()])
     assert len(commands) == 20_910
     assert ((lengths <= 22).sum(), (lengths >= 24).sum(), lengths.max()) == (16_990, 3_920, 48)
-    assert commands["jump opposite left after walk around left"] == [
-        *["turn left", "walk"] * 4,
-        *["turn left"] * 2,
-        "jump",
-    ]
+    of_after = commands["jump opposite left after walk around left"]
+    assert of_after == ["turn left", "walk"] * 4 + ["turn left", "turn left", "jump"]
     assert commands["turn right thrice and look"] == [*["turn right"] * 3, "look"]
 
 
@@ -89,15 +86,12 @@ def test_the_split_by_length_and_what_the_decoder_reads():
 def test_a_command_is_right_as_a_whole_with_its_end_or_as_far_as_its_actions_go():
     end, walk, look = (scan.ACTIONS.index(action) for action in ("END", "walk", "look"))
     targets = np.array([[walk, look, end, -1]] * 4)
-    answers = np.array(
-        [[walk, look, end, walk], [walk, end, end, end], [walk, look, look, end], [look, look, end, end]]
-    )
-    logits = np.eye(len(scan.ACTIONS))[answers]
+    answers = [[walk, look, end, walk], [walk, end, end, end], [walk, look, look, end], [look, look, end, end]]
+    logits = np.eye(len(scan.ACTIONS))[np.array(answers)]
     logits[1, 1, look] = 0.5  # the best action behind a wrong end
     trainer = SimpleNamespace(apply=lambda *arguments, **options: jnp.asarray(logits))
-    found = scan.ScanTrainer.loss_function(
-        trainer, None, SimpleNamespace(inputs=None, targets=targets), None, train=False
-    )
+    batch = SimpleNamespace(inputs=None, targets=targets)
+    found = scan.ScanTrainer.loss_function(trainer, None, batch, None, train=False)
     assert found["whole"][0].tolist() == [True, False, False, False]
     assert found["whole_of_length"][0].tolist() == [True, True, True, False]
     right, counted = found["accuracy"]

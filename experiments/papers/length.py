@@ -48,14 +48,10 @@ def sequences(rng: np.random.Generator, size: int, length: int) -> tuple[np.ndar
     return tokens, tokens[rows, places + 1].astype(np.int32)
 
 
-def sequences_of_training(config: LengthConfig) -> TaskData:
-    return fresh(config, lambda rng, size, _: sequences(rng, size, config.seq_len))
-
-
 class LengthTrainer(PaperTrainer):
     name = "InductionByLength"
     config_class = LengthConfig
-    load_data = staticmethod(sequences_of_training)
+    load_data = staticmethod(lambda c: fresh(c, lambda rng, size, _: sequences(rng, size, c.seq_len)))
 
     def create_model(self):
         c = self.config

@@ -15,16 +15,16 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from page import PAGE, kept, picture, text
-from tables import TABLES, Chosen
+from page import PAGE, RESULTS, kept, picture, text
+from tables import TABLES
 
 from transformer_jax import run
 from transformer_jax.cli import parse
 
 FOLDER = Path(__file__).parent
 IMAGES = PAGE.parent / "images"
-RESULTS = FOLDER / "results"
 ABOUT_THE_RUN = ("settings", "model", "git_commit", "num_devices")  # which the command tells
 
 
@@ -34,19 +34,20 @@ class Papers:
 
     checkpoint_dir: Path = Path("checkpoints")  # parent of the runs
     quick: bool = False  # a few steps with one seed each; the page and its results go below checkpoint_dir
-    train: Chosen = "all"  # whose runs are trained; the page is renewed in any case, from the results that are kept
+    # whose runs are trained; the page is renewed in any case, from the results that are kept
+    train: Literal["all", "none", *TABLES] = "all"
 
 
 def make(papers: Papers) -> None:
     """Run every table's command, keep its results, and renew the page."""
     below = papers.checkpoint_dir.resolve()
     results, page, images = (below / "results", below / PAGE.name, below) if papers.quick else (RESULTS, PAGE, IMAGES)
-    for name, table in ((name, TABLES[name]) for name in TABLES if papers.train in ("all", name)):
-        print(f"# {name}", flush=True)
-        more = ["--checkpoint-dir", str(below), *(["--seeds", "0", *table.quick.split()] if papers.quick else [])]
-        subprocess.run([sys.executable, *shlex.split(table.command), *more], cwd=FOLDER.parents[1], check=True)
-        keep(below / name, results / name / "results.json")
     for name, table in TABLES.items():
+        if papers.train in ("all", name):
+            print(f"# {name}", flush=True)
+            more = ["--checkpoint-dir", str(below), *(["--seeds", "0", *table.quick.split()] if papers.quick else [])]
+            subprocess.run([sys.executable, *shlex.split(table.command), *more], cwd=FOLDER.parents[1], check=True)
+            keep(below / name, results / name / "results.json")
         if table.picture is not None and (runs := kept(results / name / "results.json")):
             picture(table.picture, runs).savefig(images / f"papers_{name}.png", dpi=80)
     page.write_text(text(TABLES, results), encoding="utf-8")

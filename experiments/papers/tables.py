@@ -1,7 +1,5 @@
 """What each table of `docs/papers.md` compares, by the name of its runs."""
 
-from typing import Literal
-
 from page import Line, Picture, Table
 
 LOSS, ACCURACY = ("test/loss",), ("test/accuracy",)
@@ -63,10 +61,6 @@ SCAN = tuple(
     )
 )
 FEW = "--max-epochs 1 --warmup 1"
-Chosen = Literal[
-    "all", "none", "ReverseTask", "SetAnomalyTask_digits", "LargestOfASet", "LargestOfASet_supplement", "Rasp_small",
-    "Grokking", "InductionByLength_small", "Scan_small", "InContextRegression_tiny",
-]  # fmt: skip
 TABLES = {
     "ReverseTask": Table(
         "experiments/reverse.py --seeds 0..4",

@@ -15,7 +15,7 @@ PATHS = "path patching, for edges", "edge attribution, for edges"
 
 @pytest.mark.parametrize("name", CIRCUITS)
 def test_methods_find_the_heads_that_they_can_find(name, monkeypatch):
-    monkeypatch.setattr(inspection_methods, "REPEATS", 1)
+    monkeypatch.setattr("inspection_methods.REPEATS", 1)
     methods = {*CHANGE_THE_PASS, *MAPS_ALONE, GRADIENT, LOGITS, *PATHS}
     found = scores_of(CIRCUITS[name](seed=0), num_sequences=17, methods=methods)
     scores = {method: score.average_precision for method, score in found.items()}

@@ -64,6 +64,6 @@ def test_from_the_same_parameters_both_take_the_same_steps(task):
     for loop in (in_jax, in_torch):
         assert loop.run(steps) > 0
         assert loop.losses.shape == (steps,)
-        assert loop.finish((2, 5))[1] == loop.losses[2:5].mean()
+        assert loop.finish((1, 3))[1] == pytest.approx(loop.losses[1:3].mean())
     np.testing.assert_allclose(in_jax.losses[:5], in_torch.losses[:5], rtol=1e-5)
     np.testing.assert_allclose(in_jax.losses, in_torch.losses, rtol=0.02)  # rounding grows

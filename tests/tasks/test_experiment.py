@@ -35,14 +35,17 @@ def test_where_scoring_fails_the_same_command_scores_the_model_again_without_tra
     assert not (directory / "results.json").exists()
     capsys.readouterr()
     trainer, results = run(tmp_path, lambda trainer, data: {"score": 0.25})
-    assert "Going on after step 20 of 20" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Going on after step 20 of 20" in printed
+    wrong = (directory / "predictions.tsv").read_text().count("\t0\n")
+    assert f"Mistakes: {wrong} of the first 29 examples of the test set" in printed
     assert (results["score"], results["steps"]) == (0.25, 20)
     jax.tree.map(np.testing.assert_array_equal, trainer.params, params)
 
 
 def test_more_steps_than_can_be_counted_are_refused_before_training(tmp_path):
     config = ReverseConfig(**(REVERSE | {"max_epochs": 2**31 - 1}), checkpoint_dir=tmp_path / "runs")
-    with pytest.raises(InputError, match="max_epochs is 2147483647; with 10 batches in an epoch it may be"):
+    with pytest.raises(InputError, match="max_epochs is 2147483647; with 10 batches an epoch it may be"):
         train_and_test(ReverseTrainer, config, reverse_data)
     assert not (tmp_path / "runs").exists()
 

@@ -60,8 +60,7 @@ def images() -> np.ndarray:
 
 def test_images_of_digits_are_taken_as_they_are_one_set_or_many(finder, images):
     probabilities = finder.predict(images)
-    assert probabilities.shape == (2, 10)
-    assert probabilities.argmax(-1).tolist() == [3, 8]
+    assert (probabilities.shape, probabilities.argmax(-1).tolist()) == ((2, 10), [3, 8])
     np.testing.assert_array_equal(finder.predict(images.astype(np.uint8)), probabilities)
     np.testing.assert_allclose(finder.predict(images[0].tolist()), probabilities[0], atol=1e-6)
     features = (images.reshape(2, 10, 64) / 16).astype(np.float32)

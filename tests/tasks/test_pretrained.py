@@ -21,7 +21,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformer_jax import InputError, capture, from_transformers, load_transformers, make_loader, predict
 from transformer_jax.data import ArrayDataset
 from transformer_jax.inspection import __main__ as inspection
-from transformer_jax.inspection import activation_names, generate, inspection_page
+from transformer_jax.inspection import activation_names, generate
 
 pytestmark = pytest.mark.slow  # they compile
 
@@ -67,13 +67,12 @@ def masked(tmp_path_factory):
 
 def test_a_language_model_continues_a_text_as_transformers_does(causal):
     theirs, run = transformers.GPT2LMHeadModel.from_pretrained(causal), load_transformers(causal)
-    for text in (TEXT, "w9"):
+    for text in ("w9", TEXT):
         ids = torch.tensor([run.tokenizer.encode(text).ids])
         expected = theirs.generate(ids, do_sample=False, max_new_tokens=11, pad_token_id=0)[0, ids.shape[1] :]
-        assert run.predict(text, max_new=11) == run.tokenizer.decode(expected.tolist())
-        tokens, _ = generate(run.inspected, ids.numpy(), 11)
-        np.testing.assert_array_equal(tokens[0, ids.shape[1] :], expected)
-    assert run.predict([TEXT], max_new=3) == [run.predict(TEXT, max_new=3)]
+        assert run.predict([text], max_new=11) == [run.tokenizer.decode(expected.tolist())]
+    tokens, _ = generate(run.inspected, ids.numpy(), 11)
+    np.testing.assert_array_equal(tokens[0, ids.shape[1] :], expected)
     whole = run.predict(TEXT, max_new=11).split()
     run.tokens["eos_token_id"] = [  # several, as Llama 3 has; the second comes up
         next(number for number, word in enumerate(WORDS) if word not in whole),
@@ -81,9 +80,9 @@ def test_a_language_model_continues_a_text_as_transformers_does(causal):
     ]
     assert run.predict(TEXT, max_new=11).split() == whole[: whole.index(whole[4])]
     run.tokens["eos_token_id"] = None
-    assert run.predict(TEXT, temperature=9.0, seed=1) == run.predict(TEXT, temperature=9.0, seed=1)
-    assert run.predict(TEXT, temperature=9.0, seed=1) != run.predict(TEXT, temperature=9.0, seed=2)
-    assert run.predict(TEXT, temperature=9.0, top_k=1, max_new=9) == run.predict(TEXT, max_new=9)
+    first, again, other = (run.predict(TEXT, max_new=11, temperature=9.0, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert run.predict(TEXT, max_new=11, temperature=9.0, top_k=1).split() == whole
 
 
 def test_an_encoder_decoder_translates_a_text_as_transformers_does(translator):
@@ -99,17 +98,15 @@ def test_files_of_sentencepiece_are_read_as_by_transformers(translator, tmp_path
     directory = shutil.copytree(translator, tmp_path / "marian")
     (directory / "tokenizer.json").unlink()
     texts = {"source": "w3 w17 w5", "target": "ein kleiner Frosch", "other": "7 日本語 👩‍👩‍👧 w17"}
+    pieces = ["</s>", "<unk>", "<pad>", ">>de<<"]
     for name in ("source", "target"):
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter([texts[name]] * 9), model_writer=(model := io.BytesIO()), vocab_size=19,
             hard_vocab_limit=False, minloglevel=2,
         )  # fmt: skip
         (directory / f"{name}.spm").write_bytes(model.getvalue())
-    source, target = (
-        sentencepiece.SentencePieceProcessor(model_file=str(directory / f"{name}.spm")) for name in ("source", "target")
-    )
-    pieces = ["</s>", "<unk>", "<pad>", ">>de<<"]
-    pieces += [each.id_to_piece(number) for each in (source, target) for number in range(3, each.get_piece_size())]
+        found = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+        pieces += map(found.id_to_piece, range(3, found.get_piece_size()))
     ids = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     (directory / "vocab.json").write_text(json.dumps(ids))
     (directory / "tokenizer_config.json").write_text("{}")
@@ -142,7 +139,7 @@ def test_masks_are_filled_and_texts_are_classified_as_by_transformers(masked, tm
 
 
 @pytest.mark.parametrize("kind", ["causal", "translator", "masked"])
-def test_the_page_shows_the_models_maps_with_its_tokens(kind, request):
+def test_maps_and_answers_have_the_models_tokens(kind, request):
     run = load_transformers(request.getfixturevalue(kind))
     maps = run.attention(TEXT)
     stack = "decoder" if kind == "causal" else "encoder"
@@ -151,8 +148,7 @@ def test_the_page_shows_the_models_maps_with_its_tokens(kind, request):
     names = [f"{stack}.layers.0.attention.weights"]
     _, seen = capture(run.model, run.variables, *inputs, names=names)
     np.testing.assert_allclose(maps.maps[stack][0], seen[names[0]][0], atol=1e-6)
-    page = inspection_page(run, run.examples([TEXT]))
-    (answer,) = page.answers
+    (answer,) = run.answers(run.examples([TEXT]))
     assert len(answer.parts) == (len(maps.query_labels["decoder"]) if kind == "translator" else 5)
     if kind == "translator":
         assert answer.text.startswith(run.predict(TEXT))
@@ -196,14 +192,14 @@ def test_errors_are_one_line(causal, tmp_path, monkeypatch):
     run = load_transformers(causal)
     for wrong, message in (("w3 " * 98, "98 tokens; the model takes 97"), ("", "has no tokens"), (3, "must be a text")):
         with pytest.raises(InputError, match=message):
-            run.predict(wrong, max_new=1) if wrong == "" or wrong == 3 else run.examples(wrong)
+            run.examples(wrong)
+    with pytest.raises(InputError, match="beam_width is 2; a TransformerLM searches no beams"):
+        run.predict(TEXT, beam_width=2)
     copied = shutil.copytree(causal, tmp_path / "copied")
     (copied / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="tokenizer.json is not a tokenizer.json, or damaged"):
         load_transformers(copied)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match="beam_width is 2; a TransformerLM searches no beams"):
-        run.predict(TEXT, beam_width=2)
     with pytest.raises(InputError, match="some/model is no directory, and can't be downloaded") as caught:
         load_transformers("some/model")
     assert "\n" not in str(caught.value)

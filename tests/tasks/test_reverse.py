@@ -8,7 +8,6 @@ import pytest
 from events import read_scalars
 from finished_runs import reverse_run
 
-from transformer_jax import train_reverse
 from transformer_jax.tasks import ReverseDataset
 
 
@@ -63,8 +62,3 @@ def test_the_run_directory_has_curves_a_picture_and_checkpoints(whole_run):
     assert (directory / "attention_maps.png").read_bytes().startswith(b"\x89PNG")
     assert "ReverseTask: 10,346 parameters, 3,900 steps on " in printed
     assert {path.name for path in (directory / "checkpoints").iterdir()} == {"1950", "3900"}
-
-
-def test_an_unknown_setting_is_an_error():
-    with pytest.raises(TypeError, match="heads"):
-        train_reverse(heads=2)

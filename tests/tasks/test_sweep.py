@@ -29,13 +29,9 @@ def read_summary(directory: Path) -> dict:
     ("text", "seeds"), [("0..4", [0, 1, 2, 3, 4]), ("0,3,7", [0, 3, 7]), ("7, 0", [7, 0]), ("5", [5])]
 )
 def test_seeds_are_a_range_or_a_list(text, seeds):
-    runs = runs_of(seeds=text)
-    assert [run.config.seed for run in runs] == seeds
-    assert [run.config.name for run in runs] == [f"seed{seed}" for seed in seeds]
+    runs, shared = runs_of(seeds=text, lr=0.25), {"checkpoint_dir": Path("runs/Task"), "lr": 0.25}
+    assert [run.config for run in runs] == [ReverseConfig(name=f"seed{seed}", seed=seed, **shared) for seed in seeds]
     assert {run.point for run in runs} == {""}
-    assert runs_of(seeds=text, lr=0.25)[0].config == ReverseConfig(
-        checkpoint_dir=Path("runs/Task"), name=f"seed{seeds[0]}", seed=seeds[0], lr=0.25
-    )
 
 
 def test_a_grid_has_a_run_for_each_combination_and_each_seed_and_the_seed_changes_fastest():
@@ -89,21 +85,14 @@ def test_the_summary_has_mean_and_sample_deviation_of_every_number_that_all_runs
     assert summary == read_summary(tmp_path)
     assert summary.keys() == {"runs", "mean", "std"}
     assert summary["runs"][1] == {"name": "seed1", "settings": {"seed": 1}, "results": results(0.5)}
-    assert summary["mean"] == {
-        "val": {"accuracy": 0.5, "loss": 1.0},
-        "test": {"accuracy": 1.0, "loss": 0.5},
-        "steps": 8,
-    }
-    assert summary["std"] == (
-        {"val": {"accuracy": 0.25, "loss": 0.5}, "test": {"accuracy": 0.0, "loss": 0.0}, "steps": math.sqrt(12)}
-    )
-    assert list(lines(summary, "accuracy")) == [
-        "Mean of the runs: val accuracy 50.00% ± 25.00%, test accuracy 100.00% ± 0.00%"
-    ]
+    test = {"accuracy": 1.0, "loss": 0.5}
+    assert summary["mean"] == {"val": {"accuracy": 0.5, "loss": 1.0}, "test": test, "steps": 8}
+    none = {"accuracy": 0.0, "loss": 0.0}
+    assert summary["std"] == {"val": {"accuracy": 0.25, "loss": 0.5}, "test": none, "steps": math.sqrt(12)}
+    (line,) = lines(summary, "accuracy")
+    assert line == "Mean of the runs: val accuracy 50.00% ± 25.00%, test accuracy 100.00% ± 0.00%"
     lacking = [results(0.25), results(0.5) | {"report": 3, "val": {"loss": 2.0}}, results(0.75) | {"steps": None}]
-    assert write_summary(tmp_path, runs, lacking)["mean"] == {
-        "val": {"loss": pytest.approx(4 / 3)}, "test": {"accuracy": 1.0, "loss": 0.5},
-    }  # fmt: skip
+    assert write_summary(tmp_path, runs, lacking)["mean"] == {"val": {"loss": pytest.approx(4 / 3)}, "test": test}
 
 
 def test_with_a_grid_mean_and_deviation_are_of_each_point_over_its_seeds(tmp_path):
@@ -113,19 +102,12 @@ def test_with_a_grid_mean_and_deviation_are_of_each_point_over_its_seeds(tmp_pat
     assert summary["mean"]["lr=2.0"]["val"] == {"accuracy": 0.5, "loss": 1.0}
     assert summary["std"]["lr=1.0"]["val"]["accuracy"] == pytest.approx(math.sqrt(0.125))
     assert summary["std"]["lr=2.0"]["val"]["accuracy"] is None  # of one run
-    assert summary["runs"][3] == {
-        "name": "lr=2.0,seed1", "settings": {"lr": 2.0, "seed": 1}, "results": None, "error": "NaN",
-    }  # fmt: skip
-    expected = (
-        "lr=1.0: val loss 1.0000 ± 0.7071, test loss 0.5000 ± 0.0000",
-        "lr=2.0: val loss 1.0000, test loss 0.5000",
-    )
-    assert tuple(lines(summary, "loss")) == tuple(lines(summary, "bleu")) == expected
-
-
-def test_where_all_runs_diverged_there_is_no_mean(tmp_path):
-    summary = write_summary(tmp_path, runs_of(seeds="0"), [FloatingPointError("NaN")])
-    assert (summary["mean"], summary["std"], list(lines(summary, "accuracy"))) == ({}, {}, [])
+    settings = {"lr": 2.0, "seed": 1}
+    assert summary["runs"][3] == {"name": "lr=2.0,seed1", "settings": settings, "results": None, "error": "NaN"}
+    first, second = lines(summary, "loss")
+    assert first == "lr=1.0: val loss 1.0000 ± 0.7071, test loss 0.5000 ± 0.0000"
+    assert second == "lr=2.0: val loss 1.0000, test loss 0.5000"
+    assert list(lines(summary, "bleu")) == [first, second]
 
 
 class Stopping(ReverseTrainer):
@@ -160,18 +142,15 @@ def test_a_sweep_that_stopped_goes_on_and_each_run_is_that_of_a_single_command(t
     assert other["test"] != same["test"] == json.loads((alone / "results.json").read_text())["test"]
 
 
-@pytest.mark.slow
 def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path, capsys):
-    def data(config):
-        found = reverse_data(config)
-        if config.seed == 1:
-            raise FloatingPointError("the loss is NaN")
-        return found
+    def diverge(config):
+        config.checkpoint_dir.mkdir(exist_ok=True)
+        raise FloatingPointError(f"the loss is {config.seed}")
 
     config = ReverseConfig(checkpoint_dir=tmp_path, seeds="1..2", **REVERSE)
-    with pytest.raises(FloatingPointError, match="1 of 2 runs diverged: seed1"):
-        train_and_test(ReverseTrainer, config, data)
-    assert "Run seed1 diverged: the loss is NaN" in capsys.readouterr().err
+    with pytest.raises(FloatingPointError, match="2 of 2 runs diverged: seed1, seed2"):
+        train_and_test(ReverseTrainer, config, diverge)
+    assert "Run seed1 diverged: the loss is 1\nRun seed2 diverged: the loss is 2\n" in capsys.readouterr().err
     summary = read_summary(tmp_path / "ReverseTask")
-    assert [run["results"] is None for run in summary["runs"]] == [True, False]
-    assert summary["mean"]["val"] == summary["runs"][1]["results"]["val"]
+    assert [run["error"] for run in summary["runs"]] == ["the loss is 1", "the loss is 2"]
+    assert (summary["mean"], summary["std"]) == ({}, {})

@@ -1,5 +1,6 @@
 """Tokenizers: texts come back as they were, bits are counted per byte, and a run keeps and opens with its own."""
 
+import dataclasses
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from compiled_models import drawn
 
 from transformer_jax import InputError, LanguageModelConfig, load_run, train_language_model, train_translation
 from transformer_jax.tasks import LanguageModelTrainer
@@ -86,34 +88,25 @@ def test_a_tokenizer_is_the_same_after_a_file(tmp_path):
 def test_words_and_characters_of_the_training_are_one_token_each():
     words = train_tokenizer("words", [TEXT])
     assert words.labels(words.encode("The lazy fox")) == ["The", " lazy", " fox"]
-    assert train_tokenizer("characters", [TEXT]).labels(train_tokenizer("characters", [TEXT]).encode("日x")) == [
-        "日",
-        "x",
-    ]
+    characters = train_tokenizer("characters", [TEXT])
+    assert characters.labels(characters.encode("日x")) == ["日", "x"]
 
 
 def test_a_long_text_is_mapped_as_small_as_its_vocabulary_allows_and_must_come_back(tokenizer):
     content = np.frombuffer((TEXT * 2000).encode(), np.uint8)  # more than one part
     ids = tokenizer.encode_file(content, "the text")
-    assert isinstance(ids, np.memmap)
-    assert ids.dtype == np.uint16
-    assert tokenizer.to_bytes(ids) == content.tobytes()
+    assert (type(ids), ids.dtype, tokenizer.to_bytes(ids)) == (np.memmap, np.uint16, content.tobytes())
     with pytest.raises(InputError, match="^the text is not UTF-8 at byte 3; only the tokenizer bytes takes such"):
         tokenizer.encode_file(np.frombuffer(b"ab\xff", np.uint8), "the text")
 
 
 def test_a_tokenizer_that_changes_the_text_can_not_score_bits_per_byte():
-    pieces = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
-    with pytest.raises(InputError, match="changes the text: its tokens have 1 bytes, and the text has 3,"):
-        PieceTokenizer(pieces).encode_file(np.frombuffer(b"xyz", np.uint8), "the text")
-
-
-def test_a_tokenizer_that_lowers_case_changes_the_text_though_its_length_stays():
-    lowering = json.loads(train_tokenizer("characters", [TEXT.lower()]).file)
-    lowering["normalizer"] = {"type": "Lowercase"}
-    pieces = tokenizers.Tokenizer.from_str(json.dumps(lowering))
-    with pytest.raises(InputError, match="the tokenizer changes the text"):
-        PieceTokenizer(pieces).encode_file(np.frombuffer(TEXT.encode(), np.uint8), "the text")
+    shortening = tokenizers.Tokenizer(tokenizers.models.WordLevel({"x": 0, "?": 1}, unk_token="?"))
+    lowering = tokenizers.Tokenizer.from_str(train_tokenizer("characters", ["xyz"]).file)
+    lowering.normalizer = tokenizers.normalizers.Lowercase()
+    for pieces, size in ((shortening, 1), (lowering, 3)):
+        with pytest.raises(InputError, match=f"changes the text: its tokens have {size} bytes, and the text has 3,"):
+            PieceTokenizer(pieces).encode_file(np.frombuffer(b"XYZ", np.uint8), "the text")
 
 
 def test_a_file_that_cuts_or_fills_texts_does_neither(tmp_path):
@@ -136,7 +129,7 @@ def test_bits_per_byte_are_the_tokens_losses_over_the_bytes_of_the_text(fox, tmp
     config = LanguageModelConfig(**TINY, data=fox, tokenizer="bpe:300", num_devices=1, checkpoint_dir=tmp_path)
     trainer, data = LanguageModelTrainer(config), language_model_data(config)
     ids = data.test_loader.dataset.text
-    trainer.params = trainer.model.init(jax.random.key(0), ids[None, :11].astype(np.int32))["params"]
+    trainer.params = drawn(trainer.model, ids[None, :11].astype(np.int32))["params"]
     metrics = trainer.evaluate(data.test_loader)
     expected = metrics["loss"] / math.log(2) * len(ids) / len(data.text.test)
     assert len(ids) < 0.8 * len(data.text.test)
@@ -145,11 +138,11 @@ def test_bits_per_byte_are_the_tokens_losses_over_the_bytes_of_the_text(fox, tmp
 
 @pytest.mark.slow
 def test_a_run_keeps_its_tokenizer_goes_on_with_it_bitwise_and_opens_with_it(fox, tmp_path, monkeypatch):
-    settings = TINY | SHORT | {"data": fox, "tokenizer": "bpe:300", "max_epochs": 6}
+    settings = TINY | SHORT | {"data": fox, "tokenizer": "bpe:300", "max_epochs": 3}
     whole, results = train_language_model(checkpoint_dir=tmp_path / "whole", **settings)
     with monkeypatch.context() as patched:
         patched.setattr(TrainingLoop, "_evaluate_epoch", terminated_after(TrainingLoop._evaluate_epoch))
-        with pytest.raises(Interrupted, match="saved after step [12]?[05];"):
+        with pytest.raises(Interrupted, match="saved after step (5|10);"):
             train_language_model(checkpoint_dir=tmp_path / "cut", **settings)
     language_model._trained.cache_clear()
     monkeypatch.setattr(language_model, "train_tokenizer", None)  # trained once
@@ -167,9 +160,8 @@ def test_a_run_keeps_its_tokenizer_goes_on_with_it_bitwise_and_opens_with_it(fox
         assert run.predict("The fox", max_new=7) == whole.predict("The fox", max_new=7)
         assert run.attention("The fox").key_labels["decoder"] == run.tokenizer.labels(run.tokenizer.encode("The fox"))
     assert load_run(moved).test()["test"] == pytest.approx(results["test"])
-    begun, _ = train_language_model(
-        init_from=str(moved), data=fox, checkpoint_dir=tmp_path / "begun", **SHORT, batch_size=8, lr=1e-9
-    )
+    again = SHORT | {"init_from": str(moved), "data": fox, "batch_size": 8, "lr": 1e-9, "max_epochs": 1}
+    begun, _ = train_language_model(checkpoint_dir=tmp_path / "begun", **again)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), begun.params, whole.params)
     (tmp_path / "saved" / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="tokenizer.json was damaged or changed"):
@@ -178,9 +170,8 @@ def test_a_run_keeps_its_tokenizer_goes_on_with_it_bitwise_and_opens_with_it(fox
 
 @pytest.mark.slow
 def test_a_model_of_transformers_is_trained_further_and_written_back(fox, tmp_path):
-    theirs = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=307, n_embd=16, n_layer=1, n_head=2, n_positions=13)
-    )
+    sizes = transformers.GPT2Config(vocab_size=307, n_embd=16, n_layer=1, n_head=2, n_positions=13)
+    theirs = transformers.GPT2LMHeadModel(sizes)
     theirs.save_pretrained(tmp_path / "gpt2")
     (tmp_path / "gpt2" / "tokenizer.json").write_text(train_tokenizer("bpe:300", [TEXT]).file)
     settings = SHORT | {"data": fox, "seq_len": 11, "batch_size": 8, "checkpoint_dir": tmp_path}
@@ -194,9 +185,7 @@ def test_a_model_of_transformers_is_trained_further_and_written_back(fox, tmp_pa
     np.testing.assert_allclose(run.forward(ids), expected, atol=1e-4)
     assert run.test()["test"] == pytest.approx(results["test"])
     with pytest.raises(InputError, match=r"seq_len is 17; the model of .* takes at most 13 tokens"):
-        LanguageModelTrainer(
-            LanguageModelConfig(architecture=run.config.architecture, tokenizer=run.config.tokenizer, seq_len=17)
-        )
+        LanguageModelTrainer(dataclasses.replace(run.config, seq_len=17))
 
 
 @pytest.mark.slow
@@ -238,20 +227,18 @@ def test_an_encoder_decoder_of_the_hub_is_trained_further_with_its_own_tokens(tm
         train_translation(run.config, source_tokenizer="bytes", name="bytes")
     smaller = tmp_path / "smaller.json"
     smaller.write_text(run.config.architecture.read_text().replace('"vocab_size": 17', '"vocab_size": 11'))
-    with pytest.raises(InputError, match="source_tokenizer has 15 tokens; that of .*smaller.json has only 11"):
+    with pytest.raises(InputError, match="source_tokenizer has 15 tokens; the model of .*smaller.json has only 11"):
         train_translation(run.config, architecture=smaller, name="smaller")
 
 
 @pytest.mark.slow
 def test_translations_have_tokens_of_their_own(tmp_path):
-    numbers = ["one", "two", "three", "four", "five", "six", "seven"]
-    pairs = [(f"{a + 1}{b + 1}", f"{x} {y}") for a, x in enumerate(numbers) for b, y in enumerate(numbers)]
-    (tmp_path / "pairs").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    numbers = list(enumerate(["one", "two", "three", "four", "five", "six", "seven"], 1))
+    (tmp_path / "pairs").write_text("".join(f"{a}{b}\t{x} {y}\n" for a, x in numbers for b, y in numbers))
     sizes = {name: value for name, value in TINY.items() if name != "seq_len"}
-    settings = {"source_tokenizer": "characters", "target_tokenizer": "words", "max_epochs": 60, "lr": 1e-2}
+    settings = {"source_tokenizer": "characters", "target_tokenizer": "words", "max_epochs": 40, "lr": 1e-2}
     settings |= {"checkpoint_dir": tmp_path, "quiet": True, "num_devices": 1}
     trainer, _ = train_translation(data=tmp_path / "pairs", **sizes, **settings)
-    assert trainer.predict(["34", "71"]) == ["three four", "seven one"]
     assert trainer.model.source_vocabulary_size < trainer.model.target_vocabulary_size
     run = load_run(tmp_path / "TranslationTask")
     assert run.predict(["34", "71"]) == ["three four", "seven one"]

@@ -7,14 +7,15 @@ from typing import NamedTuple, TypeVar
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.nn.block_settings import SettingsModule
+from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.outside_files import read_json
 from transformer_jax.runs.directory import kept_file
 from transformer_jax.weights.huggingface.pretrained import model_of_config
 
 ARCHITECTURE = "architecture.json"  # in the directory of a run
 
-Model = TypeVar("Model", bound=SettingsModule)
+Model = TypeVar("Model", TransformerLM, Transformer)
 
 
 class Architecture(NamedTuple):
@@ -22,18 +23,32 @@ class Architecture(NamedTuple):
 
     file: Path
 
-    def model(self, kind: type[Model], config: TrainingConfig) -> Model:
+    def model(self, kind: type[Model], config: TrainingConfig, setting: str, length: int) -> Model:
         """Its model, with dropout, loops and attention as the config of this training says.
 
+        Args:
+            kind: class of the model.
+            config: of the training.
+            setting: that says how long a text may be.
+            length: tokens of the longest text.
+
         Raises:
-            InputError: as `model_of_config`; or it is of another class than `kind`.
+            InputError: as `model_of_config`; or it is of another class than `kind`, or takes shorter texts alone.
         """
         model = model_of_config(self.file)
         if not isinstance(model, kind):
             raise InputError(f"architecture is {self.file}, a {type(model).__name__}; it must be a {kind.__name__}")
+        if model.max_len < length:
+            value = getattr(config, setting)
+            raise InputError(f"{setting} is {value}; the model of {self.file} takes at most {model.max_len} tokens")
         attention = dataclasses.replace(model.settings.attention, implementation=config.attention)
         computed = {name: getattr(config, name) for name in ("dropout_prob", "remat", "scan_layers")}
         return model.clone(settings=dataclasses.replace(model.settings, attention=attention, **computed))
+
+    def check_vocabulary(self, setting: str, tokens: int, size: int | None) -> None:
+        """Raise an `InputError` if the model's vocabulary is smaller than that of a setting's tokenizer."""
+        if (size or 0) < tokens:
+            raise InputError(f"{setting} has {tokens} tokens; the model of {self.file} has only {size}")
 
     def text(self) -> str:
         """For `model_files`."""

@@ -131,8 +131,9 @@ def _train_one(
     """One run; `began` as `TrainerModule.began`."""
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
-    config = config.resolved(len(data.train_loader))
-    _check_num_steps(config, len(data.train_loader))
+    config = config.resolved(steps := len(data.train_loader))
+    if config.max_epochs > (most := MAX_SIZE // steps):  # steps are counted in 32 bits
+        raise InputError(f"max_epochs is {config.max_epochs}; with {steps} batches an epoch it may be at most {most}")
     trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
     trainer.began = began
     with quietly(config), trainer:  # the run's directory is held until the end
@@ -214,11 +215,3 @@ def _train_all(
     if diverged or trainer is None:
         raise FloatingPointError(f"{len(diverged)} of {len(runs)} runs diverged: {', '.join(diverged)}")
     return trainer, summary
-
-
-def _check_num_steps(config: TrainingConfig, steps_per_epoch: int) -> None:
-    if steps_per_epoch * config.max_epochs > MAX_SIZE:
-        raise InputError(
-            f"max_epochs is {config.max_epochs}; with {steps_per_epoch} batches in an epoch it may be at most "
-            f"{MAX_SIZE // steps_per_epoch}, since steps are counted in 32 bits"
-        )

@@ -23,9 +23,8 @@ from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.outside_files import Json, read_json
 from transformer_jax.tasks.language_model.continuation import Apply, open_ended, tokens_after
 from transformer_jax.tasks.sentencepiece_files import SOURCE, SentencePieces
-from transformer_jax.tasks.text_examples import texts_in
+from transformer_jax.tasks.text_examples import TextViewer, texts_in
 from transformer_jax.tasks.tokenization import read_pieces
-from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of
 from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.hub import local_directory
@@ -39,7 +38,7 @@ MASKS = "[MASK]", "<mask>"
 DRAWS = "temperature", "top_k"  # how a language model draws the next token
 
 
-class PretrainedText(ExampleViewer):
+class PretrainedText(TextViewer):
     """A pretrained model of texts, with its tokenizer: `predict`, `attention` and the inspection page take texts.
 
     Args:
@@ -65,13 +64,6 @@ class PretrainedText(ExampleViewer):
 
     def model_inputs(self, inputs: Any) -> tuple[Any, ...]:
         return inputs if isinstance(inputs, tuple) else (inputs,)
-
-    def is_one(self, inputs: str | Sequence[str]) -> bool:
-        return isinstance(inputs, str)
-
-    def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
-        """Texts, each a word of a command line."""
-        return self.examples(list(words))
 
     def predict(
         self, inputs: str | Sequence[str], *, max_new: int = 64, beam_width: int = 1, seed: int = 0, **draws: Any
@@ -115,9 +107,10 @@ class PretrainedText(ExampleViewer):
     def _example(self, text: str) -> InspectedExample:
         ids = self._encode(text)
         labels = self._names(ids[0])
+        if getattr(self.model, "head", "") == "classes":
+            return InspectedExample(inputs=ids, labels=labels, title=text, answer=self._class_of)
         if not isinstance(self.model, Transformer):
-            places = ["text"] if getattr(self.model, "head", "") == "classes" else labels
-            return InspectedExample(inputs=ids, labels=labels, title=text, answer=functools.partial(self._said, places))
+            return InspectedExample(inputs=ids, labels=labels, title=text, answer=functools.partial(self._said, labels))
         target = np.concatenate([[self._token("decoder_start_token_id")], self._translate(ids, 64, 1)])[None]
         read = self._names(target[0])
         return InspectedExample(
@@ -127,13 +120,14 @@ class PretrainedText(ExampleViewer):
             answer=functools.partial(self._said, read),
         )
 
-    def _said(self, places: Sequence[str], output: Float[np.ndarray, "*T V"]) -> Answer:
-        """The most probable token or class at each place."""
-        rows = np.asarray(output, np.float32).reshape(-1, np.shape(output)[-1])
-        answer = answer_of(rows, places, self._label if places == ["text"] else lambda token: self._names([token])[0])
-        ids = rows[: len(places)].argmax(-1)
-        text = answer.text if places == ["text"] else self.tokenizer.decode(ids.tolist())
-        return answer._replace(text=text, probability=answer.probability if places == ["text"] else None)
+    def _class_of(self, output: Float[np.ndarray, " C"]) -> Answer:
+        return answer_of(output[None], ["text"], self._label)
+
+    def _said(self, places: Sequence[str], output: Float[np.ndarray, "T V"]) -> Answer:
+        """The most probable token at each place."""
+        answer = answer_of(output, places, lambda token: self._names([token])[0])
+        ids = output[: len(places)].argmax(-1)
+        return answer._replace(text=self.tokenizer.decode(ids.tolist()), probability=None)
 
     def _answer_to(self, text: str, max_new: int, beam_width: int, key: PRNGKeyArray, draws: Mapping[str, Any]) -> str:
         ids = self._encode(text)

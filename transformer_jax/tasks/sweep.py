@@ -135,18 +135,16 @@ def lines(summary: Json, metric: str) -> Iterator[str]:
         summary: from `write_summary`.
         metric: its name; a task that lacks it shows its loss.
     """
-    runs = [run for run in summary["runs"] if run["results"] is not None]
-    if not runs:
+    if not summary["mean"]:  # all runs diverged
         return
-    of_points = {"": (summary["mean"], summary["std"])}
-    if any(name != "seed" for name in runs[0]["settings"]):
-        of_points = {point: (mean, summary["std"][point]) for point, mean in summary["mean"].items()}
-    for point, (mean, std) in of_points.items():
-        metric = metric.removeprefix(EMA)  # by which the average was chosen, and then tested
+    is_grid = any(name != "seed" for name in summary["runs"][0]["settings"])
+    of_points, stds = (summary[kind] if is_grid else {"": summary[kind]} for kind in ("mean", "std"))
+    metric = metric.removeprefix(EMA)  # by which the average was chosen, and then tested
+    for point, mean in of_points.items():
         shown = metric if metric in mean["val"] else "loss"
         means = []
         for split in ("val", "test"):
-            deviation = std[split][shown]
+            deviation = stds[point][split][shown]
             more = "" if deviation is None else f" ± {format_metric(shown, deviation)}"
             means.append(f"{split} {shown} {format_metric(shown, mean[split][shown])}{more}")
         yield f"{point or 'Mean of the runs'}: {', '.join(means)}"

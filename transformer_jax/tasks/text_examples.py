@@ -11,6 +11,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.tasks.byte_text import pad, visible
 from transformer_jax.tasks.tokenization import Tokenizer
 from transformer_jax.tasks.translation.pairs import PairInputs
+from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import (
     Answer,
     AnswerPart,
@@ -18,13 +19,12 @@ from transformer_jax.training.inspected_example import (
     answer_of,
     probability_of_all,
 )
-from transformer_jax.training.trainer import TrainerModule
 
 Text = TypeVar("Text")
 
 
-class TextTrainer(TrainerModule):
-    """A trainer whose inputs are a text, or a list of texts."""
+class TextViewer(ExampleViewer):
+    """A model whose inputs are a text, or a list of texts."""
 
     def is_one(self, inputs: str | bytes | Sequence[str | bytes]) -> bool:
         return isinstance(inputs, str | bytes)
@@ -36,6 +36,9 @@ class TextTrainer(TrainerModule):
             InputError: as `examples`.
         """
         return self.examples(list(words))
+
+    def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
+        return self.examples(list(lines))  # all at once
 
 
 def texts_in(inputs: object, *kinds: type[Text]) -> list[Text]:

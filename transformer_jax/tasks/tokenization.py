@@ -102,6 +102,8 @@ class PieceTokenizer(Tokenizer):
         pieces: of the library `tokenizers`.
     """
 
+    num_bytes: Int[np.ndarray, " V"]
+
     def __init__(self, pieces: "tokenizers.Tokenizer") -> None:
         super().__init__(max(pieces.get_vocab().values()) + 1)
         self._pieces, self.file, self._adds_own = pieces, pieces.to_str(), False
@@ -137,7 +139,7 @@ class PieceTokenizer(Tokenizer):
             while some := list(itertools.islice(parts, CHUNKS)):
                 for part, found in zip(some, self._encoded(some), strict=True):
                     ids = np.array(found.ids, dtype)
-                    total += 0 if self.num_bytes is None else int(self.num_bytes[ids].sum(dtype=np.int64))
+                    total += int(self.num_bytes[ids].sum(dtype=np.int64))
                     is_same &= self._joined(ids) == part.encode()
                     file.write(ids.tobytes())
             if total != len(content) or not is_same:
@@ -189,9 +191,8 @@ def chosen_tokenizer(setting: str, kept: Path | None, train: Callable[[str], Tok
     """
     if setting == BYTES:
         return Tokenizer()
-    is_file = TRAINED.fullmatch(setting) is None
-    if is_file and (kept is None or os.path.lexists(setting)):
-        return PieceTokenizer(read_pieces(Path(setting)))
+    if TRAINED.fullmatch(setting) is None and (kept is None or os.path.lexists(setting)):
+        kept = Path(setting)
     return train(setting) if kept is None else PieceTokenizer(read_pieces(kept))
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -28,16 +29,12 @@ def with_one(value: float) -> np.ndarray:
     return changed
 
 
-def npz(**arrays) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+def written(save, *array, **arrays) -> bytes:
+    save(buffer := io.BytesIO(), *array, **arrays)
     return buffer.getvalue()
 
 
-def npy(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
+npy, npz = partial(written, np.save), partial(written, np.savez)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -97,15 +94,11 @@ NO_ARRAY = r"is not an \.npy of a plain array, or damaged"
         (npy(FEATURES).replace(b"<f4", b"<f3"), npy(FITTING), f"features.npy {NO_ARRAY}"),
         (npy(FEATURES[None]), npy(FITTING), r"features.npy has shape \(1, 13, 512\)"),
         (npy(FEATURES), npy(FITTING[1:]), r"labels.npy has shape \(12,\); it must be \[13\], one for each row"),
-        pytest.param(
-            npy(FEATURES),
-            npy(FITTING / 2),
-            r"labels has shape \(13,\) and type float64; it must hold integers",
-            marks=pytest.mark.slow,  # where no run-time check of types comes first
-        ),
+        (npy(FEATURES), npy(FITTING / 2), r"labels has shape \(13,\) and type float64; it must hold integers"),
         (npy(FEATURES), npy(np.array([{}] * 13)), f"labels.npy {NO_ARRAY}"),
     ],
 )
+@pytest.mark.usefixtures("without_type_checks")
 def test_files_that_are_no_table_with_labels_are_refused_in_one_line(tmp_path, features, labels, message):
     (tmp_path / "features.npy").write_bytes(features)
     (tmp_path / "labels.npy").write_bytes(labels)

@@ -7,14 +7,21 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax import load_run
+from transformer_jax import InputError, load_run
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.tasks.anomaly import config as anomaly_config
 from transformer_jax.tasks.anomaly.config import FilesConfig, anomaly_data
-from transformer_jax.tasks.anomaly.task import train_anomaly
+from transformer_jax.tasks.anomaly.task import AnomalyTrainer, train_anomaly
 
-MODEL = {"model_dim": 12, "num_heads": 3, "num_layers": 2}
-SMALL = {"set_size": 5, "warmup": 3, "batch_size": 13, **MODEL}
+SMALL = {
+    "set_size": 5,
+    "warmup": 3,
+    "batch_size": 13,
+    "max_epochs": 1,
+    "model_dim": 12,
+    "num_heads": 3,
+    "num_layers": 1,
+}
 LABELS = np.random.default_rng(0).permutation(np.repeat([3, 8, 5], [67, 61, 71]))
 FEATURES = (np.random.default_rng(1).normal(size=(len(LABELS), 7)) + LABELS[:, None]).astype(np.float32)
 
@@ -48,16 +55,21 @@ def test_the_fingerprint_of_the_data_does_not_depend_on_where_the_table_lies(con
 
 @pytest.mark.slow
 def test_a_run_from_the_host_ends_bitwise_as_one_from_the_device_and_has_no_pictures_of_images(config):
-    (device, expected), (host, results) = (
-        train_anomaly(config, name=where, features_on=where, max_epochs=1) for where in ("device", "host")
-    )
+    host, results = train_anomaly(config, features_on="host")
     assert host.constants is None
+    config = dataclasses.replace(config, features_on="device", name="device")
+    data = anomaly_data(config)
+    device = AnomalyTrainer(config, data.constants)
+    device.fit(data.train_loader, data.val_loader)
     jax.tree.map(np.testing.assert_array_equal, host.params, device.params)
-    assert results["test"] == expected["test"]
+    assert results["test"] == device.evaluate(data.test_loader)
     assert (results["dataset"], results["steps"]) == ("files", 143 // 13)
     assert results["permutation_error"] <= 1e-5
     assert [path.name for path in host.run.path.glob("*.png")] == ["attention_maps.png"]
-    assert load_run(host.run.path).predict(FEATURES[None, :5]).shape == (1, 5)
+    run = load_run(host.run.path)
+    assert run.predict(FEATURES[None, :5]).shape == (1, 5)
+    with pytest.raises(InputError, match="inputs is a.png; for a model of features it must be the number of a test"):
+        run.read_examples(["a.png", "b.png"])
 
 
 def test_a_worker_gets_the_path_of_a_mapped_table(config):

@@ -35,12 +35,8 @@ def published_weights(model) -> bytes:
     names = {"running_mean": "mean", "running_var": "var", "bias": "bias"}
     with h5py.File("weights", "w", driver="core", backing_store=False) as file:
         for key, value in model.state_dict().items():
-            *path, kind = (
-                re.sub(r"(layer\d)\.(\d)", r"\1.block\2", key)
-                .replace("downsample.0", "downsample.conv")
-                .replace("downsample.1", "downsample.bn")
-                .split(".")
-            )
+            key = key.replace("downsample.0", "downsample.conv").replace("downsample.1", "downsample.bn")
+            *path, kind = re.sub(r"(layer\d)\.(\d)", r"\1.block\2", key).split(".")
             if kind == "num_batches_tracked":
                 continue
             if kind == "weight" and value.ndim == 1:
@@ -54,9 +50,7 @@ def published_weights(model) -> bytes:
 
 def features_by_pytorch(model, images, resolution: int) -> np.ndarray:
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
-    pixels = torch.nn.functional.interpolate(
-        pixels, size=(resolution, resolution), mode="bilinear", align_corners=False
-    )
+    pixels = torch.nn.functional.interpolate(pixels, resolution, mode="bilinear", align_corners=False)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     backbone = torch.nn.Sequential(*list(model.children())[:-2])
     with torch.no_grad():
@@ -87,12 +81,7 @@ def test_weights_that_cannot_be_downloaded_say_what_to_do_and_leave_nothing(tmp_
     monkeypatch.setitem(URLS, "resnet34", f"{UNREACHABLE}/w.h5?dl=1")
     with pytest.raises(InputError, match=r"^ResNet-34's ImageNet weights could not be downloaded from ") as caught:
         fetch_weights(data_dir)
-    for advice in (
-        f"put the file at {data_dir}/flaxmodels/resnet34_weights.h5 by hand",
-        "--features-dir",
-        "--dataset digits",
-        URLS["resnet34"],
-    ):
+    for advice in (f"put the file at {weights_file(data_dir)} by hand", "--features-dir", "--dataset digits", "w.h5"):
         assert advice in str(caught.value)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -101,8 +90,7 @@ def test_weights_that_cannot_be_downloaded_say_what_to_do_and_leave_nothing(tmp_
 def test_damaged_weights_are_named(tmp_path):
     path = weights_file(tmp_path)
     path.parent.mkdir()
-    contents = {"damaged": lambda: path.write_bytes(b"no HDF5"), "other names": lambda: h5py.File(path, "w").close()}
-    for write in contents.values():
+    for write in (lambda: path.write_bytes(b"no HDF5"), lambda: h5py.File(path, "w").close()):
         write()
         with pytest.raises(InputError, match=str(path)) as caught:
             resnet34_features(tmp_path, resolution=32, batch_size=3)

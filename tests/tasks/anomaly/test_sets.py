@@ -1,10 +1,12 @@
 """Sets with an odd one out: what is drawn, how often, and that it is a function of (seed, epoch, index)."""
 
+import itertools
+
 import numpy as np
 import pytest
 from jax.scipy.stats import chi2
 
-from transformer_jax import make_loader
+from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.tasks.anomaly.sets import AnomalySets, SetAnomalyDataset, stratified_split
 
 SIZES = (11, 17, 23, 29, 12)  # images in each class
@@ -22,15 +24,13 @@ def probability_of(counts, expected) -> float:
 def ten_thousand_sets() -> tuple[np.ndarray, np.ndarray]:
     sets = AnomalySets(LABELS, seed=3, redraw=True)
     drawn = [sets.draw(epoch) for epoch in range(-(-10_000 // len(sets)))]
-    indices, positions = (np.concatenate(part)[:10_000] for part in zip(*drawn, strict=True))
-    return indices, positions
+    return tuple(np.concatenate(part)[:10_000] for part in zip(*drawn, strict=True))
 
 
 def test_a_set_holds_one_image_of_a_class_that_the_others_do_not_have(ten_thousand_sets):
     indices, positions = ten_thousand_sets
-    anomaly = LABELS[np.take_along_axis(indices, positions[:, None], 1)]  # [N 1]
-    is_anomaly = np.arange(10) == positions[:, None]
-    classes = LABELS[indices]
+    classes, is_anomaly = LABELS[indices], np.arange(10) == positions[:, None]
+    anomaly = np.take_along_axis(classes, positions[:, None], 1)  # [N 1]
     first_other = np.where(positions == 0, 1, 0)[:, None]
     assert (classes == np.take_along_axis(classes, first_other, 1))[~is_anomaly].all()
     assert (classes != anomaly)[~is_anomaly].all()
@@ -42,7 +42,7 @@ def test_every_ordered_pair_of_classes_occurs_as_often_as_the_anomalys_class_has
     indices, positions = ten_thousand_sets
     anomaly = LABELS[np.take_along_axis(indices, positions[:, None], 1)[:, 0]]
     rest = LABELS[np.take_along_axis(indices, (positions[:, None] + 1) % 10, 1)[:, 0]]
-    pairs = [(a, b) for a in range(0, 50, 10) for b in range(0, 50, 10) if a != b]
+    pairs = list(itertools.permutations(range(0, 50, 10), 2))
     counts = np.array([np.sum((anomaly == a) & (rest == b)) for a, b in pairs])
     shares = np.array([SIZES[a // 10] for a, _ in pairs], float)
     assert counts.min() > 0
@@ -71,16 +71,15 @@ def test_an_epoch_uses_each_image_once_as_the_anomaly():
     np.testing.assert_array_equal(anomalies, np.arange(len(LABELS)))
 
 
-def batches(loader, epoch) -> np.ndarray:
-    return np.concatenate([indices for indices, _ in loader.epoch(epoch)])
-
-
 def test_training_draws_anew_each_epoch_and_testing_never():
-    train = make_loader(AnomalySets(LABELS, seed=3, redraw=True), 7)
-    test = make_loader(AnomalySets(LABELS, seed=3), 7)
-    assert not np.array_equal(batches(train, 0), batches(train, 1))
-    np.testing.assert_array_equal(batches(train, 1), batches(train, 1))
-    np.testing.assert_array_equal(batches(test, 0), batches(test, 1))
+    def batch(sets, epoch):
+        return sets.__getitems__(EpochIndices([5, 2], epoch)).stacked[0]
+
+    train, test = AnomalySets(LABELS, seed=3, redraw=True), AnomalySets(LABELS, seed=3)
+    again = batch(train, 1)
+    assert not np.array_equal(batch(train, 0), again)
+    np.testing.assert_array_equal(batch(train, 1), again)
+    np.testing.assert_array_equal(batch(test, 0), batch(test, 1))
 
 
 def test_an_item_is_the_tutorials_features_indices_and_label():

@@ -60,12 +60,16 @@ def test_a_file_of_pairs_is_learned_and_reported(copying):
 
 
 @pytest.mark.slow
-def test_a_translation_does_not_depend_on_the_batch(translator):
+def test_a_translation_does_not_depend_on_the_batch_nor_on_the_devices_that_share_it(translator):
     texts = ["abc", "d", "dcba" * 4, "bad"]
     together = translator.predict(texts)
     assert together[::3] == ["ABC", "BAD"]
     assert [translator.predict([text])[0] for text in texts] == together
     assert translator.predict(texts * 5) == together * 5  # more than a batch
+    assert jax.default_backend() != "cpu" or translator.devices.mesh.size == 2
+    alone = TranslationTrainer(dataclasses.replace(translator.config, num_devices=1))
+    alone.params = translator.params
+    assert (alone.devices.mesh.size, alone.predict(texts)) == (1, together)
 
 
 # Of the byte after each one: "b" has 0.4 in all, "a" 0.6 · 0.55, "ad" 0.6 · 0.45.
@@ -96,16 +100,6 @@ def test_the_search_has_the_width_and_the_penalty_of_the_settings(width, penalty
 
 
 @pytest.mark.slow
-def test_devices_that_share_a_batch_translate_as_one_does(translator):
-    texts = ["abc", "d", "dcba" * 4, "bad"]
-    assert jax.default_backend() != "cpu" or translator.devices.mesh.size == 2
-    alone = TranslationTrainer(dataclasses.replace(translator.config, num_devices=1))
-    alone.params = translator.params
-    assert alone.devices.mesh.size == 1
-    assert alone.predict(texts) == translator.predict(texts)
-
-
-@pytest.mark.slow
 def test_the_loss_counts_real_tokens_alone():
     trainer = TranslationTrainer(TranslationConfig(**SMALL))
     source = np.array([[97, 98, PAD], [97, PAD, PAD]], np.int32)
@@ -117,11 +111,10 @@ def test_the_loss_counts_real_tokens_alone():
     elements = loss(PairInputs(source, target), targets)
     for name in ("loss", "accuracy"):
         np.testing.assert_array_equal(elements[name][1], [[1, 1, 1], [1, 1, 0]])
-
-    def padded(ids, more):
-        return np.pad(ids, ((0, 0), (0, more)), constant_values=PAD)
-
-    with_more = loss(PairInputs(padded(source, 2), padded(target, 1)), padded(targets, 1))
+    source, target, targets = (
+        np.pad(ids, ((0, 0), (0, more)), constant_values=PAD) for ids, more in ((source, 2), (target, 1), (targets, 1))
+    )
+    with_more = loss(PairInputs(source, target), targets)
     np.testing.assert_array_equal(with_more["loss"][1], [[1, 1, 1, 0], [1, 1, 0, 0]])
     np.testing.assert_allclose(with_more["loss"][0][:, :3], elements["loss"][0], atol=1e-5)
 

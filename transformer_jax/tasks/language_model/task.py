@@ -19,7 +19,7 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.runs.directory import kept_file
-from transformer_jax.tasks.architecture import ARCHITECTURE, Architecture, architecture_of
+from transformer_jax.tasks.architecture import ARCHITECTURE, architecture_of
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, TaskData, chosen_config, task_loaders, train_and_test
 from transformer_jax.tasks.language_model.config import TOKENIZER
@@ -34,12 +34,13 @@ from transformer_jax.tasks.language_model.windows import (
     TextSplits,
     load_text,
 )
-from transformer_jax.tasks.text_examples import TextTrainer, encode_all, text_examples, texts_in
+from transformer_jax.tasks.text_examples import TextViewer, encode_all, text_examples, texts_in
 from transformer_jax.tasks.tokenization import Tokenizer, chosen_tokenizer, chunks
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.token_losses import token_losses
+from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
 PICTURED = 64  # positions of a window in the pictures of the training, and in the examples of the test set
@@ -79,7 +80,7 @@ def _trained(setting: str, data: Path | None, stamp: object) -> Tokenizer:
     return train_tokenizer(setting, chunks(load_text(data, 1).train.tobytes().decode(errors="replace")))
 
 
-class LanguageModelTrainer(TextTrainer):
+class LanguageModelTrainer(TextViewer, TrainerModule):
     """Trains a `TransformerLM` over bytes or other tokens; `predict` continues texts."""
 
     name = "LanguageModelTask"
@@ -99,7 +100,9 @@ class LanguageModelTrainer(TextTrainer):
     def create_model(self) -> TransformerLM:
         config = self.config
         if self.architecture is not None:
-            return self._model_of_transformers(self.architecture)
+            model = self.architecture.model(TransformerLM, config, "seq_len", config.seq_len)
+            self.architecture.check_vocabulary("tokenizer", self.tokenizer.size, model.vocabulary_size)
+            return model
         return TransformerLM(
             self.tokenizer.size,
             model_dim=config.model_dim,
@@ -109,18 +112,6 @@ class LanguageModelTrainer(TextTrainer):
             settings=block_settings(config, config.seq_len),
             max_len=config.seq_len,
         )
-
-    def _model_of_transformers(self, architecture: Architecture) -> TransformerLM:
-        model, seq_len, size = architecture.model(TransformerLM, self.config), self.config.seq_len, self.tokenizer.size
-        if model.max_len < seq_len:
-            raise InputError(
-                f"seq_len is {seq_len}; the model of {architecture.file} takes at most {model.max_len} tokens"
-            )
-        if model.vocabulary_size < size:
-            raise InputError(
-                f"tokenizer has {size} tokens; the model of {architecture.file} has only {model.vocabulary_size}"
-            )
-        return model
 
     def model_files(self) -> Mapping[str, str]:
         files = {} if self.tokenizer.file is None else {TOKENIZER: self.tokenizer.file}

@@ -45,31 +45,28 @@ def typed(text: str) -> str:
     return text.translate(TYPED).strip()
 
 
-def date_pairs(split: str, size: int, seed: int = 42) -> list[TextPair]:
+def date_pairs(split: str, size: int) -> list[TextPair]:
     """The first `size` pairs of a split, one of `SPLITS`.
 
-    The pair at an index is a function of (split, seed, index). Every day of the split occurs once before any occurs
-    again, and the locales and styles take turns. A day belongs to one split, whatever the seed.
+    The pair at an index is a function of (split, index). Every day of the split occurs once before any occurs again,
+    and the locales and styles take turns.
     """
     forms = cycle(product(LOCALES, STYLES))
     return [
         TextPair(write_date(day, locale, style), day.isoformat())
-        for day, (locale, style) in zip(islice(_shuffled_days(split, seed), size), forms, strict=False)
+        for day, (locale, style) in zip(islice(_shuffled_days(split), size), forms, strict=False)
     ]
 
 
-def load_dates(
-    train_size: int, val_size: int, test_size: int, seed: int = 42, *, max_bytes: int | None = None
-) -> PairSplits:
-    """Pairs of dates with these sizes; no day is in two of the sets.
+def load_dates(*sizes: int, max_bytes: int) -> PairSplits:
+    """Training, validation and test pairs of dates, of these sizes; no day is in two of the sets.
 
     Raises:
         InputError: a date in words has more than `max_bytes` bytes in UTF-8.
     """
-    sizes = (train_size, val_size, test_size)
-    train, val, test = (date_pairs(split, size, seed) for split, size in zip(SPLITS, sizes, strict=True))
+    train, val, test = map(date_pairs, SPLITS, sizes)
     longest = max(len(pair.source.encode()) for pair in (*train, *val, *test))
-    if max_bytes is not None and longest > max_bytes:
+    if longest > max_bytes:
         raise InputError(f"max_bytes is {max_bytes}; it must be at least {longest}, the length of the longest date")
     return PairSplits(train, val, test)
 
@@ -83,10 +80,10 @@ def days_of(split: str) -> np.ndarray:
     return {"train": train, "val": val, "test": test}[split]
 
 
-def _shuffled_days(split: str, seed: int) -> Iterator[datetime.date]:
+def _shuffled_days(split: str) -> Iterator[datetime.date]:
     """All days of a split in random order, then all of them in another, without end."""
     days = days_of(split)
-    rng = np.random.default_rng([seed, SPLITS.index(split)])
+    rng = np.random.default_rng([42, SPLITS.index(split)])
     while True:
         yield from map(datetime.date.fromordinal, rng.permutation(days).tolist())
 

@@ -48,11 +48,8 @@ class PairInputs(NamedTuple):
 class Tokenizers(NamedTuple):
     """Of the source and of the target texts."""
 
-    source: Tokenizer
-    target: Tokenizer
-
-
-BYTES = Tokenizers(Tokenizer(), Tokenizer())
+    source: Tokenizer = Tokenizer()
+    target: Tokenizer = Tokenizer()
 
 
 class PairDataset(BatchDataset):
@@ -60,20 +57,17 @@ class PairDataset(BatchDataset):
 
     Args:
         pairs: a source and a target text each.
-        shapes: from the smallest to the largest, with START and END counted; chosen for these pairs if None.
+        shapes: from the smallest to the largest, with START and END counted.
         tokenizers: of their texts.
     """
 
-    def __init__(
-        self, pairs: Sequence[TextPair], shapes: Sequence[Shape] | None = None, tokenizers: Tokenizers = BYTES
-    ) -> None:
-        self.pairs, self.tokenizers = pairs, tokenizers
-        lengths = _lengths(pairs, tokenizers)
-        self.shapes = choose_shapes(*lengths) if shapes is None else list(shapes)
+    def __init__(self, pairs: Sequence[TextPair], shapes: Sequence[Shape], tokenizers: Tokenizers) -> None:
+        self.pairs, self.shapes, self.tokenizers = pairs, shapes, tokenizers
+        self.lengths = _lengths(pairs, tokenizers)
         # [N], the shape of each pair: `groups` of `make_loader`, which puts pairs of one shape into one batch. A batch
         # of dates then has 1.28 source positions for each real one, and 3.8 when pairs are mixed: one text in 50 is of
         # the longest shape, and 72 of 100 batches of 64 hold such a text.
-        self.buckets = smallest_shape(*lengths, self.shapes).astype(np.int8)
+        self.buckets = smallest_shape(*self.lengths, shapes).astype(np.int8)
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -90,7 +84,7 @@ class PairDataset(BatchDataset):
         """SHA-256 of the pairs and of the shapes to which they are padded."""
         texts = ("".join(getattr(pair, side) for pair in self.pairs) for side in ("source", "target"))
         joined = (np.frombuffer(text.encode(), np.uint8) for text in texts)
-        return fingerprint([], [np.array(self.shapes), *_lengths(self.pairs, self.tokenizers), *joined])
+        return fingerprint([], [np.array(self.shapes), *self.lengths, *joined])
 
 
 class PairSplits(NamedTuple):
@@ -107,7 +101,7 @@ class PairSplits(NamedTuple):
         numbers = {name: len(getattr(self, name)) for name in ("train", "val", "test")}
         return {**numbers, "too_long": self.too_long, "held_elsewhere": self.held_elsewhere}
 
-    def padded(self, tokenizers: Tokenizers = BYTES) -> tuple[PairDataset, PairDataset, PairDataset]:
+    def padded(self, tokenizers: Tokenizers) -> tuple[PairDataset, PairDataset, PairDataset]:
         """Data sets of the three, padded to shapes that are chosen for all of them together."""
         sources, targets = zip(*(_lengths(pairs, tokenizers) for pairs in self[:3]), strict=True)
         shapes = choose_shapes(np.concatenate(sources), np.concatenate(targets))
@@ -122,7 +116,7 @@ def _lengths(pairs: Sequence[TextPair], tokenizers: Tokenizers) -> tuple[Int[np.
 
 
 def load_pairs(
-    path: Path, *, val_path: Path | None = None, test_path: Path | None = None, max_bytes: int = 256, seed: int = 42
+    path: Path, *, val_path: Path | None = None, test_path: Path | None = None, max_bytes: int
 ) -> PairSplits:
     """The pairs in files; no source text of the training set is in another one.
 
@@ -132,7 +126,6 @@ def load_pairs(
         path: file of pairs.
         val_path, test_path: files of the validation and the test pairs; None takes a part of the first file's.
         max_bytes: of a text.
-        seed: of the split.
 
     Raises:
         InputError: a file cannot be read, a line is no pair, or too few pairs are left.
@@ -140,7 +133,7 @@ def load_pairs(
     paths = {"all": path, "val": val_path, "test": test_path}
     read = {name: read_pairs(file) for name, file in paths.items() if file is not None}
     short = {name: _short_pairs(paths[name], pairs, max_bytes) for name, pairs in read.items()}
-    parts = split_pairs(short["all"], seed, val=short.get("val"), test=short.get("test"))
+    parts = split_pairs(short["all"], short.get("val"), short.get("test"))
     num_short = sum(map(len, short.values()))
     return PairSplits(*parts, sum(map(len, read.values())) - num_short, num_short - sum(map(len, parts)))
 
@@ -183,19 +176,14 @@ def summary(splits: PairSplits) -> str:
 
 
 def split_pairs(
-    pairs: Sequence[TextPair],
-    seed: int,
-    *,
-    val: Sequence[TextPair] | None = None,
-    test: Sequence[TextPair] | None = None,
+    pairs: Sequence[TextPair], val: Sequence[TextPair] | None = None, test: Sequence[TextPair] | None = None
 ) -> tuple[Sequence[TextPair], Sequence[TextPair], Sequence[TextPair]]:
-    """Pairs for training, validation and test, a function of the pairs and the seed.
+    """Pairs for training, validation and test, a function of the pairs in their order.
 
     All pairs of one source are in one split, so that no source of the validation or the test was trained on.
 
     Args:
         pairs: to be split.
-        seed: of the split.
         val, test: these pairs, in the place of a part of `pairs`; those of their sources are left out of `pairs`.
 
     Raises:
@@ -209,7 +197,7 @@ def split_pairs(
         needed = ", ".join(["training", *reversed(drawn)])
         raise InputError(f"data has {len(sources)} different sources{where}; one each is needed for {needed}")
     size = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
-    order = np.random.default_rng(seed).permutation(len(sources)).tolist()
+    order = np.random.default_rng(42).permutation(len(sources)).tolist()
     split_of = dict.fromkeys(sources, "training")
     for number, split in enumerate(drawn):
         split_of |= {sources[index]: split for index in order[number * size : (number + 1) * size]}

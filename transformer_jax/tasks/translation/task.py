@@ -19,13 +19,12 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
-from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
-from transformer_jax.tasks.architecture import ARCHITECTURE, Architecture, architecture_of
+from transformer_jax.tasks.architecture import ARCHITECTURE, architecture_of
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
-from transformer_jax.tasks.text_examples import TextTrainer, encode_all, texts_in, translation_examples
+from transformer_jax.tasks.text_examples import TextViewer, encode_all, texts_in, translation_examples
 from transformer_jax.tasks.translation.config import (
     SOURCE_TOKENIZER,
     TARGET_TOKENIZER,
@@ -39,12 +38,13 @@ from transformer_jax.tasks.translation.pairs import PairInputs, TextPair
 from transformer_jax.tasks.translation.report import score
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
+from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
 LENGTH_STEP = 16  # texts are padded to a multiple of this length; each such length is compiled once
 
 
-class TranslationTrainer(TextTrainer):
+class TranslationTrainer(TextViewer, TrainerModule):
     """Trains a `Transformer` over bytes or other tokens, teacher-forced; `predict` translates texts."""
 
     name = TASK
@@ -63,7 +63,11 @@ class TranslationTrainer(TextTrainer):
     def create_model(self) -> Transformer:
         config = self.config
         if self.architecture is not None:
-            return self._model_of_transformers(self.architecture)
+            model = self.architecture.model(Transformer, config, "max_bytes", _padded_length(config.max_bytes + 2))
+            sizes = model.source_vocabulary_size, model.target_vocabulary_size
+            for side, size, tokenizer in zip(("source", "target"), sizes, self.tokenizers, strict=True):
+                self.architecture.check_vocabulary(f"{side}_tokenizer", tokenizer.vocabulary_size, size)
+            return model
         return Transformer(
             source_vocabulary_size=self.tokenizers.source.vocabulary_size,
             target_vocabulary_size=self.tokenizers.target.vocabulary_size,
@@ -75,16 +79,6 @@ class TranslationTrainer(TextTrainer):
             settings=block_settings(config, _padded_length(config.max_bytes + 2)),
             tie_embeddings=self.tokenizers.source.file == self.tokenizers.target.file,
         )
-
-    def _model_of_transformers(self, architecture: Architecture) -> Transformer:
-        model, longest = architecture.model(Transformer, self.config), self.config.max_bytes
-        if model.max_len < _padded_length(longest + 2):
-            raise InputError(f"max_bytes is {longest}; the model of {architecture.file} takes {model.max_len} tokens")
-        sizes = model.source_vocabulary_size, model.target_vocabulary_size
-        for side, size, tokenizer in zip(("source", "target"), sizes, self.tokenizers, strict=True):
-            if (size or 0) < (needed := tokenizer.vocabulary_size):
-                raise InputError(f"{side}_tokenizer has {needed} tokens; that of {architecture.file} has only {size}")
-        return model
 
     def model_files(self) -> Mapping[str, str]:
         files = {SOURCE_TOKENIZER: self.tokenizers.source.file, TARGET_TOKENIZER: self.tokenizers.target.file}
@@ -126,9 +120,6 @@ class TranslationTrainer(TextTrainer):
         """
         sources = self._sources(inputs)
         return translation_examples(sources, self._translations(sources), _padded_length, self.tokenizers)
-
-    def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
-        return self.examples(list(lines))  # all at once
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
         """Texts of these numbers in the test set, with the model's translations and the right ones.
@@ -186,9 +177,7 @@ class TranslationTrainer(TextTrainer):
             max_length=config.max_translation,
             grow=DecodingCache.grow,
         )
-        if config.beam_width == 1:
-            return found
-        return jax.tree.map(lambda leaf: leaf[:, 0], found)
+        return found if config.beam_width == 1 else jax.tree.map(lambda leaf: leaf[:, 0], found)
 
 
 def _padded_length(length: int) -> int:
