@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SECONDS = 120  # that anything may take, on a machine that does other things too
@@ -25,21 +25,31 @@ class Opened(NamedTuple):
 
 
 @contextlib.contextmanager
-def browser(*, width: int = 1280, height: int = 720, **options: Any) -> Iterator[Page]:
-    """An empty page of a headless Chromium, in pixels; `options` are Playwright's of a context."""
+def chromium() -> Iterator[Browser]:
+    """A headless Chromium, which takes a second to start: one for many pages."""
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM)
-        page = chromium.new_page(viewport={"width": width, "height": height}, **options)
-        page.set_default_timeout(1000 * SECONDS)
-        expect.set_options(timeout=1000 * SECONDS)
-        yield page
-        chromium.close()
+        started = playwright.chromium.launch(executable_path=CHROMIUM)
+        yield started
+        started.close()
 
 
 @contextlib.contextmanager
-def opened(file: Path, *, dark: bool = False, width: int = 1280, height: int = 900) -> Iterator[Opened]:
+def empty_page(browser: Browser, *, width: int = 1280, height: int = 720, **options: Any) -> Iterator[Page]:
+    """An empty page, in pixels; `options` are Playwright's of a context."""
+    page = browser.new_page(viewport={"width": width, "height": height}, **options)
+    page.set_default_timeout(1000 * SECONDS)
+    expect.set_options(timeout=1000 * SECONDS)
+    yield page
+    page.close()
+
+
+@contextlib.contextmanager
+def opened(
+    browser: Browser, file: Path, *, dark: bool = False, width: int = 1280, height: int = 900
+) -> Iterator[Opened]:
     """A file of a page, opened with the network off."""
-    with browser(width=width, height=height, color_scheme="dark" if dark else "light", offline=True) as page:
+    scheme = "dark" if dark else "light"
+    with empty_page(browser, width=width, height=height, color_scheme=scheme, offline=True) as page:
         problems: list[str] = []
         requests: list[str] = []
         page.on("console", lambda message: problems.append(message.text))
@@ -48,6 +58,12 @@ def opened(file: Path, *, dark: bool = False, width: int = 1280, height: int = 9
         page.goto(file.resolve().as_uri())
         expect(page.locator("main")).to_have_attribute("aria-busy", "false")
         yield Opened(page, problems, requests)
+
+
+def choose_example(page: Page, index: int, title: str) -> None:
+    """Choose one of the page's examples, and wait until it is there."""
+    page.get_by_label("Example").select_option(index=index)
+    expect(page.locator("#given")).to_contain_text(title)
 
 
 def choose_kind(page: Page, kind: str) -> None:

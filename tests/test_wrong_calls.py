@@ -300,7 +300,7 @@ MORE_CALLS = [
         {**PASS, "patches": {}},
         "model variables",
         patches=(None, "logits", 3, [zeros(3)]),
-        names=("logits", 3, [3]),
+        names=("logits", 3),
     ),
     Call.of(partial(of_pass, tj.capture), {**PASS, "names": ["logits"]}, "model variables", names=("logits", None, 3)),
     Call.of(partial(of_pass, tj.attribute_logits), PASS, "model variables", of=("x", 3)),

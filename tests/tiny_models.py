@@ -6,11 +6,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from compiled_models import drawn
+from compiled_models import draw, drawn
 
 from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
-from transformer_jax.nn.encoder import TransformerEncoder
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.layers import GatedFeedForward, RMSNorm
@@ -41,35 +40,36 @@ class Case(NamedTuple):
     inputs: tuple[Any, ...]
 
 
+def case(model: nn.Module, *inputs: Any) -> Case:
+    """With scales of norms about 1, as those of a trained model."""
+    variables = drawn(model, *inputs)
+    moved = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf + (path[-1].key == "scale"), variables)
+    return Case(model, moved, inputs)
+
+
 def predictor(settings: BlockSettings = SETTINGS["post_norm"], seed: int = 0, **fields: Any) -> Case:
     """2 layers of 3 heads of width 4, 5 classes; 2 rows of 7 positions with 11 features."""
     sizes = {"model_dim": 12, "num_classes": 5, "num_heads": 3, "num_layers": 2} | fields
     model = TransformerPredictor(**sizes, settings=settings, max_len=7)
-    x = np.random.default_rng(seed).normal(size=(2, 7, 11)).astype(np.float32)
-    return Case(model, drawn(model, x, seed=seed), (x,))
+    x = draw(2, 7, 11, seed=seed)
+    return case(model, x)
 
 
-def encoder(settings: BlockSettings = SETTINGS["post_norm"], seed: int = 0) -> Case:
-    """2 layers of 3 heads of width 4; 2 rows of 7 positions."""
-    x = np.random.default_rng(seed).normal(size=(2, 7, 12)).astype(np.float32)
-    model = TransformerEncoder(2, 12, 3, 23, settings=settings)
-    return Case(model, drawn(model, x, seed=seed), (x,))
-
-
-def encoder_decoder(settings: BlockSettings = SETTINGS["post_norm"], *, tied: bool = True) -> Case:
+def encoder_decoder(settings: BlockSettings = SETTINGS["post_norm"], *, tied: bool = True, num_layers: int = 2) -> Case:
     """2 + 2 layers of 3 heads of width 4, 13 tokens; sources of 7, one with 2 of padding, and targets of 5."""
-    model = Transformer(13, 13, 12, 3, 2, 2, 23, settings=settings, max_len=7, tie_embeddings=tied)
+    sizes = 13, 13, 12, 3, num_layers, num_layers, 23
+    model = Transformer(*sizes, settings=settings, max_len=7, tie_embeddings=tied)
     rng = np.random.default_rng(1)
     source, target = rng.integers(13, size=(2, 7)), rng.integers(13, size=(2, 5))
     inputs = source, target, padding_mask(np.arange(7) < np.array([[7], [5]]))
-    return Case(model, drawn(model, *inputs), inputs)
+    return case(model, *inputs)
 
 
 def language_model(settings: BlockSettings = SETTINGS["post_norm"], *, tied: bool = True) -> Case:
     """2 layers of 3 heads of width 4, 13 tokens; 2 rows of 7."""
     model = TransformerLM(13, 12, 3, 2, 23, settings=settings, max_len=7, tie_embeddings=tied)
     tokens = np.random.default_rng(1).integers(13, size=(2, 7))
-    return Case(model, drawn(model, tokens), (tokens,))
+    return case(model, tokens)
 
 
 def clean_and_corrupted(settings: BlockSettings = SETTINGS["post_norm"], **fields: Any) -> tuple[Case, tuple[Any, ...]]:

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from commands import start
-from inspection_pages import CHROMIUM, browser, choose_kind, head_button, hover, opened, shown_map
+from inspection_pages import CHROMIUM, choose_kind, chromium, empty_page, head_button, hover, opened, shown_map
 from playwright.sync_api import Page
 from tensorboard_pages import (
     choose_columns,
@@ -44,14 +44,14 @@ def make_inspection_pictures() -> None:
         file = Path(directory) / "inspection.html"
         dates, digits = load_run("dates"), load_run("digits")
         inspection_page(dates, dates.read_examples(["mardi 3 janvier 2017"]), title="dates").save(file)
-        with opened(file, width=1180, height=860) as (page, *_):
+        with chromium() as browser, opened(browser, file, width=1180, height=860) as (page, *_):
             choose_kind(page, "cross")
             head_button(page, 1, 0).click()
             shown_map(page, "cross", 1, 0)
             hover(page, 9, 6, 11, 20)  # from the day's first digit to the day
             save(page, "inspection_dates.png")
         inspection_page(digits, digits.read_examples(["17"]), title="digits").save(file)
-        with opened(file, width=1180, height=860, dark=True) as (page, *_):
+        with chromium() as browser, opened(browser, file, width=1180, height=860, dark=True) as (page, *_):
             head_button(page, 1, 2).click()
             shown_map(page, "encoder", 1, 2)
             page.get_by_role("button", name="Zero this head").click()
@@ -67,7 +67,11 @@ def make_tensorboard_pictures() -> None:
         done = start("reverse.py", "--sweep", f"lr={RATES}", *settings, "--checkpoint-dir", runs)
         if done.returncode:
             raise RuntimeError(f"the sweep failed: {done.stderr}")
-        with tensorboard(Path(runs) / "ReverseTask", num_runs) as address, browser(height=480) as page:
+        with (
+            tensorboard(Path(runs) / "ReverseTask", num_runs) as address,
+            chromium() as browser,
+            empty_page(browser, height=480) as page,
+        ):
             open_time_series(page, address, "train/loss|val/accuracy")
             for tag in ("train/loss", "val/accuracy"):
                 last_values(page, tag)

@@ -2,7 +2,6 @@
 
 import pytest
 
-import inspection_methods
 from inspection_methods import CIRCUITS, scores_of
 
 pytestmark = pytest.mark.slow

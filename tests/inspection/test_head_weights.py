@@ -34,15 +34,9 @@ def test_queries_keys_and_what_heads_write_are_made_of_these_matrices(settings):
         np.testing.assert_allclose(logits, x[:, None] @ heads.qk.matrix @ x[:, None].mT / 2, atol=1e-4)
 
 
-def test_all_attentions_have_their_names_in_the_order_of_the_layers():
+def test_attentions_have_their_names_in_the_order_of_the_layers():
     case = predictor(BlockSettings(scan_layers=True), num_layers=11)
     assert list(head_weights(case.model, case.variables)) == [f"encoder.layers.{i}.attention" for i in range(11)]
-    case = encoder_decoder()
-    names = [*head_weights(case.model, case.variables)]
-    assert sorted(names) == sorted(
-        f"{stack}.layers.{i}.{kind}attention" for stack, kind in
-        (("encoder", ""), ("decoder", ""), ("decoder", "cross_")) for i in range(2)
-    )  # fmt: skip
 
 
 def test_norms_and_eigenvalues_are_those_of_the_whole_matrix():
@@ -75,20 +69,19 @@ def test_composition_is_the_norm_of_the_product_and_nothing_between_heads_that_d
 @pytest.mark.parametrize(
     "case",
     [
-        predictor(SETTINGS["pre_norm"]),
         predictor(SETTINGS["pre_rms_grouped"]),
-        language_model(SETTINGS["pre_norm"]),
         language_model(SETTINGS["scanned_alibi"], tied=False),
         encoder_decoder(SETTINGS["pre_norm"]),
     ],
-    ids=["predictor", "rms, gated, shared keys", "tied", "stacked layers", "encoder-decoder"],
+    ids=["rms, gated, shared keys", "stacked layers", "encoder-decoder"],
 )
 def test_folded_norms_leave_the_logits_and_have_nothing_learned(case):
     model, params = fold_norms(case.model, case.variables["params"])
-    expected = case.model.apply(case.variables, *case.inputs)
-    found, seen = capture(model, {"params": params}, *case.inputs, names=["*.layers.*.input"])
+    (expected, before), (found, seen) = (
+        quick_jit(lambda v, model=each: capture(model, v, *case.inputs, names=["*.layers.*.input"]))(variables)
+        for each, variables in ((case.model, case.variables), (model, {"params": params}))
+    )
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
-    _, before = capture(case.model, case.variables, *case.inputs, names=["*.layers.*.input"])
     for name, stream in before.items():  # which no norm stands in
         np.testing.assert_allclose(seen[name], stream, atol=1e-4)
     stack = params["encoder" if "encoder" in params else "decoder"]
@@ -114,8 +107,6 @@ def test_real_models_are_folded_too_and_their_heads_write_by_ov(family, seed):
             output = (written + heads.written_bias[:, None]).sum(1) + heads.output_bias
             scale = np.abs(output).max()
             np.testing.assert_allclose(seen[f"{name}.output"], output, rtol=0, atol=1e-5 * scale)
-        values = np.linalg.eigvals(np.asarray(heads.ov.matrix, np.float64))
-        np.testing.assert_allclose(heads.ov.positivity(), values.real.sum(-1) / np.abs(values).sum(-1), atol=1e-4)
 
 
 def test_what_cannot_be_folded_is_refused():

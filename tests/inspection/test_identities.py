@@ -1,4 +1,4 @@
-"""What holds for every model: own values change nothing, others do, all that is clean restores everything."""
+"""What holds for every model: own values change nothing, others do, contributions sum to the logits."""
 
 import functools
 
@@ -11,17 +11,14 @@ from huggingface_models import FAMILIES, ours
 from tiny_models import SETTINGS, encoder_decoder, in_float64, language_model, predictor
 
 from transformer_jax import activation_names, attribute_logits, patch
-from transformer_jax.inspection import patch_activations
-from transformer_jax.inspection.names import residual_stream
 
 pytestmark = pytest.mark.slow  # they compile
 
 CASES = {
-    "predictor, pre-norm": lambda: predictor(SETTINGS["pre_norm"]),
+    "predictor, post-norm": lambda: predictor(SETTINGS["post_rms"]),
     "language model, scanned layers": lambda: language_model(SETTINGS["scanned_alibi"]),
     "language model, shared keys": lambda: language_model(SETTINGS["pre_rms_grouped"], tied=False),
-    "translator, post-norm": lambda: encoder_decoder(SETTINGS["post_rms"]),
-    "translator, untied": lambda: encoder_decoder(SETTINGS["pre_norm"], tied=False),
+    "translator, pre-norm": lambda: encoder_decoder(SETTINGS["pre_norm"], tied=False, num_layers=1),
 }
 
 
@@ -50,14 +47,6 @@ def test_own_values_leave_a_pass_bitwise_the_same_and_a_change_of_any_activation
     jax.tree.map(np.testing.assert_array_equal, captured, own)
     for each, turn in turns.items():  # so that none is a copy beside the pass
         assert (run(own, False, turn)[0] != output).any(), each
-
-    def restored():
-        other = tuple(jnp.flip(x, 0) for x in inputs[:2]) + inputs[2:]
-        last = [residual_stream(names)[-1]]
-        pair = {"clean": inputs, "corrupted": other, "names": last, "by": []}
-        return patch_activations(model, variables, **pair, metric=lambda y: y[0].ravel()[0])
-
-    np.testing.assert_allclose(*quick_jit(restored)().values(), 1, atol=1e-4)  # quotients of small differences
 
 
 @pytest.mark.parametrize("name", CASES)  # for models of `transformers`: tests/weights/test_huggingface.py

@@ -2,13 +2,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import drawn
 from tiny_models import SETTINGS, encoder_decoder, language_model, logit_difference, predictor
 
-from transformer_jax import TransformerEncoder, load_run, patch
+from transformer_jax import patch
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import (
+    Activations,
     Inspected,
+    PatchGrid,
     add,
     attribute_logits,
     generate,
@@ -44,18 +45,17 @@ def test_a_bound_model_captures_and_patches_as_the_functions_do(case, bound):
     for name, value in values.items():
         np.testing.assert_allclose(seen[name], value, rtol=1e-4, atol=1e-5)
     output, _ = bound.capture(x, [HEADS])
-    parts = bound.apply(attribute_logits, x, of=lambda logits: logits[:, 3, 1])
-    total = sum(part.reshape(-1, 2).sum(0) for part in parts.values())
-    np.testing.assert_allclose(total, output[:, 3, 1], rtol=1e-4, atol=1e-5)
+    parts = bound.apply(attribute_logits, x, of=lambda logits: logits[:, 3, 1] - logits[:, 3, 4] + 0.7)
+    total = sum(part.reshape(-1, 2).sum(0) for part in parts.values())  # of a difference and a constant, too
+    np.testing.assert_allclose(total, output[:, 3, 1] - output[:, 3, 4] + 0.7, rtol=1e-4, atol=1e-5)
 
 
-def test_layers_come_and_stack_in_their_order_and_a_question_mark_is_any_of_them():
-    model, x = TransformerEncoder(11, 4, 1, 3), np.ones((2, 5, 4), np.float32)
-    bound = Inspected(model, drawn(model, x))
-    _, seen = bound.capture(x, ["layers.?.output", "*.weights"])
-    order = [f"layers.{layer}.{end}" for layer in range(11) for end in ("attention.weights", "output")]
-    assert list(seen) == order  # 10 behind 9, not behind 1
-    np.testing.assert_array_equal(seen.stack("layers.*.output"), [seen[name] for name in order[1::2]])
+def test_one_activation_of_each_layer_stacks_in_their_order():
+    seen = Activations({f"layers.{n}.{end}": jnp.full(3, n) for n in range(11) for end in ("weights", "output")})
+    np.testing.assert_array_equal(seen.stack("layers.*.output")[:, 0], np.arange(11))  # 10 behind 9, not behind 1
+    assert repr(seen).startswith("layers.0.weights (3,)\nlayers.0.output (3,)\n")
+    with pytest.raises(InputError, match=r"must fit one activation of each layer: layers.\?.weights or layers.\?.out"):
+        seen.stack("layers.*")
 
 
 def test_alike_arguments_share_a_program(case, bound, monkeypatch):
@@ -73,32 +73,29 @@ def test_alike_arguments_share_a_program(case, bound, monkeypatch):
     assert len(traced) > number
 
 
-def test_what_is_not_one_activation_of_each_layer_cannot_be_stacked(case, bound):
-    _, seen = bound.capture(case.inputs[0], ["encoder.layers.0.*"])
-    with pytest.raises(InputError, match=r"must fit one activation of each layer: encoder.layers.\?.input or"):
-        seen.stack("encoder.layers.0.*")
-
-
-@pytest.mark.parametrize("by", [("layers", "positions", "heads"), ("heads", "layers")])
-def test_a_patch_grid_holds_what_patching_restores_layer_by_layer(by, case, bound):
+def test_a_patch_grid_holds_what_patching_restores_layer_by_layer(case, bound):
     clean, corrupted = case.inputs[0], predictor(seed=5).inputs[0]
 
     def metric(logits):
         return logit_difference(logits).sum()
 
+    by = "positions", "layers", "heads"
     grid = bound.patch_grid(clean, corrupted, "head_outputs", by=by, metric=metric)
-    assert grid.values.shape == tuple({"layers": 2, "positions": 7, "heads": 3}[axis] for axis in by)
-    expected = patch_activations(
-        case.model, case.variables, [clean], [corrupted], names=[HEADS], metric=metric,
-        by=[axis for axis in by if axis != "layers"],
-    )[HEADS]  # fmt: skip
-    of_layer = np.moveaxis(grid.values, by.index("layers"), 0)[1]
-    np.testing.assert_allclose(of_layer, expected, atol=1e-3)  # quotients of small differences, in float32
-    axes = grid.plot(list("abcdefg") if "positions" in by else None).axes
-    assert len(axes) == (4 if len(by) == 3 else 2)  # a frame for each head, and the bar
-    drawn = axes[0].images[0].get_array()
-    first = grid.values[..., 0] if len(by) == 3 else grid.values.T
-    np.testing.assert_array_equal(drawn, first)
+    assert (grid.values.shape, grid.by) == ((7, 2, 3), by)
+    options = {"names": [HEADS], "metric": metric, "by": ("positions", "heads")}
+    expected = bound.apply(patch_activations, [clean], [corrupted], **options)[HEADS]
+    np.testing.assert_allclose(grid.values[:, 1], expected, atol=1e-3)  # quotients of small differences, in float32
+
+
+def test_a_patch_grid_is_drawn():
+    values = DRAWS.normal(size=(2, 7, 3))
+    for grid, tokens, first, num_frames in (
+        (PatchGrid(values, ("layers", "positions", "heads")), list("abcdefg"), values[..., 0], 3),
+        (PatchGrid(values[0], ("heads", "layers")), None, values[0].T, 1),
+    ):
+        axes = grid.plot(tokens).axes
+        assert len(axes) == num_frames + 1  # a frame for each head, and the bar
+        np.testing.assert_array_equal(axes[0].images[0].get_array(), first)
 
 
 def test_a_site_must_be_one_activation_of_each_layer():
@@ -113,16 +110,8 @@ def test_a_site_must_be_one_activation_of_each_layer():
         bound.patch_grid(case.inputs, case.inputs, "output", by=["positions"], **arguments)
 
 
-def test_a_run_has_its_model_bound():
-    run = load_run("reverse")
-    numbers = np.arange(16) % 10
-    output, _ = run.inspected.capture(np.eye(10, dtype=np.float32)[None, numbers], ["logits"])
-    np.testing.assert_array_equal(output.argmax(-1)[0], numbers[::-1])
-
-
-@pytest.mark.parametrize("settings", ["post_norm", "pre_rms_grouped"])
-def test_generation_takes_every_token_from_a_patched_pass_with_a_cache_and_without(settings):
-    case = language_model(SETTINGS[settings])
+def test_generation_takes_every_token_from_a_patched_pass_with_a_cache_and_without():
+    case = language_model(SETTINGS["pre_rms_grouped"])
     bound, prompt = Inspected(case.model, case.variables), case.inputs[0][:, :3]
     direction, others = 3 * DRAWS.normal(size=12), DRAWS.normal(size=(2, 3, 7, 4))
     outputs = "decoder.layers.1.attention.head_outputs"
@@ -134,49 +123,34 @@ def test_generation_takes_every_token_from_a_patched_pass_with_a_cache_and_witho
     }
     tokens, seen = generate(bound, prompt, 4, patches=patches, names=[outputs, "logits"])
     np.testing.assert_array_equal(tokens[:, 3:], seen["logits"][:, 2:-1].argmax(-1))  # of the whole patched pass
-    _, expected = patch(case.model, case.variables, tokens, patches=patches, names=[outputs])
+    _, expected = bound.patch(tokens, patches, [outputs])
     np.testing.assert_allclose(seen[outputs], expected[outputs], rtol=1e-4, atol=1e-5)
     by_function = {**patches, outputs: lambda y: y.at[:, 1, ::2].set(others[:, 1, ::2].astype(np.float32))}
     np.testing.assert_array_equal(generate(bound, prompt, 4, patches=by_function)[0], tokens)
-    one, _ = generate(bound, prompt[:, :1], 6, patches=patches, names=["logits"])
-    logits = patch(case.model, case.variables, one, patches=patches)
-    np.testing.assert_array_equal(one[:, 1:], logits[:, :-1].argmax(-1))
-    assert (generate(bound, prompt, 4)[0] != tokens).any()
 
 
 def test_generation_draws():
     case = language_model(SETTINGS["post_norm"])
     bound, prompt = Inspected(case.model, case.variables), case.inputs[0][:, :3]
-    cold, _ = generate(bound, prompt, 2, key=jax.random.key(0), temperature=1e-6)
-    np.testing.assert_array_equal(cold, generate(bound, prompt, 2)[0])
+    cold, seen = generate(bound, prompt, 2, names=["logits"], key=jax.random.key(0), temperature=1e-6)
+    np.testing.assert_array_equal(cold[:, 3:], seen["logits"][:, 2:-1].argmax(-1))
     drawn, _ = generate(bound, np.repeat(prompt, 200, axis=0), 1, key=jax.random.key(0))
     assert len(np.unique(drawn[:200, 3])) > 1
-
-
-def test_a_bound_model_takes_traced_heads(case, bound):
-    (x,) = case.inputs
-    outputs = jax.vmap(lambda head: bound.patch(x, {HEADS: zero(heads=head)}))(jnp.arange(3))
-    np.testing.assert_allclose(outputs[2], bound.patch(x, {HEADS: zero(heads=2)}), rtol=1e-4, atol=1e-5)
-    _, seen = bound.capture(x + 1, [HEADS])
-    whole = bound.patch(x, {HEADS: swap(seen[HEADS])})
-    np.testing.assert_allclose(whole, bound.patch(x, {HEADS: seen[HEADS]}), rtol=1e-4, atol=1e-5)
 
 
 def test_token_ids_that_are_not_there_are_errors_before_a_program_runs():
     case = language_model(SETTINGS["pre_norm"])
     (tokens,) = case.inputs
     bound, size = Inspected(case.model, case.variables), case.model.vocabulary_size
-    for call, name in (
-        (lambda: bound.capture(tokens + size, ["logits"]), "tokens"),
-        (lambda: bound.patch(tokens - size, {}), "tokens"),
-        (lambda: bound.patch_grid(tokens, tokens + size, "output", metric=jnp.sum), "tokens"),
-        (lambda: generate(bound, tokens + size, 2), "prompt"),
+    for call, message in (
+        (lambda: bound.capture(tokens + size, ["logits"]), "tokens holds the token id "),
+        (lambda: bound.patch_grid(tokens, tokens + size, "output", metric=jnp.sum), "tokens holds the token id "),
+        (lambda: generate(bound, tokens + size, 2), "prompt holds the token id "),
+        (lambda: generate(bound, "hello", 2), "prompt"),
+        (lambda: generate(bound, tokens * 1.0, 2), "prompt has type"),
     ):
-        with pytest.raises(InputError, match=f"{name} holds the token id "):
-            call()
-    for prompt, message in (("hello", "prompt"), (tokens[0], "prompt has shape"), (tokens * 1.0, "prompt has type")):
         with pytest.raises(InputError, match=message):
-            generate(bound, prompt, 2)
+            call()
 
 
 def test_a_grid_without_a_change_to_restore_or_of_several_numbers_is_an_error(case, bound):
@@ -185,9 +159,3 @@ def test_a_grid_without_a_change_to_restore_or_of_several_numbers_is_an_error(ca
         bound.patch_grid(x, x, "encoder.layers.?.output", metric=jnp.sum)
     with pytest.raises(InputError, match="the metric was no number"):
         bound.patch_grid(x, x + 1, "encoder.layers.?.output", metric=lambda logits: logits[0, 0])
-
-
-def test_activations_are_listed_by_name_and_shape(case, bound):
-    (x,) = case.inputs
-    _, seen = bound.capture(x, [HEADS])
-    assert repr(seen) == f"{HEADS} {seen[HEADS].shape}"

@@ -2,31 +2,20 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from tiny_models import Case, encoder_decoder, language_model, predictor
+from compiled_models import applied
+from tiny_models import SETTINGS, encoder_decoder, language_model, predictor
 
-from transformer_jax import BlockSettings, InputError, TransformerEncoder, attribute_logits, capture
+from transformer_jax import (
+    BlockSettings,
+    InputError,
+    MultiheadAttention,
+    TransformerEncoder,
+    attribute_logits,
+    capture,
+)
+from transformer_jax.inspection import logit_lens
 from transformer_jax.nn.blocks import Block
-
-
-def total(parts: dict[str, jax.Array]) -> jax.Array:
-    return sum(part.sum(0) if name.endswith(".head_outputs") else part for name, part in parts.items())
-
-
-def logits_and_parts(case: Case) -> tuple[jax.Array, dict[str, jax.Array]]:
-    def both(variables):
-        return case.model.apply(variables, *case.inputs), attribute_logits(case.model, variables, *case.inputs)
-
-    return jax.jit(both)(case.variables)
-
-
-@pytest.mark.slow
-def test_components_are_those_of_the_last_stack():
-    case = encoder_decoder()
-    _, parts = jax.eval_shape(lambda: logits_and_parts(case))
-    of_layer = [f"layers.{n}.{each}.head_outputs" for n in range(2) for each in ("attention", "cross_attention")]
-    of_layer += ["layers.0.input", "layers.0.feed_forward.output", "layers.1.feed_forward.output"]
-    assert set(parts) == {"biases", *(f"decoder.{name}" for name in of_layer)}
-    assert parts["decoder.layers.1.cross_attention.head_outputs"].shape == (3, 2, 5, 13)
+from transformer_jax.nn.layer_stacks import unstack_layers
 
 
 class Identity(nn.Module):
@@ -42,7 +31,7 @@ class Identity(nn.Module):
 def test_with_a_norm_of_ones_own_each_component_is_what_the_formula_says():
     # logits = x Eᵀ of a stream x without norms: the embeddings, and what each sub-layer adds.
     case = language_model(BlockSettings(norm=Identity))
-    _, parts = logits_and_parts(case)
+    parts = jax.jit(lambda v: attribute_logits(case.model, v, *case.inputs))(case.variables)
     ends = ["decoder.layers.0.input", "*.head_outputs", "*.feed_forward.output"]
     _, seen = capture(case.model, case.variables, *case.inputs, names=ends)
     params = case.variables["params"]
@@ -83,11 +72,21 @@ def test_what_cannot_be_split_is_an_error():
 
 
 @pytest.mark.slow
-def test_a_difference_of_logits_is_split_as_well():
-    case = predictor()
-    of = lambda logits: logits[:, 3, 1] - logits[:, 3, 4] + 0.7  # noqa: E731
-    _, whole = logits_and_parts(case)
-    parts = jax.jit(lambda variables: attribute_logits(case.model, variables, *case.inputs, of=of))(case.variables)
-    assert parts["biases"].shape == (2,)
-    np.testing.assert_allclose(parts["biases"], of(whole["biases"]), atol=1e-5)  # a constant is a bias
-    np.testing.assert_allclose(total(parts), of(total(whole)), atol=1e-5)
+@pytest.mark.parametrize("name", ["predictor", "translator"])
+def test_the_lens_after_l_layers_is_the_model_that_has_only_these(name):
+    is_of_two = name == "translator"  # whose decoder's it is
+    case = encoder_decoder(SETTINGS["pre_norm"]) if is_of_two else predictor(SETTINGS["scanned_alibi"])
+    lens = jax.jit(lambda variables: logit_lens(case.model, variables, *case.inputs))(case.variables)
+    assert len(lens) == 3
+    for number in range(3):
+        few = case.model.clone(**{"num_decoder_layers" if is_of_two else "num_layers": number})
+        expected = applied(few, unstack_layers(case.variables), *case.inputs)
+        np.testing.assert_allclose(lens[number], expected, atol=1e-5)  # float32, logits of about 1
+
+
+@pytest.mark.parametrize("method", [logit_lens, attribute_logits])
+def test_a_model_without_blocks_has_no_stream_to_look_at(method):
+    model = MultiheadAttention(12, 3)
+    x = np.ones((2, 7, 12), np.float32)
+    with pytest.raises(InputError, match="the model has no blocks"):
+        method(model, model.init(jax.random.key(0), x), x)

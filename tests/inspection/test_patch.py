@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import drawn, quick_jit
+from compiled_models import compiled, drawn, quick_jit, started
 
 from transformer_jax import (
     ALiBiPositions,
@@ -21,7 +21,7 @@ from transformer_jax import (
 )
 from transformer_jax.inspection import add, knock_out, mean, replace, swap, zero
 
-B, T, S, D, H, F, L, C, V = 2, 5, 7, 12, 4, 13, 2, 3, 11
+B, T, S, D, H, F, L, C, V = 2, 5, 7, 12, 4, 13, 1, 3, 11
 d = D // H
 DRAWS = np.random.default_rng(4)
 X, OTHER = DRAWS.normal(size=(2, B, T, 6)).astype(np.float32)
@@ -37,26 +37,30 @@ def variables() -> dict:
     return drawn(MODEL, X)
 
 
+def traced(variables, patches):
+    return jax.eval_shape(lambda: patch(MODEL, variables, X, patches=patches))
+
+
 def test_positions_may_differ_between_examples_and_units_are_chosen(variables):
     hidden, before = (f"encoder.layers.0.feed_forward.{name}" for name in ("hidden", "pre"))
     positions = np.array([[0, 2], [1, -1]])
-    _, seen = capture(MODEL, variables, X, names=[hidden, before])
+    _, seen = quick_jit(lambda v: capture(MODEL, v, X, names=[hidden, before]))(variables)
     np.testing.assert_array_equal(np.maximum(seen[before], 0), seen[hidden])
     change = zero(None, positions, units=[3, -1])
-    _, patched = patch(MODEL, variables, X, patches={hidden: change}, names=[hidden])
+    _, patched = quick_jit(lambda v: patch(MODEL, v, X, patches={hidden: change}, names=[hidden]))(variables)
     expected = np.array(seen[hidden])
     for row in range(B):
         for position in positions[row]:
             expected[row, position, [3, -1]] = 0
-    np.testing.assert_array_equal(patched[hidden], expected)
+    np.testing.assert_allclose(patched[hidden], expected, atol=1e-6)
     for wrong, message in (
         (np.zeros((3, 1), int), "positions of .* has 3 rows; there are 2 examples"),
         (np.array([[0], [97]]), "positions of .* holds 97"),
     ):
         with pytest.raises(InputError, match=message):
-            patch(MODEL, variables, X, patches={hidden: zero(positions=wrong)})
+            traced(variables, {hidden: zero(positions=wrong)})
     with pytest.raises(InputError, match="units is 3; .* has no units"):
-        patch(MODEL, variables, X, patches={WEIGHTS: zero(units=3)})
+        traced(variables, {WEIGHTS: zero(units=3)})
 
 
 @pytest.mark.slow
@@ -92,17 +96,16 @@ def test_patches_change_the_chosen_heads_and_positions_alone(variables, heads, p
 
 def test_changes_act_one_after_another(variables):
     changes = [zero(heads=1), add(1.0), lambda x: 2 * x]
-    own = np.array(capture(MODEL, variables, X, names=[HEADS])[1][HEADS])
-    own[:, 1] = 0
-    expected = 2 * (own + 1)
-    captured = patch(MODEL, variables, X, patches={HEADS: changes}, names=[HEADS])[1]
-    np.testing.assert_array_equal(captured[HEADS], expected)
-    captured = patch(MODEL, variables, X, patches={HEADS: changes[0], "*.head_outputs": changes[1:]}, names=[HEADS])[1]
-    np.testing.assert_array_equal(captured[HEADS], expected)
+    one_list, two_names = {HEADS: changes}, {HEADS: changes[0], "*.head_outputs": changes[1:]}
+    own, *found = quick_jit(
+        lambda v: [patch(MODEL, v, X, patches=each, names=[HEADS])[1][HEADS] for each in ({}, one_list, two_names)]
+    )(variables)
+    expected = 2 * (own.at[:, 1].set(0) + 1)
+    for captured in found:
+        np.testing.assert_allclose(captured, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["logits", "weights"])
-@pytest.mark.parametrize("implementation", ["auto", "blockwise"])
+@pytest.mark.parametrize(("name", "implementation"), [("logits", "auto"), ("weights", "blockwise")])
 def test_knocked_out_edges_are_masked(name, implementation):
     plain = MultiheadAttention(D, H, positions=ALiBiPositions())
     model = plain.clone(implementation=implementation)
@@ -113,12 +116,13 @@ def test_knocked_out_edges_are_masked(name, implementation):
         of_heads = range(H) if heads is None else np.atleast_1d(heads)
         of_queries = range(T) if queries is None else np.atleast_1d(queries)
         seen[np.ix_(range(B), of_heads, of_queries, range(T) if keys is None else np.atleast_1d(keys))] = False
-        expected, weights = plain.apply(variables, WHOLE, None, seen, return_attention=True)
-        output, captured = patch(
-            model, variables, WHOLE, None, mask, patches={name: knock_out(queries, keys, heads)}, names=["weights"]
-        )
-        np.testing.assert_array_equal(captured["weights"], weights)
-        np.testing.assert_array_equal(output, expected)
+        expected, weights = compiled(plain, return_attention=True)(variables, WHOLE, None, seen)
+        patches = {name: knock_out(queries, keys, heads)}
+        output, captured = quick_jit(
+            lambda v, patches=patches: patch(model, v, WHOLE, None, mask, patches=patches, names=["weights"])
+        )(variables)
+        np.testing.assert_allclose(captured["weights"], weights, atol=1e-6)
+        np.testing.assert_allclose(output, expected, atol=1e-6)
         assert not weights[~seen].any()
 
 
@@ -166,26 +170,21 @@ def test_steps_of_decoding_are_captured_and_patched_as_the_whole_pass():
     }
     names = ["decoder.layers.*.*attention.queries", "decoder.*.weights", "decoder.layers.*.output", "logits"]
     names += [f"{stem}.head_results"]
-    _, whole = patch(model, variables, *inputs, mask, patches=patches, names=names)
-    cache = model.apply(variables, SOURCE, mask, T, method="start_decoding")
-    for position in range(T):
-        step = TARGET[:, position], position, cache
-        (_, cache), found = patch(model, variables, *step, patches=patches, names=names, method="decode_step")
-        assert set(found) == set(whole)
-        for name, array in found.items():
-            expected = whole[name][..., position : position + 1, :]
-            np.testing.assert_allclose(array, expected, rtol=0, atol=1e-5 * np.abs(expected).max(), err_msg=name)
-
-    with pytest.raises(InputError, match="positions of .* holds -1; in cached decoding they count"):
-        patch(model, variables, *step, patches={f"{stem}.output": zero(positions=-1)}, method="decode_step")
+    _, whole = quick_jit(lambda v: patch(model, v, *inputs, mask, patches=patches, names=names))(variables)
+    cache = started(model, variables, SOURCE, mask, T)
 
     def step(cache, at):  # in a loop: values leave it as its results
         (_, cache), found = patch(model, variables, *at, cache, patches=patches, names=names, method="decode_step")
-        return cache, found["logits"][:, 0]
+        return cache, found
 
-    cache = model.apply(variables, SOURCE, mask, T, method="start_decoding")
-    _, logits = jax.lax.scan(step, cache, (TARGET.T, np.arange(T)))
-    np.testing.assert_allclose(logits.swapaxes(0, 1), whole["logits"], rtol=0, atol=1e-5 * np.abs(logits).max())
+    _, steps = quick_jit(lambda cache: jax.lax.scan(step, cache, (TARGET.T, np.arange(T))))(cache)
+    assert set(steps) == set(whole)
+    for name, array in steps.items():
+        found, tolerance = jnp.moveaxis(array[..., 0, :], 0, -2), 1e-5 * np.abs(whole[name]).max()
+        np.testing.assert_allclose(found, whole[name], rtol=0, atol=tolerance, err_msg=name)
+    wrong = {f"{stem}.output": zero(positions=-1)}
+    with pytest.raises(InputError, match="positions of .* holds -1; in cached decoding they count"):
+        patch(model, variables, TARGET[:, 0], 0, cache, patches=wrong, method="decode_step")
 
 
 @pytest.mark.parametrize(
@@ -207,4 +206,4 @@ def test_steps_of_decoding_are_captured_and_patched_as_the_whole_pass():
 )
 def test_a_patch_that_does_not_fit_is_an_error(variables, patches, message):
     with pytest.raises(InputError, match=message):
-        patch(MODEL, variables, X, patches=patches)
+        traced(variables, patches)

@@ -17,6 +17,7 @@ from .features.splicing import splice as splice
 from .features.stream import ActivationStream as ActivationStream
 from .folding import fold_norms as fold_norms
 from .generation import generate as generate
+from .head_scores import attention_rollout as attention_rollout
 from .head_scores import induction_scores as induction_scores
 from .head_scores import previous_token_scores as previous_token_scores
 from .head_weights import Factored as Factored
@@ -25,8 +26,8 @@ from .head_weights import composition_scores as composition_scores
 from .head_weights import head_weights as head_weights
 from .inspected import Activations as Activations
 from .inspected import Inspected as Inspected
-from .lens import logit_lens as logit_lens
 from .logit_attribution import attribute_logits as attribute_logits
+from .logit_attribution import logit_lens as logit_lens
 from .page.model_page import inspect_model as inspect_model
 from .page.page import Page as Page
 from .page.page import inspection_page as inspection_page
@@ -54,4 +55,3 @@ from .probes import Probe as Probe
 from .probes import linear_probe as linear_probe
 from .representation_similarity import cka_table as cka_table
 from .representation_similarity import linear_cka as linear_cka
-from .rollout import attention_rollout as attention_rollout

@@ -11,7 +11,6 @@ from jax import Array
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import activations, inspected, model_call
-from transformer_jax.inspection.names import check_names
 from transformer_jax.inspection.patches import Change
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
@@ -48,7 +47,7 @@ def capture(
     Raises:
         InputError: a name is unknown, or a pattern matches nothing.
     """
-    return inspected(model_call(model, variables, inputs, kwargs), check_names(names))
+    return inspected(model_call(model, variables, inputs, kwargs), names)
 
 
 @check_arguments
@@ -78,7 +77,7 @@ def patch(
     Raises:
         InputError: as in `capture`; or a patch has another shape, or a head or a position is not there.
     """
-    output, captured = inspected(model_call(model, variables, inputs, kwargs), check_names(names or ()), patches)
+    output, captured = inspected(model_call(model, variables, inputs, kwargs), names or (), patches)
     return output if names is None else (output, captured)
 
 
@@ -112,8 +111,6 @@ def _example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:
     """
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     match model:
-        case TransformerPredictor():
-            return (_features(1),)
         case Transformer():
             sizes = model.source_vocabulary_size, model.target_vocabulary_size
             return tuple(_features(model.model_dim) if size is None else tokens for size in sizes)
@@ -123,8 +120,8 @@ def _example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:
             return _features(model.input_dim), _features(model.input_dim)
         case TransformerEncoder() | EncoderBlock():
             return (_features(model.input_dim),)
-        case MultiheadAttention():
-            return (_features(model.embed_dim),)
+        case TransformerPredictor() | MultiheadAttention():
+            return (_features(getattr(model, "embed_dim", 1)),)
     raise InputError(f"{type(model).__name__} needs inputs: activation_names(model, *inputs)")
 
 

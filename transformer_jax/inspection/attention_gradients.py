@@ -10,7 +10,8 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import Metric, attentions, inspected, model_call
+from transformer_jax.inspection.inspected_call import Metric, activations, attentions, inspected, model_call
+from transformer_jax.inspection.patches import add
 from transformer_jax.trees import Variables
 
 
@@ -38,11 +39,11 @@ def gradient_attention(
         InputError: the model has no attention.
     """
     call = model_call(model, variables, inputs, kwargs)
-    names = [attention.named("weights") for attention in attentions(call)]
+    names = [attention.named("weights") for attention in attentions(activations(call))]
     _, weights = inspected(call, names)
 
     def number(added: dict[str, Array]) -> Array:
-        moved = {name: lambda weights, name=name: weights + added[name] for name in names}
+        moved = {name: add(change) for name, change in added.items()}
         return metric(inspected(call, patches=moved)[0])
 
     gradients = jax.grad(number)(jax.tree.map(jnp.zeros_like, weights))

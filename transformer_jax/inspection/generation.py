@@ -10,13 +10,10 @@ import numpy as np
 from jax import Array
 from jaxtyping import Int, PRNGKeyArray
 
-from transformer_jax.argument_checks import check_arguments, check_token_ids
+from transformer_jax.argument_checks import Size, check_arguments, check_token_ids
 from transformer_jax.decoding.next_token import draw_tokens
-from transformer_jax.errors import check_sizes
 from transformer_jax.inspection.activations import patch
 from transformer_jax.inspection.inspected import Activations, Inspected
-from transformer_jax.inspection.inspected_call import activations, model_call
-from transformer_jax.inspection.names import matches
 from transformer_jax.inspection.patches import Change, Filled, KnockOut, parts_of
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.layer_stacks import unstack_layers
@@ -27,7 +24,7 @@ from transformer_jax.trees import Variables
 def generate(
     inspected: Inspected,
     prompt: Int[Array | np.ndarray, "B T"],
-    length: int,
+    length: Size,
     *,
     patches: Mapping[str, Change] | None = None,
     names: Sequence[str] = (),
@@ -37,10 +34,10 @@ def generate(
 ) -> tuple[Int[Array, "B T_plus_length"], Activations]:
     """Continue prompts with a language model whose activations are changed.
 
-    Positions in patches count from the text's start. A `TransformerLM` keeps keys and values, so that one more token
-    costs one step of cached decoding; where a patch is a function or `splice`, which may look at all positions, and for
-    other models, each token comes from a patched pass over the whole text. The two agree to rounding. While it grows,
-    the text is padded behind, which a causal model cannot see.
+    Positions in patches count from the text's start. A `TransformerLM` keeps keys and values, so that each token, also
+    one of the prompt, costs one step of cached decoding; where a patch is a function or `splice`, which may look at all
+    positions, and for other models, each token comes from a patched pass over the whole text. The two agree to
+    rounding. While it grows, the text is padded behind, which a causal model cannot see.
 
     Args:
         inspected: a causal language model of `[B, T]` tokens.
@@ -59,7 +56,6 @@ def generate(
         InputError: the prompt holds no token ids of the model; as `transformer_jax.patch`; and as the model where the
             text is longer than it takes.
     """
-    check_sizes(1, length=length)
     check_token_ids("prompt", prompt, getattr(inspected.model, "vocabulary_size", np.iinfo(np.int32).max))
     tokens, seen = inspected.apply(_generated, prompt, length, patches or {}, names, key, temperature, **kwargs)
     return tokens, Activations(seen)
@@ -88,24 +84,14 @@ def _generated(
             logits, cache = patch(model, variables, *step, patches=patches, method="decode_step")
         else:
             logits = patch(model, variables, tokens, patches=patches, **kwargs)[:, place - 1]
-        if key is None:
-            return tokens.at[:, place].set(logits.argmax(-1)), cache
-        return tokens.at[:, place].set(draw_tokens(logits, jax.random.fold_in(key, place), temperature)), cache
+        written = logits.argmax(-1)
+        if key is not None:
+            written = draw_tokens(logits, jax.random.fold_in(key, place), temperature)
+        return tokens.at[:, place].set(jnp.where(place < start, tokens[:, place], written)), cache
 
-    cache = _started(model, variables, tokens, start - 1, patches) if is_cached else None
-    tokens, _ = jax.lax.fori_loop(start, start + length, with_token, (tokens, cache))
+    cache = None
+    if is_cached:
+        cache = model.apply(unstack_layers(variables), *tokens.shape, method="start_decoding")
+    tokens, _ = jax.lax.fori_loop(1 if is_cached else start, start + length, with_token, (tokens, cache))
     _, seen = patch(model, variables, tokens, patches=patches, names=names, **kwargs)
     return tokens, seen
-
-
-def _started(
-    model: nn.Module, variables: Variables, tokens: Int[Array, "B T"], num_given: int, patches: Mapping[str, Change]
-) -> Any:
-    """The cache for a text of which some tokens are there, made by a patched pass."""
-    size: dict[str, Any] = {"batch_size": tokens.shape[0], "length": tokens.shape[1], "method": "start_decoding"}
-    if num_given == 0:
-        return model.apply(unstack_layers(variables), **size)
-    given = {**size, "prefix": tokens[:, :num_given]}
-    there = [each.name for each in activations(model_call(model, variables, (), given))]
-    here = {name: change for name, change in patches.items() if any(matches(each, name) for each in there)}
-    return patch(model, variables, patches=here, **given)

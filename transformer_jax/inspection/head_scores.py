@@ -1,6 +1,9 @@
-"""Scores of what heads attend to: the token before, and what followed this token the last time (Olsson et al. 2022)."""
+"""What attention weights say by themselves: heads that look back (Olsson et al. 2022), and the way to the input."""
+
+from collections.abc import Iterable, Sequence
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
@@ -49,6 +52,29 @@ def induction_scores(weights: Float[ArrayLike, "..."], tokens: Int[ArrayLike, ".
     is_repeated = follows.any(-1)  # [B T]
     found = jnp.einsum("bhts,bts->h", weights, follows.astype(weights.dtype))
     return found / jnp.where(is_repeated.any(), is_repeated.sum(), jnp.nan)
+
+
+def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array, "L B T T"]:
+    """Multiply attention weights through the layers, with half of each layer for its residual connection.
+
+    `Ã_l = A_l Ã_(l-1)`, `A_l = ½ mean over heads + ½ I`, `Ã_(-1) = I` (their equation 1, with the residual connection).
+
+    Args:
+        weights: `[B, H, T, T]` of the self-attention of each layer of one stack, as `get_attention_maps` gives them.
+
+    Returns:
+        For each layer l the part of each input position in each position after it; the rows sum to 1.
+
+    Raises:
+        InputError: there is no layer, or the weights are not all of one shape `[B, H, T, T]`.
+    """
+    shapes = [np.shape(layer) for layer in weights] if isinstance(weights, Iterable) else []
+    if not shapes or len(set(shapes)) > 1 or len(shapes[0]) != 4 or shapes[0][2] != shapes[0][3]:
+        raise InputError(f"weights has shapes {shapes}; it must hold one [B, H, T, T] for each layer")
+    totals = [jnp.eye(shapes[0][-1])]
+    for layer in weights:
+        totals.append((jnp.asarray(layer).mean(1) + totals[0]) / 2 @ totals[-1])
+    return jnp.stack(totals[1:])
 
 
 def _checked(weights: ArrayLike) -> Array:

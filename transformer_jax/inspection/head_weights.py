@@ -35,9 +35,9 @@ class Factored(NamedTuple):
         """`before @ self @ after`, `[H, N, M]`: with embedding and unembedding a circuit from tokens to tokens."""
         return Factored(jnp.asarray(before) @ self.left, self.right @ jnp.asarray(after))
 
-    def norms(self) -> Float[Array, " H"]:
+    def norms(self) -> Float[Array, "*heads"]:
         """Frobenius norm of each."""
-        squares = jnp.einsum("hij,hji->h", self.left.mT @ self.left, self.right @ self.right.mT)
+        squares = jnp.einsum("...ij,...ji->...", self.left.mT @ self.left, self.right @ self.right.mT)
         return jnp.sqrt(jnp.maximum(squares, 0))
 
     def eigenvalues(self) -> np.ndarray:
@@ -128,16 +128,10 @@ def composition_scores(writer: HeadWeights, reader: HeadWeights) -> dict[str, Fl
     head's OV and the later one's QK, its transpose, or OV, divided by those of the two. Random matrices give about
     `1/√D`. Norms between the two are left out; fold the later one before.
     """
-    qk, ov = reader.qk, reader.ov
-    transposed = Factored(qk.right.mT, qk.left.mT)
-    return {
-        name: _product_norms(writer.ov, read) / (writer.ov.norms()[:, None] * read.norms())
-        for name, read in (("queries", qk), ("keys", transposed), ("values", ov))
-    }
-
-
-def _product_norms(first: Factored, second: Factored) -> Float[Array, "H_first H_second"]:
-    """Norms of `A B C E` from the Gram matrices of A and E, and the d × d product of the inner two."""
-    inner = jnp.einsum("hde,gef->hgdf", first.right, second.left)
-    left, right = first.left.mT @ first.left, second.right @ second.right.mT
-    return jnp.sqrt(jnp.maximum(jnp.einsum("hcd,hgdf,gfe,hgce->hg", left, inner, right, inner), 0))
+    written = writer.ov
+    of_keys = Factored(reader.qk.right.mT, reader.qk.left.mT)
+    scores = {}
+    for name, read in (("queries", reader.qk), ("keys", of_keys), ("values", reader.ov)):
+        product = Factored(written.left[:, None], written.right[:, None] @ read.left @ read.right)  # of all pairs
+        scores[name] = product.norms() / (written.norms()[:, None] * read.norms())
+    return scores

@@ -138,11 +138,10 @@ class Inspected:
         others = tuple(axis for axis in by if axis != "layers")
         restored = self.apply(patch_activations, clean, corrupted, names=names, metric=metric, by=others, **kwargs)
         values = jnp.moveaxis(jnp.stack(list(restored.values())), 0, list(by).index("layers"))
-        known = known_values(values)
-        if known is not None and known.ndim == len(by) and not np.isfinite(known).all():
-            raise InputError("metric is the same for the clean and the corrupted input, or not finite")
         grid = PatchGrid(values, tuple(by))
         grid.check()
+        if (known := known_values(values)) is not None and not np.isfinite(known).all():
+            raise InputError("metric is the same for the clean and the corrupted input, or not finite")
         return grid
 
     def _inputs(self, given: object, kwargs: Mapping[str, object]) -> tuple[object, ...]:

@@ -88,31 +88,27 @@ class Attention(NamedTuple):
         return f"{self.head_outputs.removesuffix(OUTPUTS)}{name}"
 
 
-def attentions(call: Callable[[], object]) -> list[Attention]:
-    """Every attention that a pass runs, in its order.
+def attentions(sites: Sequence[Activation]) -> list[Attention]:
+    """Every attention of a pass, in its order.
 
     Args:
-        call: the pass, as `model_call` makes it.
+        sites: all activations of the pass.
 
     Raises:
         InputError: the pass has no attention.
     """
-    found = []
-    for activation in activations(call):
-        path, _, name = activation.name.rpartition(".")
-        if name == OUTPUTS:
-            stack, kind = _stack_and_kind(path)
-            found.append(Attention(activation.name, stack, kind, activation.size("heads") or 0))
+    found = [_attention(each) for each in sites if each.name.endswith(OUTPUTS)]
     if not found:
         raise InputError("the model has no attention of this package to look into")
     return found
 
 
-def _stack_and_kind(path: str) -> tuple[str, str]:
-    block, _, module = path.rpartition(".")
+def _attention(outputs: Activation) -> Attention:
+    block, _, module = outputs.name.removesuffix(OUTPUTS).rstrip(".").rpartition(".")
     stack = re.sub(r"\.?layers\.\d+$", "", block)
     kinds = {"cross_attention": "cross", "attention": stack, "": stack}
-    return stack, kinds.get(module, f"{stack}.{module}".strip(".")) or "self"
+    kind = kinds.get(module, f"{stack}.{module}".strip(".")) or "self"
+    return Attention(outputs.name, stack, kind, outputs.size("heads") or 0)
 
 
 def check_axes(found: Sequence[Activation], by: Sequence[str]) -> None:

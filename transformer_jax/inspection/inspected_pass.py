@@ -79,7 +79,7 @@ class InspectedPass:
         try:
             if _is_block(module):
                 return self._block(module, call, *args, **kwargs)
-            return self._output_shown(module, call, args, kwargs) if method == "__call__" else call(*args, **kwargs)
+            return self._output_shown(module, call, *args, **kwargs) if method == "__call__" else call(*args, **kwargs)
         finally:
             self._inside.pop()
 
@@ -131,9 +131,7 @@ class InspectedPass:
         x = self._shown(activation_name(module.path, "input"), x, "B T D")
         return self._with_first(call(x, *args, **kwargs), activation_name(module.path, "output"), "B T D")
 
-    def _output_shown(
-        self, module: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _output_shown(self, module: nn.Module, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The result of a module, whose output is an activation if the module is a user's."""
         name = activation_name(module.path, "output")
         before = self._numbered(name)
@@ -185,10 +183,8 @@ def _is_block(module: nn.Module) -> bool:
 
 def _is_foreign(module: nn.Module) -> bool:
     """Whether a module is a user's: of another class than those of this package and, below these, of Flax."""
-    parent = type(module.parent).__module__
-    return not type(module).__module__.startswith(
-        (OWN_PACKAGE, "flax.") if parent.startswith(OWN_PACKAGE) else OWN_PACKAGE
-    )
+    is_below_ours = type(module.parent).__module__.startswith(OWN_PACKAGE)
+    return not type(module).__module__.startswith((OWN_PACKAGE, "flax.") if is_below_ours else OWN_PACKAGE)
 
 
 def _is_of_width(norm: nn.Module) -> bool:
@@ -202,7 +198,7 @@ def _acting_at(part: Patch, pattern: str) -> str:
 
 
 def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Array:
-    """What Flax's LayerNorm or RMSNorm computes over the last axis, with the factor 1/σ as `change` returns it.
+    """What Flax's LayerNorm or RMSNorm gives over the last axis, to rounding, with the factor 1/σ as `change` makes it.
 
     Args:
         module: the norm, bound.
@@ -211,11 +207,8 @@ def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Arra
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     mean = wide.mean(-1, keepdims=True) if isinstance(module, nn.LayerNorm) else jnp.zeros((), wide.dtype)
-    if isinstance(module, nn.LayerNorm) and module.use_fast_variance:
-        square = jnp.maximum(0, jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean))
-    else:
-        square = jnp.square(wide - mean).mean(-1, keepdims=True)
-    factor = change(jax.lax.rsqrt(square + module.epsilon))
+    variance = jnp.square(wide - mean).mean(-1, keepdims=True)
+    factor = change(jax.lax.rsqrt(variance + module.epsilon))
     learned = module.variables.get("params", {})
     y = (x - mean) * (factor * learned["scale"] if "scale" in learned else factor)
     y = y + learned["bias"] if "bias" in learned else y

@@ -1,4 +1,7 @@
-"""Direct logit attribution: a logit as the sum of what each component writes into the residual stream."""
+"""From the residual stream to the logits: as the sum of its components, and after each layer.
+
+Direct logit attribution (Elhage et al. 2021), and the logit lens (nostalgebraist 2020).
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
@@ -83,6 +86,35 @@ def attribute_logits(
     alone = one_by_one([sites[name] for name in written], ["heads"], only, lambda kept: contribution(kept, no_bias))
     of_biases = contribution(nothing, biases) + of(jax.tree.map(jnp.zeros_like, output))
     return OrderedDict({**alone, BIASES: of_biases})
+
+
+@check_arguments
+def logit_lens(model: nn.Module, variables: Variables, *inputs: object, **kwargs: Any) -> Float[Array, "L_plus_1 ..."]:
+    """The model's output where the layers from l on are left out, for l = 0 … L.
+
+    The residual stream before block l goes to what follows the last block: the final norm, if there is one, and the
+    output network ("interpreting GPT: the logit lens", nostalgebraist 2020). Of an encoder-decoder it is the decoder's.
+
+    Args:
+        model: one with blocks, as in `transformer_jax.capture`.
+        variables: likewise.
+        *inputs: likewise.
+        **kwargs: as in `capture`.
+
+    Returns:
+        The outputs `[L + 1, ...]`; the last is the model's own.
+
+    Raises:
+        InputError: the model has no blocks.
+    """
+    call = model_call(model, variables, inputs, kwargs)
+    stream = residual_stream(each.name for each in activations(call))
+    _, values = inspected(call, stream)
+
+    def answer(value: Array) -> Array:
+        return inspected(call, patches={stream[-1]: value})[0]
+
+    return jax.vmap(answer)(jnp.stack(list(values.values())))
 
 
 def _components(names: Collection[str]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from transformer_jax.attention.score_block import Start
-from transformer_jax.errors import InputError, shortened
+from transformer_jax.errors import InputError
 
 # Names of modules that are longer in an activation's name.
 ALIASES = {"self_attn": "attention", "cross_attn": "cross_attention"}
@@ -98,14 +98,3 @@ def check_found(pattern: str, names: Collection[str]) -> None:
     raise InputError(
         f"{pattern!r} {what} of this pass; the nearest are {', '.join(near)}; activation_names(model) lists all"
     )
-
-
-def check_names(names: object) -> tuple[str, ...]:
-    """The names or patterns that a caller asked for.
-
-    Raises:
-        InputError: they are no list of strings.
-    """
-    if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
-        raise InputError(f"names is {shortened(names)}; it must be a list of names or patterns")
-    return tuple(names)

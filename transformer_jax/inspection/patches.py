@@ -197,11 +197,7 @@ def _check_indices(what: str, array: Array | np.ndarray, size: int | None, site:
     known = known_values(array)
     lowest, end = (0, np.inf) if size is None else (-size, size)
     if known is not None and (outside := known[(known < lowest) | (known >= end)]).size:
-        there = (
-            "in cached decoding they count from the text's start"
-            if size is None
-            else f"there are {size}, 0 … {end - 1}"
-        )
+        there = f"there are {size}, 0 … {size - 1}" if size else "in cached decoding they count from the text's start"
         raise InputError(f"{what} of {site.name} holds {outside.flat[0]}; {there}")
 
 

@@ -26,9 +26,7 @@ def linear_cka(x: Float[ArrayLike, "..."], y: Float[ArrayLike, "..."]) -> Float[
     """
     x, y = jnp.asarray(as_array("x", x)), jnp.asarray(as_array("y", y))
     if x.shape[:-1] != y.shape[:-1] or x.size < 2 * x.shape[-1]:
-        raise InputError(
-            f"x and y have shapes {x.shape} and {y.shape}; their leading axes must agree, with 2 rows or more"
-        )
+        raise InputError(f"x has shape {x.shape}, y {y.shape}; their leading axes must agree, with 2 rows or more")
     x, y = (rows.reshape(-1, rows.shape[-1]) for rows in (x, y))
     x, y = x - x.mean(0), y - y.mean(0)
     norms = jnp.linalg.norm(x.T @ x) * jnp.linalg.norm(y.T @ y)

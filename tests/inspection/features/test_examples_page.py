@@ -57,5 +57,3 @@ def test_features_are_chosen_and_mistakes_are_named(dates, dictionary):
     assert re.findall(r"Feature (\d+)", page.text) == ["7", "2"]
     with pytest.raises(InputError, match="features holds 13; there are 13, 0 … 12"):
         feature_page(dates, dictionary, NAME, examples, features=[13])
-    with pytest.raises(InputError, match="examples is empty"):
-        feature_page(dates, dictionary, NAME, [])

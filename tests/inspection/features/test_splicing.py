@@ -36,8 +36,7 @@ def test_a_pass_goes_on_with_what_is_reconstructed_or_with_the_error_as_it_was(i
     clean, seen = model.capture(x, [NAME])
     spliced = model.patch(x, {NAME: splice(of)})
     np.testing.assert_allclose(spliced, model.patch(x, {NAME: swap(of(seen[NAME]).output)}), atol=1e-5)
-    np.testing.assert_allclose(spliced, model.patch(x, {NAME: lambda x: of(x).output}), atol=1e-5)
-    assert abs(spliced - clean).max() > 0.05
+    assert abs(spliced - clean).max() > 0.1
     np.testing.assert_allclose(model.patch(x, {NAME: splice(of, keep_error=True)}), clean, atol=1e-5)
 
 
@@ -91,23 +90,12 @@ def test_the_recovered_loss_is_its_formula(fields, name, reads):
 def test_mistakes_are_named():
     with pytest.raises(InputError, match="dictionary has no variables; it must be bound to some"):
         splice(SparseDictionary(23, 12, k=3))
-    with pytest.raises(
-        InputError, match="reads is None; dictionary is a transcoder, which does not read what it is put"
-    ):
+    with pytest.raises(InputError, match="reads is None; a transcoder needs it"):
         splice(dictionary(output_dim=12, k=3))
-    with pytest.raises(InputError, match="reads is given; dictionary is an autoencoder, which reads what it is put"):
+    with pytest.raises(InputError, match="reads is given; a transcoder needs it, an autoencoder none"):
         splice(dictionary(k=3), reads=jnp.zeros((2, 7, 12)))
     patch = splice(dictionary(output_dim=5, k=3), reads=jnp.zeros((2, 7, 12)))
     with pytest.raises(
         InputError, match=rf"dictionary gives \(2, 7, 5\); in the place of {NAME} it must give \(2, 7, 12\)"
     ):
         patch.apply(jnp.zeros((2, 7, 12)), Activation(NAME, "B T D", (2, 7, 12)))
-
-
-def test_positions_of_changed_features_count_from_the_texts_start_in_cached_decoding():
-    of, x = dictionary(k=3), jnp.ones((2, 1, 12))
-    features = of.encode(x)
-    for position, is_there in ((4, False), (0, True)):
-        patch = splice(of, change=zero(positions=[position]))
-        found = patch.apply(x, Activation(NAME, "B T D", x.shape, first=jnp.int32(4)))
-        np.testing.assert_allclose(found, of.decode(features * is_there), atol=1e-6)

@@ -1,16 +1,18 @@
+import flax.linen as nn
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import SETTINGS, encoder, encoder_decoder, language_model, predictor
+from compiled_models import draw
+from tiny_models import encoder_decoder
 
 from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.data.batch import ArrayDataset
 from transformer_jax.data.loader import make_loader
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import ActivationStream, Inspected
+from transformer_jax.nn.layers import Tapped
 
 pytestmark = pytest.mark.slow  # they compile
-
-OUTPUT = "encoder.layers.1.output"
 
 
 def in_order(rows: np.ndarray, seed: int, chunk: int) -> np.ndarray:
@@ -18,30 +20,24 @@ def in_order(rows: np.ndarray, seed: int, chunk: int) -> np.ndarray:
     return rows[np.argsort(np.random.default_rng([seed, chunk]).permutation(len(rows)))]
 
 
-def stream_of(case, names=(OUTPUT,), copies: int = 1, **options) -> ActivationStream:
-    """Of a model of one input, over `copies` batches of its two rows, of which each is other numbers."""
-    (x,) = case.inputs
-    data = np.concatenate([x * (n + 1) if x.dtype == np.float32 else (x + n) % 13 for n in range(copies)])
-    return ActivationStream(Inspected(*case[:2]), make_loader(ArrayDataset(data, ()), 2), names, **options)
+class Scaled(Tapped):
+    """A model that compiles quickly, with an activation for each position, and one for a sequence."""
+
+    def setup(self):
+        self.factor = self.param("factor", nn.initializers.ones, ())
+
+    def __call__(self, x):
+        return self.tap("mean", self.tap("hidden", x * self.factor, "B T D").mean(1), "B D")
 
 
-@pytest.mark.parametrize(
-    ("make", "settings", "name"),
-    [
-        (predictor, "post_norm", OUTPUT),
-        (encoder, "pre_rms_grouped", "layers.1.output"),
-        (language_model, "scanned_alibi", "decoder.layers.0.feed_forward.hidden"),
-    ],
-)
-def test_a_stream_has_what_capture_has(make, settings, name):
-    case = make(SETTINGS[settings])
-    stream = stream_of(case, [name])
-    _, seen = stream.model.capture(case.inputs, [name])
-    (rows,) = stream
-    np.testing.assert_allclose(in_order(rows, 0, 0), seen[name].reshape(14, -1), atol=1e-6)
+def quick_stream(copies: int, names=("hidden",), factor: float = 1.0, **options) -> ActivationStream:
+    """Over `copies` batches of two rows of 7 positions."""
+    loader = make_loader(ArrayDataset(draw(2 * copies, 7, 12), ()), 2)
+    model = Inspected(Scaled(), {"params": {"factor": jnp.float32(factor)}})
+    return ActivationStream(model, loader, names, **options)
 
 
-def test_padding_is_left_out_and_several_activations_stand_side_by_side():
+def test_a_stream_has_what_capture_has_padding_is_left_out_and_several_activations_stand_side_by_side():
     case, names = encoder_decoder(), ["decoder.layers.1.output", "decoder.layers.0.attention.output"]
     source, target, _ = case.inputs
     lengths = np.array([5, 3])
@@ -59,22 +55,21 @@ def test_padding_is_left_out_and_several_activations_stand_side_by_side():
 
 
 def test_chunks_are_a_function_of_the_seed_and_their_number():
-    case = predictor()
-    stream = stream_of(case, copies=5, chunk=2, seed=3)
+    stream = quick_stream(5, chunk=2, seed=3)
     chunks = list(stream)
     assert len(stream) == 3
     assert [chunk.shape for chunk in chunks] == [(28, 12), (28, 12), (14, 12)]
     for first in range(3):
         for rows, again in zip(chunks[first:], stream.chunks(first), strict=True):
             np.testing.assert_array_equal(rows, again)
-    other = list(stream_of(case, copies=5, chunk=2, seed=4))
+    other = list(quick_stream(5, chunk=2, seed=4))
     assert not np.array_equal(chunks[0], other[0])
     np.testing.assert_array_equal(in_order(chunks[1], 3, 1), in_order(other[1], 4, 1))
     assert not np.array_equal(chunks[0], in_order(chunks[0], 3, 0))
 
 
 def test_a_file_goes_on_after_a_kill_and_is_whole_only_at_its_end(tmp_path, monkeypatch):
-    stream, path = stream_of(predictor(), copies=7, chunk=2), tmp_path / "rows.npy"
+    stream, path = quick_stream(7, chunk=2), tmp_path / "rows.npy"
     expected = np.concatenate(list(stream))
     chunks, asked = ActivationStream.chunks, []
 
@@ -104,32 +99,28 @@ def test_a_file_goes_on_after_a_kill_and_is_whole_only_at_its_end(tmp_path, monk
 
 def test_a_file_of_another_stream_is_refused(tmp_path):
     path = tmp_path / "rows.npy"
-    stream_of(predictor(), copies=3).write(path)
+    quick_stream(3).write(path)
     others = (
-        stream_of(predictor(seed=1), copies=3),
-        stream_of(predictor(), ["logits"], copies=3),
-        stream_of(predictor(), copies=3, seed=1),
-        stream_of(predictor(), copies=4),
-        stream_of(predictor(), copies=3, valid=lambda x, y: np.broadcast_to(np.arange(7) < 3, (len(x), 7))),
-        stream_of(predictor(), copies=3, inputs=lambda x: 0 * x),
+        quick_stream(3, factor=2),
+        quick_stream(3, ["mean"]),
+        quick_stream(3, seed=1),
+        quick_stream(4),
+        quick_stream(3, valid=lambda x, y: np.broadcast_to(np.arange(7) < 3, (len(x), 7))),
+        quick_stream(3, inputs=lambda x: 0 * x),
     )
     for other in others:
         with pytest.raises(InputError, match=r"rows\.npy, which has rows of another stream; delete it"):
             other.write(path)
     (tmp_path / "rows.npy.chunks" / "made_from").unlink()
     with pytest.raises(InputError, match="which has rows of another stream"):
-        stream_of(predictor(), copies=3).write(path)
+        quick_stream(3).write(path)
 
 
 def test_mistakes_are_named():
-    case = predictor()
     for stream, message in (
-        (stream_of(case, ["output"]), "'output' is no activation of this pass"),
-        (
-            stream_of(case, [OUTPUT, "*.1.attention.weights"]),
-            r"names has activations at different positions: .*\(2, 7, 12",
-        ),
-        (stream_of(case, valid=lambda x, y: np.ones((2, 3), bool)), r"valid gives bool of shape \(2, 3\); .* \(2, 7\)"),
+        (quick_stream(1, ["other"]), "'other' is no activation of this pass"),
+        (quick_stream(1, ["hidden", "mean"]), r"names has activations at different positions: .*\(2, 7, 12"),
+        (quick_stream(1, valid=lambda x, y: np.ones((2, 3), bool)), r"valid gives bool \(2, 3\); .* \(2, 7\)"),
     ):
         with pytest.raises(InputError, match=message):
             list(stream)

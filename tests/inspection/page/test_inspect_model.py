@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled_models import applied, drawn
 from inspection_pages import content_of
-from tiny_models import SETTINGS, drawn, encoder_decoder, language_model, predictor
+from tiny_models import SETTINGS, encoder_decoder, language_model, predictor
 
-from transformer_jax import InputError, TransformerLM, patch
+from transformer_jax import InputError, TransformerLM
 from transformer_jax.attention import padding_mask
 from transformer_jax.inspection import Inspected, inspect_model, zero
 from transformer_jax.nn import TransformerMLM
@@ -19,6 +20,7 @@ STREAM = "decoder.layers.0.output"
 POSITION = 4
 DIRECTIONS = np.random.default_rng(3).normal(size=(12, 11)).astype(np.float32)
 CAUSAL = language_model(SETTINGS["pre_norm"])
+BOUND = Inspected(CAUSAL.model, CAUSAL.variables)
 CLEAN = np.array([[3, 1, 4, 1, 5, 9, 2]])
 CORRUPTED = np.array([[3, 1, 7, 1, 5, 9, 2]])
 
@@ -46,7 +48,7 @@ def content(page):
 
 
 def logits_of(case, *inputs):
-    return np.asarray(case.model.apply(case.variables, *inputs), np.float32)[0]
+    return np.asarray(applied(case.model, case.variables, *inputs), np.float32)[0]
 
 
 def test_positions_and_answers_have_the_names_of_the_tokens(page, content):
@@ -59,12 +61,12 @@ def test_positions_and_answers_have_the_names_of_the_tokens(page, content):
 
 
 def test_each_head_is_zeroed_in_its_turn(content):
-    for layer, head in np.ndindex(2, 3):
-        patches = {f"decoder.layers.{layer}.attention.head_outputs": zero(heads=head)}
-        without = np.asarray(patch(CAUSAL.model, CAUSAL.variables, CLEAN, patches=patches))[0]
+    whole = np.asarray(jax.nn.softmax(logits_of(CAUSAL, CLEAN)))
+    for layer, head in ((0, 2), (1, 0)):
+        patches = {f"decoder.layers.{layer}.attention.head_outputs": zero(heads=np.arange(3) == head)}
+        without = np.asarray(BOUND.patch(CLEAN, patches))[0]
         shown = content["kinds"][0]["layers"][layer]
         assert [text for text, _ in shown["ablated"][head]["parts"]] == [WORDS[index] for index in without.argmax(-1)]
-        whole = np.asarray(jax.nn.softmax(logits_of(CAUSAL, CLEAN)))
         moved = np.asarray(jax.nn.softmax(without))[range(7), whole.argmax(-1)] - whole.max(-1)
         np.testing.assert_allclose(shown["changes"][head], np.abs(moved).mean(), rtol=1e-3)
 
@@ -81,9 +83,8 @@ def test_contributions_add_up_to_the_logit_of_the_answer_at_each_position(conten
 
 def test_patching_is_that_of_the_residual_stream(content):
     right, wrong = (logits_of(CAUSAL, tokens)[POSITION].argmax() for tokens in (CLEAN, CORRUPTED))
-    bound = Inspected(CAUSAL.model, CAUSAL.variables)
     metric = lambda y: y[0, POSITION, right] - (y[0, POSITION, wrong] if wrong != right else 0)  # noqa: E731
-    grid = bound.patch_grid(CLEAN, CORRUPTED, "decoder.layers.?.output", metric=metric)
+    grid = BOUND.patch_grid(CLEAN, CORRUPTED, "decoder.layers.?.output", metric=metric)
     (frame,) = content["patching"]["frames"]
     np.testing.assert_allclose(frame["values"], grid.values, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(frame["values"][1], np.eye(7)[POSITION], atol=1e-4)  # behind the last layer all is there
@@ -93,24 +94,24 @@ def test_patching_is_that_of_the_residual_stream(content):
 
 def test_the_most_active_features_of_each_token_are_there_at_all_tokens(content):
     (found,) = content["features"]
-    expected = np.asarray(features(Inspected(CAUSAL.model, CAUSAL.variables).capture(CLEAN, [STREAM])[1][STREAM]))[0]
+    expected = np.asarray(features(BOUND.capture(CLEAN, [STREAM])[1][STREAM]))[0]
     top = np.unique(np.argsort(-expected, 1, kind="stable")[:, :5])
     assert (found["name"], found["width"], found["most"], found["numbers"]) == (STREAM, 11, 5, top.tolist())
     np.testing.assert_allclose(found["values"], expected[:, top].T, rtol=1e-3, atol=1e-5)
 
 
-def masked(head="tokens"):
-    model = TransformerMLM(13, 12, 3, 2, 23, max_len=7, head=head, num_classes=5 if head == "classes" else 0)
+def classifier():
+    model = TransformerMLM(13, 12, 3, 1, 23, max_len=7, head="classes", num_classes=5)
     return model, drawn(model, CLEAN), (CLEAN,)
 
 
 def translator():
-    model, variables, (source, target, _) = encoder_decoder()
+    model, variables, (source, target, _) = encoder_decoder(num_layers=1)
     return model, variables, (source[:1], target[:1], padding_mask(np.arange(7) < np.array([[5]])))
 
 
 def of_vectors():
-    model, variables, (x,) = predictor()
+    model, variables, (x,) = predictor(num_layers=1)
     return model, variables, (x[:1],)
 
 
@@ -118,8 +119,7 @@ def of_vectors():
     ("case", "kinds", "num_parts"),
     [
         (translator, ["encoder", "decoder", "cross"], 5),
-        (masked, ["encoder"], 7),
-        (lambda: masked("classes"), ["encoder"], 1),
+        (classifier, ["encoder"], 1),
         (of_vectors, ["encoder"], 7),
     ],
 )
@@ -127,7 +127,7 @@ def test_models_of_every_kind_have_the_page(case, kinds, num_parts):
     model, variables, inputs = case()
     page = inspect_model(model, variables, inputs)
     content = content_of(page)
-    logits = np.atleast_2d(np.asarray(model.apply(variables, *inputs))[0])
+    logits = np.atleast_2d(np.asarray(applied(model, variables, *inputs))[0])
     assert [part.text for part in page.answers[0].parts] == [str(index) for index in logits.argmax(-1)]
     assert (len(logits), [kind["name"] for kind in content["kinds"]]) == (num_parts, kinds)
     assert (content["patching"], content["features"], content["neighbours"]) == (None, [], [])
@@ -137,13 +137,13 @@ def test_models_of_every_kind_have_the_page(case, kinds, num_parts):
         np.testing.assert_allclose(np.sum(content["attribution"]["values"], 0), logits.max(-1), atol=0.02)
 
 
-def test_40_tokens_of_12_layers_with_12_heads_make_at_most_2_mb():
-    model = TransformerLM(97, 24, 12, 12, 24, max_len=40)
+def test_40_tokens_of_2_layers_with_12_heads_make_a_sixth_of_2_mb_at_most():  # of which 12 layers are six times that
+    model = TransformerLM(97, 24, 12, 2, 24, max_len=40)
     tokens = np.random.default_rng(0).integers(97, size=(1, 40))
-    variables = jax.tree.map(lambda leaf: 3 * leaf, model.init(jax.random.key(0), tokens))  # maps that compress badly
+    variables = drawn(model, tokens, scale=1)  # maps that compress badly
     page = inspect_model(model, variables, tokens, features={STREAM: lambda x: jnp.repeat(x, 9, -1)})
-    assert len(content_of(page)["kinds"][0]["layers"]) == 12
-    assert len(page.text.encode()) <= 2_000_000
+    assert len(content_of(page)["kinds"][0]["layers"]) == 2
+    assert len(page.text.encode()) <= 2_000_000 / 6
 
 
 @pytest.mark.parametrize(

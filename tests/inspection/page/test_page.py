@@ -6,48 +6,37 @@ import jax
 import numpy as np
 import optax
 import pytest
-from inspection_pages import CHROMIUM, content_of, opened, unpacked
+from inspection_pages import choose_example, content_of, opened, parts
 
-from transformer_jax import Cifar100Config, InputError, ReverseConfig, TrainerModule, TrainingConfig, capture, load_run
-from transformer_jax.inspection import logit_lens
-from transformer_jax.inspection.page.page import inspection_page, passes_of
-from transformer_jax.inspection.page.passes import neighbours
-from transformer_jax.inspection.page.view import packed_map
+from transformer_jax import Cifar100Config, InputError, ReverseConfig, TrainerModule, TrainingConfig, load_run
+from transformer_jax.inspection import Page, inspection_page, logit_lens
 from transformer_jax.tasks import AnomalyTrainer, ReverseTrainer
 from transformer_jax.tasks.anomaly.examples import read_images
 from transformer_jax.training import InspectedExample
 from transformer_jax.training.inspected_example import Answer, AnswerPart, answer_by_position, numbers_in
 
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (on Debian: apt-get install chromium)")
-
-
-def test_weights_are_stored_to_four_decimals():
-    weights = np.random.default_rng(0).dirichlet(np.ones(101), (2, 37)).astype(np.float32)
-    stored = np.frombuffer(unpacked(packed_map(weights)), "<u2").reshape(weights.shape) / 10_000
-    np.testing.assert_allclose(stored, weights, rtol=0, atol=5.001e-5)
-    for other in (weights - 0.5, 100 * weights):  # of an attention of one's own; 16 bits would wrap
-        with pytest.raises(InputError, match="a page shows those of 0 … 6.5"):
-            packed_map(other)
-
 
 @pytest.mark.slow
 def test_an_example_has_its_logit_lens_and_the_others_of_the_largest_cosines():
     trainer = load_run("digits")
-    compared = trainer.test_examples(range(23))
-    passes = passes_of(trainer, compared[0].inputs)
+    compared = trainer.test_examples(range(256))
+    content = content_of(inspection_page(trainer, compared[5:6]))
     inputs = np.concatenate([example.inputs for example in compared])
-    of_model = trainer.model, trainer.variables, *trainer.model_inputs(inputs)
-    np.testing.assert_allclose(
-        passes.of(compared[5]).lens, logit_lens(*of_model)[:, 5], rtol=0, atol=2e-5
-    )  # of about 10
-    (found,) = neighbours(passes, [compared[5]], compared)
+    lens = np.asarray(trainer.inspected.apply(logit_lens, *trainer.model_inputs(compared[5].inputs)))[:, 0]
+    said = [compared[5].answer(output) for output in lens]
+    assert [layer["answer"]["text"] for layer in content["lens"]] == [answer.text for answer in said]
+    found = [layer["answer"]["probability"] for layer in content["lens"]]
+    np.testing.assert_allclose(found, [answer.probability for answer in said], rtol=1e-4)
     name = "encoder.layers.1.output"
-    means = np.asarray(capture(*of_model, names=[name])[1][name]).mean(1)
+    logits, seen = trainer.inspected.capture(tuple(trainer.model_inputs(inputs)), [name])
+    means = np.asarray(seen[name]).mean(1)
     cosines = means @ means[5] / np.linalg.norm(means, axis=1) / np.linalg.norm(means[5])
     order = [index for index in np.argsort(-cosines) if index != 5][:5]
-    assert [neighbour.example.title for neighbour in found] == [f"test set {index}" for index in order]
-    np.testing.assert_allclose([neighbour.cosine for neighbour in found], cosines[order], rtol=0, atol=1e-6)
-    assert found[0].answer.text == compared[order[0]].answer(trainer.forward(inputs)[order[0]]).text
+    near = content["neighbours"]
+    assert [each["title"] for each in near] == [f"test set {index}" for index in order]
+    np.testing.assert_allclose([each["cosine"] for each in near], cosines[order], rtol=0, atol=1e-6)
+    assert near[0]["text"] == compared[order[0]].answer(np.asarray(logits)[order[0]]).text
+    assert [(each["number"], each["height"]) for each in (content["images"], near[0]["images"])] == [(10, 8)] * 2
 
 
 @pytest.mark.slow
@@ -63,8 +52,7 @@ def test_images_in_files_are_digits_whether_ink_is_dark_or_light(tmp_path):
         Image.fromarray(255 - grey if number % 2 else grey).save(files[-1])
     trainer = load_run("digits")
     (example,) = trainer.read_examples(files)
-    content = content_of(inspection_page(trainer, [example]))
-    assert (content["images"]["height"], content["images"]["number"]) == (8, 5)
+    assert example.images.shape == (5, 8, 8)
     np.testing.assert_allclose(example.inputs[0], pixels.reshape(5, 64) / 16, rtol=0, atol=1 / 255)
     assert example.answer(trainer.forward(example.inputs)[0]).text == "image 1"  # a one among zeros
 
@@ -81,16 +69,14 @@ def test_images_of_colours_are_resized_and_never_inverted(tmp_path):
 
 
 @pytest.mark.slow
-def test_texts_have_the_translation_that_predict_gives():
-    trainer = load_run("dates")
-    texts = ["March 3, 2004", "2017年1月3日"]
-    page = shown(trainer, texts)
-    assert [answer.text for answer in page.answers] == trainer.predict(texts)
+def test_texts_have_the_translation_that_predict_gives(dates):
+    trainer, page = dates
+    assert [answer.text for answer in page.answers] == trainer.predict([example.title for example in page.examples])
     content = content_of(page, 1)
     assert [kind["name"] for kind in content["kinds"]] == ["encoder", "decoder", "cross"]
-    assert content["kinds"][2]["keys"] == [*"2017", "年", "·", "·", "1", "月", "·", "·", "3", "日", "·", "·"]
-    assert content["kinds"][2]["queries"] == ["start", *"2017-01-03"]
-    assert [text for text, _ in content["answer"]["parts"]] == [*"2017-01-03", "end"]
+    assert content["kinds"][2]["keys"] == [*"samedi 4 f", "é", "·", *"vrier 2017"]
+    assert content["kinds"][2]["queries"] == ["start", *"2017-02-04"]
+    assert [text for text, _ in content["answer"]["parts"]] == [*"2017-02-04", "end"]
     expected = {example.expected for example in trainer.test_examples(range(3))}
     assert expected == {pair.target for pair in trainer.config.test_pairs()[:3]}
 
@@ -113,41 +99,50 @@ class PlainTrainer(TrainerModule):
         return {"loss": (optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets), 1.0)}
 
 
-def plain_trainer() -> PlainTrainer:
+HOSTILE = "</script><script>document.title='taken'</script><img src=http://x.invalid/>&amp;"
+ROWS = np.array([[0, 2, 1, 1, 0], [1, 1, 1, 2, 2]], np.int32)
+HALF, SMALL = np.float32([0.5, 1e-6])  # NumPy's numbers, as a task's own answer may hold them
+OWN = Answer("yes", SMALL, [AnswerPart("0", "yes", HALF), AnswerPart("1", "3", None)])
+
+
+@pytest.fixture(scope="module")
+def plain() -> tuple[PlainTrainer, Page]:
+    """A trainer and a page on an example with hostile texts, two of numbers, and one with an answer of its own."""
     trainer = PlainTrainer(TrainingConfig())
-    trainer.params = trainer.initial_params(jax.random.key(0), np.zeros((1, 5), np.int32))
-    return trainer
+    trainer.params = trainer.initial_params(jax.random.key(0), ROWS[:1])
+    hostile = InspectedExample(inputs=ROWS[:1], labels=[HOSTILE] * 5, title=HOSTILE, expected=HOSTILE)
+    own = InspectedExample(inputs=ROWS[:1], title="own", answer=lambda _: OWN)
+    return trainer, inspection_page(trainer, [hostile, *trainer.examples(ROWS), own], title=HOSTILE)
 
 
 @pytest.mark.slow
-def test_a_task_that_says_nothing_has_numbers_as_labels():
-    trainer, inputs = plain_trainer(), np.array([[0, 2, 1, 1, 0], [1, 1, 1, 2, 2]], np.int32)
-    page = shown(trainer, inputs)
-    content = content_of(page, 1)
+def test_a_task_that_says_nothing_has_numbers_as_labels(plain):
+    trainer, page = plain
+    content = content_of(page, 2)
     assert content["title"] == "1 1 1 2 2"
     assert content["kinds"][0]["queries"] == content["kinds"][0]["keys"] == ["1", "1", "1", "2", "2"]
-    logits = trainer.forward(inputs)
-    assert page.answers[1].text == " ".join(map(str, logits[1].argmax(-1)))
-    probabilities = np.asarray(jax.nn.softmax(logits[1])).max(-1)
-    np.testing.assert_allclose([part.probability for part in page.answers[1].parts], probabilities, rtol=1e-6)
+    (logits,) = trainer.forward(ROWS[1:])
+    assert page.answers[2].text == " ".join(map(str, logits.argmax(-1)))
+    probabilities = np.asarray(jax.nn.softmax(logits)).max(-1)
+    np.testing.assert_allclose([part.probability for part in page.answers[2].parts], probabilities, rtol=1e-6)
     assert content["neighbours"] == []
 
 
-@pytest.mark.parametrize(
-    ("output", "text"),
-    [(np.array([[0.0, 3.0], [2.0, 1.0]]), "1 0"), (np.array([0.5, 0.1]), "0"), (np.ones((2, 1)), "1 1")],
-)
-def test_an_answer_is_the_class_of_the_largest_logit_or_the_number_itself(output, text):
-    assert answer_by_position(output.astype(np.float32)).text == text
-
-
 @pytest.mark.slow
-def test_a_tasks_own_answer_may_hold_numpys_numbers():
-    probability = np.float32(0.5)
-    answer = Answer("yes", probability, [AnswerPart("0", "yes", probability), AnswerPart("1", "3", None)])
-    example = InspectedExample(inputs=np.arange(16)[None] % 10, answer=lambda _: answer)
-    content = content_of(inspection_page(load_run("reverse"), [example]))
-    assert content["answer"] == {"text": "yes", "probability": 0.5, "parts": [["yes", 0.5], ["3", None]]}
+def test_texts_stay_texts_whatever_they_hold_and_an_answer_is_the_tasks_own(browser, plain, tmp_path):
+    plain[1].save(tmp_path / "inspection.html")
+    with opened(browser, tmp_path / "inspection.html") as (page, problems, requests):
+        assert page.title() == page.locator("h1").inner_text() == HOSTILE
+        assert page.locator("#example option").first.inner_text() == HOSTILE
+        assert HOSTILE in page.locator("#attention .value").inner_text()
+        choose_example(page, 3, "own")
+        assert page.locator("#said").inner_text() == "yes"  # without a small product of many probabilities
+        assert [row[1:] for row in parts(page)] == [["yes", "50.00 %"], ["3", ""]]
+        assert (problems, len(requests)) == ([], 1)
+
+
+def test_an_answer_of_one_number_is_the_number_itself():
+    assert answer_by_position(np.ones((2, 1), np.float32)).text == "1 1"
 
 
 def test_words_are_one_sequence_of_numbers_or_one_each():
@@ -155,40 +150,17 @@ def test_words_are_one_sequence_of_numbers_or_one_each():
     assert numbers_in(["3 1 4", "1 5"]) == [[3, 1, 4], [1, 5]]
 
 
-def shown(trainer, inputs):
-    return inspection_page(trainer, trainer.examples(inputs))
-
-
-def untrained() -> TrainerModule:
-    return ReverseTrainer(ReverseConfig())
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: shown(untrained(), [3, 1]), "ReverseTask is not trained yet"),
+        (lambda: inspection_page(ReverseTrainer(ReverseConfig())), "ReverseTask is not trained yet"),
         (lambda: load_run("reverse").read_examples(["3", "x"]), "inputs holds 'x'; it must hold whole numbers"),
         (lambda: load_run("digits").read_examples(["a.png"]), "a set has at least 2"),
         (lambda: AnomalyTrainer(Cifar100Config(data_dir=Path("none"))).test_examples([0]), "none holds no features of"),
-        (lambda: shown(plain_trainer(), 3), "inputs is 3; it must be a batch"),
+        (lambda: PlainTrainer(TrainingConfig()).examples(3), "inputs is 3; it must be a batch"),
         (lambda: inspection_page(load_run("reverse"), []), "there must be at least one example"),
     ],
 )
 def test_wrong_inputs_are_named(wrong, message):
     with pytest.raises(InputError, match=message):
         wrong()
-
-
-@needs_chromium
-@pytest.mark.slow
-def test_texts_stay_texts_whatever_they_hold(tmp_path):
-    hostile = "</script><script>document.title='taken'</script><img src=http://x.invalid/>&amp;"
-    numbers = np.zeros((1, 5), np.int32)
-    example = InspectedExample(inputs=numbers, labels=[hostile] * 5, title=hostile, expected=hostile)
-    made = inspection_page(plain_trainer(), [example], title=hostile)
-    made.save(tmp_path / "inspection.html")
-    with opened(tmp_path / "inspection.html") as (page, problems, requests):
-        assert page.title() == page.locator("h1").inner_text() == hostile
-        assert page.locator("#example option").inner_text() == hostile
-        assert hostile in page.locator("#attention .value").inner_text()
-        assert (problems, len(requests)) == ([], 1)

@@ -18,7 +18,6 @@ from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Variables
 
 BEGIN = "BOS"  # the first token of a program that needs a place for queries which select nothing
-Draw = Callable[[np.random.Generator, int, int], Tokens]  # of a generator, B and T
 
 
 class CircuitHead(NamedTuple):
@@ -49,7 +48,7 @@ class CircuitTask(NamedTuple):
     max_length: int
     is_causal: bool
     answers: Callable[[Tokens], Tokens]  # the program itself, in NumPy
-    draw: Draw
+    is_of_repetitions: bool = False  # half of the sequences that are drawn repeat themselves
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,21 +65,33 @@ class Circuit:
     task: CircuitTask
     model: TransformerPredictor
     variables: Variables
-    heads: tuple[CircuitHead, ...]  # all L · H of them
+    heads: tuple[CircuitHead, ...]  # all L · H of them, layer by layer
     edges: tuple[Edge, ...]
     working_units: Bool[np.ndarray, "L F"]  # hidden units of the feed-forwards that do something
 
     @property
     def working_heads(self) -> Bool[np.ndarray, "L H"]:
         """Which heads do the work."""
-        works = np.zeros((self.model.num_layers, self.model.num_heads), bool)
-        for head in self.heads:
-            works[head.layer, head.head] = head.role == "works"
-        return works
+        return np.reshape([head.role == "works" for head in self.heads], (self.model.num_layers, self.model.num_heads))
 
     def draw(self, rng: np.random.Generator, num_sequences: int, length: int | None = None) -> Tokens:
-        """Draw tokens `[B, T]`, `BOS` first where the task has it; `length` None for the greatest."""
-        return self.task.draw(rng, num_sequences, self.task.max_length if length is None else length)
+        """Draw tokens `[B, T]`, `BOS` first where the task has it, all others equally often.
+
+        Of a task of repetitions the second half of every second row repeats the first.
+
+        Args:
+            rng: gives the same tokens again in the same state.
+            num_sequences: B.
+            length: T; None for the greatest.
+        """
+        first = int(self.task.vocabulary[0] == BEGIN)
+        shape = num_sequences, self.task.max_length if length is None else length
+        tokens = rng.integers(first, len(self.task.vocabulary), size=shape)
+        tokens[:, :first] = 0
+        if self.task.is_of_repetitions:
+            half = (shape[1] - first) // 2
+            tokens[::2, first + half : first + 2 * half] = tokens[::2, first : first + half]
+        return tokens
 
     def inputs(self, tokens: Int[np.ndarray, "B T"]) -> tuple[object, ...]:
         """The model's inputs: one-hot features `[B, T, V]`, and the mask of a causal task.
@@ -143,10 +154,8 @@ def score_heads(
         raise InputError(f"importance has shape {importance.shape}; it must be that of working, {working.shape}")
     if working.all() or not working.any():
         raise InputError(f"working is {'all' if working.all() else 'never'} True; some heads must work and some not")
-    return HeadScore(
-        float(average_precision_score(working.ravel(), importance.ravel())),
-        float(roc_auc_score(working.ravel(), importance.ravel())),
-    )
+    flat = working.ravel(), importance.ravel()
+    return HeadScore(float(average_precision_score(*flat)), float(roc_auc_score(*flat)))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -1,7 +1,5 @@
 """Lists backwards, sorted and continued: the last two by heads of which the second reads the first one."""
 
-import functools
-
 import numpy as np
 from jaxtyping import Bool
 
@@ -33,12 +31,8 @@ def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = 
         "attends from position i to T - 1 - i and copies the token",
         lambda tokens: np.tile(np.eye(length)[::-1], (len(tokens), 1, 1)),
     )
-    vocabulary = tuple(str(token) for token in range(num_tokens))
-
-    def draw(rng: np.random.Generator, num: int, length: int) -> Tokens:
-        return rng.integers(num_tokens, size=(num, length))
-
-    task = CircuitTask("reverse", vocabulary, length, length, False, lambda tokens: tokens[:, ::-1], draw)
+    vocabulary = tuple(map(str, range(num_tokens)))
+    task = CircuitTask("reverse", vocabulary, length, length, False, lambda tokens: tokens[:, ::-1])
     return compile_circuit(program, answer, task, seed)
 
 
@@ -85,8 +79,7 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
         _those_in_place,
     )
     vocabulary = BEGIN, *map(str, range(num_numbers))
-    draw = functools.partial(_draw_after_begin, num_numbers)
-    task = CircuitTask("sort", vocabulary, 2, max_length, False, np.sort, draw)  # BOS, token 0, stays the first
+    task = CircuitTask("sort", vocabulary, 2, max_length, False, np.sort)  # BOS, token 0, stays the first
     return compile_circuit(program, answer, task, seed, (Edge((0, 2), (1, 0), "keys"),))
 
 
@@ -141,8 +134,7 @@ def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | 
         lambda tokens: np.eye(tokens.shape[1])[_sources(tokens)],
     )
     vocabulary = BEGIN, *map(str, range(num_tokens))
-    draw = functools.partial(_draw_repeats, num_tokens)
-    task = CircuitTask("induction", vocabulary, 2, max_length, True, _answers, draw)
+    task = CircuitTask("induction", vocabulary, 2, max_length, True, _answers, is_of_repetitions=True)
     return compile_circuit(program, answer, task, seed, (Edge((0, 1), (1, 2), "keys"),))
 
 
@@ -154,21 +146,6 @@ def _sources(tokens: Tokens) -> Tokens:
     """For each position the one after the latest earlier token like its own; 0 where there is none."""
     is_earlier_like = np.tril(tokens[:, :, None] == tokens[:, None, :], -1)
     return (is_earlier_like * np.arange(1, 1 + tokens.shape[1])).max(-1)
-
-
-def _draw_repeats(num_tokens: int, rng: np.random.Generator, num: int, length: int) -> Tokens:
-    """As `_draw_after_begin`; in every second row the second half of the tokens repeats the first."""
-    tokens = _draw_after_begin(num_tokens, rng, num, length)
-    half = (length - 1) // 2
-    tokens[::2, 1 + half : 1 + 2 * half] = tokens[::2, 1 : 1 + half]
-    return tokens
-
-
-def _draw_after_begin(num_tokens: int, rng: np.random.Generator, num: int, length: int) -> Tokens:
-    """Token 0, `BOS`, and then the tokens 1 … `num_tokens`, equally often."""
-    tokens = rng.integers(1, 1 + num_tokens, size=(num, length))
-    tokens[:, 0] = 0
-    return tokens
 
 
 def _before(length: int) -> Matrix:

@@ -1,10 +1,10 @@
 """A pass that goes on with what a sparse dictionary reconstructs, and what that costs."""
 
+import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
@@ -15,9 +15,8 @@ from transformer_jax.inspection.features.dictionary import SparseDictionary
 from transformer_jax.inspection.inspected_call import inspected
 from transformer_jax.inspection.names import Activation
 from transformer_jax.inspection.patches import Change, Patch, parts_of, zero
-from transformer_jax.inspection.patching.ablation import padded_batches, total
+from transformer_jax.inspection.patching.ablation import metric_sums, padded_batches, total
 from transformer_jax.training.example_viewer import ExampleViewer
-from transformer_jax.training.metrics import weighted_sums
 from transformer_jax.trees import Arrays, Params, Variables, pytree_class, static_field
 
 
@@ -81,10 +80,7 @@ def splice(
     """
     module, variables = unbound(dictionary)
     if (reads is None) != (module.output_dim is None):
-        what = "an autoencoder, which reads" if module.output_dim is None else "a transcoder, which does not read"
-        raise InputError(
-            f"reads is {'None' if reads is None else 'given'}; dictionary is {what} what it is put in place of"
-        )
+        raise InputError(f"reads is {'None' if reads is None else 'given'}; a transcoder needs it, an autoencoder none")
     return Spliced(module, keep_error, variables, () if change is None else parts_of(change), reads)
 
 
@@ -125,10 +121,7 @@ def loss_recovered(
     batches, constants = padded_batches(trainer, loader)
 
     def sums(params: Params, constants: Arrays, batch: Batch, variables: Variables) -> tuple[Array, ...]:
-        def call() -> Array:
-            elements = trainer.batch_loss(params, batch, constants, None, train=False)
-            return jnp.stack([jnp.asarray(part) for part in weighted_sums(elements, batch.valid)["loss"]])
-
+        call = functools.partial(metric_sums, trainer, "loss", params, constants, batch)
         clean, seen = inspected(call, [] if reads is None else [reads])
         patch = splice(module.bind(variables), reads=None if reads is None else seen[reads])
         return clean, *(inspected(call, patches={name: each})[0] for each in (patch, zero()))

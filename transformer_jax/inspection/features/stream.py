@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture
 from transformer_jax.inspection.inspected import Inspected
-from transformer_jax.inspection.names import check_names, matches
+from transformer_jax.inspection.names import matches
 from transformer_jax.runs.own_files import write_whole
 from transformer_jax.trees import Inputs, Targets, Variables
 
@@ -57,7 +58,7 @@ class ActivationStream:
         chunk: Size = 16,
         seed: Count = 0,
     ) -> None:
-        self.model, self.loader, self.names = model, loader, check_names(names)
+        self.model, self.loader, self.names = model, loader, tuple(names)
         self._inputs, self._valid, self._chunk, self._seed = inputs, valid, chunk, seed
         self._program = jax.jit(self._activations)
 
@@ -128,14 +129,12 @@ class ActivationStream:
 
     def _batches(self, first: int) -> Iterator[Rows]:
         """The rows of one batch after another, each fetched when the next one's pass has begun."""
-        begun: tuple[Samples, Array] | None = None
+        begun: deque[tuple[Samples, Array]] = deque()
         for samples in self.loader.epoch(0, first):
-            following = samples, self._program(self.model.variables, pad_rows(samples[0], self.loader.batch_size))
-            if begun is not None:
-                yield self._rows(*begun)
-            begun = following
-        if begun is not None:
-            yield self._rows(*begun)
+            begun.append((samples, self._program(self.model.variables, pad_rows(samples[0], self.loader.batch_size))))
+            if len(begun) > 1:
+                yield self._rows(*begun.popleft())
+        yield from itertools.starmap(self._rows, begun)
 
     def _activations(self, variables: Variables, inputs: Inputs) -> Float[Array, "B ... D"]:
         given = inputs if self._inputs is None else self._inputs(inputs)
@@ -153,7 +152,5 @@ class ActivationStream:
             return array.reshape(-1, array.shape[-1])
         valid = np.asarray(self._valid(*samples))
         if valid.shape != array.shape[:-1] or valid.dtype != bool:
-            raise InputError(
-                f"valid gives {valid.dtype} of shape {valid.shape}; it must give truth values {array.shape[:-1]}"
-            )
+            raise InputError(f"valid gives {valid.dtype} {valid.shape}; it must give truth values {array.shape[:-1]}")
         return array[valid]

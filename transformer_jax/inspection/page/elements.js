@@ -25,10 +25,11 @@ const onMoves = (moved) => (event) => { // what the arrow keys and those like th
   moved(...move);
 };
 
+const bytesOf = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+
 function unpack(blob) {
   if (!unpacked.has(blob)) {
-    const bytes = Uint8Array.from(atob(byId(`blob-${blob}`).textContent), (letter) => letter.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const stream = new Blob([bytesOf(byId(`blob-${blob}`).textContent)]).stream().pipeThrough(new DecompressionStream("gzip"));
     unpacked.set(blob, new Response(stream).arrayBuffer());
   }
   return unpacked.get(blob);

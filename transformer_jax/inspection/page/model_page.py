@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_value
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.page.page import Page, page_of
 from transformer_jax.inspection.page.passes import InspectedPasses
@@ -26,8 +26,12 @@ from transformer_jax.trees import Variables
 
 MOST_ACTIVE = 5  # features of a token
 TITLE = 80  # letters of an example's title
+PATCHING = (
+    "Activation patching: what the residual stream after each layer, at each position, brings back in the pass of the "
+    "corrupted input; 1 is all, 0 nothing. Measured by"
+)
 
-Names = Sequence[str] | Callable[[int], str]
+Names = Sequence[str] | Callable[[int], str | None]
 Features = Callable[[Array], ArrayLike]  # from activations [B T D] to features [B T F]
 
 
@@ -68,20 +72,16 @@ def inspect_model(
     """
     inputs, bound = _one_input("tokens", tokens), Inspected(model, variables)
     passes = InspectedPasses(bound, lambda rows: rows, inputs)
-    name = _name_of(vocabulary)
+    name = functools.partial(_name, () if vocabulary is None else vocabulary)
     names = _labels(passes, inputs, labels, name if passes.has_positions else str)
     text = " ".join(map(str, next(iter(names.values()), [])))
     answer = functools.partial(_answer, name)
     short = textwrap.shorten(text, TITLE, placeholder="…")
     example = InspectedExample(inputs=inputs, labels=names, answer=answer, title=short)
-    more: Json = {}
-    if corrupted is not None:
-        more["patching"] = _patching(passes, example, _one_input("corrupted", corrupted), position, name)
-    for each, function in (features or {}).items():
-        if not callable(function):
-            raise InputError(f"features[{each!r}] is a {type(function).__name__}; it must be a function of activations")
-    if features:
-        more["features"] = [_features(passes, example, *pair) for pair in features.items()]
+    more = {
+        "patching": None if corrupted is None else _patching(passes, example, corrupted, position, name),
+        "features": [_features(passes, example, *pair) for pair in (features or {}).items()],
+    }
     return page_of(passes, title or type(model).__name__, [example], more=more)
 
 
@@ -98,15 +98,10 @@ def _with_row(given: Any) -> Any:
     return array[None] if np.ndim(array) == 1 else array
 
 
-def _name_of(vocabulary: Names | None) -> Callable[[int], str]:
-    def name(number: int) -> str:
-        if vocabulary is None:
-            return str(number)
-        if callable(vocabulary):
-            return str(number if (found := vocabulary(number)) is None else found)
+def _name(vocabulary: Names, number: int) -> str:
+    if not callable(vocabulary):
         return str(vocabulary[number] if number < len(vocabulary) else number)
-
-    return name
+    return str(number if (found := vocabulary(number)) is None else found)
 
 
 def _labels(
@@ -122,8 +117,8 @@ def _labels(
         return {stack: list(map(name, row[0].tolist())) for stack, row in rows.items() if row.dtype.kind in "iu"}
     given = labels if isinstance(labels, Mapping) else {stacks[0]: labels}
     by_stack: dict[str, Sequence[Label]] = {stack: list(each) for stack, each in given.items()}
-    lengths = {stack: len(by_stack.get(stack, ())) for stack in stacks}
-    if lengths != passes.lengths or set(by_stack) != set(stacks):
+    lengths = {stack: len(each) for stack, each in by_stack.items()}
+    if lengths != passes.lengths:
         raise InputError(f"labels has {lengths} labels; there must be one for each position: {passes.lengths}")
     return by_stack
 
@@ -136,12 +131,12 @@ def _answer(name: Callable[[int], str], output: Float[np.ndarray, "*T C"]) -> An
 def _patching(
     passes: InspectedPasses,
     example: InspectedExample,
-    corrupted: tuple[object, ...],
+    corrupted: ArrayLike | Sequence[int] | tuple[object, ...],
     position: int,
     name: Callable[[int], str],
 ) -> Json:
     """What the residual stream of each stack restores of the example's answer."""
-    clean = example.inputs
+    clean, corrupted = example.inputs, _one_input("corrupted", corrupted)
     if list(map(np.shape, jax.tree.leaves(clean))) != list(map(np.shape, jax.tree.leaves(corrupted))):
         raise InputError("corrupted has other shapes than tokens; both must have as many positions")
     outputs = [np.atleast_2d(np.asarray(passes.bound.patch(each, {})[0], np.float32)) for each in (clean, corrupted)]
@@ -160,20 +155,14 @@ def _patching(
         grid = passes.bound.patch_grid(clean, corrupted, f"{stack}.layers.?.output".lstrip("."), metric=metric)
         ((values,), _) = grid.frames()
         frames.append(grid_frame(stack, values, "layer", example.labels_of(stack, length)))
-    return {"note": _note(right, wrong, position % len(outputs[0]), name), "frames": frames}
-
-
-def _note(right: int, wrong: int, position: int, name: Callable[[int], str]) -> str:
     less = f" less that of “{name(wrong)}”" if wrong != right else ""
-    return (
-        "Activation patching: what the residual stream after each layer, at each position, brings back in the pass of "
-        "the corrupted input; 1 is all, 0 nothing. "
-        f"Measured by the logit of “{name(right)}”{less}, at position {position}."
-    )
+    note = f"{PATCHING} the logit of “{name(right)}”{less}, at position {position % len(outputs[0])}."
+    return {"note": note, "frames": frames}
 
 
 def _features(passes: InspectedPasses, example: InspectedExample, name: str, function: Features) -> Json:
     """The features that are among the most active ones of any position, with their values at all of them."""
+    check_value(f"features[{name!r}]", function, Callable)
     _, seen = passes.bound.capture(example.inputs, [name])
     if name not in seen:
         raise InputError(f"features has {name!r}; it must be the name of one activation, not a pattern")

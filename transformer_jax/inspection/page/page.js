@@ -7,8 +7,7 @@ const said = ({ text, probability }) => // of a long text a product that says no
   `${visible(text)}${probability === null || probability < 1e-4 ? "" : ` (${percent(probability)})`}`;
 const kind = () => shown.kinds[state.kind];
 
-function picture(index, side, label) {
-  const { height, width, channels, pixels } = shown.images;
+function picture({ height, width, channels, pixels }, index, side, label) {
   const canvas = element("canvas", "", { width, height, role: "img", "aria-label": label });
   canvas.style.width = canvas.style.height = `${side}px`;
   const context = canvas.getContext("2d"), image = context.createImageData(width, height);
@@ -43,12 +42,12 @@ function drawHeads() {
   const most = largest(shown.kinds), { layers } = kind();
   byId("heads-note").textContent = "The more colour, the more the probability of the answer changes when the head is " +
     `zeroed, on average over the positions: at most by ${most.toPrecision(3)}, the full colour.`;
-  markHead = buttonTable(byId("heads"), layers.map(({ number }) => `layer ${number}`), layers.map(({ changes }) => changes.length),
+  markHead = buttonTable(byId("heads"), layers.map((_, row) => `layer ${row}`), layers.map(({ changes }) => changes.length),
     (button, row, column) => {
       const change = layers[row].changes[column];
       button.textContent = column;
       button.setAttribute("aria-label",
-        `layer ${layers[row].number}, head ${column}; zeroing it changes the answer by ${change.toPrecision(3)}`);
+        `layer ${row}, head ${column}; zeroing it changes the answer by ${change.toPrecision(3)}`);
       paint(button, change / (most || 1));
     }, chooseHead);
   return chooseHead(state.layer, state.head);
@@ -56,27 +55,27 @@ function drawHeads() {
 
 async function chooseHead(layer, head) {
   state.layer = Math.min(layer, kind().layers.length - 1);
-  const { map, number, ablated } = kind().layers[state.layer];
+  const { map, ablated } = kind().layers[state.layer];
   state.head = Math.min(head, ablated.length - 1);
   markHead(state.layer, state.head);
   drawAnswer();
   const weights = await weightsOf(map);
   if (map !== kind().layers[state.layer].map) return; // another was chosen in the meantime
-  const { name, images } = kind(), labels = { ...kind(), picture: images ? picture : undefined };
-  attention.show(attentionMap(weights, state.head, labels, `Attention map of ${name}, layer ${number}, head ${state.head}`));
+  const { name, images } = kind(), labels = { ...kind(), picture: images ? picture.bind(null, shown.images) : undefined };
+  attention.show(attentionMap(weights, state.head, labels, `Attention map of ${name}, layer ${state.layer}, head ${state.head}`));
 }
 
 function drawAnswer() {
-  const { answer, places, expected } = shown, { number, ablated } = kind().layers[state.layer];
+  const { answer, places, expected } = shown, { ablated } = kind().layers[state.layer];
   const other = state.zeroed ? ablated[state.head] : null;
   byId("given").textContent = `${shown.title}${expected === null ? "" : ` (right: ${expected})`}`;
   byId("said").textContent = other === null ? said(answer) :
-    `with head ${state.head} of ${kind().name} layer ${number} zeroed: ${said(other)}; before: ${said(answer)}`;
+    `with head ${state.head} of ${kind().name} layer ${state.layer} zeroed: ${said(other)}; before: ${said(answer)}`;
   const hasImages = shown.images !== null && shown.images.number === places.length;
   const names = ["at", "says", "probability", ...(other ? ["zeroed: says", "probability"] : [])];
   byId("parts").replaceChildren(headed(names), ...places.map((place, i) => {
     const row = element("tr"), at = element("th", visible(place), { scope: "row" });
-    if (hasImages) at.prepend(picture(i, 24, place), " ");
+    if (hasImages) at.prepend(picture(shown.images, i, 24, place), " ");
     const [text, p] = answer.parts[i];
     row.append(at, element("td", visible(text)), element("td", percent(p)));
     if (other) {
@@ -92,7 +91,7 @@ function drawAnswer() {
 // The other tabs.
 function drawLens() {
   byId("lens").replaceChildren(headed(["", ...shown.places]), ...shown.lens.map(({ name, answer }) => {
-    const row = element("tr"), [high] = [colours()(1).join(" ")];
+    const row = element("tr"), high = colours()(1).join(" ");
     row.append(element("th", name, { scope: "row" }), ...answer.parts.map(([text, p]) => {
       const box = element("td", visible(text));
       box.append(element("small", p === null ? "" : `${(100 * p).toFixed(0)} %`));
@@ -154,7 +153,7 @@ function drawNeighbours() {
   byId("neighbours").replaceChildren(head, ...shown.neighbours.map(({ title, text, probability, expected, cosine, images }) => {
     const row = element("tr"), example = element("td", title);
     if (images !== null) {
-      example.append(" ", ...Array.from({ length: images[1] }, (_, i) => picture(images[0] + i, 24, `image ${i}`)));
+      example.append(" ", ...Array.from({ length: images.number }, (_, i) => picture(images, i, 24, `image ${i}`)));
     }
     row.append(element("td", cosine.toFixed(4)), example, element("td", said({ text, probability })));
     if (isKnown) row.append(element("td", expected ?? ""));
@@ -167,7 +166,7 @@ const TABS = { // what draws a tab, and whether an example has something for it
   lens: [drawLens, () => shown.lens.length],
   attribution: [drawAttribution, () => shown.attribution],
   patching: [drawPatching, () => shown.patching],
-  features: [drawFeatures, () => shown.features.length],
+  features: [drawFeatures, () => shown.features?.length],
   alike: [drawNeighbours, () => shown.neighbours.length],
 };
 
@@ -202,7 +201,7 @@ function makeTabs() {
 
 async function chooseExample(index) {
   const read = JSON.parse(new TextDecoder().decode(await unpack(data.examples[index].blob)));
-  if (read.images) read.images.pixels = Uint8Array.from(atob(read.images.pixels), (c) => c.charCodeAt(0));
+  for (const { images } of [read, ...read.neighbours]) if (images) images.pixels = bytesOf(images.pixels);
   const isFirst = shown === null;
   shown = read;
   byId("kind").replaceChildren(...shown.kinds.map(({ name }, value) => element("option", name, { value })));

@@ -1,18 +1,21 @@
 """The page on a model and some examples, of a task or of a model alone."""
 
+import base64
 import dataclasses
 import html
 import json
+import re
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected import Inspected
-from transformer_jax.inspection.page.contents import content_of
-from transformer_jax.inspection.page.passes import InspectedPasses, compared_examples, neighbours
-from transformer_jax.inspection.page.view import View, filled, packed, packed_map, view_text
+from transformer_jax.inspection.inspected_call import OUTPUTS
+from transformer_jax.inspection.page.passes import InspectedPasses, Neighbour, Passes, compared_examples, neighbours
+from transformer_jax.inspection.page.view import View, filled, packed, rounded, stored_map, view_text
 from transformer_jax.outside_files import Json
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample
@@ -90,19 +93,109 @@ def page_of(
         compared: those among which alike ones are looked for.
         more: contents of further tabs.
     """
-    blobs, contents, answers = list[str](), list[str](), list[Answer]()
+    blobs, contents, answers = list[str](), list[Json](), list[Answer]()
     for example, near in zip(examples, neighbours(passes, examples, compared), strict=True):
-        arrays = passes.of(example)
-        numbers = range(len(blobs), len(blobs) + len(arrays.maps))
-        blobs += map(packed_map, arrays.maps)
-        contents.append(json.dumps({**content_of(passes, example, arrays, numbers, near), **(more or {})}))
-        answers.append(example.answer(arrays.output))
-    listed = [
-        {"title": example.title or f"example {number}", "blob": len(blobs) + number}
-        for number, example in enumerate(examples)
-    ]
+        found = passes.of(example)
+        contents.append({**content_of(passes, example, found, near, blobs), **(more or {})})
+        answers.append(found.answer)
+    listed = [{"title": each.title or f"example {n}", "blob": len(blobs) + n} for n, each in enumerate(examples)]
+    # A task's own answers may hold NumPy's numbers.
+    blobs += [packed(json.dumps(content, default=float).encode()) for content in contents]
     count = sum(leaf.size for leaf in jax.tree.leaves(passes.bound.variables["params"]))
     about = f"{type(passes.bound.model).__name__} of {count:,} parameters"
-    blobs += [packed(content.encode()) for content in contents]
     body = filled("page.html", title=html.escape(title), about=html.escape(about))
     return Page(view_text(title, {"view": "page", "examples": listed}, blobs, body), examples, answers)
+
+
+def content_of(
+    passes: InspectedPasses, example: InspectedExample, found: Passes, near: Sequence[Neighbour], blobs: list[str]
+) -> Json:
+    """All that the page says of an example, as JSON for its script, but the maps, which are stored among the blobs."""
+    answer = found.answer
+    return {
+        "title": example.title,
+        "expected": example.expected,
+        "places": _places(answer, example.labels_of(passes.last_stack, len(answer.parts))),
+        "answer": _answer(answer),
+        "kinds": _kinds(example, found, blobs),
+        "lens": [
+            {"name": _lens_name(name), "answer": _answer(example.answer(output))}
+            for name, output in zip(passes.stream, found.lens, strict=True)
+        ],
+        "attribution": _attribution(found.attribution, len(answer.parts)),
+        "neighbours": [
+            {
+                "title": each.example.title,
+                "expected": each.example.expected,
+                "text": each.answer.text,
+                "probability": each.answer.probability,
+                "cosine": each.cosine,
+                "images": _images(each.example),
+            }
+            for each in near
+        ],
+        "images": _images(example),
+    }
+
+
+def _places(answer: Answer, labels: list[str]) -> list[str]:
+    """Labels of the answer's positions, where the answer only numbers them."""
+    places = [part.place for part in answer.parts]
+    return labels if len(labels) == len(places) and places == list(map(str, range(len(places)))) else places
+
+
+def _kinds(example: InspectedExample, found: Passes, blobs: list[str]) -> list[Json]:
+    """Kinds of attention, in the order of the pass, each with its layers."""
+    kinds: dict[str, Json] = {}
+    num_images = 0 if example.images is None else len(example.images)
+    for kind, queries, keys, maps, zeroed in found.heads:
+        has_images = num_images > 0 and len(queries) == num_images == len(keys)
+        begun = {"name": kind, "queries": queries, "keys": keys, "images": has_images, "layers": []}
+        kinds.setdefault(kind, begun)["layers"].append(
+            {
+                "map": stored_map(blobs, maps),
+                "ablated": [_answer(answer) for answer, _ in zeroed],
+                "changes": [change for _, change in zeroed],
+            }
+        )
+    return list(kinds.values())
+
+
+def _attribution(parts: dict[str, np.ndarray], length: int) -> Json | None:
+    """Components by positions, those of an attention's heads summed up, and these heads; None where there are none."""
+    if not parts:
+        return None
+    parts = {name: part[..., :length] for name, part in parts.items()}
+    heads = {name: part for name, part in parts.items() if name.endswith(OUTPUTS)}
+    return {
+        "rows": [_component(name) for name in parts],
+        "values": rounded(np.stack([part.sum(0) if name in heads else part for name, part in parts.items()])),
+        "heads": {"rows": [_component(name) for name in heads], "values": [rounded(part) for part in heads.values()]},
+    }
+
+
+def _component(name: str) -> str:
+    """`decoder.layers.0.cross_attention.head_outputs` is `0 cross-attention`, the first block's input `embeddings`."""
+    if name.endswith("layers.0.input"):
+        return "embeddings"
+    return re.sub(r"^.*layers\.(\d+)\.|\.[a-z_]*$", r"\1 ", name).strip().replace("_", "-")
+
+
+def _answer(answer: Answer) -> Json:
+    parts = [[part.text, part.probability] for part in answer.parts]
+    return {"text": answer.text, "probability": answer.probability, "parts": parts}
+
+
+def _lens_name(residual: str) -> str:
+    """`encoder.layers.0.input` is the input, `encoder.layers.1.output` is layer 1."""
+    *_, number, end = residual.split(".")
+    return "input" if end == "input" else f"layer {number}"
+
+
+def _images(example: InspectedExample) -> Json | None:
+    """The example's pixels."""
+    if example.images is None:
+        return None
+    number, height, width, *channels = example.images.shape
+    pixels = base64.b64encode(example.images.tobytes()).decode("ascii")
+    return {"number": number, "height": height, "width": width, "channels": (*channels, 1)[0], "pixels": pixels}

@@ -15,8 +15,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import patch
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.inspected_call import Attention, activations, attentions, model_call
-from transformer_jax.inspection.lens import logit_lens
-from transformer_jax.inspection.logit_attribution import attribute_logits
+from transformer_jax.inspection.logit_attribution import attribute_logits, logit_lens
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import zero
 from transformer_jax.training.example_viewer import ExampleViewer
@@ -28,23 +27,22 @@ COMPARED = 256  # examples of the test set
 FIRST_INPUT = "layers.0.input"  # end of the name of a stack's input
 MAX_WEIGHTS = 50_000_000  # of attention in one example; a browser holds no more
 
-Arguments = Callable[[Inputs], tuple[object, ...]]  # from an example's inputs to those of the model
 
+class Heads(NamedTuple):
+    """The heads of one attention in an example, without the padding."""
 
-class Zeroed(NamedTuple):
-    """An example without one head."""
-
-    answer: Answer
-    change: float  # of the answer's probability, as `answer_change` says
+    kind: str  # `encoder`, `decoder`, `cross`
+    queries: list[str]  # T labels
+    keys: list[str]  # S labels
+    maps: Float[np.ndarray, "H _T _S"]
+    zeroed: list[tuple[Answer, float]]  # without each head: the answer, and its `answer_change`
 
 
 class Passes(NamedTuple):
-    """Arrays of one example, whose first axis is no batch any more."""
+    """What is computed of one example; the first axis of arrays is no batch any more."""
 
-    output: np.ndarray  # [T C]
-    labels: list[tuple[list[str], list[str]]]  # of the queries and keys of each attention that are shown
-    maps: list[np.ndarray]  # of each attention [H T S], without the padding
-    zeroed: list[list[Zeroed]]  # of each attention, head by head
+    answer: Answer
+    heads: list[Heads]  # of each attention
     lens: np.ndarray  # [L+1 T C], the output after each of the last stack's layers
     attribution: dict[str, np.ndarray]  # of the answer's logits, by component [T] or [H T]; empty where there is none
 
@@ -61,55 +59,48 @@ class InspectedPasses:
         InputError: the model has no attention or no blocks, more weights than a page can hold, or gives no array.
     """
 
-    def __init__(self, bound: Inspected, arguments: Arguments, inputs: Inputs) -> None:
+    def __init__(self, bound: Inspected, arguments: Callable[[Inputs], tuple[object, ...]], inputs: Inputs) -> None:
         self.bound, self.arguments = bound, arguments
         call = model_call(bound.model, bound.variables, arguments(inputs), {})
         if not isinstance(output := jax.eval_shape(call), jax.ShapeDtypeStruct):
             raise InputError(f"{type(bound.model).__name__} gives a {type(output).__name__}; it must be an array")
         self.has_positions = len(output.shape) == 3  # [B T C], not [B C]
-        self.attentions: list[Attention] = attentions(call)
         found = activations(call)
+        self.attentions = attentions(found)
         self.stream = residual_stream(each.name for each in found)
-        self.last_stack = self.stream[0].removesuffix(FIRST_INPUT).rstrip(".")
-        # Positions of each stack.
-        self.lengths = {
-            each.name.removesuffix(FIRST_INPUT).rstrip("."): each.shape[1]
-            for each in found
-            if each.name.endswith(FIRST_INPUT)
-        }
+        starts = (each for each in found if each.name.endswith(FIRST_INPUT))
+        # Positions of each stack, of which the last one gives the answer.
+        self.lengths = {each.name.removesuffix(FIRST_INPUT).rstrip("."): each.shape[1] for each in starts}
+        self.last_stack = list(self.lengths)[-1]
         if (count := sum(math.prod(each.shape) for each in found if each.name.endswith(".weights"))) > MAX_WEIGHTS:
             raise InputError(f"the example has {count:,} attention weights; a page may have {MAX_WEIGHTS:,}")
 
     def of(self, example: InspectedExample) -> Passes:
         """All that is shown of an example."""
         inputs = self.arguments(example.inputs)
-        names = [attention.named("weights") for attention in self.attentions]
-        output, seen = self.bound.capture(inputs, names)
-        maps = [_floats(seen[name]) for name in names]
-        labels = [self._labels(example, *pair) for pair in zip(self.attentions, maps, strict=True)]
-        shown = [of_layer[:, : len(t), : len(s)] for of_layer, (t, s) in zip(maps, labels, strict=True)]
+        output, seen = self.bound.capture(inputs, [attention.named("weights") for attention in self.attentions])
         whole, lens = _floats(output), np.asarray(self.bound.apply(logit_lens, *inputs)[:, 0], np.float32)
-        return Passes(whole, labels, shown, self._zeroed(example, whole), lens, self._attribution(inputs))
+        pairs = zip(self.attentions, map(_floats, seen.values()), strict=True)
+        heads = [self._heads(example, whole, *pair) for pair in pairs]
+        return Passes(example.answer(whole), heads, lens, self._attribution(inputs))
 
-    def _labels(self, example: InspectedExample, attention: Attention, maps: np.ndarray) -> tuple[list[str], list[str]]:
-        """Labels of an attention's queries and of its keys."""
+    def _heads(
+        self, example: InspectedExample, whole: np.ndarray, attention: Attention, maps: Float[np.ndarray, "H T S"]
+    ) -> Heads:
         stacks = attention.stack, "encoder" if attention.kind == "cross" else attention.stack
         queries, keys = (example.labels_of(*pair) for pair in zip(stacks, maps.shape[1:], strict=True))
-        return queries, keys
+        length = len(example.answer(whole).parts)
+        outputs = (self._without(example, attention, head) for head in range(attention.num_heads))
+        zeroed = [(example.answer(output), answer_change(whole, output, length)) for output in outputs]
+        return Heads(attention.kind, queries, keys, maps[:, : len(queries), : len(keys)], zeroed)
 
-    def _zeroed(self, example: InspectedExample, whole: np.ndarray) -> list[list[Zeroed]]:
-        """The example without each head, one pass after the other: all their outputs would not fit into memory."""
-        inputs, length = self.arguments(example.inputs), len(example.answer(whole).parts)
-
-        def without(attention: Attention, head: int) -> Zeroed:
-            heads = {
-                each.head_outputs: zero(heads=jnp.arange(each.num_heads) == (head if each == attention else -1))
-                for each in self.attentions
-            }
-            output = _floats(self.bound.patch(inputs, heads))
-            return Zeroed(example.answer(output), answer_change(whole, output, length))
-
-        return [[without(each, head) for head in range(each.num_heads)] for each in self.attentions]
+    def _without(self, example: InspectedExample, attention: Attention, head: int) -> np.ndarray:
+        """Output of the pass without one head: all of them at once would not fit into memory."""
+        heads = {
+            each.head_outputs: zero(heads=jnp.arange(each.num_heads) == (head if each == attention else -1))
+            for each in self.attentions
+        }
+        return _floats(self.bound.patch(self.arguments(example.inputs), heads))
 
     def _attribution(self, inputs: tuple[object, ...]) -> dict[str, np.ndarray]:
         """What each component writes into the logit of the answer at each position; nothing if no sum gives it."""
@@ -189,11 +180,6 @@ def neighbours(
     found = []
     for example in examples:
         cosines = np.stack(vectors) @ passes.final_mean(example)[1]
-        others = [index for index in np.argsort(-cosines, kind="stable") if compared[index].title != example.title]
-        found.append(
-            [
-                Neighbour(compared[index], compared[index].answer(outputs[index]), float(cosines[index]))
-                for index in others[:MOST]
-            ]
-        )
+        near = [n for n in np.argsort(-cosines, kind="stable") if compared[n].title != example.title][:MOST]
+        found.append([Neighbour(compared[n], compared[n].answer(outputs[n]), float(cosines[n])) for n in near])
     return found

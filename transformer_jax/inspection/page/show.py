@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import as_array, check_arguments
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.inspection.page.view import View, packed_map, rounded, stored_map, view_text
+from transformer_jax.inspection.page.view import View, rounded, stored_map, view_text
 from transformer_jax.inspection.patching.patch_grid import PatchGrid
 from transformer_jax.outside_files import Json
 from transformer_jax.training.inspected_example import Label
@@ -31,16 +31,18 @@ def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) 
     Raises:
         InputError: the weights have other shapes, are negative or above 6.5, or there are more or fewer labels.
     """
-    layers = _layers(weights)
+    array = _numbers("weights", weights)
+    if array.ndim == 5 and array.shape[1] == 1:
+        array = array[:, 0]
+    layers = array[None] if array.ndim == 3 else array
     keys = _labels("tokens", tokens)
     labels = {"queries": keys if queries is None else _labels("queries", queries), "keys": keys}
     shape = tuple(map(len, labels.values()))
-    for layer in layers:
-        if layer.ndim != 3 or 0 in layer.shape or layer.shape[1:] != shape:
-            raise InputError(f"weights has a layer of shape {layer.shape}; it must be [H, {shape[0]}, {shape[1]}]")
-    stored = [stored_map(number, layer) for number, layer in enumerate(layers)]
-    data = {"view": "heads", "layers": stored, **labels}
-    return View(view_text("Heads", data, [packed_map(layer) for layer in layers]))
+    if layers.ndim != 4 or not layers.size or layers.shape[2:] != shape:
+        raise InputError(f"weights has a layer of shape {layers.shape[1:]}; it must be [H, {shape[0]}, {shape[1]}]")
+    blobs: list[str] = []
+    data = {"view": "heads", "layers": [stored_map(blobs, layer) for layer in layers], **labels}
+    return View(view_text("Heads", data, blobs))
 
 
 @check_arguments
@@ -104,16 +106,6 @@ def grid_frame(title: str, values: Float[np.ndarray, "rows columns"], row: str, 
         "columns": columns,
         "values": rounded(values),
     }
-
-
-def _layers(weights: Numbers) -> list[np.ndarray]:
-    """The weights of each layer `[H, T, S]`."""
-    if isinstance(weights, Sequence):
-        return [_numbers("weights", layer) for layer in weights]
-    array = _numbers("weights", weights)
-    if array.ndim == 5 and array.shape[1] == 1:
-        array = array[:, 0]
-    return list(array) if array.ndim == 4 else [array]
 
 
 def _numbers(name: str, given: object) -> Float[np.ndarray, "..."]:

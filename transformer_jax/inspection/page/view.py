@@ -2,9 +2,9 @@
 
 import base64
 import dataclasses
+import gzip
 import html
 import json
-import zlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -19,7 +19,6 @@ from transformer_jax.outside_files import Json
 
 SCRIPTS = "elements.js", "value_map.js", "views.js", "page.js", "start.js"
 HEIGHT = 700  # pixels of a view in a notebook, until its script knows better
-GZIP = 31  # zlib's word for that format
 STEP = 1e-4  # of the weights, as in `elements.js`
 MAX_WEIGHT = 6.5  # that 16 bits hold
 
@@ -49,24 +48,21 @@ class View:
 
 def packed(content: bytes) -> str:
     """The bytes as text that a browser can unpack by itself."""
-    packer = zlib.compressobj(wbits=GZIP)
-    return base64.b64encode(packer.compress(content) + packer.flush()).decode("ascii")
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode("ascii")
 
 
-def packed_map(maps: Float[np.ndarray, "H _T _S"]) -> str:
-    """Weights as whole multiples of `STEP` in 16 bits: more digits would be most of a page.
+def stored_map(blobs: list[str], maps: Float[np.ndarray, "H _T _S"]) -> Json:
+    """Store the weights of a layer's heads among the blobs, and say how the script finds them.
+
+    They are whole multiples of `STEP` in 16 bits: more digits would be most of a page.
 
     Raises:
         InputError: one is negative, or too large for 16 bits, as an attention of one's own may give them.
     """
     if maps.size and not 0 <= maps.min() <= maps.max() <= MAX_WEIGHT:
         raise InputError(f"weights are {maps.min():.4g} … {maps.max():.4g}; a page shows those of 0 … {MAX_WEIGHT}")
-    return packed(np.rint(maps / STEP).astype("<u2").tobytes())
-
-
-def stored_map(blob: int, maps: Float[np.ndarray, "H _T _S"]) -> Json:
-    """How the script finds the packed weights of a layer's heads, and how large they are."""
-    return {"blob": blob, "shape": maps.shape, "largest": float(maps.max(initial=0))}
+    blobs.append(packed(np.rint(maps / STEP).astype("<u2").tobytes()))
+    return {"blob": len(blobs) - 1, "shape": maps.shape, "largest": float(maps.max(initial=0))}
 
 
 def rounded(values: ArrayLike) -> list[object]:

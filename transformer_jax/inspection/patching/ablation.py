@@ -1,8 +1,9 @@
 """What a model loses without each of its heads (Michel et al. 2019)."""
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
@@ -28,7 +29,6 @@ from transformer_jax.inspection.inspected_call import (
 )
 from transformer_jax.inspection.patches import Patch, mean, zero
 from transformer_jax.training.example_viewer import ExampleViewer
-from transformer_jax.training.metrics import weighted_sums
 from transformer_jax.trees import Arrays, Params, Variables
 
 Sums = TypeVar("Sums")  # pytree of arrays
@@ -69,8 +69,7 @@ def ablate_heads(
     Raises:
         InputError: the model has no attention, `means` lacks one, or does not broadcast to its `[B, H, T, d]`.
     """
-    call = model_call(model, variables, inputs, kwargs)
-    return _table(call, metric, means)
+    return _table(model_call(model, variables, inputs, kwargs), metric, means)
 
 
 def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, **kwargs: Any) -> dict[str, Array]:
@@ -85,7 +84,11 @@ def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, *
 
 @check_arguments
 def ablation_table(
-    trainer: ExampleViewer, loader: Iterable[Samples] | None = None, *, metric: str = "accuracy", by: str = "zero"
+    trainer: ExampleViewer,
+    loader: Iterable[Samples] | None = None,
+    *,
+    metric: str = "accuracy",
+    by: Literal["zero", "mean"] = "zero",
 ) -> Ablation:
     """A metric of a trained task over a data set with each head ablated, one at a time (Michel et al. 2019).
 
@@ -101,18 +104,11 @@ def ablation_table(
     Raises:
         InputError: there are no parameters, no such metric, no batch, or `by` is something else.
     """
-    if by not in ("zero", "mean"):
-        raise InputError(f"by is {by!r}; it must be 'zero' or 'mean'")
     batches, constants = padded_batches(trainer, loader)
     means = _means(trainer, batches, constants) if by == "mean" else None
 
     def sums(params: Params, constants: Arrays, batch: Batch, means: Means | None) -> tuple[Array, HeadTable]:
-        def call() -> Array:
-            elements = trainer.batch_loss(params, batch, constants, None, train=False)
-            if metric not in elements:
-                raise InputError(f"metric is {metric!r}; it must be one of {', '.join(elements)}")
-            return jnp.stack([jnp.asarray(part, jnp.float32) for part in weighted_sums(elements, batch.valid)[metric]])
-
+        call = functools.partial(metric_sums, trainer, metric, params, constants, batch)
         return call(), _table(call, lambda pair: pair, means)
 
     whole, without = total(sums, trainer.params, constants, batches, means)
@@ -137,10 +133,25 @@ def padded_batches(trainer: ExampleViewer, loader: Iterable[Samples] | None) -> 
     return batches, constants
 
 
+def metric_sums(
+    trainer: ExampleViewer, metric: str, params: Params, constants: Arrays, batch: Batch
+) -> Float[Array, "2"]:
+    """A metric's sum over a batch, and the weight of that sum.
+
+    Raises:
+        InputError: there is no such metric.
+    """
+    sums = trainer.eval_step(params, batch, constants)
+    if metric not in sums:
+        raise InputError(f"metric is {metric!r}; it must be one of {', '.join(sums)}")
+    return jnp.stack(sums[metric])
+
+
 def _table(call: Callable[[], object], metric: Metric, means: Means | None) -> HeadTable:
-    found = attentions(call)
-    names = [attention.head_outputs for attention in found]
-    if missing := [name for name in names if means is not None and name not in means]:
+    sites = activations(call)
+    found = attentions(sites)
+    outputs = [site for site in sites if site.name.endswith(OUTPUTS)]
+    if missing := [site.name for site in outputs if means is not None and site.name not in means]:
         raise InputError(f"means lacks {missing[0]}; it must have the mean output of every attention's heads")
 
     def ablated(name: str, chosen: Chosen) -> Patch:
@@ -149,7 +160,7 @@ def _table(call: Callable[[], object], metric: Metric, means: Means | None) -> H
     def run(patches: Mapping[str, Patch]) -> Array:
         return metric(inspected(call, patches=patches)[0])
 
-    rows = one_by_one(activations(call, [f"*{OUTPUTS}"]), ["heads"], ablated, run)  # [H, ...]
+    rows = one_by_one(outputs, ["heads"], ablated, run)  # [H, ...]
     kinds = dict.fromkeys(attention.kind for attention in found)
     return {kind: jnp.stack([rows[each.head_outputs] for each in found if each.kind == kind]) for kind in kinds}
 

@@ -16,8 +16,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.argument_checks import check_arguments
-from transformer_jax.errors import check_sizes
+from transformer_jax.argument_checks import Size, check_arguments
 from transformer_jax.inspection.inspected_call import (
     Chosen,
     Metric,
@@ -28,7 +27,6 @@ from transformer_jax.inspection.inspected_call import (
     one_by_one,
     summed,
 )
-from transformer_jax.inspection.names import check_names
 from transformer_jax.inspection.patches import Change, Patch, add, parts_of, swap
 from transformer_jax.trees import Variables
 
@@ -75,7 +73,6 @@ def patch_activations(
     Raises:
         InputError: as `transformer_jax.patch`; or `by` is something else, or an activation has no such axis.
     """
-    names = check_names(names)
     corruption = corruption or {}
     clean_call = model_call(model, variables, clean, kwargs)
     corrupted_call = model_call(model, variables, corrupted, kwargs)
@@ -104,7 +101,7 @@ def attribute_activations(
     *,
     names: Sequence[str],
     metric: Metric,
-    steps: int = 1,
+    steps: Size = 1,
     by: Sequence[str] = ("positions",),
     **kwargs: Any,
 ) -> dict[str, Float[Array, "..."]]:
@@ -137,8 +134,6 @@ def attribute_activations(
     Raises:
         InputError: as `patch_activations`; or `steps` is below 1.
     """
-    check_sizes(steps=steps)
-    names = check_names(names)
     clean_call = model_call(model, variables, clean, kwargs)
     corrupted_call = model_call(model, variables, corrupted, kwargs)
     check_axes(sites := activations(clean_call, names), by)

@@ -1,7 +1,7 @@
 """Path patching: who reads what another wrote? (Wang et al. 2023; Goldowsky-Dill et al. 2023)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -19,18 +19,8 @@ READS = ("queries", "keys", "values")
 LOGITS = "logits"
 Head = tuple[str, int | Int[Array, ""]]  # name of an attention, `encoder.layers.0.attention`, and number, maybe traced
 Component: TypeAlias = Head | str  # a head, a feed-forward by its name, or "logits"
-
-
-class _Found(NamedTuple):
-    """A component of a model."""
-
-    path: str  # of its attention or feed-forward, or "logits"
-    head: int | Array | None  # None for all that is not a head
-
-    @property
-    def writes(self) -> str:
-        """Name of the activation that it writes."""
-        return f"{self.path}.output" if self.head is None else f"{self.path}.{OUTPUTS}"
+# Name of an attention or a feed-forward, or "logits", or of an activation there; and a head's number.
+Found: TypeAlias = tuple[str, int | Array | None]
 
 
 @check_arguments
@@ -88,21 +78,22 @@ def patch_path(
     clean_call = model_call(model, variables, clean, kwargs)
     sites = {each.name: each for each in activations(clean_call)}
     stream = residual_stream(sites)[-1]
-    writers = _all_found("sender", sender, senders, sites)
-    readers = _all_found("receiver", receiver, receivers, sites)
-    read = [(name, reader.head) for reader in readers for name in _read_by(reader, reads, stream)]
-    _check_order(writers, [name for name, _ in read], list(sites))
+    found = _all_found("sender", sender, senders, sites)
+    written = [(f"{path}.output" if head is None else f"{path}.{OUTPUTS}", head) for path, head in found]
+    found = _all_found("receiver", receiver, receivers, sites)
+    read = [(name, head) for path, head in found for name in _read_by(path, head, reads, stream)]
+    _check_order([name for name, _ in written], [name for name, _ in read], list(sites))
     ends = (f".{OUTPUTS}",) if through_feed_forward else (f".{OUTPUTS}", "feed_forward.output")
     kept = [name for name in sites if f".{name}".endswith(ends)]
     output, values = inspected(clean_call, [*kept, stream])
     low = metric(output)
     corrupted_call = model_call(model, variables, corrupted, kwargs)
-    output, others = inspected(corrupted_call, [each.writes for each in writers])
+    output, others = inspected(corrupted_call, [name for name, _ in written])
     high = metric(output)
 
     sent: dict[str, list[Patch]] = {name: [swap(values[name])] for name in kept}
-    for each in writers:
-        sent.setdefault(each.writes, []).append(swap(others[each.writes], heads=each.head))
+    for name, head in written:
+        sent.setdefault(name, []).append(swap(others[name], heads=head))
     _, seen = inspected(clean_call, [name for name, _ in read], sent)
     received: dict[str, list[Patch]] = {name: [] for name, _ in read}
     for name, head in read:
@@ -115,14 +106,14 @@ def patch_path(
 
 def _all_found(
     what: str, one: Component | None, others: Sequence[Component], sites: Mapping[str, Activation]
-) -> list[_Found]:
+) -> list[Found]:
     given = [each for each in (one, *others) if each is not None]
     if not given:
         raise InputError(f"there is no {what}; give {what} or {what}s")
     return [_find(what, each, sites) for each in given]
 
 
-def _find(what: str, component: Component, sites: Mapping[str, Activation]) -> _Found:
+def _find(what: str, component: Component, sites: Mapping[str, Activation]) -> Found:
     """The parts of a component's name.
 
     Raises:
@@ -140,25 +131,25 @@ def _find(what: str, component: Component, sites: Mapping[str, Activation]) -> _
         )
     if isinstance(head, int) and head not in range(num_heads := sites[f"{path}.{OUTPUTS}"].size("heads") or 0):
         raise InputError(f"{what} is head {head}; {path} has {num_heads}, 0 … {num_heads - 1}")
-    return _Found(path, head)
+    return path, head
 
 
-def _read_by(reader: _Found, reads: str | Sequence[str], stream: str) -> list[str]:
+def _read_by(path: str, head: int | Array | None, reads: str | Sequence[str], stream: str) -> list[str]:
     """Names of the activations that a receiver makes of the residual stream.
 
     Raises:
         InputError: it is a head, and `reads` does not say which.
     """
-    if reader.head is None:
-        return [stream if reader.path == LOGITS else f"{reader.path}.hidden"]
+    if head is None:
+        return [stream if path == LOGITS else f"{path}.hidden"]
     wanted = [reads] if isinstance(reads, str) else list(reads)
     if not wanted or not set(wanted) <= set(READS):
         raise InputError(f"reads is {reads!r}; it must be one of {', '.join(map(repr, READS))}, or several of them")
-    return [f"{reader.path}.{each}" for each in wanted]
+    return [f"{path}.{each}" for each in wanted]
 
 
-def _check_order(writers: Sequence[_Found], read: Sequence[str], names: list[str]) -> None:
-    first = min((each.writes for each in writers), key=names.index)
+def _check_order(written: Sequence[str], read: Sequence[str], names: list[str]) -> None:
+    first = min(written, key=names.index)
     if early := [name for name in read if names.index(name) < names.index(first)]:
         path, start = (name.rpartition(".")[0] for name in (early[0], first))
         raise InputError(f"receiver is in {path}; it must come after the sender, which is in {start}")
