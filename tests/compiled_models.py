@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-quick_jit = jax.jit  # with XLA's flags of conftest.py
-
 needs_float16 = pytest.mark.skipif(
     "SSE4" in os.environ.get("XLA_FLAGS", ""), reason="without AVX, XLA fails to link the conversions to float16"
 )

@@ -1,5 +1,6 @@
 """The tiny models of the tests: one table of settings, with parameters and inputs."""
 
+import functools
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -47,6 +48,7 @@ def case(model: nn.Module, *inputs: Any) -> Case:
     return Case(model, moved, inputs)
 
 
+@functools.cache
 def predictor(settings: BlockSettings = SETTINGS["post_norm"], seed: int = 0, **fields: Any) -> Case:
     """2 layers of 3 heads of width 4, 5 classes; 2 rows of 7 positions with 11 features."""
     sizes = {"model_dim": 12, "num_classes": 5, "num_heads": 3, "num_layers": 2} | fields
@@ -55,6 +57,7 @@ def predictor(settings: BlockSettings = SETTINGS["post_norm"], seed: int = 0, **
     return case(model, x)
 
 
+@functools.cache
 def encoder_decoder(settings: BlockSettings = SETTINGS["post_norm"], *, tied: bool = True, num_layers: int = 2) -> Case:
     """2 + 2 layers of 3 heads of width 4, 13 tokens; sources of 7, one with 2 of padding, and targets of 5."""
     sizes = 13, 13, 12, 3, num_layers, num_layers, 23
@@ -65,6 +68,7 @@ def encoder_decoder(settings: BlockSettings = SETTINGS["post_norm"], *, tied: bo
     return case(model, *inputs)
 
 
+@functools.cache
 def language_model(settings: BlockSettings = SETTINGS["post_norm"], *, tied: bool = True) -> Case:
     """2 layers of 3 heads of width 4, 13 tokens; 2 rows of 7."""
     model = TransformerLM(13, 12, 3, 2, 23, settings=settings, max_len=7, tie_embeddings=tied)

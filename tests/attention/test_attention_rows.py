@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import quick_jit
 
 from transformer_jax import ALiBi, Causal, InputError, Padding, dot_product_attention
 from transformer_jax.attention import attention_rows
@@ -26,7 +25,7 @@ def test_rows_are_those_of_all_weights(groups, leading):
     asked = Causal(-2) & Padding(valid), ALiBi(H)
     queries, heads = np.array([7, 0, 10]), np.array([4, 1])
 
-    @quick_jit
+    @jax.jit
     def run(q, k):
         _, weights = dot_product_attention(q, k, k, *asked, return_attention=True)
         return weights, attention_rows(q, k, *asked), attention_rows(q, k, *asked, queries=queries, heads=heads)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_cases import Case, cases, normal
-from compiled_models import FLOAT16, assert_close, quick_jit
+from compiled_models import FLOAT16, assert_close
 from hypothesis import HealthCheck, given, seed, settings
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -58,7 +58,7 @@ def both(case: Case):
         values = attend(*arguments)
         return jnp.sum(values * case.cotangent), values
 
-    @quick_jit
+    @jax.jit
     def run(*arguments):
         options = {"argnums": (0, 1, 2, 3), "has_aux": True, "allow_int": True}
         return [jax.value_and_grad(functools.partial(total, a), **options)(*arguments) for a in (plain, in_blocks)]
@@ -116,7 +116,7 @@ def test_in_half_precision_both_are_within_its_rounding_of_float32(dtype):
         return [x.astype(jnp.float32) for x in (values, *gradients)]
 
     wide = [x.astype(jnp.float32) for x in (q, k, v)]
-    run = quick_jit(lambda wide, *half: (outcome("plain", *wide), outcome("plain", *half), outcome("blockwise", *half)))
+    run = jax.jit(lambda wide, *half: (outcome("plain", *wide), outcome("plain", *half), outcome("blockwise", *half)))
     expected, *results = run(wide, q, k, v)
     for found, whole in (pair for result in results for pair in zip(result, expected, strict=True)):
         assert_close(found, whole, 4 * float(jnp.finfo(dtype).eps))  # a few roundings of the largest number
@@ -144,9 +144,9 @@ def test_dropout_drops_the_same_weights_in_every_implementation_and_keeps_the_me
     q, k, _, _ = operands(B, H)
     v = jnp.broadcast_to(jnp.eye(S), (B, H, S, S))  # so that the values are the weights
     dropout = AttentionDropout(0.25, jax.random.key(4))
-    attend = quick_jit(functools.partial(dot_product_attention, return_attention=True))
+    attend = jax.jit(functools.partial(dot_product_attention, return_attention=True))
     plain, weights = attend(q, k, v, dropout=dropout)
-    in_blocks = quick_jit(lambda *qkv: blockwise_attention(*qkv, None, None, dropout, B, BlockSizes(4, 5)))(q, k, v)
+    in_blocks = jax.jit(lambda *qkv: blockwise_attention(*qkv, None, None, dropout, B, BlockSizes(4, 5)))(q, k, v)
     np.testing.assert_allclose(in_blocks, plain, atol=1e-6)
     np.testing.assert_array_equal(plain, weights)
     assert np.mean(np.asarray(weights) == 0) == pytest.approx(0.25, abs=0.05)  # 858 weights: 0.015 is one deviation
@@ -164,7 +164,7 @@ def test_fewer_heads_of_keys_and_values_are_read_by_groups_of_query_heads():
     q, k, v, _ = operands(B, 6)
     k, v = k[:, :2], v[:, :2]
 
-    @quick_jit
+    @jax.jit
     def attended(q, k, v):
         calls = (k, v, "plain"), (k, v, "blockwise"), (*(jnp.repeat(x, 3, axis=1) for x in (k, v)), "plain")
         return [dot_product_attention(q, *pair, Causal(2), ALiBi(6), implementation=name) for *pair, name in calls]
@@ -180,20 +180,20 @@ def test_leading_axes_are_those_of_scaled_dot_product(leading):
     q, k, v, _ = operands(*leading)
     mask = np.random.default_rng(1).random((T, S)) < 0.7
     as_value, as_array = mask & (Causal(1) | Prefix(2)), mask & (np.tri(T, S, 1, dtype=bool) | (np.arange(S) < 2))
-    values = quick_jit(functools.partial(dot_product_attention, implementation="blockwise"))(q, k, v, as_value)
-    np.testing.assert_allclose(values, quick_jit(scaled_dot_product)(q, k, v, as_array)[0], atol=1e-6)
+    values = jax.jit(functools.partial(dot_product_attention, implementation="blockwise"))(q, k, v, as_value)
+    np.testing.assert_allclose(values(scaled_dot_product)(q, k, v, as_array)[0], atol=1e-6)
 
 
 def test_a_traced_offset_gives_what_a_known_one_gives():
     """The queries of a cached decoding: positions 7 and 8 of 13."""
     q, k, v, _ = operands(B, H, queries=2)
-    attend = quick_jit(
+    attend = jax.jit(
         lambda position: dot_product_attention(
             q, k, v, Causal(position) & Window(3, None, position), ALiBi(H, position), implementation="blockwise"
         )
     )
     full = operands(B, H, queries=S)[0].at[:, :, 7:9].set(q)
-    expected = quick_jit(dot_product_attention)(full, k, v, Causal() & Window(3, None), ALiBi(H))[:, :, 7:9]
+    expected = jax.jit(dot_product_attention)(full, k, v, Causal() & Window(3, None), ALiBi(H))[:, :, 7:9]
     np.testing.assert_allclose(attend(7), expected, atol=1e-6)
 
 
@@ -205,8 +205,8 @@ def test_a_bias_without_a_derivative_at_hidden_keys_has_one_at_the_others():
         bias = BiasFunction(lambda logit, b, h, query, key, rate: logit - rate * jnp.log(query - key + 1.0), (rate,))
         return dot_product_attention(q, k, v, Causal(), bias)
 
-    rate, step, run = jnp.float32(0.3), 1e-2, quick_jit(values)
-    _, tangent = quick_jit(lambda rate: jax.jvp(values, (rate,), (jnp.ones_like(rate),)))(rate)
+    rate, step, run = jnp.float32(0.3), 1e-2(values)
+    _, tangent = jax.jit(lambda rate: jax.jvp(values, (rate,), (jnp.ones_like(rate),)))(rate)
     expected = (run(rate + step) - run(rate - step)) / (2 * step)
     np.testing.assert_allclose(tangent, expected, atol=1e-3)  # of a difference of float32, and its second order
 
@@ -218,7 +218,7 @@ def test_it_can_be_mapped_and_given_masks_as_arguments():
     def attend(q, k, v, mask):
         return dot_product_attention(q, k, v, mask, implementation="blockwise")
 
-    mapped = quick_jit(jax.vmap(attend))(q, k, v, jax.vmap(Padding)(valid))
+    mapped = jax.jit(jax.vmap(attend))(q, k, v, jax.vmap(Padding)(valid))
     one_by_one = [attend(*(x[n] for x in (q, k, v)), Padding(valid[n])) for n in range(4)]
     np.testing.assert_allclose(mapped, one_by_one, atol=1e-6)
 
@@ -227,7 +227,7 @@ def test_a_product_beyond_float32_is_nan_in_every_implementation_at_the_queries_
     q, k = (jnp.full((1, 1, 2, 4), size) for size in (-1.5e19, 1.2e19))
     k = k.at[..., 0, :].set(1)
     cases = [*itertools.product([None, Causal()], [None, SoftCap(9.0)], ["plain", "blockwise"])]
-    run = quick_jit(lambda q: [dot_product_attention(q, k, k, *rules, implementation=name) for *rules, name in cases])
+    run = jax.jit(lambda q: [dot_product_attention(q, k, k, *rules, implementation=name) for *rules, name in cases])
     for (mask, *_), values in zip(cases, run(q), strict=True):
         np.testing.assert_array_equal(np.isnan(values[0, 0, :, 0]), [mask is None, True])
 

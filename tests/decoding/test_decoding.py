@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import quick_jit
 
 from transformer_jax import InputError
 from transformer_jax.decoding.beam_search import beam_search
@@ -50,7 +49,7 @@ class HistoryModel:
 
 def run(decode, step, cache, batch_size, **settings):
     """Decode in one compiled program, to NumPy arrays."""
-    return jax.device_get(quick_jit(partial(decode, step, batch_size=batch_size, **{**TOKENS, **settings}))(cache))
+    return jax.device_get(jax.jit(partial(decode, step, batch_size=batch_size, **{**TOKENS, **settings}))(cache))
 
 
 def run_model(decode, model, sources, **settings):
@@ -247,7 +246,7 @@ def test_scores_of_samples_are_the_model_s_at_any_temperature_and_restriction():
 
 def test_positions_and_keys_draw_independently():
     step = constant_step([0.0, 0.5, 0.5])
-    draw = quick_jit(lambda key: sample(step, {}, 4001, key=key, max_length=2, **TOKENS).tokens)
+    draw = jax.jit(lambda key: sample(step, {}, 4001, key=key, max_length=2, **TOKENS).tokens)
     tokens, again, anew = (np.asarray(draw(jax.random.key(seed))) for seed in (11, 11, 13))
     assert np.mean(tokens[:, 0] == tokens[:, 1]) == pytest.approx(0.5, abs=0.03)
     assert np.mean(tokens == anew) == pytest.approx(0.5, abs=0.03)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import quick_jit
 
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 
@@ -18,7 +17,7 @@ CRITICAL = {1: 10.83, 2: 13.82, 3: 16.27, 5: 20.52}  # degrees of freedom -> Ï‡Â
 def draw(**settings):
     with np.errstate(divide="ignore"):
         logits = np.tile(np.float32(np.log(PROBABILITIES) - 7), (DRAWS, 1))
-    return np.asarray(quick_jit(partial(draw_tokens, **settings))(jnp.asarray(logits), jax.random.key(17)))
+    return np.asarray(jax.jit(partial(draw_tokens, **settings))(jnp.asarray(logits), jax.random.key(17)))
 
 
 def normalised(weights):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import applied, drawn, quick_jit
+from compiled_models import applied, drawn
 from formulas import Formulas
 
 from transformer_jax import (
@@ -70,7 +70,7 @@ def test_a_predictors_activations_are_those_of_the_formulas(settings, formulas):
     mask = np.tri(T, dtype=bool) | (DRAWS.random((B, 1, T, T)) < 0.5)
     expected = Formulas(variables["params"], H, **formulas).predictor(X, L, mask)
     names = activation_names(model)
-    output, found = quick_jit(lambda v: capture(model, v, X, names=ALL, mask=mask))(variables)
+    output, found = jax.jit(lambda v: capture(model, v, X, names=ALL, mask=mask))(variables)
     assert list(found) == list(names)
     sizes = {"B": B, "T": T, "S": T, "D": D, "d": D // H, "H": H, "F": 2 * D, "C": C, "1": 1}
     sizes["Hkv"] = settings.attention.num_kv_heads or H
@@ -85,7 +85,7 @@ def test_an_encoder_decoders_activations_are_those_of_the_formulas():
     model = transformer(GATED)
     variables = drawn(model, SOURCE, TARGET)
     expected = Formulas(variables["params"], H, **GATED_FORMULAS).encoder_decoder(SOURCE, TARGET, (1, 2), MASK)
-    output, found = quick_jit(lambda v: capture(model, v, SOURCE, TARGET, MASK, names=ALL))(variables)
+    output, found = jax.jit(lambda v: capture(model, v, SOURCE, TARGET, MASK, names=ALL))(variables)
     _, others = jax.eval_shape(lambda: capture(model, variables, SOURCE, TARGET, MASK, names=["*"]))
     assert set(found) - set(others) == {name for name in found if name.endswith(".head_results")}
     assert list(found) == list(activation_names(model))
@@ -147,7 +147,7 @@ def test_attention_that_is_not_asked_for_makes_no_weights():
 def test_weights_are_those_after_dropout():
     model, x = MultiheadAttention(D, H, dropout_prob=0.3), jnp.ones((B, T, D))
     options = {"train": True, "rngs": {"dropout": jax.random.key(5)}}
-    (expected, weights), (output, found) = quick_jit(
+    (expected, weights), (output, found) = jax.jit(
         lambda v: (
             model.apply(v, x, return_attention=True, **options),
             capture(model, v, x, names=["weights"], **options),
@@ -203,7 +203,7 @@ def test_a_users_modules_are_named_after_their_paths_and_their_second_run_has_a_
     assert names["head.output"] == f"B T {C}"
     contract = variables["params"]["block"]["feed_forward"]["contract"]
     weights = [f"block.attention.weights{end}" for end in ("", ".2")]
-    everything, *alone = quick_jit(
+    everything, *alone = jax.jit(
         lambda v: [capture(model, v, x, names=names)[1] for names in (["*"], *([name] for name in weights))]
     )(variables)
     for end, name, found in zip(("", ".2"), weights, alone, strict=True):  # also where the others are not asked for

@@ -3,7 +3,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from compiled_models import applied, quick_jit
+from compiled_models import applied
 from huggingface_models import ours
 from tiny_models import SETTINGS, encoder_decoder, language_model, predictor
 
@@ -78,7 +78,7 @@ def test_composition_is_the_norm_of_the_product_and_nothing_between_heads_that_d
 def test_folded_norms_leave_the_logits_and_have_nothing_learned(case):
     model, params = fold_norms(case.model, case.variables["params"])
     (expected, before), (found, seen) = (
-        quick_jit(lambda v, model=each: capture(model, v, *case.inputs, names=["*.layers.*.input"]))(variables)
+        jax.jit(lambda v, model=each: capture(model, v, *case.inputs, names=["*.layers.*.input"]))(variables)
         for each, variables in ((case.model, case.variables), (model, {"params": params}))
     )
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
@@ -99,7 +99,7 @@ def test_real_models_are_folded_too_and_their_heads_write_by_ov(family, seed):
     folded, params = fold_norms(model, variables["params"])
     expected = applied(model, variables, *inputs)
     names = ["*attention_norm.normalized", "*.attention.weights", "*.attention.output"]
-    found, seen = quick_jit(lambda v: capture(folded, v, *inputs, names=names))({"params": params})
+    found, seen = jax.jit(lambda v: capture(folded, v, *inputs, names=names))({"params": params})
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
     for name, heads in head_weights(folded, {"params": params}).items():
         if not name.endswith("cross_attention"):

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import quick_jit
 from huggingface_models import FAMILIES, ours
 from tiny_models import SETTINGS, encoder_decoder, in_float64, language_model, predictor
 
@@ -28,7 +27,7 @@ def test_own_values_leave_a_pass_bitwise_the_same_and_a_change_of_any_activation
     names = activation_names(model, *inputs)
     turns = dict(zip(names, range(len(names)), strict=True))
 
-    @quick_jit
+    @jax.jit
     def run(own, is_put, turn):
         """A pass with its own values put back, or with the activation whose turn it is changed."""
 
@@ -53,7 +52,7 @@ def test_own_values_leave_a_pass_bitwise_the_same_and_a_change_of_any_activation
 def test_contributions_sum_to_the_logits(name):
     with jax.enable_x64(True):
         case = in_float64(CASES[name]())
-        logits, parts = quick_jit(
+        logits, parts = jax.jit(
             lambda v: (case.model.apply(v, *case.inputs), attribute_logits(case.model, v, *case.inputs))
         )(case.variables)
         total = sum(part.sum(0) if each.endswith(".head_outputs") else part for each, part in parts.items())

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import compiled, drawn, quick_jit, started
+from compiled_models import compiled, drawn, started
 
 from transformer_jax import (
     ALiBiPositions,
@@ -44,10 +44,10 @@ def traced(variables, patches):
 def test_positions_may_differ_between_examples_and_units_are_chosen(variables):
     hidden, before = (f"encoder.layers.0.feed_forward.{name}" for name in ("hidden", "pre"))
     positions = np.array([[0, 2], [1, -1]])
-    _, seen = quick_jit(lambda v: capture(MODEL, v, X, names=[hidden, before]))(variables)
+    _, seen = jax.jit(lambda v: capture(MODEL, v, X, names=[hidden, before]))(variables)
     np.testing.assert_array_equal(np.maximum(seen[before], 0), seen[hidden])
     change = zero(None, positions, units=[3, -1])
-    _, patched = quick_jit(lambda v: patch(MODEL, v, X, patches={hidden: change}, names=[hidden]))(variables)
+    _, patched = jax.jit(lambda v: patch(MODEL, v, X, patches={hidden: change}, names=[hidden]))(variables)
     expected = np.array(seen[hidden])
     for row in range(B):
         for position in positions[row]:
@@ -97,7 +97,7 @@ def test_patches_change_the_chosen_heads_and_positions_alone(variables, heads, p
 def test_changes_act_one_after_another(variables):
     changes = [zero(heads=1), add(1.0), lambda x: 2 * x]
     one_list, two_names = {HEADS: changes}, {HEADS: changes[0], "*.head_outputs": changes[1:]}
-    own, *found = quick_jit(
+    own, *found = jax.jit(
         lambda v: [patch(MODEL, v, X, patches=each, names=[HEADS])[1][HEADS] for each in ({}, one_list, two_names)]
     )(variables)
     expected = 2 * (own.at[:, 1].set(0) + 1)
@@ -118,7 +118,7 @@ def test_knocked_out_edges_are_masked(name, implementation):
         seen[np.ix_(range(B), of_heads, of_queries, range(T) if keys is None else np.atleast_1d(keys))] = False
         expected, weights = compiled(plain, return_attention=True)(variables, WHOLE, None, seen)
         patches = {name: knock_out(queries, keys, heads)}
-        output, captured = quick_jit(
+        output, captured = jax.jit(
             lambda v, patches=patches: patch(model, v, WHOLE, None, mask, patches=patches, names=["weights"])
         )(variables)
         np.testing.assert_allclose(captured["weights"], weights, atol=1e-6)
@@ -145,13 +145,13 @@ def test_a_pass_for_each_head_is_a_vmap(variables):
         return patch(MODEL, variables, X, patches={HEADS: change})
 
     for heads in (jnp.arange(H), jnp.eye(H, dtype=bool)):
-        outputs = quick_jit(jax.vmap(ablated))(zero(heads=heads))
+        outputs = jax.jit(jax.vmap(ablated))(zero(heads=heads))
         np.testing.assert_allclose(outputs, np.stack(expected), atol=1e-5)
 
     def without_edge(place):
         return patch(MODEL, variables, X, patches={WEIGHTS: knock_out(place, place)})
 
-    outputs = quick_jit(jax.vmap(without_edge))(jnp.arange(T))
+    outputs = jax.jit(jax.vmap(without_edge))(jnp.arange(T))
     np.testing.assert_allclose(outputs[3], without_edge(3), atol=1e-5)
 
 
@@ -170,14 +170,14 @@ def test_steps_of_decoding_are_captured_and_patched_as_the_whole_pass():
     }
     names = ["decoder.layers.*.*attention.queries", "decoder.*.weights", "decoder.layers.*.output", "logits"]
     names += [f"{stem}.head_results"]
-    _, whole = quick_jit(lambda v: patch(model, v, *inputs, mask, patches=patches, names=names))(variables)
+    _, whole = jax.jit(lambda v: patch(model, v, *inputs, mask, patches=patches, names=names))(variables)
     cache = started(model, variables, SOURCE, mask, T)
 
     def step(cache, at):  # in a loop: values leave it as its results
         (_, cache), found = patch(model, variables, *at, cache, patches=patches, names=names, method="decode_step")
         return cache, found
 
-    _, steps = quick_jit(lambda cache: jax.lax.scan(step, cache, (TARGET.T, np.arange(T))))(cache)
+    _, steps = jax.jit(lambda cache: jax.lax.scan(step, cache, (TARGET.T, np.arange(T))))(cache)
     assert set(steps) == set(whole)
     for name, array in steps.items():
         found, tolerance = jnp.moveaxis(array[..., 0, :], 0, -2), 1e-5 * np.abs(whole[name]).max()

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import FLOAT16, compiled, draw, quick_jit
+from compiled_models import FLOAT16, compiled, draw
 
 from transformer_jax import MultiheadAttention, params_from_torch, scaled_dot_product
 
@@ -40,7 +40,7 @@ def test_values_and_gradients_agree_with_pytorch_and_what_is_masked_changes_noth
     q, k, v, cotangent = draw(B, H, T, 4), draw(B, H, S, 4, seed=1), draw(B, H, S, 6, seed=2), draw(B, H, T, 6, seed=3)
     of_ranks = {"no mask": None, **masks()}
 
-    @quick_jit
+    @jax.jit
     def ours(q, k, v):
         def total(q, k, v, mask):
             values, attention = scaled_dot_product(q, k, v, mask)
@@ -105,7 +105,7 @@ def test_the_input_and_the_memory_may_be_of_other_widths_than_the_embedding():
 
 def test_kernels_start_xavier_uniform_and_biases_at_zero():
     width = 256
-    init = quick_jit(MultiheadAttention(width, 8).init)
+    init = jax.jit(MultiheadAttention(width, 8).init)
     params = init(jax.random.key(0), np.zeros((1, 1, width), np.float32))["params"]
     assert set(params) == {"query_proj", "key_proj", "value_proj", "output_proj"}
     for dense in params.values():

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import quick_jit
 
 from transformer_jax import (
     ALiBi,
@@ -60,7 +59,7 @@ def translation(params, ids, valid, key):
 
 def test_a_training_step_that_nobody_asks_for_weights_holds_no_weights():
     params = jax.eval_shape(TRANSFORMER.init, KEY, IDS, IDS)
-    text = quick_jit(jax.grad(translation)).lower(params, IDS, VALID, KEY).compile().as_text()
+    text = jax.jit(jax.grad(translation)).lower(params, IDS, VALID, KEY).compile().as_text()
     assert re.findall(rf"\w+\[(?:\d+,)*{T},{T}[\d,]*\]", text) == []
     assert f"{T},{WIDTH}]" in text  # the pattern would have found them
 
@@ -79,7 +78,7 @@ QUERIES, HEADS = np.array([0, 2047, T - 1]), np.array([1])
 def test_maps_of_chosen_queries_are_all_that_is_held_of_the_weights(model, inputs, mask):
     params = jax.eval_shape(model.init, KEY, *inputs)
     maps = functools.partial(model.apply, mutable=False, queries=QUERIES, heads=HEADS)
-    run = quick_jit(lambda params, *inputs: maps(params, *inputs, mask, method=model.get_attention_maps))
+    run = jax.jit(lambda params, *inputs: maps(params, *inputs, mask, method=model.get_attention_maps))
     lowered = run.lower(params, *inputs)
     text = lowered.compile().as_text()
     assert re.findall(rf"\w+\[(?:\d+,)*{T},{T}[\d,]*\]", text) == []

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from compiled_models import applied, drawn, quick_jit
+from compiled_models import applied, drawn
 
 from transformer_jax import DecoderBlock, EncoderBlock, TransformerDecoder, TransformerEncoder, TransformerPredictor
 from transformer_jax.nn.blocks import BlockSettings, Residual
@@ -109,8 +109,8 @@ def test_the_transformer_uses_custom_blocks_in_the_full_pass_and_in_cached_decod
     assert "feed_forward_residual" not in params["params"]["encoder"]["layers_0"]
     assert "feed_forward" not in params["params"]["decoder"]["layers_0"]
     start = partial(model.apply, length=T, method="start_decoding")
-    full, cache = quick_jit(lambda params: (model.apply(params, source, target), start(params, source)))(params)
-    step = quick_jit(lambda *arguments: model.apply(params, *arguments, method="decode_step"))
+    full, cache = jax.jit(lambda params: (model.apply(params, source, target), start(params, source)))(params)
+    step = jax.jit(lambda *arguments: model.apply(params, *arguments, method="decode_step"))
     for position in range(T):
         logits, cache = step(target[:, position], position, cache)
         np.testing.assert_allclose(logits, full[:, position], atol=1e-5)

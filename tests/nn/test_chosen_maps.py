@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from compiled_models import compiled, drawn, quick_jit
+from compiled_models import compiled, drawn
 
 from transformer_jax import (
     AttentionSettings,
@@ -58,7 +58,7 @@ def test_each_kind_of_an_encoder_decoder_has_its_own_queries(positions, num_kv_h
     model = Transformer(V, V, **sizes, settings=settings)
     inputs = SOURCE, TARGET, padding_mask(VALID), Window(2, None)
     choices = {}, {"queries": QUERIES, "heads": HEADS}, {"queries": [6], "source_queries": [10, 9]}
-    run = quick_jit(lambda variables: [maps_of(model, variables, *inputs, **chosen) for chosen in choices])
+    run = jax.jit(lambda variables: [maps_of(model, variables, *inputs, **chosen) for chosen in choices])
     full, chosen, apart = run(drawn(model, SOURCE, TARGET))
     for kind in full._fields:
         assert_rows(getattr(chosen, kind), getattr(full, kind), QUERIES, HEADS)
@@ -73,7 +73,7 @@ def test_rows_come_with_the_output_of_a_pass_of_any_implementation(implementatio
     used = drawn(model, X)
     variables = unstack_layers(used)
     assert (STACKED in used["params"]) == in_a_loop
-    run = quick_jit(lambda x: model.apply(used, x, Causal(), return_attention=AttentionRows(QUERIES, HEADS)))
+    run = jax.jit(lambda x: model.apply(used, x, Causal(), return_attention=AttentionRows(QUERIES, HEADS)))
     output, chosen = run(X)
     plain = model.clone(settings=BlockSettings())
     expected, full = compiled(plain, return_attention=True)(variables, X, np.tri(S, dtype=bool))
@@ -86,7 +86,7 @@ def test_they_are_the_weights_before_dropout():
     variables, rngs = drawn(model, X), {"dropout": jax.random.key(0)}
     run = functools.partial(model.apply, variables, X, train=True, rngs=rngs)
     asked = AttentionRows(QUERIES), True
-    (_, rows), (_, dropped) = quick_jit(lambda: [run(return_attention=which) for which in asked])()
+    (_, rows), (_, dropped) = jax.jit(lambda: [run(return_attention=which) for which in asked])()
     np.testing.assert_allclose(rows.sum(-1), 1, rtol=1e-5)
     dropped = np.asarray(dropped)[:, :, QUERIES]
     np.testing.assert_allclose(dropped, 2 * rows * (dropped > 0), atol=1e-6)
@@ -104,5 +104,5 @@ def test_an_inspected_pass_returns_the_chosen_rows_of_the_weights_that_it_used()
     variables = drawn(model, X)
     weights = np.random.default_rng(1).dirichlet(np.ones(S), (B, H, S)).astype(np.float32)
     changes = {"patches": {"layers.0.attention.weights": weights}, "return_attention": AttentionRows(QUERIES, HEADS)}
-    _, (rows,) = quick_jit(lambda variables: patch(model, variables, X, **changes))(variables)
+    _, (rows,) = jax.jit(lambda variables: patch(model, variables, X, **changes))(variables)
     np.testing.assert_array_equal(rows, weights[:, HEADS][:, :, QUERIES])

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import drawn, quick_jit
+from compiled_models import drawn
 
 from transformer_jax import TransformerEncoder
 from transformer_jax.nn.layers import Dropout
@@ -48,7 +48,7 @@ def test_layers_draw_independently():
     encoder = TransformerEncoder(2, 8, 2, 13, dropout_prob=0.5)
     x = np.random.default_rng(0).normal(size=(101, 7, 8)).astype(np.float32)
 
-    @quick_jit
+    @jax.jit
     def dropped(params, key):
         return encoder.apply(
             params, x, train=True, rngs={"dropout": key},

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, draw, quick_jit
+from compiled_models import compiled, draw
 
 from transformer_jax import EncoderBlock, TransformerEncoder, params_from_torch
 from transformer_jax.nn.blocks import BlockSettings
@@ -55,7 +55,7 @@ def test_outputs_and_gradients_agree_with_pytorch(norm_first, activation):
     (expected * torch.tensor(cotangent)).sum().backward()
     torch_gradients = {parameter: tensor.grad for parameter, tensor in module.named_parameters()}
 
-    @quick_jit
+    @jax.jit
     @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
     def total(params, x):
         output = ours.apply(params, x, RANDOM)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compiled_models import compiled, draw, drawn, quick_jit
+from compiled_models import compiled, draw, drawn
 
 from transformer_jax import padding_mask, params_from_torch
 from transformer_jax.nn.blocks import BlockSettings
@@ -58,7 +58,7 @@ def test_outputs_and_gradients_agree_with_pytorch():
     expected = module(torch_source, torch_target, tgt_mask=causal, **torch_masks)
     (expected * torch.tensor(cotangent)).sum().backward()
 
-    @quick_jit
+    @jax.jit
     @functools.partial(jax.value_and_grad, argnums=(0, 1, 2), has_aux=True)
     def total(params, source, target):
         output = model.apply(params, source, target, *masks)
@@ -112,7 +112,7 @@ def test_the_feature_form_and_the_defaults_are_those_of_the_base_model():
 
 def test_embeddings_start_as_large_as_positions_when_they_are_read():
     sizes = SIZES | {"model_dim": 64, "num_encoder_layers": 0, "num_decoder_layers": 0}
-    params = quick_jit(Transformer(5000, 5000, **sizes).init)(jax.random.key(0), SOURCE, TARGET)["params"]
+    params = jax.jit(Transformer(5000, 5000, **sizes).init)(jax.random.key(0), SOURCE, TARGET)["params"]
     # Reading multiplies by √D, so that they start with 1/√D. 320 000 draws determine it to 0.2 %.
     np.testing.assert_allclose(np.std(params["source_embedding"]["embedding"]), 64**-0.5, rtol=0.01)
     np.testing.assert_allclose(np.std(params["target_embedding"]["embedding"]), 64**-0.5, rtol=0.01)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import compiled, drawn, quick_jit, started
+from compiled_models import compiled, drawn, started
 from part_choices import MAX_LEN, pairwise, settings_of
 
 from transformer_jax import (
@@ -53,14 +53,14 @@ def test_cached_decoding_equals_the_full_pass(row):
     model = model_with(settings_of(row))
     params = drawn(model, TOKENS)
 
-    @quick_jit
+    @jax.jit
     def full_and_caches():
         start = functools.partial(model.apply, params, length=T + 2, method="start_decoding")
         return model.apply(params, TOKENS), start(B), start(prefix=TOKENS[:, :3])
 
     full, *caches = full_and_caches()
     assert np.abs(full).max() > 0.1
-    step = quick_jit(decoder_of(model, params))
+    step = jax.jit(decoder_of(model, params))
     for first, cache in zip((0, 3), caches, strict=True):
         for position in range(first, T):
             logits, cache = step(TOKENS[:, position], position, cache)
@@ -76,7 +76,7 @@ def test_a_search_goes_on_after_a_prefix_with_a_cache_that_grows(params, search,
     ends = {"start_token": 0, "end_token": V - 1, "pad_token": V, "max_length": MAX_LEN - 2}
     begin = AfterPrefix(started(MODEL, params, prefix=prefix), prefix[:, -1])
     grow = grow_after_prefix(CausalCache.grow, 2)
-    found = quick_jit(lambda begin: search(step, begin, B, **ends, grow=grow))(begin)
+    found = jax.jit(lambda begin: search(step, begin, B, **ends, grow=grow))(begin)
     tokens = np.minimum(found.tokens, V - 1).reshape(B, -1)  # the padding is no token
     logits = compiled(MODEL)(params, np.concatenate([prefix, tokens[:, :-1]], axis=1))[:, 2:]
     of_tokens = np.take_along_axis(jax.nn.log_softmax(logits), tokens[..., None], axis=2)[..., 0]
@@ -96,7 +96,7 @@ def test_what_stands_behind_the_filled_positions_changes_nothing(params):
     """A prefix may be padded at its end: the tokens that follow overwrite the padding before they could see it."""
     padded = np.concatenate([TOKENS[:, :3], np.full((B, 2), 7)], axis=1)
     cache = started(MODEL, params, prefix=padded)
-    logits, _ = quick_jit(decoder_of(MODEL, params))(TOKENS[:, 3], 3, cache)
+    logits, _ = jax.jit(decoder_of(MODEL, params))(TOKENS[:, 3], 3, cache)
     np.testing.assert_allclose(logits, compiled(MODEL)(params, TOKENS)[:, 3], atol=1e-5)
 
 
@@ -108,7 +108,7 @@ def test_a_mask_is_combined_with_the_causal_one():
     params = drawn(model, TOKENS)
     ids = np.array([[0, 0, 1, 1, 1]])
     calls = (TOKENS, Segments(ids, ids)), (TOKENS[:, :2],), (TOKENS[:, 2:],)
-    masked, *apart = quick_jit(lambda params: [model.apply(params, *call) for call in calls])(params)
+    masked, *apart = jax.jit(lambda params: [model.apply(params, *call) for call in calls])(params)
     np.testing.assert_allclose(masked, np.concatenate(apart, axis=1), atol=1e-5)
 
 

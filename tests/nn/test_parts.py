@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import applied, compiled, drawn, quick_jit
+from compiled_models import applied, compiled, drawn
 from part_choices import CHOICES, MAX_LEN, pairwise, settings_of
 
 from transformer_jax import (
@@ -110,7 +110,7 @@ def test_a_bias_that_is_given_comes_after_that_of_the_positions():
 
 def test_learned_parameters_of_attention_begin_as_no_positions_and_unit_norms():
     module = MultiheadAttention(D, H, qk_norm=RMSNorm, positions=RelativePositions())
-    params = quick_jit(module.init)(jax.random.key(0), X)["params"]
+    params = jax.jit(module.init)(jax.random.key(0), X)["params"]
     assert not params["attention_positions"]["embedding"].any()
     assert (params["query_norm"]["scale"] == 1).all()
     assert params["query_norm"]["scale"].shape == (WIDTH,)  # the heads share it
@@ -168,14 +168,14 @@ def test_cached_decoding_equals_the_full_pass_for_every_pair_of_parts(row):
     model = transformer(settings_of(row))
     params = drawn(model, SOURCE, TARGET)
 
-    @quick_jit
+    @jax.jit
     def full_and_caches():
         start = functools.partial(model.apply, params, SOURCE, SOURCE_MASK, T + 2, method="start_decoding")
         return model.apply(params, SOURCE, TARGET, SOURCE_MASK), start(), start(prefix=TARGET[:, :3])
 
     full, *caches = full_and_caches()
     assert np.abs(full).max() > 0.1
-    step = quick_jit(functools.partial(model.apply, params, method="decode_step"))
+    step = jax.jit(functools.partial(model.apply, params, method="decode_step"))
     for first, cache in zip((0, 3), caches, strict=True):
         for position in range(first, T):
             logits, cache = step(TARGET[:, position], position, cache)

@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from compiled_models import compiled, drawn, quick_jit
+from compiled_models import compiled, drawn
 
 from transformer_jax import TransformerPredictor, padding_mask
 
@@ -36,7 +36,7 @@ def test_the_maps_are_those_of_the_forward_pass_mask_and_all(params):
     mask = np.asarray(padding_mask(VALID))
     maps_of = functools.partial(MODEL.apply, method="get_attention_maps")
 
-    @quick_jit
+    @jax.jit
     def run(params, *inputs):
         without = maps_of(params, *inputs, add_positional_encoding=False)
         passes = MODEL.apply(params, *inputs), MODEL.apply(params, *inputs, return_attention=True)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import applied, quick_jit, started
+from compiled_models import applied, started
 from flax.traverse_util import flatten_dict
 from tiny_models import SETTINGS, Case, encoder_decoder, language_model
 
@@ -53,8 +53,8 @@ def test_a_stack_has_the_parameters_of_one_layer(plain):
 
 def test_activations_have_the_names_and_values_of_layers_apart():
     plain, case = ENCODER_DECODER, shared(ENCODER_DECODER)
-    output, seen = quick_jit(lambda v: capture(case.model, v, *case.inputs, names=["*"]))(case.variables)
-    expected, of_apart = quick_jit(lambda v: capture(plain.model, v, *plain.inputs, names=["*"]))(
+    output, seen = jax.jit(lambda v: capture(case.model, v, *case.inputs, names=["*"]))(case.variables)
+    expected, of_apart = jax.jit(lambda v: capture(plain.model, v, *plain.inputs, names=["*"]))(
         {"params": apart(case.variables["params"])}
     )
     np.testing.assert_array_equal(output, expected)
@@ -68,11 +68,11 @@ def test_one_layer_is_patched_without_the_others():
     case = shared(LANGUAGE_MODEL)
     heads = [f"decoder.layers.{layer}.attention.head_outputs" for layer in (0, 1)]
     patched = functools.partial(patch, patches={heads[1]: zero()}, names=heads)
-    output, seen = quick_jit(lambda v: patched(case.model, v, *case.inputs))(case.variables)
+    output, seen = jax.jit(lambda v: patched(case.model, v, *case.inputs))(case.variables)
     assert not seen[heads[1]].any()
     assert seen[heads[0]].any()
     variables = {"params": apart(case.variables["params"])}
-    plain, _ = quick_jit(lambda v: patched(LANGUAGE_MODEL.model, v, *case.inputs))(variables)
+    plain, _ = jax.jit(lambda v: patched(LANGUAGE_MODEL.model, v, *case.inputs))(variables)
     np.testing.assert_allclose(output, plain, atol=1e-6)
 
 
@@ -84,7 +84,7 @@ def test_the_gradient_is_the_sum_over_layers_that_draw_dropout_apart():
             rngs = {"dropout": jax.random.key(5)}
             return (model.apply(variables, *case.inputs, train=True, rngs=rngs) ** 2).mean()
 
-        return flatten_dict(quick_jit(jax.grad(loss))(variables))
+        return flatten_dict(jax.jit(jax.grad(loss))(variables))
 
     of_apart = gradient(LANGUAGE_MODEL.model, {"params": apart(case.variables["params"])})
     for remat in ("none", "all"):
@@ -98,7 +98,7 @@ def test_the_gradient_is_the_sum_over_layers_that_draw_dropout_apart():
 def test_cached_decoding_equals_the_full_pass():
     model, variables, (source, target, mask) = shared(ENCODER_DECODER)
     full = applied(model, variables, source, target, mask)
-    step = quick_jit(lambda *arguments: model.apply(variables, *arguments, method="decode_step"))
+    step = jax.jit(lambda *arguments: model.apply(variables, *arguments, method="decode_step"))
     cache = started(model, variables, source, mask, target.shape[1])
     for position in range(target.shape[1]):
         logits, cache = step(target[:, position], position, cache)
@@ -108,7 +108,7 @@ def test_cached_decoding_equals_the_full_pass():
 def test_attribution_sums_to_the_logits_and_norms_fold():
     case = shared(language_model(SETTINGS["pre_norm"]))
     attribute = functools.partial(attribute_logits, of=lambda logits: logits[0, -1])
-    parts = quick_jit(lambda v: attribute(case.model, v, *case.inputs))(case.variables)
+    parts = jax.jit(lambda v: attribute(case.model, v, *case.inputs))(case.variables)
     logits = applied(case.model, case.variables, *case.inputs)
     total = sum(part.sum(0) if name.endswith(".head_outputs") else part for name, part in parts.items())
     np.testing.assert_allclose(total, logits[0, -1], atol=1e-4)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_models
-from compiled_models import assert_close, quick_jit
+from compiled_models import assert_close
 from flax.traverse_util import flatten_dict
 from tiny_reverse import assert_near
 
@@ -46,7 +46,7 @@ def test_layers_are_stacked_along_a_leading_axis_and_drawn_apart(params):
 
 def test_layers_apart_and_stacked_have_the_same_gradients_in_both_stacks_of_a_transformer():
     model, variables, inputs = tiny_models.encoder_decoder(BlockSettings(scan_layers=True))
-    gradient = quick_jit(jax.grad(lambda variables: (model.apply(variables, *inputs) ** 2).sum()))
+    gradient = jax.jit(jax.grad(lambda variables: (model.apply(variables, *inputs) ** 2).sum()))
     found, expected = unstack_layers(gradient(variables)), gradient(unstack_layers(variables))
     assert_close(found, expected, 1e-5)
 

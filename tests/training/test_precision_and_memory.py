@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import assert_close, drawn, quick_jit
+from compiled_models import assert_close, drawn
 
 from transformer_jax import AttentionSettings, ReverseConfig, TransformerEncoder, TransformerPredictor
 from transformer_jax.data.batch import pad_batch
@@ -37,7 +37,7 @@ def gradients_of(config: ReverseConfig, num_parts: int = 1):
     task = ReverseTrainer(config)
     rule = task.update_rule(50)
     state = initial_state(params, rule.optimizer, jax.random.key(5))
-    return quick_jit(lambda state: gradients_and_sums(state, BATCH, None, task.batch_loss, num_parts))(state)
+    return jax.jit(lambda state: gradients_and_sums(state, BATCH, None, task.batch_loss, num_parts))(state)
 
 
 def test_parts_of_a_batch_and_computing_activations_again_change_no_gradient_dropout_and_padding_included():

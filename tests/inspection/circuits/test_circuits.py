@@ -3,9 +3,9 @@
 import copy
 import functools
 
+import jax
 import numpy as np
 import pytest
-from compiled_models import quick_jit
 
 from inspection_methods import CIRCUITS
 from transformer_jax.errors import InputError
@@ -77,7 +77,7 @@ def test_the_programs_in_numpy_give_known_answers():
 def test_working_heads_attend_where_the_circuit_says(name):
     circuit = made(name)
     tokens = drawn(name)
-    run = quick_jit(functools.partial(circuit.model.apply, return_attention=True))
+    run = jax.jit(functools.partial(circuit.model.apply, return_attention=True))
     weights = np.stack(run(circuit.variables, *circuit.inputs(tokens))[1], axis=1)  # [B L H T T]
     for head in circuit.heads:
         assert (head.attention is not None) == (head.role == "works")

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import compiled, drawn, quick_jit
+from compiled_models import compiled, drawn
 from flax.traverse_util import flatten_dict, unflatten_dict
 from tiny_models import SETTINGS, encoder_decoder, predictor
 
@@ -44,9 +44,9 @@ def test_an_ablated_head_is_one_whose_output_projection_is_zero():
 
 def test_mean_ablation_leaves_the_mean_output():
     case = predictor()
-    means = quick_jit(lambda v: mean_head_outputs(case.model, v, *case.inputs))(case.variables)
+    means = jax.jit(lambda v: mean_head_outputs(case.model, v, *case.inputs))(case.variables)
     options = {"metric": lambda out: out, "means": means}
-    table = quick_jit(lambda v: ablate_heads(case.model, v, *case.inputs, **options))(case.variables)
+    table = jax.jit(lambda v: ablate_heads(case.model, v, *case.inputs, **options))(case.variables)
     mean = np.asarray(means["encoder.layers.1.attention.head_outputs"][2, 0])
     expected = without_head(case, "encoder/layers_1/self_attn", 2, mean)
     np.testing.assert_allclose(table["encoder"][1, 2], expected, atol=1e-5)

@@ -2,7 +2,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import quick_jit
 from tiny_models import SETTINGS, clean_and_corrupted
 from tiny_models import logit_difference as metric
 
@@ -18,7 +17,7 @@ STREAM = "encoder.layers.?.output"
 def restored_by_hand(case, corrupted, changes, corruption=()):
     """The part of the metric that a patched pass restores, from three passes."""
 
-    @quick_jit
+    @jax.jit
     def restored():
         high = metric(case.model.apply(case.variables, *case.inputs))
         low = metric(patch(case.model, case.variables, *corrupted, patches=dict(corruption)))
@@ -34,7 +33,7 @@ def test_each_place_is_a_pass_with_that_place_swapped():
     options = {"names": [name], "metric": metric, "by": ("heads", "positions")}
     table = jax.jit(lambda v: patch_activations(case.model, v, case.inputs, corrupted, **options))(case.variables)
     assert table[name].shape == (3, 7, 2)
-    _, seen = quick_jit(lambda: capture(case.model, case.variables, *case.inputs, names=[name]))()
+    _, seen = jax.jit(lambda: capture(case.model, case.variables, *case.inputs, names=[name]))()
     expected = restored_by_hand(case, corrupted, {name: swap(seen[name], heads=2, positions=5)})
     np.testing.assert_allclose(table[name][2, 5], expected, atol=1e-9)
 

@@ -1,7 +1,6 @@
 import jax
 import numpy as np
 import pytest
-from compiled_models import quick_jit
 from tiny_models import SETTINGS, clean_and_corrupted
 from tiny_models import logit_difference as metric
 
@@ -20,7 +19,7 @@ def test_one_step_is_the_gradient_in_the_corrupted_pass_times_the_difference():
     name = "encoder.layers.1.attention.values"  # which all heads share
     of_model = case.model, case.variables
 
-    @quick_jit
+    @jax.jit
     def found_and_expected():
         found = attribute_activations(*case, other, names=[name], metric=metric, by=["positions", "heads"])[name]
         high, clean = capture(*of_model, *case.inputs, names=[name])
@@ -38,10 +37,10 @@ def test_integrated_gradients_tend_to_what_patching_a_whole_activation_restores(
     case, corrupted = clean_and_corrupted(SETTINGS["pre_norm"])
     arguments = *case, corrupted
     options = {"names": NAMES, "metric": metric, "by": []}
-    exact = quick_jit(lambda: patch_activations(*arguments, **options))()
+    exact = jax.jit(lambda: patch_activations(*arguments, **options))()
     errors = []
     for steps in (16, 256):
-        found = quick_jit(lambda steps=steps: attribute_activations(*arguments, steps=steps, **options))()
+        found = jax.jit(lambda steps=steps: attribute_activations(*arguments, steps=steps, **options))()
         assert list(found) == list(exact)
         errors.append(max(float(abs(found[name] - exact[name]).max()) for name in found))
     assert errors[1] < 0.01
@@ -53,7 +52,7 @@ def test_edges_are_the_derivatives_of_paths_with_the_same_senders_and_receivers(
     near = case.inputs[0] + 1e-6 * (corrupted[0] - case.inputs[0])
     arguments = *case, (near,)
     options = {"metric": metric, "through_feed_forward": False}
-    edges = quick_jit(lambda: attribute_edges(*arguments, **options))()
+    edges = jax.jit(lambda: attribute_edges(*arguments, **options))()
     head, network = f"{FIRST}.attention.head_outputs", f"{FIRST}.feed_forward.output"
     of_keys = edges[head, f"{LAST}.attention.keys"][1, 0]  # of the one head that all share
     of_hidden = edges[head, f"{LAST}.feed_forward.hidden"][2]
@@ -64,6 +63,6 @@ def test_edges_are_the_derivatives_of_paths_with_the_same_senders_and_receivers(
         (both, f"{FIRST}.feed_forward", [(f"{LAST}.attention", 0), "logits"], "queries"),
     ):
         ends = {"sender": sender, "receivers": receivers, "reads": reads}
-        path = quick_jit(lambda ends=ends: patch_path(*arguments, **ends, **options))()
+        path = jax.jit(lambda ends=ends: patch_path(*arguments, **ends, **options))()
         np.testing.assert_allclose(found, path, rtol=1e-3, atol=1e-6)
     assert (head, f"{FIRST}.attention.queries") not in edges  # nobody reads what comes later

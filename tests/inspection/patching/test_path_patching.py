@@ -1,7 +1,6 @@
 import jax
 import numpy as np
 import pytest
-from compiled_models import quick_jit
 from tiny_models import SETTINGS, clean_and_corrupted, predictor
 from tiny_models import logit_difference as metric
 
@@ -26,7 +25,7 @@ def test_paths_between_sets_of_heads_feed_forwards_and_logits_are_those_of_passe
     end = "encoder.layers.2.output"
     kept = ["*.head_outputs", end] + ([] if through else ["*feed_forward.output"])
 
-    @quick_jit
+    @jax.jit
     def by_hand():
         low, values = capture(*of_model, *case.inputs, names=kept)
         high, other = capture(*of_model, *corrupted, names=[outputs, written])

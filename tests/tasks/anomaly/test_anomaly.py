@@ -7,7 +7,7 @@ import miniature_cifar100
 import numpy as np
 import pytest
 from commands import call
-from compiled_models import drawn, quick_jit
+from compiled_models import drawn
 from finished_runs import finished_run
 
 from transformer_jax.data.batch import Batch
@@ -91,7 +91,7 @@ def test_the_softmax_is_over_the_set():
     trainer, positions = untrained(), np.array([4, 0, 2])
     logits = trainer.forward(SETS)
     assert logits.shape == (3, 5, 1)
-    loss = quick_jit(lambda batch: trainer.loss_function(trainer.params, batch, None, train=False)["loss"][0])
+    loss = jax.jit(lambda batch: trainer.loss_function(trainer.params, batch, None, train=False)["loss"][0])
     expected = -jax.nn.log_softmax(logits[..., 0])[np.arange(3), positions]
     np.testing.assert_allclose(loss(Batch(SETS, positions, np.ones(3, bool))), expected, atol=1e-5)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import call
-from compiled_models import drawn, quick_jit
+from compiled_models import drawn
 from made_once import made_once
 
 from transformer_jax import load_run
@@ -106,7 +106,7 @@ def test_the_loss_counts_real_tokens_alone():
     target = np.array([[START, 65, 66], [START, 65, END]], np.int32)
     targets = np.array([[65, 66, END], [65, END, PAD]], np.int32)
     params = drawn(trainer.model, source, target)["params"]
-    loss = quick_jit(lambda inputs, targets: trainer.loss_function(
+    loss = jax.jit(lambda inputs, targets: trainer.loss_function(
         params, Batch(inputs, targets, np.ones(2, bool)), None, train=False))  # fmt: skip
     elements = loss(PairInputs(source, target), targets)
     for name in ("loss", "accuracy"):
