@@ -181,7 +181,7 @@ def test_leading_axes_are_those_of_scaled_dot_product(leading):
     mask = np.random.default_rng(1).random((T, S)) < 0.7
     as_value, as_array = mask & (Causal(1) | Prefix(2)), mask & (np.tri(T, S, 1, dtype=bool) | (np.arange(S) < 2))
     values = jax.jit(functools.partial(dot_product_attention, implementation="blockwise"))(q, k, v, as_value)
-    np.testing.assert_allclose(values(scaled_dot_product)(q, k, v, as_array)[0], atol=1e-6)
+    np.testing.assert_allclose(values, jax.jit(scaled_dot_product)(q, k, v, as_array)[0], atol=1e-6)
 
 
 def test_a_traced_offset_gives_what_a_known_one_gives():
@@ -205,7 +205,7 @@ def test_a_bias_without_a_derivative_at_hidden_keys_has_one_at_the_others():
         bias = BiasFunction(lambda logit, b, h, query, key, rate: logit - rate * jnp.log(query - key + 1.0), (rate,))
         return dot_product_attention(q, k, v, Causal(), bias)
 
-    rate, step, run = jnp.float32(0.3), 1e-2(values)
+    rate, step, run = jnp.float32(0.3), 1e-2, jax.jit(values)
     _, tangent = jax.jit(lambda rate: jax.jvp(values, (rate,), (jnp.ones_like(rate),)))(rate)
     expected = (run(rate + step) - run(rate - step)) / (2 * step)
     np.testing.assert_allclose(tangent, expected, atol=1e-3)  # of a difference of float32, and its second order
