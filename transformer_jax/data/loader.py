@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sized
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, PyTree
@@ -174,9 +174,9 @@ class Loader:
         )
 
 
-def _checked(samples: PyTree) -> Samples:
+def _checked(samples: PyTree) -> Any:  # Samples, but for a loader that `of_rows` made
     """The samples, `(inputs, targets)`, or the `LocalSamples` that come from `of_rows` alone."""
-    return cast(Samples, samples) if isinstance(samples, LocalSamples) else as_pair(samples)
+    return samples if isinstance(samples, LocalSamples) else as_pair(samples)
 
 
 @check_arguments

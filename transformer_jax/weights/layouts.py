@@ -62,7 +62,7 @@ class Layout(NamedTuple):
     def names(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """Paths of our arrays by their name in the other program: one each, or those of query, key and value."""
         named: dict[str, list[str]] = {}
-        for path in sorted(paths, key=lambda path: ("/key_proj/" in path) + 2 * ("/value_proj/" in path)):
+        for path in sorted(paths, key=lambda path: ("key_proj/" in path) + 2 * ("value_proj/" in path)):
             named.setdefault(self.name(path), []).append(path)
         return named
 
