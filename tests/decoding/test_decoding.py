@@ -259,6 +259,13 @@ THREE = [greedy_decode, partial(sample, key=jax.random.key(19)), partial(beam_se
 NAMES = ["greedy_decode", "sample", "beam_search"]
 
 
+def test_the_rows_that_follow_change_nothing_in_a_sampled_row():
+    model = HistoryModel(seed=17, vocabulary=5, max_length=11)
+    together = run_model(sample, model, np.arange(7), key=jax.random.key(23))
+    fewer = run_model(sample, model, np.arange(3), key=jax.random.key(23))
+    jax.tree.map(np.testing.assert_array_equal, row(together, slice(3)), fewer)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("decode", THREE[1:], ids=NAMES[1:])  # greedy decoding has the code of sampling
 def test_a_cache_that_grows_by_segments_gives_what_one_with_room_from_the_start_gives(decode):

@@ -224,6 +224,7 @@ WRONG = [
     (lambda: RelativePositions(5), "num_buckets is 5; it must be even"),
     (lambda: RelativePositions(2), "num_buckets is 2; it must be at least 4"),
     (lambda: RelativePositions(32, 16), "max_distance is 16; it must be at least 17"),
+    (lambda: RelativePositions(32, 2**21), "max_distance is 2097152; it may be at most 1048576"),
     (lambda: LearnedPositions(0), "max_len is 0"),
 ]
 

@@ -203,6 +203,10 @@ def test_arrays_that_are_left_over_or_other_than_their_copy_are_named(gpt2_files
         save_file({**arrays, **more}, tmp_path / "model.safetensors")
         with pytest.raises(InputError, match=message):
             from_transformers(tmp_path)
+    save_file({**arrays, bias: np.full_like(arrays[bias], 1e5)}, tmp_path / "model.safetensors")
+    from_transformers(tmp_path)
+    with pytest.raises(InputError, match="holds NaN or infinity"), np.errstate(over="ignore"):
+        from_transformers(tmp_path, dtype="float16")
 
 
 def test_files_in_parts_and_names_of_older_versions_are_read(tmp_path):

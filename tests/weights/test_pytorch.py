@@ -132,9 +132,12 @@ def test_parameters_of_another_model_do_not_go_out():
         params_to_torch(TransformerEncoder(L - 1, D, H, F), params)
     with pytest.raises(InputError, match="params has the key 'params' alone; it must be what is under that key"):
         params_to_torch(encoder(), {"params": params})
-    for params in ({"a": {3: np.ones(3)}}, {"a": [[1.0, 2.0], [3.0]]}):
+    for other in ({"a": {3: np.ones(3)}}, {"a": [[1.0, 2.0], [3.0]]}):
         with pytest.raises(InputError, match="params has a name that is no text, or a leaf that is no array"):
-            params_to_torch(encoder(), params)
+            params_to_torch(encoder(), other)
+    params["layers_1"]["self_attn"]["key_proj"]["bias"] = np.full(D, np.nan)
+    with pytest.raises(InputError, match="layers_1/self_attn/key_proj/bias in params holds NaN"):
+        params_to_torch(encoder(), params)
 
 
 def test_a_model_without_a_counterpart_is_an_error():

@@ -104,8 +104,9 @@ class ArrayBias(AttentionBias):
 def check_cap(name: str, cap: object) -> None:
     """Raise an `InputError` if a number, which may be traced, is not finite and above 0."""
     array = as_array(name, cap)
-    known = known_values(array)
-    if array.ndim or (known is not None and not 0 < known < np.inf):
+    is_real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer))
+    known = known_values(array) if is_real else None
+    if array.ndim or not is_real or (known is not None and not 0 < known < np.inf):
         raise InputError(f"{name} is {shortened(cap)}; it must be a finite number above 0")
 
 

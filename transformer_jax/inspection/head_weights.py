@@ -35,9 +35,9 @@ class Factored(NamedTuple):
         """`before @ self @ after`, `[H, N, M]`: with embedding and unembedding a circuit from tokens to tokens."""
         return Factored(jnp.asarray(before) @ self.left, self.right @ jnp.asarray(after))
 
-    def norms(self) -> Float[Array, "*heads"]:
+    def norms(self) -> Float[Array, " H"]:
         """Frobenius norm of each."""
-        squares = jnp.einsum("...ij,...ji->...", self.left.mT @ self.left, self.right @ self.right.mT)
+        squares = jnp.einsum("hij,hji->h", self.left.mT @ self.left, self.right @ self.right.mT)
         return jnp.sqrt(jnp.maximum(squares, 0))
 
     def eigenvalues(self) -> np.ndarray:
@@ -132,6 +132,9 @@ def composition_scores(writer: HeadWeights, reader: HeadWeights) -> dict[str, Fl
     of_keys = Factored(reader.qk.right.mT, reader.qk.left.mT)
     scores = {}
     for name, read in (("queries", reader.qk), ("keys", of_keys), ("values", reader.ov)):
-        product = Factored(written.left[:, None], written.right[:, None] @ read.left @ read.right)  # of all pairs
-        scores[name] = product.norms() / (written.norms()[:, None] * read.norms())
+        # The norm of `A B C E` from `B C`, d × d, and the Gram matrices of A and E.
+        inner = written.right[:, None] @ read.left  # [H_writer H_reader d d]
+        left, right = (written.left.mT @ written.left)[:, None], read.right @ read.right.mT
+        squares = ((left @ inner @ right) * inner).sum((-2, -1))
+        scores[name] = jnp.sqrt(jnp.maximum(squares, 0)) / (written.norms()[:, None] * read.norms())
     return scores

@@ -201,7 +201,8 @@ class Transformer(SettingsModule):
         mask = jnp.broadcast_to(True if source_mask is None else fitted(source_mask, shape), shape)
         if prefix is None:
             return DecodingCache(self.decoder.empty_caches(memory, length), mask)
-        x = self._embed(prefix, "target", "prefix")
+        self._check_tokens("target", prefix, "[B, P]", "prefix")
+        x = self._embed(prefix, "target")
         if len(x) != len(memory):
             raise InputError(f"prefix has {len(x)} rows and source has {len(memory)}; they must be equal")
         caches = self.decoder.empty_caches(memory, max(length, x.shape[1]))
@@ -257,18 +258,15 @@ class Transformer(SettingsModule):
         decoded: Any = self.decode(target, encoded[0], target_mask, source_mask, return_attention=of_target)
         return AttentionMaps.of(encoded[1], decoded[1])
 
-    def _embed(
-        self, sequence: Target, side: str, name: str | None = None, *, train: bool = False, **at: Any
-    ) -> Float[Array, "B T D"]:
-        name = name or side
-        if jnp.issubdtype(as_array(name, sequence).dtype, jnp.integer):
-            self._check_tokens(side, sequence, "[B, T]", name)
+    def _embed(self, sequence: Target, side: str, *, train: bool = False, **at: Any) -> Float[Array, "B T D"]:
+        if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):
+            self._check_tokens(side, sequence, "[B, T]", side)
             embedding = self.source_embedding if self.tie_embeddings else getattr(self, f"{side}_embedding")
             is_scaled = self.embeddings.is_scaled
             x = embedded(embedding, jnp.asarray(sequence), self.positional_encoding, is_scaled=is_scaled, **at)
             x = self.embedding_dropout(x, train=train)
         else:
-            check_sequence(name, sequence, self.model_dim)
+            check_sequence(side, sequence, self.model_dim)
             x = jnp.asarray(sequence)
         return self.tap(f"{side}_embeddings", x, "B T D")
 

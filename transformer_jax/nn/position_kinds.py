@@ -83,9 +83,10 @@ class RotaryPositions(Positions):
             raise InputError(f"fraction is {self.fraction}; it must be above 0 and at most 1")
 
     def check(self, head_width: int) -> None:
-        if int(head_width * self.fraction) % 2:
+        if (width := int(head_width * self.fraction)) % 2:
+            part = "a head is" if width == head_width else f"the part that turns of a head of {head_width} is"
             raise InputError(
-                f"a head is {head_width} wide, model_dim / num_heads; rotary positions turn pairs, so it must be even"
+                f"{part} {width} wide, model_dim / num_heads; rotary positions turn pairs, so it must be even"
             )
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
@@ -108,7 +109,8 @@ class RelativePositions(Positions):
     """A learned number added to the logits for each head and bucket of distances (Raffel et al. 2020, section 2.1).
 
     Raises:
-        InputError: `num_buckets` is odd or below 4, or `max_distance` is no more than the exact buckets' distances.
+        InputError: `num_buckets` is odd or below 4, or `max_distance` is no more than the exact buckets' distances
+            or above 2²⁰.
     """
 
     num_buckets: int = 32  # of distances; half of them for keys after the query, where it sees such
@@ -120,6 +122,8 @@ class RelativePositions(Positions):
         if self.num_buckets % 2:
             raise InputError(f"num_buckets is {self.num_buckets}; it must be even, as each direction has half of them")
         check_sizes(self.num_buckets // 2 + 1, max_distance=self.max_distance)
+        if self.max_distance > 2**20:  # there is a table of all distances
+            raise InputError(f"max_distance is {self.max_distance}; it may be at most {2**20}")
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
         return None if self.is_shared else RelativeInAttention(num_heads, looks_ahead, self)

@@ -69,19 +69,20 @@ class InspectedPasses:
         self.attentions = attentions(found)
         self.stream = residual_stream(each.name for each in found)
         starts = (each for each in found if each.name.endswith(FIRST_INPUT))
-        # Positions of each stack, of which the last one gives the answer.
+        # Positions of each stack.
         self.lengths = {each.name.removesuffix(FIRST_INPUT).rstrip("."): each.shape[1] for each in starts}
-        self.last_stack = list(self.lengths)[-1]
+        self.last_stack = self.stream[0].removesuffix(FIRST_INPUT).rstrip(".")
         if (count := sum(math.prod(each.shape) for each in found if each.name.endswith(".weights"))) > MAX_WEIGHTS:
             raise InputError(f"the example has {count:,} attention weights; a page may have {MAX_WEIGHTS:,}")
 
     def of(self, example: InspectedExample) -> Passes:
         """All that is shown of an example."""
         inputs = self.arguments(example.inputs)
-        output, seen = self.bound.capture(inputs, [attention.named("weights") for attention in self.attentions])
+        names = [attention.named("weights") for attention in self.attentions]
+        output, seen = self.bound.capture(inputs, names)
         whole, lens = _floats(output), np.asarray(self.bound.apply(logit_lens, *inputs)[:, 0], np.float32)
-        pairs = zip(self.attentions, map(_floats, seen.values()), strict=True)
-        heads = [self._heads(example, whole, *pair) for pair in pairs]
+        pairs = zip(self.attentions, names, strict=True)
+        heads = [self._heads(example, whole, attention, _floats(seen[name])) for attention, name in pairs]
         return Passes(example.answer(whole), heads, lens, self._attribution(inputs))
 
     def _heads(

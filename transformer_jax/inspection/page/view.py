@@ -48,7 +48,7 @@ class View:
 
 def packed(content: bytes) -> str:
     """The bytes as text that a browser can unpack by itself."""
-    return base64.b64encode(gzip.compress(content, mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode("ascii")
 
 
 def stored_map(blobs: list[str], maps: Float[np.ndarray, "H _T _S"]) -> Json:

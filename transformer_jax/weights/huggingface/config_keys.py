@@ -20,7 +20,7 @@ WITHOUT_EFFECT = frozenset({
     "resid_pdrop", "return_dict", "task_specific_params", "torch_dtype", "transformers_version", "use_cache",
     # Of single families; of Qwen's windows `use_sliding_window` tells whether there are any.
     "_num_labels", "bad_words_ids", "classif_dropout", "encoder_stride", "extra_pos_embeddings", "max_length",
-    "max_window_layers", "n_ctx", "n_positions", "num_beams", "num_hidden_layers", "output_past", "pooler_output_size",
+    "max_window_layers", "n_ctx", "n_positions", "num_beams", "output_past", "pooler_output_size",
     "pretraining_tp", "sliding_window", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
     "summary_type", "summary_use_proj",
 })  # fmt: skip

@@ -62,7 +62,7 @@ class StoredArrays:
             part: slices of the first axes; the others are read whole.
 
         Raises:
-            InputError: it can't be read, is of no floating-point type, or not finite.
+            InputError: it can't be read, is of no floating-point type, or not finite in the type that is asked for.
         """
         path, stored = self._files[name]
         if stored not in FLOATS:
@@ -70,9 +70,11 @@ class StoredArrays:
         # It is opened anew, since pages that were read count as memory until it is closed.
         with _opened(path) as file:
             array: np.ndarray = file.get_slice(name)[part]
+        if dtype is not None:
+            array = array.astype(jnp.dtype(dtype), copy=False)
         if not np.isfinite(array.sum(dtype=np.float64)):  # for which no finite numbers are too large
             raise InputError(f"{name} in {self.directory} holds NaN or infinity; every number must be finite")
-        return array if dtype is None else array.astype(jnp.dtype(dtype))
+        return array
 
     def _paths(self) -> list[Path]:
         directory = self.directory
