@@ -82,7 +82,7 @@ class OptimizationSettings:
     adam_b2: float = setting(0.999, check=check_probability)  # decay rate of Adam's mean of their squares
     # largest global norm of the gradient; none does not clip
     gradient_clip: float | None = setting(1.0, check=check_positive)
-    # decay of a moving average of the parameters, evaluated beside them, as 0.999
+    # decay of a moving average of the parameters, evaluated beside them, as 0.999; 0 averages nothing
     ema: float | None = setting(None, check=check_probability)
     # begin with these parameters (run, saved model, published or a tutorials' file), and the settings of their model
     # unless they are given, too

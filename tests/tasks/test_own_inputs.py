@@ -48,6 +48,11 @@ def finder():
     return load_run("digits")
 
 
+@pytest.mark.slow
+def test_a_model_that_was_opened_is_tested_on_its_own_sets():
+    assert load_run("digits").test()["test"]["accuracy"] > 0.95
+
+
 @pytest.fixture(scope="module")
 def images() -> np.ndarray:
     """Two sets of ten digits, [2, 10, 8, 8]: the odd ones are a 1 among 7s at 3, and a 6 among 0s at 8."""

@@ -83,7 +83,7 @@ def test_a_trace_holds_whole_calls_and_at_least_one(tmp_path, monkeypatch, steps
         profile.on_step(Step(done, {}, 1.0, ends_call=done % 4 == 0))
     profile.on_end(12)
     assert traced == expected
-    said = f"Trace: {tmp_path}/plugins/profile" if traced else "No trace: the training ended before step 100"
+    said = f"Trace: {tmp_path}/plugins/profile" if traced else "No trace: no call was done that reaches step 100"
     assert lines == [said]
 
 

@@ -152,10 +152,11 @@ class Loader:
         SIGTERM and SIGINT never reach the workers, also when the whole process group gets one: the main process
         decides. They inherit that from their birth. The main process gets a signal of that time afterwards.
         """
+        loader = self._loader  # imports PyTorch, during which signals come through
         resource_tracker.ensure_running()  # before, since it unblocks the signals in this process when it starts
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         try:
-            return iter(self._loader)
+            return iter(loader)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

@@ -237,4 +237,5 @@ class Checkpoints:
 
     def _writing(self) -> AbstractContextManager[None]:
         sentence = f"a checkpoint can't be written to {self.directory}"
-        return writing(sentence, OSError, ValueError)  # a full disk, in Orbax and in the library below it
+        # A full disk, in Orbax and in the library below it; and in another process, for which this one waits.
+        return writing(sentence, OSError, ValueError, jax.errors.JaxRuntimeError)

@@ -147,14 +147,22 @@ class ExampleViewer(Evaluator):
 
     @functools.cached_property
     def test_data(self) -> Any:  # Any: the task's `TaskData`
-        """The task's own data sets, loaded when they are first asked for; the task has their constants from then on.
+        """The task's own data sets, loaded when they are first asked for.
+
+        Raises:
+            InputError: the task has no `load_data`.
+        """
+        return self._own_data()
+
+    def _own_data(self) -> Any:  # Any: the task's `TaskData`
+        """The task's own data sets, whose constants the task has from now on.
 
         Raises:
             InputError: the task has no `load_data`.
         """
         if type(self).load_data is ExampleViewer.load_data:
             lacks = f"{type(self).__name__} has no load_data, and so no examples of its own"
-            raise InputError(f"{lacks}; give inputs, or to test its loaders")
+            raise InputError(f"{lacks}; give inputs, or val_loader and test_loader to test")
         data = type(self).load_data(self.config)
         self.shared_constants = self.devices.place_whole(data.constants)
         return data

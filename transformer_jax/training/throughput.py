@@ -97,15 +97,19 @@ class Profile(Callback):
     def on_end(self, step: int) -> None:
         """End the trace that has not ended, or say that there is none."""
         if not self._has_run:
-            self._write(f"No trace: the training ended before step {self._start}")
+            self._write(f"No trace: no call was done that reaches step {self._start}")
         self.close()
 
     def close(self) -> None:
         """End the trace, and write it."""
         if self._is_running:
             self._is_running = False
-            jax.profiler.stop_trace()
-            self._write(f"Trace: {self._directory / 'plugins' / 'profile'}")
+            try:
+                jax.profiler.stop_trace()
+            except RuntimeError as error:  # somebody else has ended it, or it can't be written
+                self._write(f"No trace: {error}")
+            else:
+                self._write(f"Trace: {self._directory / 'plugins' / 'profile'}")
 
 
 def profiled_steps(text: str, num_steps: int | None = None) -> tuple[int, int]:

@@ -173,7 +173,7 @@ class AnomalyTrainer(TrainerModule):
             raise InputError(
                 f"{config.data_dir} holds no features of CIFAR-100, which experiments/anomaly.py computes; give images"
             )
-        return anomaly_data(config)
+        return cast(AnomalyData, self._own_data())
 
     def _sets(self, inputs: object) -> tuple[Float[np.ndarray, "B S F"], bool]:
         """The features of the sets, and whether there is one set, which is no batch."""
