@@ -2,6 +2,8 @@
 
 import gc
 import json
+from itertools import count
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -157,6 +159,17 @@ def test_after_an_epoch_nothing_is_compiled_or_stays_on_the_device_and_a_resumed
         assert arrays() - before == len(jax.tree.leaves(loop.state))
         assert resumed.stopwatch.seconds["train"] == pytest.approx(earlier, rel=0.1)  # of the checkpoint
     resumed.run.close()
+
+
+@pytest.mark.slow
+def test_checkpoints_are_made_when_their_minutes_are_over_and_counted_from_the_last_one(tmp_path, monkeypatch):
+    clock = count()  # a minute goes by each time that it is read: once before each call, and when a checkpoint is saved
+    monkeypatch.setattr("transformer_jax.training.loop.time", SimpleNamespace(monotonic=lambda: 60 * next(clock)))
+    trainer = trainer_for(tmp_path, checkpoint_minutes=3, steps_per_call=1, eval_every=3)
+    with trainer, trainer.training(*loaders()) as loop:
+        loop.train_until(9)
+        trainer.run.checkpoints.wait()
+        assert trainer.run.checkpoints.steps == [4, 8]
 
 
 @pytest.mark.slow

@@ -35,14 +35,15 @@ def test_the_digits_are_split_per_class_and_completely():
 
 
 @pytest.mark.slow
-def test_eight_epochs_of_a_small_model_find_the_odd_digit_in_85_of_100_sets(tmp_path):
-    sizes = {"set_size": 5, "model_dim": 32, "num_heads": 2, "num_layers": 1, "dropout_prob": 0.0}
-    optimization = {"input_dropout_prob": 0.0, "lr": 5e-3, "warmup": 20, "max_epochs": 8, "eval_every": 8}
-    config = DigitsConfig(**sizes, **optimization, checkpoint_dir=tmp_path)
-    data = anomaly_data(config)
-    trainer = AnomalyTrainer(config, data.constants)
-    trainer.fit(data.train_loader, data.val_loader)
-    assert trainer.evaluate(data.test_loader)["accuracy"] > 0.85
+def test_25_epochs_of_the_command_find_the_odd_digit_in_97_of_100_sets(tmp_path):
+    paths = "--checkpoint-dir", tmp_path, "--data-dir", tmp_path / "data"
+    outcome = call("anomaly.py", "--dataset", "digits", "--max-epochs", 25, "--eval-every", 25, *paths)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    results = json.loads((tmp_path / "SetAnomalyTask_digits" / "results.json").read_text())
+    assert results["test_acc"] >= 0.97
+    assert results["train_acc"] >= 0.98
+    assert f"Test accuracy: {results['test_acc']:.2%}" in outcome.stdout
+    assert f"Mistakes: {results['num_mistakes']} of the first 359 examples of the test set" in outcome.stdout
 
 
 @pytest.mark.slow
