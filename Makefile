@@ -5,8 +5,6 @@ EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := .venv/bin
 READY := .venv/ready
 
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
-
 .PHONY: reverse anomaly translate language-model papers check test lint types fast-tests all-tests wheel site faults bench docs tutorial notebook tensorboard screenshots inside clean
 
 reverse: $(READY)
@@ -40,15 +38,17 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Shapes of arrays are checked in the fast tests alone, and in the wings that compute with arrays: checks of settings and
-# names are called a hundred times as often.
+# Shapes of arrays are checked in the fast tests alone (tests/conftest.py), and in the wings that compute with arrays:
+# checks of settings and names are called a hundred times as often.
 SHAPED := attention data decoding inspection nn plots tasks training weights
-fast-tests: $(READY)
-	$(PYTEST) -m "not slow" $(ARGS) \
-		--jaxtyping-packages="$(foreach wing,$(SHAPED),transformer_jax.$(wing)$(comma))beartype.beartype"
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal \
+	--jaxtyping-packages="$(foreach wing,$(SHAPED),transformer_jax.$(wing)$(comma))beartype.beartype"
 
-all-tests: fast-tests
-	$(PYTEST) -m slow --ignore tests/test_wheel.py --ignore tests/test_site.py $(ARGS)
+fast-tests: $(READY)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+all-tests: $(READY)
+	$(PYTEST) --ignore tests/test_wheel.py --ignore tests/test_site.py $(ARGS)
 
 # The wheel is built and used; the site is built where the extra `docs` is installed.
 wheel site: $(READY)

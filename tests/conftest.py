@@ -51,6 +51,13 @@ def quick_steps() -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Shapes are checked in the fast tests; slow ones run as users' programs do."""
+    jaxtyping.config.update("jaxtyping_disable", item.get_closest_marker("slow") is not None)
+    return (yield)
+
+
 @pytest.fixture
 def without_type_checks() -> Iterator[None]:
     """Users call without the type checks of the tests, which would come first."""
