@@ -41,6 +41,7 @@ from transformer_jax.attention.block_steps import (
 )
 from transformer_jax.attention.dropout import AttentionDropout, first_row
 from transformer_jax.attention.masks.symbolic import AttentionMask
+from transformer_jax.attention.score_block import BlockGrid
 from transformer_jax.mesh_axis import is_divided
 
 
@@ -204,11 +205,12 @@ def _row_numbers(k: Float[Array, "N Hkv S d"]) -> Int[Array, "N Hkv"]:
 def _row(plan: Plan, operands: Operands, constants: Constants, index: Array) -> tuple[Row, BlockLists]:
     (_, num_heads, num_queries, width), num_groups = operands.q.shape, operands.k.shape[1]
     group = num_heads // num_groups
-    grid = plan.sizes.grid(index // num_groups % plan.num_batch, num_queries, operands.k.shape[2])
+    batch, sizes = index // num_groups % plan.num_batch, plan.sizes
+    grid = BlockGrid(batch, num_queries, operands.k.shape[2], sizes.queries, sizes.keys)
     first_weights = constants.first_weights + index.astype(jnp.uint32) * np.uint32(group * num_queries)
     first_head, mask = index % num_groups * group, constants.mask
     row = Row(grid, mask, operands.bias, first_head, group, width, plan.dropout_rate, constants.seeds, first_weights)
-    return row, list_blocks(mask, grid, plan.sizes)
+    return row, list_blocks(mask, grid, sizes)
 
 
 def _wide(x: Array) -> np.dtype:

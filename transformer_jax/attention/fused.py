@@ -2,20 +2,18 @@
 
 import functools
 import math
-import operator
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.attention.masks.symbolic import ArrayMask, AttentionMask, Causal, Combined, Window
+from transformer_jax.attention.masks.symbolic import ArrayMask, reach
 from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.request import AttentionRequest
 from transformer_jax.mesh_axis import is_divided
 
 GPU_BACKENDS = "gpu", "cuda"
-Reach = tuple[int | None, int | None]
 TPU_BLOCK = 128  # which T and S are multiples of
 MAX_GPU_WIDTH, MAX_HOPPER_WIDTH = 128, 256  # d, before and from compute capability 9.0 on
 
@@ -65,8 +63,8 @@ def _gpu_refusal(request: AttentionRequest) -> str | None:
         if num_queries % 2 or num_keys % 2:
             return f"cuDNN takes even T and S with an array as mask; they are {num_queries} and {num_keys}"
         return None
-    reach = _reach(request.mask)
-    if reach is None or (reach[1] != 0 and reach != (None, None)):
+    seen = reach(request.mask)
+    if seen is None or (seen[1] != 0 and seen != (None, None)):
         return f"cuDNN takes the masks Causal(), Causal() & Window(left, 0), and arrays; the mask is {request.mask}"
     return None
 
@@ -79,24 +77,8 @@ def _tpu_refusal(request: AttentionRequest) -> str | None:
         return f"the TPU kernel takes T and S that are multiples of {TPU_BLOCK}; they are {num_queries} and {num_keys}"
     if request.k_shape[:-2] != request.q_shape[:-2]:
         return f"the TPU kernel takes as many heads of k and v as of q; they have {request.k_shape[-3]}"
-    if _reach(request.mask) not in ((None, None), (None, 0)):
+    if reach(request.mask) not in ((None, None), (None, 0)):
         return f"the TPU kernel takes the mask Causal(); the mask is {request.mask}"
-    return None
-
-
-def _reach(mask: AttentionMask | None) -> Reach | None:
-    """How far every query sees to its left and its right (None: to the end), if that is all that a mask says."""
-    match mask:
-        case None:
-            return None, None
-        case Causal(offset=int(0)):
-            return None, 0
-        case Window(left=left, right=right, offset=int(0)):
-            return left, right
-        case Combined(first, second, operator.and_) if (one := _reach(first)) and (other := _reach(second)):
-            known = ([side for side in sides if side is not None] for sides in zip(one, other, strict=True))
-            left, right = (min(sides, default=None) for sides in known)
-            return left, right
     return None
 
 
@@ -111,7 +93,7 @@ def _on_gpu(
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [N T H d], as the kernel wants them
     attend = functools.partial(jax.nn.dot_product_attention, q, k, v, implementation="cudnn")
     if not isinstance(request.mask, ArrayMask):
-        left, right = _reach(request.mask) or (None, None)
+        left, right = reach(request.mask) or (None, None)
         window = None if left is None else (left, 0)
         return attend(is_causal=right == 0, local_window_size=window).swapaxes(1, 2)
     seen = fitted(request.mask, (request.num_batch, q.shape[2], *request.logits_shape[-2:]))
@@ -126,5 +108,5 @@ def _on_tpu(
 ) -> Float[Array, "N H T d"]:
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention  # takes half a second
 
-    is_causal = _reach(request.mask) == (None, 0)
+    is_causal = reach(request.mask) == (None, 0)
     return flash_attention(q, k, v, causal=is_causal, sm_scale=1 / math.sqrt(q.shape[-1]))

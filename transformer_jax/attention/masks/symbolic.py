@@ -28,15 +28,6 @@ MAX_CELLS = 32  # of a drawing, along each side
 SEEN, SOME, UNSEEN = "■", "▒", "·"
 
 
-class Drawing(str):
-    """Text that a Python prompt shows as it is."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
 class AttentionMask(LogitsRule):
     """Base class of masks that are no arrays.
 
@@ -59,7 +50,7 @@ class AttentionMask(LogitsRule):
         """
         return True, False
 
-    def show(self, num_queries: int, num_keys: int, *, batch: int = 0, head: int = 0) -> Drawing:
+    def show(self, num_queries: int, num_keys: int, *, batch: int = 0, head: int = 0) -> str:
         """Draw the mask: a line for each query, ■ where a key may be seen and · where not.
 
         A long mask is drawn in blocks, with ▒ where some of a block may be seen.
@@ -80,7 +71,7 @@ class AttentionMask(LogitsRule):
             rows = np.broadcast_to(np.asarray(self.allows(block)), block.shape)[0, 0]
             shares = np.add.reduceat(rows.sum(0), starts) / (len(rows) * sizes)
             lines.append(" ".join(SEEN if share == 1 else UNSEEN if share == 0 else SOME for share in shares))
-        return Drawing("\n".join(lines))
+        return "\n".join(lines)
 
     def __and__(self, other: "Masks") -> "AttentionMask":
         return Combined(self, as_attention_mask(other), operator.and_)
@@ -219,6 +210,22 @@ class Opposite(AttentionMask):
 
     def __repr__(self) -> str:
         return f"~({self.mask})" if isinstance(self.mask, Combined) else f"~{self.mask}"
+
+
+def reach(mask: AttentionMask | None) -> tuple[int | None, int | None] | None:
+    """How far every query sees to its left and its right (None: to the end), if that is all that a mask says."""
+    match mask:
+        case None:
+            return None, None
+        case Causal(offset=int(0)):
+            return None, 0
+        case Window(left=left, right=right, offset=int(0)):
+            return left, right
+        case Combined(first, second, operator.and_) if (one := reach(first)) and (other := reach(second)):
+            known = ([side for side in sides if side is not None] for sides in zip(one, other, strict=True))
+            left, right = (min(sides, default=None) for sides in known)
+            return left, right
+    return None
 
 
 def combine_masks(*masks: Masks | None) -> AttentionMask | Bool[Array, "#B #H #T #S"] | None:
