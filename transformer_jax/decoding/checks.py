@@ -1,4 +1,4 @@
-"""Checks of what decoding is given: settings, tokens, and what a step function returns.
+"""Checks of what decoding is given, settings and tokens, and of the scores that it gives.
 
 Shapes and settings are checked when a program is traced. NaN in logits is a value: outside of `jax.jit` it is an error;
 inside it, the score of a result that it concerns is NaN, which `check_scores` finds in what the compiled program gave.
@@ -51,25 +51,6 @@ def check_arguments(
         with jax.ensure_compile_time_eval():
             last = jnp.int32(max_length - 1)
         jax.eval_shape(lambda cache: step(jnp.zeros(batch_size, jnp.int32), last, cache)[0], cache)
-
-
-def check_step_result(result: object, num_rows: int, tokens: Mapping[str, int]) -> None:
-    """Check what a step function returned for `num_rows` rows, and that the tokens are in its vocabulary.
-
-    Raises:
-        InputError: it is no pair of logits `[num_rows, V]` and a cache; or a token is not below V.
-    """
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise InputError(f"step gave a {type(result).__name__}; it must give a pair (logits, cache)")
-    logits, _ = result
-    shape, dtype = jnp.shape(logits), jnp.result_type(logits)
-    if len(shape) != 2 or shape[0] != num_rows or shape[1] < 1:
-        raise InputError(f"step gave logits of shape {shape}; they must be [N, V], here with N = {num_rows}")
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise InputError(f"step gave logits of type {dtype}; they must be of a floating-point type")
-    for name, token in tokens.items():
-        if token >= shape[1]:
-            raise InputError(f"{name} is {token}; it must be below {shape[1]}, the number of logits for each row")
 
 
 def check_scores(scores: Float[ArrayLike, "..."]) -> None:

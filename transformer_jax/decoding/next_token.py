@@ -65,8 +65,6 @@ def _most_probable(
     logits, tokens = lax.top_k(logits, min(top_k or vocabulary, vocabulary))
     if top_p is not None and top_p < 1:  # at 1, rounding could exclude the last tokens
         probabilities = jax.nn.softmax(logits)
-        before = (
-            jnp.cumsum(probabilities, axis=-1) - probabilities
-        )  # exactly 0 for the first, which is thus always kept
+        before = jnp.cumsum(probabilities, axis=-1) - probabilities  # exactly 0 for the first, which is always kept
         logits = jnp.where(before < max(top_p, _TINY), logits, -jnp.inf)
     return logits, tokens

@@ -48,8 +48,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray, PyTree
 
 from transformer_jax.argument_checks import check_key
-from transformer_jax.decoding.checks import check_arguments, check_scores, check_step_result
+from transformer_jax.decoding.checks import check_arguments, check_scores
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
+from transformer_jax.errors import InputError
 
 Cache: TypeAlias = PyTree[ArrayLike]  # arrays [N, ...]
 Step = Callable[[Int[Array, " N"], Int[Array, ""], Cache], tuple[Float[Array, "N V"], Cache]]
@@ -223,21 +224,27 @@ def empty_results(shape: tuple[int, ...], max_length: int, pad_token: int, score
 
 
 def log_prob_step(step: Step, tokens: Mapping[str, int]) -> Step:
-    """The step function with log-probabilities in the place of logits, and with checks of what it returns.
+    """The step function with log-probabilities in the place of logits.
 
-    Args:
-        step: the step function.
-        tokens: the start and the end token, by name.
-
-    Returns:
-        A step function that raises an `InputError` for what `check_step_result` rejects.
+    It raises an `InputError` if `step` gives no pair of logits `[N, V]` and a cache, or one of the tokens, which are
+    the start and the end token by name, is not below V.
     """
 
     def checked(
         last_tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache
     ) -> tuple[Float[Array, "N V"], Cache]:
-        result = step(last_tokens, position, cache)
-        check_step_result(result, len(last_tokens), tokens)
-        return token_log_probs(jnp.asarray(result[0])), result[1]
+        result: object = step(last_tokens, position, cache)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise InputError(f"step gave a {type(result).__name__}; it must give a pair (logits, cache)")
+        logits, num_rows = jnp.asarray(result[0]), len(last_tokens)
+        if logits.ndim != 2 or len(logits) != num_rows or not jnp.issubdtype(logits.dtype, jnp.floating):
+            raise InputError(
+                f"step gave logits of type {logits.dtype} and shape {logits.shape}; they must be [N, V] of a "
+                f"floating-point type, here with N = {num_rows}"
+            )
+        for name, token in tokens.items():
+            if token >= logits.shape[1]:
+                raise InputError(f"{name} is {token}; it must be below {logits.shape[1]}, a row's number of logits")
+        return token_log_probs(logits), result[1]
 
     return checked
