@@ -89,7 +89,7 @@ def test_a_flag_may_mend_what_in_the_file_alone_cannot_work(write):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lr = 'fast'", "{file}: lr is 'fast'; it must be a number"),
+        ("lr = 'fast'", "{file}: lr is 'fast'; it must be float"),
         ("num_layer = 3", "{file}: num_layer is not a setting of this task; did you mean num_layers?"),
         ("dataset = 'digits'", "{file}: dataset is not a setting of this task"),
         ("task = 'OtherTask'", "{file}: task is OtherTask; it must be OwnTask, the task of this command"),
@@ -151,7 +151,7 @@ def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
         ("--confg=x --kin one", "unknown arguments: --confg=x --kin one; did you mean --config and --kind?"),
         ("length 3 --zebra", "unknown arguments: length 3 --zebra"),
         ("--lr", "argument --lr: expected one argument"),
-        ("--mix 1 x", "mix is 'x'; it must be a number"),
+        ("--mix 1 x", "mix is 'x'; it must be float"),
         ("--shuffled=3", "argument --shuffled/--no-shuffled: ignored explicit argument '3'"),
         ("--config nowhere.toml", "nowhere.toml can't be read: No such file"),
         ("--config a.txt", "config is a.txt; it must be a TOML file, NAME.toml, or a run's config.json"),

@@ -19,19 +19,8 @@ MAX_INT_BITS = 63  # JSON has integers of any size
 TypeHint: TypeAlias = object
 TAKEN_FOR: Mapping[Any, type] = {int: Integral, float: Real, Path: str, bool: np.bool_}
 EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {Sequence: (str, bytes), int: (bool,)}  # instances that are not meant
-NAMES: Mapping[Any, str] = {  # of these a value must be an instance
-    int: "an integer",
-    float: "a number",
-    bool: "True or False",
-    str: "a text",
-    Path: "a path",
-    NoneType: "None",
-    Callable: "a function",
-    Mapping: "a dictionary",
-    list: "a list",
-    Sequence: "a list",
-    type: "a class",
-}
+# Of these a value must be an instance.
+KINDS = {int, float, bool, str, Path, NoneType, Callable, Mapping, tuple, list, Sequence, type}
 
 
 class InputError(ValueError):
@@ -130,7 +119,7 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
 def _is_checked(kind: Any) -> bool:
     """Whether a value must be an instance of this class; of a protocol it need not."""
     ours = isinstance(kind, type) and kind.__module__.split(".")[0] in ("transformer_jax", "flax")
-    is_meant = kind in {tuple, *NAMES} or dataclasses.is_dataclass(kind) or ours
+    is_meant = kind in KINDS or dataclasses.is_dataclass(kind) or ours
     return is_meant and not getattr(kind, "_is_protocol", False)
 
 
@@ -140,9 +129,7 @@ def _described(hint: TypeHint) -> str:
         return " or ".join(map(_described, arguments))
     if kind is Literal:
         return f"one of {', '.join(map(str, arguments))}"
-    if isinstance(hint, type) and hint not in NAMES and _is_checked(hint):
-        return f"an instance of {hint.__name__}"
-    return NAMES.get(kind or hint, str(hint))
+    return "None" if hint is NoneType else str(hint if kind is tuple else getattr(hint, "__name__", hint))
 
 
 def check_probability(name: str, value: float) -> None:

@@ -270,7 +270,7 @@ def test_explain_says_which_runs_and_why_the_others_do_not():
         ({"bias": ALiBi(4)}, "num_heads of the bias is 4; it must be that of the attention, 3"),
         ({"bias": np.zeros((T, T), np.float32)}, "bias of shape .* does not broadcast"),
         ({"bias": np.zeros((T, S), bool)}, "bias has type bool; it must be of a floating-point type"),
-        ({"dropout": 0.1}, "dropout is 0.1; it must be an instance of AttentionDropout or None"),
+        ({"dropout": 0.1}, "dropout is 0.1; it must be AttentionDropout or None"),
     ],
 )
 def test_what_cannot_be_is_an_error_that_names_it(options, message):

@@ -101,7 +101,7 @@ def full_of_2(mask):
         (lambda: Segments(np.ones(T, int), KEY_IDS), r"query_ids is int64\[5\]; it must be \[B, T\]"),
         (lambda: Causal() & ALiBi(4), r"mask is ALiBi\(4\); it must be a mask such as Causal\(\), .* given as bias="),
         (lambda: Causal() & np.ones((B, S, S, S, S), bool), "mask has shape"),
-        (lambda: MaskFunction("causal"), "fn is 'causal'; it must be a function"),
+        (lambda: MaskFunction("causal"), "fn is 'causal'; it must be Callable"),
         (lambda: Causal().show(0, 3), "num_queries is 0; it must be at least 1"),
         (lambda: Padding(VALID).show(3, S + 1), f"there are {S} keys in an array of shape .*, not {S + 1}"),
         (lambda: Padding(VALID).show(1, S, batch=9), "there are 2 batch elements in an array of shape .*, not 10"),

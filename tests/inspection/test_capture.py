@@ -242,7 +242,7 @@ BARE = {"encoder": {}, "decoder": {}}
     [
         (lambda model, v: capture(model, v, X, names=["encoder.layers.0.attention.weight"]), NEAREST),
         (lambda model, v: patch(model, v, X, patches={"*.cross_attention.*": zero()}), "matches no activation of this"),
-        (lambda model, v: capture(model, v, X, names="logits"), r"names is 'logits'; it must be a list"),
+        (lambda model, v: capture(model, v, X, names="logits"), r"names is 'logits'; it must be Sequence"),
         (
             lambda model, v: capture(model, BARE, X, names=["logits"]),
             r'variables has encoder, decoder; it must be {"params": …}, as {"params": run.params}',
