@@ -74,11 +74,13 @@ def test_queries_and_keys_are_normalised_in_each_head():
 
 
 def test_rotary_attention_is_the_softmax_of_turned_queries_and_keys():
-    module = MultiheadAttention(D, H, positions=RotaryPositions(base=13.0))
+    kind = RotaryPositions(base=13.0)
+    module = MultiheadAttention(D, H, positions=kind)
     variables = drawn(module, X)
     params = variables["params"]
     q, k = (jnp.asarray(of_heads(X, params[name]), jnp.float32) for name in ("query_proj", "key_proj"))
-    expected = jax.nn.softmax(rotate(q, base=13.0) @ rotate(k, base=13.0).swapaxes(-1, -2) / np.sqrt(WIDTH))
+    q, k = (rotate(x, 0, x.shape[-2], kind) for x in (q, k))
+    expected = jax.nn.softmax(q @ k.swapaxes(-1, -2) / np.sqrt(WIDTH))
     _, weights = applied(module, variables, X, return_attention=True)
     np.testing.assert_allclose(weights, expected, atol=1e-6)
     _, without = applied(MultiheadAttention(D, H), variables, X, return_attention=True)

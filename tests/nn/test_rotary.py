@@ -6,7 +6,7 @@ import pytest
 from compiled_models import FLOAT16
 
 from transformer_jax import InputError
-from transformer_jax.nn.position_kinds import rotate
+from transformer_jax.nn.position_kinds import RotaryPositions, rotate
 
 T, WIDTH = 7, 6
 DRAWS = np.random.default_rng(0)
@@ -27,7 +27,7 @@ def by_formula(x: np.ndarray, first: int, base: float) -> np.ndarray:
 @pytest.mark.parametrize("base", [10_000.0, 13.0])
 @pytest.mark.parametrize("first", [0, 5, 4000])
 def test_each_pair_is_turned_by_the_papers_angle(first, base):
-    turned = rotate(jnp.asarray(X), first, first + T, base)
+    turned = rotate(jnp.asarray(X), first, first + T, RotaryPositions(base))
     # Two products and a sum of numbers below 4, each rounded to float32.
     np.testing.assert_allclose(turned, by_formula(X, first, base), rtol=0, atol=2e-6)
 
@@ -35,13 +35,13 @@ def test_each_pair_is_turned_by_the_papers_angle(first, base):
 @pytest.mark.parametrize("dtype", [FLOAT16, jnp.bfloat16])
 def test_half_precision_is_turned_in_float32_and_rounded_once(dtype):
     x = jnp.asarray(X, dtype)
-    turned = rotate(x, 4000, 4000 + T)
+    turned = rotate(x, 4000, 4000 + T, RotaryPositions())
     assert turned.dtype == dtype
     expected = by_formula(np.asarray(x, np.float64), 4000, 10_000.0)
     np.testing.assert_allclose(turned.astype(np.float32), expected, rtol=float(jnp.finfo(dtype).eps), atol=1e-5)
 
 
-@pytest.mark.parametrize(("first", "length", "message"), [(1, None, "0 … 0"), (4, 6, "0 … 3")])
+@pytest.mark.parametrize(("first", "length", "message"), [(1, 3, "0 … 0"), (4, 6, "0 … 3")])
 def test_a_first_position_without_room_for_the_others_is_an_error(first, length, message):
     with pytest.raises(InputError, match=f"first is {first}.*{message}"):
-        rotate(jnp.ones((3, 4)), first, length)
+        rotate(jnp.ones((3, 4)), first, length, RotaryPositions())

@@ -172,7 +172,8 @@ class MultiheadAttention(Tapped):
         value = self.tap("values", memory.value, "B Hkv S d")
         operands = query, key, value, mask, self._biased(bias, first)
         values, attention = self._values(*operands, dropout, return_attention)
-        output = self.output_proj(self._join_heads(self.tap("head_outputs", values, "B H T d")))
+        values = self.tap("head_outputs", values, "B H T d").swapaxes(-3, -2)  # [B T H d]
+        output = self.output_proj(values.reshape(*values.shape[:-2], -1))
         return self.tap("output", output, "B T D"), attention
 
     def _projected(self, x: ArrayLike, memory: ArrayLike | None) -> KeyValue:
@@ -265,10 +266,6 @@ class MultiheadAttention(Tapped):
 
     def _split_heads(self, x: Float[Array, "B T width"]) -> Float[Array, "B heads T d"]:
         return x.reshape(*x.shape[:-1], -1, self.width()).swapaxes(-3, -2)
-
-    def _join_heads(self, x: Float[Array, "B H T d"]) -> Float[Array, "B T Hd"]:
-        x = x.swapaxes(-3, -2)  # [B T H d]
-        return x.reshape(*x.shape[:-2], -1)
 
 
 def _written(old: Float[Array, "B Hkv S d"], new: Float[Array, "B Hkv T d"], first: Start) -> Float[Array, "B Hkv S d"]:

@@ -138,9 +138,8 @@ class RotaryInAttention(AttentionPositions):
     kind: RotaryPositions
 
     def encode(self, x: Float[Array, "B heads T d"], first: Start, length: int) -> Float[Array, "B heads T d"]:
-        kind, num_turned = self.kind, int(x.shape[-1] * self.kind.fraction)
-        start = x[..., :num_turned]
-        turned = rotate(start, first, length, kind.base, in_halves=kind.in_halves, scaling=kind.scaling)
+        num_turned = int(x.shape[-1] * self.kind.fraction)
+        turned = rotate(x[..., :num_turned], first, length, self.kind)
         return turned if num_turned == x.shape[-1] else jnp.concatenate([turned, x[..., num_turned:]], axis=-1)
 
 
@@ -169,13 +168,7 @@ class RelativeInAttention(AttentionPositions):
 
 
 def rotate(
-    x: Float[Array, "*leading T d"],
-    first: Start = 0,
-    length: int | None = None,
-    base: float = 10_000.0,
-    *,
-    in_halves: bool = False,
-    scaling: FrequencyScaling | None = None,
+    x: Float[Array, "*leading T d"], first: Start, length: int, kind: RotaryPositions
 ) -> Float[Array, "*leading T d"]:
     """Turn the pair (x_2i, x_2i+1) of each position by its angle `pos · base^(-2i/d)` (Su et al. 2021, equation 34).
 
@@ -185,27 +178,25 @@ def rotate(
     Args:
         x: queries or keys `[..., T, d]`, d even; the position of the first is `first`, which may be traced.
         first: position of the first, 0 … length - T.
-        length: number of positions that there can be; None: T.
-        base: what the angles' frequencies are powers of.
-        in_halves: the pairs are (x_i, x_{i + d/2}).
-        scaling: of the frequencies `base^(-2i/d)`.
+        length: number of positions that there can be.
+        kind: the frequencies, and which elements are pairs; its `fraction` is 1 here, of the `x` that are given.
 
     Raises:
         InputError: `first` is known and outside of its range.
     """
     *_, num, width = x.shape
-    frequency = base ** (-np.arange(0, width, 2) / width)  # [d/2]
-    if scaling is not None:
-        frequency = scaling(frequency)
-    angle = np.arange(length or num)[:, None] * frequency
+    frequency = kind.base ** (-np.arange(0, width, 2) / width)  # [d/2]
+    if kind.scaling is not None:
+        frequency = kind.scaling(frequency)
+    angle = np.arange(length)[:, None] * frequency
     table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
     turns = positions_of(table, first, num)
     cos, sin = turns[:, : width // 2], turns[:, width // 2 :]  # [T d/2]
-    if in_halves:
+    if kind.in_halves:
         even, odd = jnp.split(x, 2, axis=-1)
     else:
         pairs = x.reshape(*x.shape[:-1], width // 2, 2)
         even, odd = pairs[..., 0], pairs[..., 1]
     turned = [even * cos - odd * sin, even * sin + odd * cos]  # float32 or wider
-    rotated = jnp.concatenate(turned, axis=-1) if in_halves else jnp.stack(turned, axis=-1)
+    rotated = jnp.concatenate(turned, axis=-1) if kind.in_halves else jnp.stack(turned, axis=-1)
     return rotated.reshape(x.shape).astype(x.dtype)
