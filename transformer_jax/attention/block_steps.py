@@ -91,24 +91,20 @@ def forward_step(row: Row, query_block: Array, part: Part, so_far: Running, q: Q
     """Add a part of the keys of this row to the running softmax of a block of queries."""
     of_part = Running(*(x[:, part.first :] for x in so_far))
     block, k, v = row.block(query_block, part), _in_range(k, part.keys), _in_range(v, part.keys)
-    new = _with_keys(row, block, part.is_mixed, of_part, q[:, part.first :], k, v)
-    return Running(*map(_with_last, so_far, new))
-
-
-def _with_keys(row: Row, block: ScoreBlock, is_mixed: bool, so_far: Running, q: Queries, k: Keys, v: Values) -> Running:
-    logits = row.logits(q, k)
+    logits = row.logits(q[:, part.first :], k)
     if row.bias is not None:
         logits = row.bias.cut(block).apply(logits[None], block)[0]
-    if is_mixed:
+    if part.is_mixed:
         logits = row.seen(logits, block)
-    maximum = jnp.maximum(so_far.maximum, logits.max(-1))
+    maximum = jnp.maximum(of_part.maximum, logits.max(-1))
     weights = jnp.exp((logits - maximum[..., None]) * row.scale)
-    rescale = jnp.exp((so_far.maximum - maximum) * row.scale)
-    total = so_far.total * rescale + weights.sum(-1)
+    rescale = jnp.exp((of_part.maximum - maximum) * row.scale)
+    total = of_part.total * rescale + weights.sum(-1)
     if row.dropout_rate:
         weights = jnp.where(row.kept(block), weights, 0)
     values = jnp.einsum("gqk,kd->gqd", weights.astype(v.dtype), v, preferred_element_type=logits.dtype)
-    return Running(so_far.values * rescale[..., None] + values, maximum, total)
+    new = Running(of_part.values * rescale[..., None] + values, maximum, total)
+    return Running(*map(_with_last, so_far, new))
 
 
 class QueryBlock(NamedTuple):

@@ -39,7 +39,22 @@ def fused_attention(
     q: Float[Array, "N H T d"], k: Float[Array, "N Hkv S d"], v: Float[Array, "N Hkv S d"], request: AttentionRequest
 ) -> Float[Array, "N H T d"]:
     """Values of attention that `fused_refusal` has nothing against."""
-    return _on_gpu(q, k, v, request) if request.backend in GPU_BACKENDS else _on_tpu(q, k, v, request)
+    if request.backend not in GPU_BACKENDS:
+        from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention  # takes half a second
+
+        is_causal = reach(request.mask) == (None, 0)
+        return flash_attention(q, k, v, causal=is_causal, sm_scale=1 / math.sqrt(q.shape[-1]))
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [N T H d], as the kernel wants them
+    attend = functools.partial(jax.nn.dot_product_attention, q, k, v, implementation="cudnn")
+    if not isinstance(request.mask, ArrayMask):
+        left, right = reach(request.mask) or (None, None)
+        window = None if left is None else (left, 0)
+        return attend(is_causal=right == 0, local_window_size=window).swapaxes(1, 2)
+    seen = fitted(request.mask, (request.num_batch, q.shape[2], *request.logits_shape[-2:]))
+    if len(q) != request.num_batch:  # more leading axes
+        seen = jnp.tile(seen, (len(q) // len(seen) if len(seen) > 1 else 1, 1, 1, 1))
+    values = attend(mask=seen).swapaxes(1, 2)
+    return jnp.where(seen.any(-1)[..., None], values, 0)  # the kernel averages where nothing is seen
 
 
 def _common_refusal(request: AttentionRequest, kernel: str, types: tuple[type, type]) -> str | None:
@@ -55,8 +70,10 @@ def _common_refusal(request: AttentionRequest, kernel: str, types: tuple[type, t
 
 def _gpu_refusal(request: AttentionRequest) -> str | None:
     (num_queries, width), num_keys = request.q_shape[-2:], request.k_shape[-2]
-    if width % 8 or width > _max_gpu_width():
-        return f"cuDNN takes a head width that is a multiple of 8, at most {_max_gpu_width()}; it is {width}"
+    is_hopper = float(getattr(jax.local_devices()[0], "compute_capability", 0)) >= 9
+    most = MAX_HOPPER_WIDTH if is_hopper else MAX_GPU_WIDTH
+    if width % 8 or width > most:
+        return f"cuDNN takes a head width that is a multiple of 8, at most {most}; it is {width}"
     if isinstance(request.mask, ArrayMask):
         if request.mask.array.shape[-2:] != (num_queries, num_keys):  # type: ignore[union-attr]  # it is an array
             return f"cuDNN takes arrays [..., T, S] as masks; that of {request.mask} would have to be enlarged"
@@ -80,33 +97,3 @@ def _tpu_refusal(request: AttentionRequest) -> str | None:
     if reach(request.mask) not in ((None, None), (None, 0)):
         return f"the TPU kernel takes the mask Causal(); the mask is {request.mask}"
     return None
-
-
-def _max_gpu_width() -> int:
-    capability = float(getattr(jax.local_devices()[0], "compute_capability", 0))
-    return MAX_HOPPER_WIDTH if capability >= 9 else MAX_GPU_WIDTH
-
-
-def _on_gpu(
-    q: Float[Array, "N H T d"], k: Float[Array, "N Hkv S d"], v: Float[Array, "N Hkv S d"], request: AttentionRequest
-) -> Float[Array, "N H T d"]:
-    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [N T H d], as the kernel wants them
-    attend = functools.partial(jax.nn.dot_product_attention, q, k, v, implementation="cudnn")
-    if not isinstance(request.mask, ArrayMask):
-        left, right = reach(request.mask) or (None, None)
-        window = None if left is None else (left, 0)
-        return attend(is_causal=right == 0, local_window_size=window).swapaxes(1, 2)
-    seen = fitted(request.mask, (request.num_batch, q.shape[2], *request.logits_shape[-2:]))
-    if len(q) != request.num_batch:  # more leading axes
-        seen = jnp.tile(seen, (len(q) // len(seen) if len(seen) > 1 else 1, 1, 1, 1))
-    values = attend(mask=seen).swapaxes(1, 2)
-    return jnp.where(seen.any(-1)[..., None], values, 0)  # the kernel averages where nothing is seen
-
-
-def _on_tpu(
-    q: Float[Array, "N H T d"], k: Float[Array, "N H S d"], v: Float[Array, "N H S d"], request: AttentionRequest
-) -> Float[Array, "N H T d"]:
-    from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention  # takes half a second
-
-    is_causal = reach(request.mask) == (None, 0)
-    return flash_attention(q, k, v, causal=is_causal, sm_scale=1 / math.sqrt(q.shape[-1]))

@@ -87,34 +87,21 @@ def attention_rows(
         raise InputError(f"heads is {heads!r}; logits of shape {shape} have no axis of heads")
     q, k, _ = request.with_heads(q, k, k)
     chosen = _indices("heads", np.arange(q.shape[1]) if heads is None else heads, q.shape[1])
-    rows = _rows(q, k, request, queries, chosen)
-    leading = (*shape[:-3], len(chosen)) if len(shape) > 3 else shape[:-2]
-    return rows.reshape(*leading, len(queries), shape[-1])
-
-
-def _rows(
-    q: Float[Array, "N H T d"],
-    k: Float[Array, "N Hkv S d"],
-    request: AttentionRequest,
-    queries: Int[Array, " rows"],
-    heads: Int[Array, " chosen"],
-) -> Float[Array, "N chosen rows S"]:
-    group = q.shape[1] // k.shape[1]
-    wide = jnp.promote_types(q.dtype, jnp.float32)
+    group, wide = q.shape[1] // k.shape[1], jnp.promote_types(q.dtype, jnp.float32)
 
     def of_row(number: Array, head: Array, query: Array) -> Float[Array, " S"]:
         logits = jnp.einsum("d,sd->s", q[number, head, query], k[number, head // group], preferred_element_type=wide)
         logits = or_nan(logits)[None, None, None] / math.sqrt(q.shape[-1])
-        block = ScoreBlock(Range(number % request.num_batch, 1), Range(head, 1), Range(query, 1), Range(0, k.shape[2]))
+        block = ScoreBlock(Range(number % request.num_batch, 1), Range(head, 1), Range(query, 1), Range(0, shape[-1]))
         if request.bias is not None:
             logits = request.bias.cut(block).apply(logits, block)
         seen = logits != -jnp.inf  # a bias may hide a key too
         return softmax(logits, seen if request.mask is None else seen & request.mask.allows(block))[0, 0, 0]
 
-    over_queries = jax.vmap(of_row, (None, None, 0))
-    over_heads = jax.vmap(over_queries, (None, 0, None))
-    rows: Array = jax.lax.map(lambda number: over_heads(number, heads, queries), jnp.arange(len(q)))
-    return rows.astype(q.dtype)
+    over_heads = jax.vmap(jax.vmap(of_row, (None, None, 0)), (None, 0, None))
+    rows: Array = jax.lax.map(lambda number: over_heads(number, chosen, queries), jnp.arange(len(q)))
+    leading = (*shape[:-3], len(chosen)) if len(shape) > 3 else shape[:-2]
+    return rows.astype(q.dtype).reshape(*leading, len(queries), shape[-1])
 
 
 def _indices(name: str, indices: Any, length: int) -> Int[Array, " n"]:
