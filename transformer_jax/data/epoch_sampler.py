@@ -53,22 +53,17 @@ class EpochBatchSampler:
             first_batch: the batch to begin with, as a resumed run does.
             batches_at_once: called before each item; the item holds the indices of that many consecutive batches.
         """
-        order, batches = self._shuffled(epoch)
-        while first_batch < len(batches):
-            num_batches = batches_at_once()
-            chosen = batches[first_batch : first_batch + num_batches]
-            indices = [order[batch * self.batch_size : (batch + 1) * self.batch_size] for batch in chosen]
-            yield EpochIndices(np.concatenate(indices).tolist(), epoch)
-            first_batch += num_batches
-
-    def _shuffled(self, epoch: int) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " num_batches"]]:
-        """The samples in an order that is cut into batches, and the order of these batches."""
         rng = np.random.default_rng([self.seed, epoch])
-        order, batches = np.arange(self.num_samples), np.arange(len(self))
+        order, batches = np.arange(self.num_samples), np.arange(len(self))  # `order` is cut into batches
         if self.shuffle:
             order = rng.permutation(order)
         if self.groups is not None:
             order = order[np.argsort(self.groups[order], kind="stable")]
             if self.shuffle:
                 batches = rng.permutation(batches)  # else an epoch would go from the lowest group to the highest
-        return order, batches
+        while first_batch < len(batches):
+            num_batches = batches_at_once()
+            chosen = batches[first_batch : first_batch + num_batches]
+            indices = [order[batch * self.batch_size : (batch + 1) * self.batch_size] for batch in chosen]
+            yield EpochIndices(np.concatenate(indices).tolist(), epoch)
+            first_batch += num_batches

@@ -61,7 +61,12 @@ def beam_search(
     n_best = beam_width if n_best is None else n_best
     tokens = {"start_token": start_token, "end_token": end_token}
     check_arguments(step, cache, batch_size, max_length, tokens, pad_token, grow)
-    _check_beams(beam_width, length_penalty, n_best)
+    check_sizes(beam_width=beam_width, n_best=n_best)
+    check_value("length_penalty", length_penalty, float)
+    if not 0 <= length_penalty <= MAX_LENGTH_PENALTY:
+        raise InputError(f"length_penalty is {length_penalty}; it may be 0 … {MAX_LENGTH_PENALTY}")
+    if n_best > beam_width:
+        raise InputError(f"n_best is {n_best}; it may be at most beam_width, which is {beam_width}")
     beams = _Beams(
         position=jnp.int32(0),
         # One live hypothesis at the start: K equal ones would stay equal.
@@ -138,12 +143,3 @@ def _length_penalty(length: Int[ArrayLike, ""], alpha: float) -> Float[Array, ""
 def _take(tree: Rows, index: Int[Array, "B chosen"]) -> Rows:
     """Select each batch element's hypotheses with these indices from every array `[B, K, ...]` of a pytree."""
     return jax.vmap(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))(tree, index)
-
-
-def _check_beams(beam_width: int, length_penalty: float, n_best: int) -> None:
-    check_sizes(beam_width=beam_width, n_best=n_best)
-    check_value("length_penalty", length_penalty, float)
-    if not 0 <= length_penalty <= MAX_LENGTH_PENALTY:
-        raise InputError(f"length_penalty is {length_penalty}; it may be 0 … {MAX_LENGTH_PENALTY}")
-    if n_best > beam_width:
-        raise InputError(f"n_best is {n_best}; it may be at most beam_width, which is {beam_width}")

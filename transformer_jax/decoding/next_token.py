@@ -42,29 +42,21 @@ def draw_tokens(
         InputError: `temperature` is not a finite number above 0, `top_k` is below 1, or `top_p` is outside (0, 1].
     """
     check_positive("temperature", temperature)
-    # With the largest at 0, no temperature can bring all of them to -inf.
-    logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / max(float(temperature), _TINY)
-    if top_k is None and top_p is None:
-        return jax.random.categorical(key, logits)
-    logits, tokens = _most_probable(logits, top_k, top_p)
-    drawn = jax.random.categorical(key, logits)
-    return jnp.take_along_axis(tokens, drawn[:, None], axis=-1)[:, 0]
-
-
-def _most_probable(
-    logits: Float[Array, "N V"], top_k: int | None, top_p: float | None
-) -> tuple[Float[Array, "N k"], Int[Array, "N k"]]:
-    """Logits in falling order, -inf where `top_p` excludes a token, and the tokens that they belong to."""
     if top_k is not None:
         check_whole("top_k", top_k, 1, ", or None")
     if top_p is not None:
         check_value("top_p", top_p, float)
         if not 0 < top_p <= 1:
             raise InputError(f"top_p is {top_p}; it must be above 0 and at most 1, or None")
+    # With the largest at 0, no temperature can bring all of them to -inf.
+    logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / max(float(temperature), _TINY)
+    if top_k is None and top_p is None:
+        return jax.random.categorical(key, logits)
     vocabulary = logits.shape[-1]
     logits, tokens = lax.top_k(logits, min(top_k or vocabulary, vocabulary))
     if top_p is not None and top_p < 1:  # at 1, rounding could exclude the last tokens
         probabilities = jax.nn.softmax(logits)
         before = jnp.cumsum(probabilities, axis=-1) - probabilities  # exactly 0 for the first, which is always kept
         logits = jnp.where(before < max(top_p, _TINY), logits, -jnp.inf)
-    return logits, tokens
+    drawn = jax.random.categorical(key, logits)
+    return jnp.take_along_axis(tokens, drawn[:, None], axis=-1)[:, 0]
