@@ -11,7 +11,6 @@ from part_choices import MAX_LEN, pairwise, settings_of
 
 from transformer_jax import (
     BlockSettings,
-    EncoderBlock,
     InputError,
     RotaryPositions,
     Segments,
@@ -20,7 +19,7 @@ from transformer_jax import (
     greedy_decode,
 )
 from transformer_jax.decoding import AfterPrefix, after_prefix, grow_after_prefix
-from transformer_jax.nn import CausalCache, CausalStack
+from transformer_jax.nn import CausalCache
 
 B, T, D, H, F, L, V = 3, 5, 24, 4, 13, 2, 11
 TOKENS = np.random.default_rng(0).integers(V, size=(B, T))
@@ -137,9 +136,3 @@ def test_a_step_of_one_row_writes_the_cache_in_its_place():
     step = jax.jit(functools.partial(model.apply, method="decode_step"), donate_argnums=3)
     used = step.lower(params, TOKENS[:1, 0], jnp.int32(7), cache).compile().memory_analysis()
     assert used.temp_size_in_bytes < cache.blocks[0].key.nbytes
-
-
-def test_a_block_that_cannot_run_position_by_position_is_an_error():
-    for make in (lambda: TransformerLM(V, block=EncoderBlock), lambda: CausalStack(L, D, H, F, block=EncoderBlock)):
-        with pytest.raises(InputError, match="block is EncoderBlock; it must be a CausalBlock, or have its `step` and"):
-            make()

@@ -140,20 +140,15 @@ class Stack(SettingsModule):
         if self._loops_over_layers():
             self.stacked_layers = self.block(*sizes, settings=self.settings)
         else:
-            later = self._later_block()
+            later = self.block
+            if self.settings.share_layers:  # blocks after the first read its parameters
+                methods = [name for name in ("__call__", "step", "empty_cache") if hasattr(self.block, name)]
+                later = nn.map_variables(
+                    self.block, "params", lambda _: {"params": self.variables["params"][layer_name(0)]}, methods=methods
+                )
             self.layers = [(later if n else self.block)(*sizes, settings=self.settings) for n in range(self.num_layers)]
         self.norm = self.settings.make_norm()  # has parameters only where it is called
         self.positions = self.settings.positions.in_stack(self.num_heads, self.block.looks_ahead)
-
-    @nn.nowrap
-    def _later_block(self) -> type[Block]:
-        """Class of all blocks but the first, whose parameters they read where the settings say so."""
-        if not self.settings.share_layers:
-            return self.block
-        methods = [name for name in ("__call__", "step", "empty_cache") if hasattr(self.block, name)]
-        return nn.map_variables(
-            self.block, "params", lambda _: {"params": self.variables["params"][layer_name(0)]}, methods=methods
-        )
 
     def _shared_bias(self, first: Start = 0) -> dict[str, AttentionBias]:
         """The argument `bias` of the blocks' self-attention, where all share one; queries begin at `first`."""

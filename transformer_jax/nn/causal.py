@@ -1,7 +1,7 @@
 """Blocks of causal self-attention and feed-forward, stacked: an encoder in which no position sees a later one."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 from flax import linen as nn
 from jax import Array
@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.masks.symbolic import Masks, causal_and
-from transformer_jax.errors import InputError, check_value
+from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block
 from transformer_jax.nn.encoder import EncoderBlock, OfKeys, TransformerEncoder
@@ -59,26 +59,13 @@ class ParallelBlock(CausalBlock):
         return fed, of_keys
 
 
-def check_causal(name: str, block: type) -> None:
-    """Raise an `InputError` unless this is a class of blocks that can be run position by position."""
-    check_value(name, block, type)
-    if not all(callable(getattr(block, method, None)) for method in ("step", "empty_cache")):
-        raise InputError(f"{name} is {block.__name__}; it must be a CausalBlock, or have its `step` and `empty_cache`")
-
-
-CausalBlocks = Annotated[type[Block], check_causal]
-
-
 class CausalStack(TransformerEncoder):
     """Stack of causal blocks, where position t sees those up to t. Its fields and errors are those of `Stack`.
 
     It is called as `TransformerEncoder`; `mask` is combined with the causal mask.
-
-    Raises:
-        InputError: also if the blocks cannot be run position by position.
     """
 
-    block: CausalBlocks = CausalBlock  # class of the blocks: CausalBlock, or one constructed and called like it
+    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with all that it has
 
     @nn.nowrap
     def visible(self, mask: Masks | None) -> Masks | None:

@@ -13,8 +13,8 @@ from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import KeyValue
-from transformer_jax.nn.blocks import BlockSettings, SettingsModule
-from transformer_jax.nn.causal import CausalBlock, CausalBlocks, CausalStack
+from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
+from transformer_jax.nn.causal import CausalBlock, CausalStack
 from transformer_jax.nn.embeddings import EmbeddingSettings, embedded, tied_logits, token_embedding
 from transformer_jax.nn.layers import Dense, Dropout
 
@@ -40,8 +40,8 @@ class TransformerLM(SettingsModule):
     `tie_embeddings` is False.
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, a setting is
-            impossible, or `block` has no `step` and `empty_cache`.
+        InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, or a setting is
+            impossible.
     """
 
     vocabulary_size: Size  # V
@@ -54,7 +54,7 @@ class TransformerLM(SettingsModule):
     final_norm: bool | None = None  # norm after the last block; None: with pre-norm alone, which needs it
     tie_embeddings: bool = True  # the embedding's matrix projects to logits, too
     max_len: Size = 5000  # longest sequence to which positions can be added
-    block: CausalBlocks = CausalBlock  # class of the blocks: CausalBlock, or one with all that it has
+    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with all that it has
     embeddings: EmbeddingSettings = EmbeddingSettings()
 
     def setup(self) -> None:

@@ -84,10 +84,7 @@ class RotaryPositions(Positions):
 
     def check(self, head_width: int) -> None:
         if (width := int(head_width * self.fraction)) % 2:
-            part = "a head is" if width == head_width else f"the part that turns of a head of {head_width} is"
-            raise InputError(
-                f"{part} {width} wide, model_dim / num_heads; rotary positions turn pairs, so it must be even"
-            )
+            raise InputError(f"{width} elements of a head turn, of {head_width}; it must be even, since pairs turn")
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
         return RotaryInAttention(self)

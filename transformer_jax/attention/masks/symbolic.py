@@ -22,7 +22,7 @@ from transformer_jax.argument_checks import Count
 from transformer_jax.attention.masks.arrays import USE_PADDING_MASK, Mask, expand_mask
 from transformer_jax.attention.score_block import BlockGrid, Bounds, LogitsRule, Offset, Range, ScoreBlock, check_fits
 from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
-from transformer_jax.trees import pytree_class, shown, static_field
+from transformer_jax.trees import pytree_class, static_field
 
 MAX_CELLS = 32  # of a drawing, along each side
 SEEN, SOME, UNSEEN = "■", "▒", "·"
@@ -98,12 +98,7 @@ def as_attention_mask(mask: Masks) -> AttentionMask:
     Raises:
         InputError: it is neither.
     """
-    if isinstance(mask, AttentionMask):
-        return mask
-    if isinstance(mask, type) or not (hasattr(mask, "dtype") or isinstance(mask, bool | int | float | list | tuple)):
-        hint = f": {mask.__name__}()" if isinstance(mask, type) else "; a bias is given as bias="
-        raise InputError(f"mask is {shown(mask)}; it must be a mask such as Causal(), or an array{hint}")
-    return ArrayMask(mask)
+    return mask if isinstance(mask, AttentionMask) else ArrayMask(mask)
 
 
 @pytree_class
