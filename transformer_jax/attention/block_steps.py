@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -147,7 +146,9 @@ def backward_step(
     """Add the gradients of a part of the keys of this row, as a block of queries sees them."""
     of, block = of.since(part.first), row.block(query_block, part)
     k, v = _in_range(k, part.keys), _in_range(v, part.keys)
-    logits, of_logits = _with_gradient(row, block, of.q, k)
+    logits = row.logits(of.q, k)
+    if row.bias is not None:
+        logits, of_logits = jax.vjp(lambda x, bias: bias.apply(x[None], block)[0], logits, row.bias.cut(block))
     if part.is_mixed:
         logits = row.seen(logits, block)
     wide = logits.dtype
@@ -157,13 +158,15 @@ def backward_step(
     if row.dropout_rate:
         factor = jnp.where(row.kept(block), 1 / (1 - row.dropout_rate), 0).astype(wide)
         dropped, of_weights = weights * factor, of_weights * factor
-    cotangent, of_bias = of_logits(weights * (of_weights - of.delta[..., None]))
+    cotangent, bias = weights * (of_weights - of.delta[..., None]), so_far.bias
+    if bias is not None:
+        cotangent, of_bias = of_logits(cotangent)
+        bias = bias.add_cut(of_bias, block)
     cotangent = cotangent.astype(of.q.dtype)
     of_q = jnp.einsum("gqk,kd->gqd", cotangent, k, preferred_element_type=wide)
     # Of queries and values as columns, the products run twice as fast.
     of_k = _product(of.q_transposed, cotangent, wide)
     of_v = _product(of.of_values_transposed, dropped.astype(v.dtype), wide)
-    bias = None if so_far.bias is None or of_bias is None else so_far.bias.add_cut(of_bias, block)
     q = _with_last(so_far.q, so_far.q[:, part.first :] + of_q)
     return Gradients(q, _added(so_far.k, of_k, part.keys), _added(so_far.v, of_v, part.keys), bias)
 
@@ -186,17 +189,3 @@ def _in_range(x: Shaped[Array, "S w"], keys: Range) -> Shaped[Array, "k w"]:
 def _added(total: Float[Array, "w S"], part: Float[Array, "w k"], keys: Range) -> Float[Array, "w S"]:
     old = lax.dynamic_slice_in_dim(total, *keys, axis=1, allow_negative_indices=False)
     return lax.dynamic_update_slice_in_dim(total, old + part, keys.start, axis=1, allow_negative_indices=False)
-
-
-def _with_gradient(
-    row: Row, block: ScoreBlock, q: Queries, k: Keys
-) -> tuple[Logits, Callable[[Logits], tuple[Logits, AttentionBias | None]]]:
-    """Logits with the bias, and the function from their cotangent to that of those without, and of the bias."""
-    plain = row.logits(q, k)
-    if row.bias is None:
-        return plain, lambda cotangent: (cotangent, None)
-
-    def biased(logits: Logits, bias: AttentionBias) -> Logits:
-        return bias.apply(logits[None], block)[0]
-
-    return jax.vjp(biased, plain, row.bias.cut(block))

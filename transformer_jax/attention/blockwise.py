@@ -75,6 +75,7 @@ class Constants(NamedTuple):
 Values = Float[Array, "N H T d_v"]
 LogSumExp = Float[Array, "N H T"]  # of each query's logits, -∞ where it sees nothing
 Saved = tuple[Operands, Constants, Values, LogSumExp]
+Sums = tuple[AttentionBias | None, Array, Array]  # gradients of the bias, and of a row's keys and values [w, S]
 
 
 def blockwise_attention(
@@ -155,11 +156,32 @@ def _attend_backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Opera
     delta = jnp.sum(of_values.astype(log_sum_exp.dtype) * values, -1)
     seen = jnp.where(jnp.isneginf(log_sum_exp), jnp.inf, log_sum_exp)
     q, k, v = _in_blocks(plan, operands)
-    queries = query_blocks(q, of_values, seen, delta)
-    total = jax.tree.map(lambda x: jnp.zeros_like(x, dtype=_wide(x)), operands.bias)
-    of_row = partial(_row_gradients, plan, operands, constants)
-    rows = _row_numbers(k), queries, k, v
-    total, (of_q, of_k, of_v) = over_rows(of_row, total, rows, all_at_once=plan.all_at_once)
+    start = jax.tree.map(lambda x: jnp.zeros_like(x, dtype=_wide(x)), operands.bias)
+    rows = _row_numbers(k), query_blocks(q, of_values, seen, delta), k, v
+
+    def of_row(
+        total: AttentionBias | None, arguments: tuple[Array, QueryBlock, Array, Array]
+    ) -> tuple[AttentionBias | None, tuple[Array, Array, Array]]:
+        """Gradients of one row: of the bias, added to `total`; of its queries in blocks, its keys and its values."""
+        index, queries, k, v = arguments
+        row, lists = _row(plan, operands, constants, index)
+        wide = _wide(k)
+
+        def of_queries(sums: Sums, arguments: tuple[Array, QueryBlock]) -> tuple[Sums, Array]:
+            i, of = arguments
+
+            def step(part: Part, so_far: Gradients) -> Gradients:
+                return backward_step(row, i, part, so_far, of, k, v)
+
+            total, of_k, of_v = sums
+            result = lists.visit(i, step, Gradients(jnp.zeros(of.q.shape, wide), of_k, of_v, total))
+            return (result.bias, result.k, result.v), result.q
+
+        sums = total, jnp.zeros(k.shape[::-1], wide), jnp.zeros(v.shape[::-1], wide)
+        (total, of_k, of_v), of_q = lax.scan(of_queries, sums, (jnp.arange(len(queries.q)), queries))
+        return total, (of_q, of_k, of_v)
+
+    total, (of_q, of_k, of_v) = over_rows(of_row, start, rows, all_at_once=plan.all_at_once)
     factor = 1 / math.sqrt(k.shape[-1])
     of_k, of_v = (x[..., : operands.k.shape[2]].swapaxes(-1, -2) for x in (of_k, of_v))
     gradients = Operands(join_blocks(of_q, operands.q) * factor, of_k * factor, of_v, total)
@@ -167,35 +189,6 @@ def _attend_backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Opera
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
-
-
-def _row_gradients(
-    plan: Plan,
-    operands: Operands,
-    constants: Constants,
-    total: AttentionBias | None,
-    of_row: tuple[Int[Array, ""], QueryBlock, Float[Array, "S d"], Float[Array, "S d_v"]],
-) -> tuple[AttentionBias | None, tuple[Array, Array, Array]]:
-    """Gradients of one row: of the bias, added to `total`; of its queries in blocks; of its keys and values [w, S]."""
-    index, queries, k, v = of_row
-    row, lists = _row(plan, operands, constants, index)
-    wide = _wide(k)
-
-    def of_queries(
-        sums: tuple[AttentionBias | None, Array, Array], arguments: tuple[Array, QueryBlock]
-    ) -> tuple[tuple[AttentionBias | None, Array, Array], Array]:
-        i, of = arguments
-
-        def step(part: Part, so_far: Gradients) -> Gradients:
-            return backward_step(row, i, part, so_far, of, k, v)
-
-        total, of_k, of_v = sums
-        result = lists.visit(i, step, Gradients(jnp.zeros(of.q.shape, wide), of_k, of_v, total))
-        return (result.bias, result.k, result.v), result.q
-
-    start = total, jnp.zeros(k.shape[::-1], wide), jnp.zeros(v.shape[::-1], wide)
-    (total, of_k, of_v), of_q = lax.scan(of_queries, start, (jnp.arange(len(queries.q)), queries))
-    return total, (of_q, of_k, of_v)
 
 
 def _row_numbers(k: Float[Array, "N Hkv S d"]) -> Int[Array, "N Hkv"]:

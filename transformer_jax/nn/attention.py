@@ -74,8 +74,9 @@ class MultiheadAttention(Tapped):
 
     def setup(self) -> None:
         self.query_proj = self._dense(self.num_heads * self.width(), self.input_bias)
-        self.key_proj = self._dense(self._kv_heads() * self.width(), self.input_bias)
-        self.value_proj = self._dense(self._kv_heads() * self.width(), self.input_bias)
+        kv_width = (self.num_kv_heads or self.num_heads) * self.width()
+        self.key_proj = self._dense(kv_width, self.input_bias)
+        self.value_proj = self._dense(kv_width, self.input_bias)
         self.output_proj = self._dense(self.embed_dim, self.output_bias)
         if self.qk_norm is not None:
             self.query_norm = self.qk_norm()
@@ -89,9 +90,6 @@ class MultiheadAttention(Tapped):
 
     def _dense(self, features: int, use_bias: bool) -> Dense:
         return Dense(features, nn.initializers.xavier_uniform(), use_bias)
-
-    def _kv_heads(self) -> int:
-        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     def __call__(
         self,
@@ -245,7 +243,7 @@ class MultiheadAttention(Tapped):
 
     def empty_cache(self, batch_size: int, length: int, dtype: Any) -> KeyValue:
         """Keys and values of `length` positions of which none is filled."""
-        empty = jnp.zeros((batch_size, self._kv_heads(), length, self.width()), dtype)
+        empty = jnp.zeros((batch_size, self.num_kv_heads or self.num_heads, length, self.width()), dtype)
         return KeyValue(empty, empty)
 
     def _with_positions(
