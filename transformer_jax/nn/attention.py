@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -21,6 +21,9 @@ from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.layers import Dense, Tapped
 from transformer_jax.nn.positions import NoPositions, Positions
+
+# Queries [B H T d], keys and values [B Hkv S d], mask and bias of one call.
+Operands: TypeAlias = tuple[Array, Array, Array, Masks | None, Biases | None]
 
 
 class KeyValue(NamedTuple):
@@ -168,8 +171,10 @@ class MultiheadAttention(Tapped):
         query = self.tap("queries", self._with_positions(query, first, length), "B H T d")
         key = self.tap("keys", memory.key, "B Hkv S d")
         value = self.tap("values", memory.value, "B Hkv S d")
+        if self.scale is not None:  # attention itself divides by √d
+            query = query * (self.scale * math.sqrt(self.width()))
         operands = query, key, value, mask, self._biased(bias, first)
-        values, attention = self._values(*operands, dropout, return_attention)
+        values, attention = self._values(operands, dropout, return_attention)
         values = self.tap("head_outputs", values, "B H T d").swapaxes(-3, -2)  # [B T H d]
         output = self.output_proj(values.reshape(*values.shape[:-2], -1))
         return self.tap("output", output, "B T D"), attention
@@ -189,36 +194,21 @@ class MultiheadAttention(Tapped):
 
     @nn.nowrap  # so that profiles name its operations as those of `attend_from`
     def _values(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        mask: Masks | None,
-        bias: Biases | None,
-        dropout: AttentionDropout | None,
-        return_attention: ReturnAttention,
+        self, operands: Operands, dropout: AttentionDropout | None, return_attention: ReturnAttention
     ) -> tuple[Float[Array, "B H T d"], Weights | None]:
         """Each head's output, and the weights if asked for."""
-        if self.scale is not None:  # attention itself divides by √d
-            query = query * (self.scale * math.sqrt(self.width()))
         is_tapped = self.is_asked("logits", "weights")
         rows = return_attention if isinstance(return_attention, AttentionRows) else None
         wants_all = return_attention is True or (rows is not None and is_tapped and dropout is None)
+        implementation, tap = self.implementation, self.tap if is_tapped else None
         result: Any = dot_product_attention(
-            query,
-            key,
-            value,
-            mask,
-            bias,
-            dropout=dropout,
-            implementation=self.implementation,
-            return_attention=wants_all,
-            tap=self.tap if is_tapped else None,
+            *operands, dropout=dropout, implementation=implementation, return_attention=wants_all, tap=tap
         )
         values, attention = result if wants_all else (result, None)
         if rows is not None and attention is not None:
             attention = rows.cut(attention)
         elif rows is not None:  # those before dropout
+            query, key, _, mask, bias = operands
             attention = attention_rows(query, key, mask, bias, **vars(rows))
         return values, attention
 
