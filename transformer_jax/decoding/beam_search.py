@@ -9,16 +9,8 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.decoding.checks import check_arguments, check_scores
-from transformer_jax.decoding.token_by_token import (
-    Cache,
-    Decoded,
-    Grow,
-    Step,
-    decoding_loop,
-    empty_results,
-    log_prob_step,
-)
+from transformer_jax.decoding.checks import Cache, Grow, Step, check_arguments, check_scores
+from transformer_jax.decoding.token_by_token import Decoded, Ends, decoding_loop, empty_results, log_prob_step
 from transformer_jax.errors import InputError, check_sizes, check_value
 
 MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
@@ -59,8 +51,8 @@ def beam_search(
             outside 1 … K.
     """
     n_best = beam_width if n_best is None else n_best
-    tokens = {"start_token": start_token, "end_token": end_token}
-    check_arguments(step, cache, batch_size, max_length, tokens, pad_token, grow)
+    ends = Ends(start_token, end_token, pad_token)
+    check_arguments(step, cache, batch_size, max_length, ends._asdict(), grow)
     check_sizes(beam_width=beam_width, n_best=n_best)
     check_value("length_penalty", length_penalty, float)
     if not 0 <= length_penalty <= MAX_LENGTH_PENALTY:
@@ -77,7 +69,7 @@ def beam_search(
         cache=jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_width, axis=0), cache),
     )
     can_improve = partial(_can_improve, alpha=length_penalty)
-    advance = partial(_advance_beams, step=log_prob_step(step, tokens), end_token=end_token, alpha=length_penalty)
+    advance = partial(_advance_beams, step=log_prob_step(step, ends), end_token=end_token, alpha=length_penalty)
     finished = decoding_loop(can_improve, advance, beams, max_length, grow).finished
     check_scores(finished.scores)
     return finished

@@ -1,28 +1,28 @@
-"""Checks of what decoding is given, settings and tokens, and of the scores that it gives.
+"""What decoding is given, and checks of it: settings, tokens, and the scores that it gives.
 
 Shapes and settings are checked when a program is traced. NaN in logits is a value: outside of `jax.jit` it is an error;
 inside it, the score of a result that it concerns is NaN, which `check_scores` finds in what the compiled program gave.
 """
 
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, PyTree, Shaped
+from jaxtyping import Float, Int, PyTree, Shaped
 
 from transformer_jax.errors import InputError, check_sizes, check_value
 
+Cache: TypeAlias = PyTree[ArrayLike]  # arrays [N, ...]
+Step = Callable[[Int[Array, " N"], Int[Array, ""], Cache], tuple[Float[Array, "N V"], Cache]]
+Grow = Callable[[Cache, int], Cache]
+
 
 def check_arguments(
-    step: Callable[..., tuple[PyTree, PyTree]],
-    cache: PyTree[ArrayLike],
-    batch_size: int,
-    max_length: int,
-    tokens: Mapping[str, int],
-    pad_token: int,
-    grow: object,
+    step: Step, cache: Cache, batch_size: int, max_length: int, tokens: Mapping[str, int], grow: Grow | None
 ) -> None:
     """Check the arguments that all decoding functions share.
 
@@ -31,9 +31,8 @@ def check_arguments(
     positions, as those of this package's models do; unseen, its last position would be overwritten.
 
     Args:
-        step, cache, batch_size, max_length, pad_token, grow: as `transformer_jax.decoding.token_by_token` describes
-            them.
-        tokens: the start and the end token, by name.
+        step, cache, batch_size, max_length, grow: as `transformer_jax.decoding.token_by_token` describes them.
+        tokens: that of the start, of the end and of padding, by name.
 
     Raises:
         InputError: `step` cannot be called, `batch_size` or `max_length` is below 1, a token is no id, an array of the
@@ -42,7 +41,7 @@ def check_arguments(
     check_value("step", step, Callable)
     check_value("grow", grow, Callable | None)
     check_sizes(batch_size=batch_size, max_length=max_length)
-    check_sizes(0, **tokens, pad_token=pad_token)  # outside the vocabulary, padding cannot be mistaken for a token
+    check_sizes(0, **tokens)  # outside the vocabulary, padding cannot be mistaken for a token
     for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
         if jnp.shape(leaf)[:1] != (batch_size,):
             name = "cache" + jax.tree_util.keystr(path)

@@ -8,7 +8,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.decoding.token_by_token import Cache, Grow, Step
+from transformer_jax.decoding.checks import Cache, Grow, Step
 from transformer_jax.errors import check_sizes
 
 

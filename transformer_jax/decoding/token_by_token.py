@@ -37,27 +37,32 @@ error. Settings are Python numbers and constants of the compiled program, which 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
-from jaxtyping import Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_key
-from transformer_jax.decoding.checks import check_arguments, check_scores
+from transformer_jax.decoding.checks import Cache, Grow, Step, check_arguments, check_scores
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 from transformer_jax.errors import InputError
 
-Cache: TypeAlias = PyTree[ArrayLike]  # arrays [N, ...]
-Step = Callable[[Int[Array, " N"], Int[Array, ""], Cache], tuple[Float[Array, "N V"], Cache]]
-Grow = Callable[[Cache, int], Cache]
+Choose = Callable[[Float[Array, "B V"], Int[Array, ""]], Int[Array, " B"]]  # of log-probabilities and the position
 
 _SHORTEST_SEGMENT = 64  # positions; reading fewer empty ones costs less than another loop
 _MOST_SEGMENTS = 8  # each is a loop of its own, which takes about 0.2 s to compile
+
+
+class Ends(NamedTuple):
+    """The tokens that are no part of a text."""
+
+    start_token: int
+    end_token: int
+    pad_token: int
 
 
 class Decoded(NamedTuple):
@@ -96,7 +101,7 @@ def greedy_decode(
     def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
         return jnp.argmax(log_probs, axis=-1)
 
-    return _decode(choose, step, cache, batch_size, start_token, end_token, pad_token, max_length, grow)
+    return _decode(choose, step, cache, batch_size, Ends(start_token, end_token, pad_token), max_length, grow)
 
 
 def sample(
@@ -132,7 +137,7 @@ def sample(
     def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
         return draw_tokens(log_probs, jax.random.fold_in(key, position), temperature, top_k, top_p)
 
-    return _decode(choose, step, cache, batch_size, start_token, end_token, pad_token, max_length, grow)
+    return _decode(choose, step, cache, batch_size, Ends(start_token, end_token, pad_token), max_length, grow)
 
 
 class _Rows(NamedTuple):
@@ -146,20 +151,11 @@ class _Rows(NamedTuple):
 
 
 def _decode(
-    choose: Callable[[Float[Array, "B V"], Int[Array, ""]], Int[Array, " B"]],
-    step: Step,
-    cache: Cache,
-    batch_size: int,
-    start_token: int,
-    end_token: int,
-    pad_token: int,
-    max_length: int,
-    grow: Grow | None,
+    choose: Choose, step: Step, cache: Cache, batch_size: int, ends: Ends, max_length: int, grow: Grow | None
 ) -> Decoded:
     """Decode with the one token that `choose` picks for each row, until every row has ended."""
-    tokens = {"start_token": start_token, "end_token": end_token}
-    check_arguments(step, cache, batch_size, max_length, tokens, pad_token, grow)
-    log_prob = log_prob_step(step, tokens)
+    check_arguments(step, cache, batch_size, max_length, ends._asdict(), grow)
+    log_prob, (start_token, end_token, pad_token) = log_prob_step(step, ends), ends
 
     def advance(rows: _Rows) -> _Rows:
         log_probs, cache = log_prob(rows.last_tokens, rows.position, rows.cache)
@@ -223,11 +219,11 @@ def empty_results(shape: tuple[int, ...], max_length: int, pad_token: int, score
     return Decoded(tokens, jnp.zeros(shape, jnp.int32), jnp.full(shape, score, jnp.float32))
 
 
-def log_prob_step(step: Step, tokens: Mapping[str, int]) -> Step:
+def log_prob_step(step: Step, ends: Ends) -> Step:
     """The step function with log-probabilities in the place of logits.
 
-    It raises an `InputError` if `step` gives no pair of logits `[N, V]` and a cache, or one of the tokens, which are
-    the start and the end token by name, is not below V.
+    It raises an `InputError` if `step` gives no pair of logits `[N, V]` and a cache, or the start or the end token is
+    not below V.
     """
 
     def checked(
@@ -242,7 +238,7 @@ def log_prob_step(step: Step, tokens: Mapping[str, int]) -> Step:
                 f"step gave logits of type {logits.dtype} and shape {logits.shape}; they must be [N, V] of a "
                 f"floating-point type, here with N = {num_rows}"
             )
-        for name, token in tokens.items():
+        for name, token in zip(ends._fields[:2], ends, strict=False):
             if token >= logits.shape[1]:
                 raise InputError(f"{name} is {token}; it must be below {logits.shape[1]}, a row's number of logits")
         return token_log_probs(logits), result[1]

@@ -14,7 +14,8 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.decoding.beam_search import beam_search
-from transformer_jax.decoding.token_by_token import Decoded, Step, greedy_decode, sample
+from transformer_jax.decoding.checks import Step
+from transformer_jax.decoding.token_by_token import Decoded, greedy_decode, sample
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.nn.encoder_decoder import Transformer
