@@ -30,7 +30,6 @@ from jaxtyping import Shaped
 
 from transformer_jax.errors import (
     InputError,
-    check_heads,
     check_positive,
     check_probability,
     check_value,
@@ -185,16 +184,6 @@ def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], sourc
             raise InputError(f"{name} in {source} has the type {array.dtype}; it must be a floating-point type")
         if not np.isfinite(np.asarray(array)).all():
             raise InputError(f"{name} in {source} holds NaN or infinity; every number must be finite")
-
-
-def head_width(embed_dim: int, num_heads: int) -> int:
-    """Width d = D / H of one head.
-
-    Raises:
-        InputError: `num_heads` does not divide `embed_dim`.
-    """
-    check_heads(embed_dim, num_heads)
-    return embed_dim // num_heads
 
 
 def check_kv_heads(num_kv_heads: int | None, num_heads: int) -> None:

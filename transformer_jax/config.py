@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from transformer_jax.errors import InputError, check_heads
+from transformer_jax.errors import InputError, head_width
 from transformer_jax.fields import check_fields, marks, stored_values
 from transformer_jax.setting_groups import MachineSettings, ModelSettings, OptimizationSettings, RunSettings
 
@@ -64,7 +64,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
             raise InputError(
                 f"pretrained is {self.pretrained}, so nothing is trained, but init_from is {self.init_from}; give one"
             )
-        check_heads(self.model_dim, self.num_heads)
+        head_width(self.model_dim, self.num_heads)  # which must divide it
         if self.distributed and (self.seeds is not None or self.sweep):
             raise InputError("distributed is True, but seeds and sweep train one run after another in a single process")
         for name in ("coordinator", "num_processes", "process_id"):

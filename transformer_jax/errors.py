@@ -146,7 +146,12 @@ def check_positive(name: str, value: float) -> None:
         raise InputError(f"{name} is {value}; it must be a finite number above 0")
 
 
-def check_heads(width: int, num_heads: int) -> None:
-    """Raise an `InputError` if `num_heads` does not divide the model's width."""
+def head_width(width: int, num_heads: int) -> int:
+    """Width d = D / H of one head.
+
+    Raises:
+        InputError: `num_heads` does not divide the model's width.
+    """
     if num_heads < 1 or width < 1 or width % num_heads:
         raise InputError(f"num_heads is {num_heads}; it must be at least 1 and divide the model's width {width}")
+    return width // num_heads

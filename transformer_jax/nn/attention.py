@@ -11,14 +11,14 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.argument_checks import Positive, Probability, Size, check_kv_heads, check_sequence, head_width
+from transformer_jax.argument_checks import Positive, Probability, Size, check_kv_heads, check_sequence
 from transformer_jax.attention.attention import Implementation, dot_product_attention
 from transformer_jax.attention.biases import AttentionBias, Biases
 from transformer_jax.attention.dropout import AttentionDropout
 from transformer_jax.attention.masks.symbolic import Causal, Masks
 from transformer_jax.attention.rows import AttentionRows, ReturnAttention, Weights, attention_rows
 from transformer_jax.attention.score_block import Start
-from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.errors import InputError, check_sizes, head_width
 from transformer_jax.nn.layers import Dense, Tapped
 from transformer_jax.nn.positions import NoPositions, Positions
 

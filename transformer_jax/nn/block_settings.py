@@ -6,10 +6,10 @@ from typing import Any, Literal, TypeVar
 
 import flax.linen as nn
 
-from transformer_jax.argument_checks import Positive, Probability, Size, check_fields, check_kv_heads, head_width
+from transformer_jax.argument_checks import Positive, Probability, Size, check_fields, check_kv_heads
 from transformer_jax.attention.attention import Implementation
 from transformer_jax.attention.rows import AttentionRows, Indices
-from transformer_jax.errors import InputError, check_value
+from transformer_jax.errors import InputError, check_value, head_width
 from transformer_jax.nn.layers import Activation, FeedForward, LayerNorm, Tapped
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.positions import Positions
