@@ -13,14 +13,14 @@ from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Positive, Probability, Size, check_kv_heads, check_sequence
 from transformer_jax.attention.attention import Implementation, dot_product_attention
-from transformer_jax.attention.biases import AttentionBias, Biases
+from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.dropout import AttentionDropout
 from transformer_jax.attention.masks.symbolic import Causal, Masks
 from transformer_jax.attention.rows import AttentionRows, ReturnAttention, Weights, attention_rows
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes, head_width
 from transformer_jax.nn.layers import Dense, Tapped
-from transformer_jax.nn.positions import NoPositions, Positions
+from transformer_jax.nn.positions import AttentionPositions, NoPositions, Positions
 
 # Queries [B H T d], keys and values [B Hkv S d], mask and bias of one call.
 Operands: TypeAlias = tuple[Array, Array, Array, Masks | None, Biases | None]
@@ -84,7 +84,7 @@ class MultiheadAttention(Tapped):
         if self.qk_norm is not None:
             self.query_norm = self.qk_norm()
             self.key_norm = self.qk_norm()
-        self.attention_positions = self.positions.in_attention(self.num_heads, self.looks_ahead)
+        self.attention_positions = self.positions.in_attention(self.num_heads, self.looks_ahead) or AttentionPositions()
 
     @nn.nowrap
     def width(self) -> int:
@@ -139,7 +139,8 @@ class MultiheadAttention(Tapped):
         key = self._split_heads(self.key_proj(memory))
         if self.qk_norm is not None:
             key = self.key_norm(key)
-        return KeyValue(self._with_positions(key, first, length), self._split_heads(self.value_proj(memory)))
+        key = self.attention_positions.encode(key, first, key.shape[2] if length is None else length)
+        return KeyValue(key, self._split_heads(self.value_proj(memory)))
 
     def attend_from(
         self,
@@ -167,8 +168,8 @@ class MultiheadAttention(Tapped):
         query = self._split_heads(self.query_proj(x))  # [B H T d]
         if self.qk_norm is not None:
             query = self.query_norm(query)
-        length = memory.key.shape[2] if self.positions.is_in_attention else None
-        query = self.tap("queries", self._with_positions(query, first, length), "B H T d")
+        query = self.attention_positions.encode(query, first, memory.key.shape[2])
+        query = self.tap("queries", query, "B H T d")
         key = self.tap("keys", memory.key, "B Hkv S d")
         value = self.tap("values", memory.value, "B Hkv S d")
         if self.scale is not None:  # attention itself divides by √d
@@ -236,17 +237,9 @@ class MultiheadAttention(Tapped):
         empty = jnp.zeros((batch_size, self.num_kv_heads or self.num_heads, length, self.width()), dtype)
         return KeyValue(empty, empty)
 
-    def _with_positions(
-        self, x: Float[Array, "B heads T d"], first: Start, length: int | None
-    ) -> Float[Array, "B heads T d"]:
-        """Queries or keys with the positions inside attention."""
-        if self.attention_positions is None:
-            return x
-        return self.attention_positions.encode(x, first, x.shape[2] if length is None else length)
-
     def _biased(self, bias: Biases | None, first: Start) -> Biases | None:
         """The bias of the positions, then the one that was given."""
-        own: AttentionBias | None = None if self.attention_positions is None else self.attention_positions.bias()
+        own = self.attention_positions.bias()
         if own is None:
             return bias
         own = own.shifted(first)
