@@ -92,7 +92,6 @@ def fitted(mask: Masks, shape: tuple[int, ...]) -> Bool[Array, "..."]:
 
 
 def _biased(logits: Logits, bias: AttentionBias) -> Logits:
-    bias.check(logits.shape)
     block = whole_block(logits.shape)
     of_block = bias.cut(block)
     return jax.vmap(lambda part: of_block.apply(part, block))(logits.reshape(-1, *block.shape)).reshape(logits.shape)

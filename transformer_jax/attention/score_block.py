@@ -86,11 +86,7 @@ class ScoreBlock(NamedTuple):
 
     def indices(self) -> Indices:
         """The indices along the four axes, each an array of rank 4."""
-        arrays = []
-        for axis, (start, size) in enumerate(self):
-            shape = tuple(size if axis == other else 1 for other in range(4))
-            arrays.append((start + jnp.arange(size, dtype=jnp.int32)).reshape(shape))
-        return Indices(*arrays)
+        return Indices(*jnp.ix_(*(start + jnp.arange(size, dtype=jnp.int32) for start, size in self)))
 
     def part(self, array: Shaped[Array | np.ndarray, "#B #H #T #S"]) -> Shaped[Array, "#b #h #q #k"]:
         """The block of an array, in which an axis of size 1 stands for every index.
