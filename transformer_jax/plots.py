@@ -201,7 +201,7 @@ def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike,
         InputError: the images are of another shape, or there is not one anomaly for each set, at one of its positions.
     """
     num_sets, set_size = _check_images(images, "[N, S, height, width]")
-    if not _are_positions(anomalies, set_size, num_sets):
+    if np.shape(anomalies) != (num_sets,) or not np.isin(anomalies, np.arange(set_size)).all():
         raise InputError(f"anomalies is {anomalies}; it must hold {num_sets} positions, 0 … {set_size - 1}")
     figure = _figure(float(set_size), 1.15 * num_sets)
     rows = figure.subplots(num_sets, set_size, squeeze=False)
@@ -231,7 +231,7 @@ def plot_set_prediction(
     """
     (set_size,) = _check_images(images, "[S, height, width]")
     maps = _layers(attention_maps, rank=3, shape="[H, S, S]")  # L times [H S S]
-    if not _are_positions([anomaly], set_size, 1):
+    if not np.isin(anomaly, np.arange(set_size)):
         raise InputError(f"anomaly is {anomaly!r}; it must be a position, at least 0 and below {set_size}")
     if np.shape(probabilities) != (set_size,):
         raise InputError(f"probabilities has shape {np.shape(probabilities)}; it must be ({set_size},)")
@@ -255,13 +255,6 @@ def _check_images(images: ArrayLike, grey: str) -> tuple[int, ...]:
     if 0 in shape or len(shape) < num_axes or shape[num_axes:] not in ((), (3,), (4,)):
         raise InputError(f"images has shape {shape}; it must be {grey}, or with a last axis of 3 colours")
     return shape[: num_axes - 2]
-
-
-def _are_positions(values: object, below: int, number: int) -> bool:
-    """Whether these are so many integers, each at least 0 and below a bound."""
-    array = np.asarray(values)
-    is_list = array.shape == (number,) and np.issubdtype(array.dtype, np.integer)
-    return is_list and bool(((array >= 0) & (array < below)).all())
 
 
 def _draw_set(axes: Iterable["Axes"], images: Num[ArrayLike, "S ..."], frames: Mapping[int, str]) -> None:
