@@ -14,14 +14,15 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.inspected_call import OUTPUTS
-from transformer_jax.inspection.page.passes import InspectedPasses, Neighbour, Passes, compared_examples, neighbours
+from transformer_jax.inspection.page.passes import InspectedPasses, Passes, answer_change
 from transformer_jax.inspection.page.view import View, filled, packed, rounded, stored_map, view_text
 from transformer_jax.outside_files import Json
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample
-from transformer_jax.trees import Inputs
 
 FIRST = 4  # examples of the test set that are shown where none are given
+MOST = 5  # neighbours of an example
+COMPARED = 256  # examples of the test set among which these are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +48,12 @@ def inspection_page(
         InputError: there are no examples or no parameters, or the model has no attention to show.
     """
     examples = chosen_examples(trainer, examples, FIRST)
-    passes = passes_of(trainer, examples[0].inputs)
-    return page_of(passes, title or trainer.name, examples, compared=compared_examples(trainer))
+    params, _ = trainer.in_dtype(jax.device_put(trainer.params, trainer.first_device), ())
+    bound = Inspected(trainer.model, {"params": params})
+    passes = InspectedPasses(
+        bound, lambda rows: tuple(trainer.in_dtype({}, trainer.model_inputs(rows))[1]), examples[0].inputs
+    )
+    return page_of(passes, title or trainer.name, examples, compared=_compared(trainer))
 
 
 def chosen_examples(
@@ -64,17 +69,6 @@ def chosen_examples(
     if not examples:
         raise InputError("examples is empty; there must be at least one example")
     return examples
-
-
-def passes_of(trainer: ExampleViewer, inputs: Inputs) -> InspectedPasses:
-    """The passes of a trainer's model, in the type in which it computes.
-
-    Raises:
-        InputError: as `InspectedPasses`, or there are no parameters.
-    """
-    params, _ = trainer.in_dtype(jax.device_put(trainer.params, trainer.first_device), ())
-    bound = Inspected(trainer.model, {"params": params})
-    return InspectedPasses(bound, lambda rows: tuple(trainer.in_dtype({}, trainer.model_inputs(rows))[1]), inputs)
 
 
 def page_of(
@@ -94,10 +88,10 @@ def page_of(
         more: contents of further tabs.
     """
     blobs, contents, answers = list[str](), list[Json](), list[Answer]()
-    for example, near in zip(examples, neighbours(passes, examples, compared), strict=True):
+    for example, near in zip(examples, _neighbours(passes, examples, compared), strict=True):
         found = passes.of(example)
-        contents.append({**content_of(passes, example, found, near, blobs), **(more or {})})
-        answers.append(found.answer)
+        answers.append(example.answer(found.output))
+        contents.append(_content(passes, example, found, answers[-1], blobs) | {"neighbours": near} | (more or {}))
     listed = [{"title": each.title or f"example {n}", "blob": len(blobs) + n} for n, each in enumerate(examples)]
     # A task's own answers may hold NumPy's numbers.
     blobs += [packed(json.dumps(content, default=float).encode()) for content in contents]
@@ -107,33 +101,21 @@ def page_of(
     return Page(view_text(title, {"view": "page", "examples": listed}, blobs, body), examples, answers)
 
 
-def content_of(
-    passes: InspectedPasses, example: InspectedExample, found: Passes, near: Sequence[Neighbour], blobs: list[str]
+def _content(
+    passes: InspectedPasses, example: InspectedExample, found: Passes, answer: Answer, blobs: list[str]
 ) -> Json:
     """All that the page says of an example, as JSON for its script, but the maps, which are stored among the blobs."""
-    answer = found.answer
     return {
         "title": example.title,
         "expected": example.expected,
         "places": _places(answer, example.labels_of(passes.last_stack, len(answer.parts))),
         "answer": _answer(answer),
-        "kinds": _kinds(example, found, blobs),
+        "kinds": _kinds(passes, example, found, len(answer.parts), blobs),
         "lens": [
             {"name": _lens_name(name), "answer": _answer(example.answer(output))}
             for name, output in zip(passes.stream, found.lens, strict=True)
         ],
         "attribution": _attribution(found.attribution, len(answer.parts)),
-        "neighbours": [
-            {
-                "title": each.example.title,
-                "expected": each.example.expected,
-                "text": each.answer.text,
-                "probability": each.answer.probability,
-                "cosine": each.cosine,
-                "images": _images(each.example),
-            }
-            for each in near
-        ],
         "images": _images(example),
     }
 
@@ -144,18 +126,23 @@ def _places(answer: Answer, labels: list[str]) -> list[str]:
     return labels if len(labels) == len(places) and places == list(map(str, range(len(places)))) else places
 
 
-def _kinds(example: InspectedExample, found: Passes, blobs: list[str]) -> list[Json]:
-    """Kinds of attention, in the order of the pass, each with its layers."""
+def _kinds(
+    passes: InspectedPasses, example: InspectedExample, found: Passes, length: int, blobs: list[str]
+) -> list[Json]:
+    """Kinds of attention, in the order of the pass, each with its layers: maps, and the answers without each head."""
     kinds: dict[str, Json] = {}
     num_images = 0 if example.images is None else len(example.images)
-    for kind, queries, keys, maps, zeroed in found.heads:
+    for attention, maps in zip(passes.attentions, found.maps, strict=True):
+        stacks = attention.stack, "encoder" if attention.kind == "cross" else attention.stack
+        queries, keys = (example.labels_of(*pair) for pair in zip(stacks, maps.shape[1:], strict=True))
         has_images = num_images > 0 and len(queries) == num_images == len(keys)
-        begun = {"name": kind, "queries": queries, "keys": keys, "images": has_images, "layers": []}
-        kinds.setdefault(kind, begun)["layers"].append(
+        begun = {"name": attention.kind, "queries": queries, "keys": keys, "images": has_images, "layers": []}
+        outputs = [passes.without(example, attention, head) for head in range(attention.num_heads)]
+        kinds.setdefault(attention.kind, begun)["layers"].append(
             {
-                "map": stored_map(blobs, maps),
-                "ablated": [_answer(answer) for answer, _ in zeroed],
-                "changes": [change for _, change in zeroed],
+                "map": stored_map(blobs, maps[:, : len(queries), : len(keys)]),
+                "ablated": [_answer(example.answer(output)) for output in outputs],
+                "changes": [answer_change(found.output, output, length) for output in outputs],
             }
         )
     return list(kinds.values())
@@ -199,3 +186,32 @@ def _images(example: InspectedExample) -> Json | None:
     number, height, width, *channels = example.images.shape
     pixels = base64.b64encode(example.images.tobytes()).decode("ascii")
     return {"number": number, "height": height, "width": width, "channels": (*channels, 1)[0], "pixels": pixels}
+
+
+def _compared(trainer: ExampleViewer) -> list[InspectedExample]:
+    """The first examples of the task's test set; none where the task has no data of its own here."""
+    try:
+        return trainer.test_examples(range(min(COMPARED, len(trainer.test_set))))
+    except (InputError, NotImplementedError, OSError):
+        return []
+
+
+def _neighbours(
+    passes: InspectedPasses, examples: Sequence[InspectedExample], compared: Sequence[InspectedExample]
+) -> list[list[Json]]:
+    """For each example those of the compared ones that are nearest, the nearest first; itself is none."""
+    if not compared:
+        return [[] for _ in examples]
+    outputs, vectors = zip(*map(passes.final_mean, compared), strict=True)
+
+    def alike(number: int, cosine: float) -> Json:
+        other, answer = compared[number], compared[number].answer(outputs[number])
+        of_it = {"title": other.title, "expected": other.expected, "images": _images(other), "cosine": cosine}
+        return of_it | {"text": answer.text, "probability": answer.probability}
+
+    found = []
+    for example in examples:
+        cosines = np.stack(vectors) @ passes.final_mean(example)[1]  # of the means of the final residual streams
+        near = [n for n in np.argsort(-cosines, kind="stable") if compared[n].title != example.title][:MOST]
+        found.append([alike(n, float(cosines[n])) for n in near])
+    return found

@@ -1,7 +1,7 @@
-"""What the page shows of an example, computed: maps, answers without each head, lens, attribution, alike examples."""
+"""What the page shows of an example, computed: maps, outputs without each head, lens, attribution, final stream."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -18,31 +18,18 @@ from transformer_jax.inspection.inspected_call import Attention, activations, at
 from transformer_jax.inspection.logit_attribution import attribute_logits, logit_lens
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import zero
-from transformer_jax.training.example_viewer import ExampleViewer
-from transformer_jax.training.inspected_example import Answer, InspectedExample, softmax
+from transformer_jax.training.inspected_example import InspectedExample, softmax
 from transformer_jax.trees import Inputs, Variables
 
-MOST = 5  # neighbours of an example
-COMPARED = 256  # examples of the test set
 FIRST_INPUT = "layers.0.input"  # end of the name of a stack's input
 MAX_WEIGHTS = 50_000_000  # of attention in one example; a browser holds no more
-
-
-class Heads(NamedTuple):
-    """The heads of one attention in an example, without the padding."""
-
-    kind: str  # `encoder`, `decoder`, `cross`
-    queries: list[str]  # T labels
-    keys: list[str]  # S labels
-    maps: Float[np.ndarray, "H _T _S"]
-    zeroed: list[tuple[Answer, float]]  # without each head: the answer, and its `answer_change`
 
 
 class Passes(NamedTuple):
     """What is computed of one example; the first axis of arrays is no batch any more."""
 
-    answer: Answer
-    heads: list[Heads]  # of each attention
+    output: Float[np.ndarray, "*T C"]
+    maps: list[Float[np.ndarray, "H T S"]]  # of each attention
     lens: np.ndarray  # [L+1 T C], the output after each of the last stack's layers
     attribution: dict[str, np.ndarray]  # of the answer's logits, by component [T] or [H T]; empty where there is none
 
@@ -76,26 +63,14 @@ class InspectedPasses:
             raise InputError(f"the example has {count:,} attention weights; a page may have {MAX_WEIGHTS:,}")
 
     def of(self, example: InspectedExample) -> Passes:
-        """All that is shown of an example."""
+        """The passes of the whole model."""
         inputs = self.arguments(example.inputs)
         names = [attention.named("weights") for attention in self.attentions]
         output, seen = self.bound.capture(inputs, names)
-        whole, lens = _floats(output), np.asarray(self.bound.apply(logit_lens, *inputs)[:, 0], np.float32)
-        pairs = zip(self.attentions, names, strict=True)
-        heads = [self._heads(example, whole, attention, _floats(seen[name])) for attention, name in pairs]
-        return Passes(example.answer(whole), heads, lens, self._attribution(inputs))
+        lens = np.asarray(self.bound.apply(logit_lens, *inputs)[:, 0], np.float32)
+        return Passes(_floats(output), [_floats(seen[name]) for name in names], lens, self._attribution(inputs))
 
-    def _heads(
-        self, example: InspectedExample, whole: np.ndarray, attention: Attention, maps: Float[np.ndarray, "H T S"]
-    ) -> Heads:
-        stacks = attention.stack, "encoder" if attention.kind == "cross" else attention.stack
-        queries, keys = (example.labels_of(*pair) for pair in zip(stacks, maps.shape[1:], strict=True))
-        length = len(example.answer(whole).parts)
-        outputs = (self._without(example, attention, head) for head in range(attention.num_heads))
-        zeroed = [(example.answer(output), answer_change(whole, output, length)) for output in outputs]
-        return Heads(attention.kind, queries, keys, maps[:, : len(queries), : len(keys)], zeroed)
-
-    def _without(self, example: InspectedExample, attention: Attention, head: int) -> np.ndarray:
+    def without(self, example: InspectedExample, attention: Attention, head: int) -> np.ndarray:
         """Output of the pass without one head: all of them at once would not fit into memory."""
         heads = {
             each.head_outputs: zero(heads=jnp.arange(each.num_heads) == (head if each == attention else -1))
@@ -153,34 +128,3 @@ def answer_change(output: Float[np.ndarray, "*T C"], other: Float[np.ndarray, "*
     said = output.argmax(-1)[:, None]  # [T 1]
     moved = np.take_along_axis(other, said, -1) - np.take_along_axis(output, said, -1)
     return float(np.abs(moved).mean())
-
-
-class Neighbour(NamedTuple):
-    """An alike example."""
-
-    example: InspectedExample
-    answer: Answer
-    cosine: float  # of the two means, over positions, of the final residual streams
-
-
-def compared_examples(trainer: ExampleViewer) -> list[InspectedExample]:
-    """The first examples of the task's test set; none where the task has no data of its own here."""
-    try:
-        return trainer.test_examples(range(min(COMPARED, len(trainer.test_set))))
-    except (InputError, NotImplementedError, OSError):
-        return []
-
-
-def neighbours(
-    passes: InspectedPasses, examples: Sequence[InspectedExample], compared: Sequence[InspectedExample]
-) -> list[list[Neighbour]]:
-    """For each example those of the compared ones that are nearest, the nearest first; itself is none."""
-    if not compared:
-        return [[] for _ in examples]
-    outputs, vectors = zip(*map(passes.final_mean, compared), strict=True)
-    found = []
-    for example in examples:
-        cosines = np.stack(vectors) @ passes.final_mean(example)[1]
-        near = [n for n in np.argsort(-cosines, kind="stable") if compared[n].title != example.title][:MOST]
-        found.append([Neighbour(compared[n], compared[n].answer(outputs[n]), float(cosines[n])) for n in near])
-    return found
