@@ -1,13 +1,12 @@
 """Names of activations: made of a module's path and of the name that the module gives; chosen by patterns."""
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from transformer_jax.attention.score_block import Start
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, meant
 
 # Names of modules that are longer in an activation's name.
 ALIASES = {"self_attn": "attention", "cross_attn": "cross_attention"}
@@ -85,16 +84,13 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def check_found(pattern: str, names: Collection[str]) -> None:
-    """Raise an `InputError` if no name fits a name or pattern; it has the nearest ones.
+    """Raise an `InputError` if no name fits a name or pattern; it has the nearest one.
 
     Args:
         pattern: a name, or a pattern.
         names: all names of the pass.
     """
-    if any(matches(name, pattern) for name in names):
-        return
-    what = "matches no activation" if set(pattern) & set("*?[") else "is no activation"
-    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5) or list(names)[:3]
-    raise InputError(
-        f"{pattern!r} {what} of this pass; the nearest are {', '.join(near)}; activation_names(model) lists all"
-    )
+    if not any(matches(name, pattern) for name in names):
+        raise InputError(
+            f"{pattern!r} is no activation of this pass, as activation_names(model) lists them{meant(pattern, names)}"
+        )
