@@ -9,16 +9,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import activations, inspected, model_call
 from transformer_jax.inspection.patches import Change
-from transformer_jax.nn.attention import MultiheadAttention
-from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
-from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.encoder_decoder import Transformer
-from transformer_jax.nn.language_model import TransformerLM
-from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Variables
+from transformer_jax.weights.layouts import example_inputs
 
 Captured = dict[str, Array]  # by name, in the order of the pass
 
@@ -95,38 +89,12 @@ def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[s
     Raises:
         InputError: inputs are needed, as the model is of another package.
     """
-    inputs = inputs or (() if "method" in kwargs else _example_inputs(model))
+    inputs = inputs or (() if "method" in kwargs else example_inputs(model))
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)} | kwargs.pop("rngs", {})
     given = jax.tree.map(_made, inputs)
     shapes = jax.eval_shape(lambda: model.init(keys, *given, **kwargs))
     found = activations(lambda: model_call(model, jax.tree.map(_made, shapes), given, {"rngs": keys, **kwargs})())
     return {activation.name: activation.letters for activation in found}
-
-
-def _example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Shapes and types of the inputs of a call of this model, of length 1: as short as its `max_len` may be.
-
-    Raises:
-        InputError: the model's fields do not say what its inputs are.
-    """
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    match model:
-        case Transformer():
-            sizes = model.source_vocabulary_size, model.target_vocabulary_size
-            return tuple(_features(model.model_dim) if size is None else tokens for size in sizes)
-        case TransformerLM():
-            return (tokens,)
-        case TransformerDecoder() | DecoderBlock():
-            return _features(model.input_dim), _features(model.input_dim)
-        case TransformerEncoder() | EncoderBlock():
-            return (_features(model.input_dim),)
-        case TransformerPredictor() | MultiheadAttention():
-            return (_features(getattr(model, "embed_dim", 1)),)
-    raise InputError(f"{type(model).__name__} needs inputs: activation_names(model, *inputs)")
-
-
-def _features(width: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((1, 1, width), jnp.float32)
 
 
 def _made(leaf: object) -> object:

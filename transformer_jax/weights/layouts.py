@@ -9,12 +9,21 @@ from typing import NamedTuple, TypeAlias
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Shaped
 
 from transformer_jax.argument_checks import check_numbers
 from transformer_jax.errors import InputError
+from transformer_jax.nn.attention import MultiheadAttention
+from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
+from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.nn.masked_language_model import TransformerMLM
+from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.trees import Params
 
 Arrays: TypeAlias = dict[str, np.ndarray]  # by name
@@ -23,6 +32,7 @@ Abstract: TypeAlias = dict[str, jax.ShapeDtypeStruct]  # arrays by path, of whic
 Index: TypeAlias = tuple[slice, ...]  # of a part of an array
 Leaf: TypeAlias = np.ndarray | jax.Array  # of the latter only the shape where nothing is computed
 Kernels: TypeAlias = Sequence[Shaped[Leaf, "*inputs D"]]  # of query, key and value, or their biases
+_TOKENS = jax.ShapeDtypeStruct((1, 1), jnp.int32)
 # The end of every path: PyTorch's words for kernels, scales and embeddings, and dots.
 TORCH_ENDS = (("(kernel|scale|embedding)$", "weight"), ("/", "."))
 
@@ -134,9 +144,37 @@ def abstract_params(model: nn.Module, *inputs: object) -> Abstract:
 
     Args:
         model: whose parameters.
-        inputs: the arguments of its call, or their shapes and types.
+        inputs: the arguments of its call, or their shapes and types; without any those of `example_inputs`.
     """
+    inputs = inputs or example_inputs(model)
     return flatten_dict(jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"], sep="/")
+
+
+def example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Shapes and types of the inputs of a call of this model, of length 1: as short as its `max_len` may be.
+
+    Raises:
+        InputError: the model's fields do not say what its inputs are.
+    """
+    match model:
+        case Transformer():
+            sizes = model.source_vocabulary_size, model.target_vocabulary_size
+            return tuple(_features(1, model.model_dim) if size is None else _TOKENS for size in sizes)
+        case TransformerLM() | TransformerMLM():
+            return (_TOKENS,)
+        case VisionTransformer():
+            return (_features(*model.image_size, model.num_channels),)
+        case TransformerDecoder() | DecoderBlock():
+            return _features(1, model.input_dim), _features(1, model.input_dim)
+        case TransformerEncoder() | EncoderBlock():
+            return (_features(1, model.input_dim),)
+        case TransformerPredictor() | MultiheadAttention():
+            return (_features(1, getattr(model, "embed_dim", 1)),)
+    raise InputError(f"{type(model).__name__} needs inputs: activation_names(model, *inputs)")
+
+
+def _features(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((1, *shape), jnp.float32)
 
 
 def by_path(params: Params) -> Arrays:

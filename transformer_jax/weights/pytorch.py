@@ -105,17 +105,14 @@ def _params_like(model: Model) -> Abstract:
     """Shapes and types of a model's parameters by path."""
     if isinstance(model, MultiheadAttention):
         _check_attention("", model, model.positions, model.num_heads)
-        return abstract_params(model, jnp.zeros((1, 1, model.embed_dim)))
-    check_blocks(model.settings, model.num_heads)
-    if not isinstance(model, Transformer):
-        return abstract_params(model, jnp.zeros((1, 1, model.input_dim)))
-    if (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
+    else:
+        check_blocks(model.settings, model.num_heads)
+    if isinstance(model, Transformer) and (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
         raise InputError(
             "model has a vocabulary, and torch.nn.Transformer no embeddings; it must be one on features, with "
             "vocabulary sizes of None"
         )
-    features = jnp.zeros((1, 1, model.model_dim))
-    return abstract_params(model, features, features)
+    return abstract_params(model)
 
 
 def _check_attention(

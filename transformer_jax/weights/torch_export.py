@@ -114,7 +114,7 @@ def _of_transformer(model: Transformer) -> Described:
     sizes = _numbers(model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "tie_embeddings")
     final_norm = model.settings.norm_first if model.final_norm is None else model.final_norm
     settings: dict[str, object] = {"dim_feedforward": int(model.dim_feedforward), "final_norm": bool(final_norm)}
-    return settings, sizes, 2 * [jax.ShapeDtypeStruct((1, 1), jnp.int32)]
+    return settings, sizes, []
 
 
 def _numbers(of: object, *names: str) -> dict[str, object]:

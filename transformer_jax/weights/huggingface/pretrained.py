@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,9 +20,7 @@ from jax.typing import DTypeLike
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.nn.block_settings import SettingsModule
-from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.outside_files import Json, read_json, writing_into
 from transformer_jax.trees import Variables
 from transformer_jax.weights.huggingface.bert import BERT, ROBERTA
@@ -76,7 +73,7 @@ def from_transformers(
     num_layers = sum(getattr(model, f"num_{part}layers", 0) for part in ("", "encoder_", "decoder_"))
     if num_layers > len(shapes):
         raise InputError(f"{directory / CONFIG} says {num_layers} layers; there are {len(shapes)} arrays")
-    layout, like = family.layout(model), abstract_params(model, *_inputs(model))
+    layout, like = family.layout(model), abstract_params(model)
     expected = layout.abstract(like)
     _drop_copies(family, stored, names, shapes, expected)
     check_shapes(shapes, expected, str(directory))
@@ -189,14 +186,6 @@ def _drop_copies(
         del names[copy], shapes[copy]
 
 
-def _inputs(model: nn.Module) -> tuple[Any, ...]:
-    """Inputs with which a model can be initialized."""
-    if isinstance(model, VisionTransformer):
-        return (jax.ShapeDtypeStruct((1, *model.image_size, model.num_channels), jnp.float32),)
-    tokens = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-    return (tokens, tokens) if isinstance(model, Transformer) else (tokens,)
-
-
 def _family_of(model: SettingsModule, given: Json) -> tuple[Family, Json, dict[str, jax.ShapeDtypeStruct]]:
     """The family whose `config.json` describes exactly this model, that config with the given entries, and the arrays.
 
@@ -211,7 +200,7 @@ def _family_of(model: SettingsModule, given: Json) -> tuple[Family, Json, dict[s
         attention=dataclasses.replace(model.settings.attention, dropout_prob=0.0, implementation="auto"),
     )
     plain = model.clone(settings=settings, parent=None)
-    like = abstract_params(plain, *_inputs(plain))
+    like = abstract_params(plain)
     found: dict[str, list[str]] = {}
     for family in ALL:
         try:
