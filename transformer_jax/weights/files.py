@@ -100,9 +100,14 @@ def _pickle_in_zip(path: Path) -> bytes:
         return b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
 
 
+def check_name(name: object, path: Path) -> None:
+    """Raise an `InputError` unless the name of an array in a file can be shown."""
+    if not (isinstance(name, str) and name.isprintable() and len(name) <= MAX_NAME):
+        raise InputError(f"{path} has a name that is no text of at most {MAX_NAME} printable characters")
+
+
 def _check(weights: Mapping[Any, object], wanted: type, path: Path) -> None:
     for name, value in weights.items():
-        if not (isinstance(name, str) and name.isprintable() and len(name) <= MAX_NAME):
-            raise InputError(f"{path} has a name that is no text of at most {MAX_NAME} printable characters")
+        check_name(name, path)
         if not isinstance(value, wanted):
             raise InputError(f"{path} holds an object of type {type(value).__name__} under {name!r}, which is no array")

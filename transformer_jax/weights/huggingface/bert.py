@@ -4,7 +4,7 @@ from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import SIZES, Family, Renames, labels_of, sizes_of
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
 
@@ -74,7 +74,7 @@ def configure(model: TransformerMLM) -> Json:
         "architectures": [name + head],
         **sizes_of(model, SIZES),
         "type_vocab_size": model.num_types,
-        "hidden_act": activation_name(model.settings.activation),
+        "hidden_act": WORDS[model.settings.activation],
         "layer_norm_eps": model.settings.layer_norm_epsilon,
         **({"pad_token_id": model.pad_token} if is_roberta else {}),
         **labels_of(model),

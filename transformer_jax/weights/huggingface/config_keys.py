@@ -34,6 +34,8 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "swish": nn.silu,
     "tanh": nn.tanh,
 }
+# The word that is written, the first one; of another activation there is none, a `KeyError`.
+WORDS = {activation: word for word, activation in reversed(ACTIVATIONS.items())}
 
 
 class ConfigKeys:
@@ -92,15 +94,3 @@ class ConfigKeys:
             if value is not None:
                 shown = f"{self.source} has {name} = {shortened(value)}"
                 raise InputError(f"{shown}, which is not supported: it could change what the model computes")
-
-
-def activation_name(activation: Callable[[Array], Array]) -> str:
-    """The word for an activation in a `config.json`.
-
-    Raises:
-        InputError: there is none.
-    """
-    for word, known in ACTIVATIONS.items():
-        if known is activation:
-            return word
-    raise InputError(f"activation is {activation}; a config.json has a word for {', '.join(ACTIVATIONS)} alone")

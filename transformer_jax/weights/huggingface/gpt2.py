@@ -5,7 +5,7 @@ from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
 
@@ -58,7 +58,7 @@ def configure(model: TransformerLM) -> Json:
         "architectures": ["GPT2LMHeadModel"],
         **sizes_of(model, GPT2_SIZES),
         "n_inner": model.dim_feedforward,
-        "activation_function": activation_name(model.settings.activation),
+        "activation_function": WORDS[model.settings.activation],
         "layer_norm_epsilon": model.settings.layer_norm_epsilon,
     }
 

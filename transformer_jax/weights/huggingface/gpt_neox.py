@@ -5,7 +5,7 @@ from transformer_jax.nn.causal import CausalBlock, ParallelBlock
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import SIZES, Family, sizes_of
 from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
@@ -52,7 +52,7 @@ def configure(model: TransformerLM) -> Json:
     return {
         "architectures": ["GPTNeoXForCausalLM"],
         **sizes_of(model, SIZES),
-        "hidden_act": activation_name(model.settings.activation),
+        "hidden_act": WORDS[model.settings.activation],
         "layer_norm_eps": model.settings.layer_norm_epsilon,
         "rope_parameters": rope_parameters(model.settings.positions),
         "attention_bias": model.settings.attention.input_bias,

@@ -8,7 +8,7 @@ from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.layers import GatedFeedForward, RMSNorm
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import LETTERS, SIZES, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
@@ -69,7 +69,7 @@ def configure(model: TransformerLM) -> Json:
         **sizes_of(model, SIZES),
         "num_key_value_heads": attention.num_kv_heads,
         "head_dim": attention.head_width,
-        "hidden_act": activation_name(model.settings.activation),
+        "hidden_act": WORDS[model.settings.activation],
         "rms_norm_eps": model.settings.layer_norm_epsilon,
         "rope_parameters": rope_parameters(model.settings.positions),
         "tie_word_embeddings": model.tie_embeddings,

@@ -5,7 +5,7 @@ from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import LETTERS, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
 
@@ -65,7 +65,7 @@ def configure(model: Transformer) -> Json:
         **sizes_of(model, MARIAN_SIZES),
         "decoder_attention_heads": model.num_heads,
         "decoder_ffn_dim": model.dim_feedforward,
-        "activation_function": activation_name(model.settings.activation),
+        "activation_function": WORDS[model.settings.activation],
         "scale_embedding": model.embeddings.is_scaled,
         "is_encoder_decoder": True,
         # Padding is the last token of these vocabularies, and with it a translation starts.

@@ -74,9 +74,10 @@ def rope_parameters(positions: Positions) -> Json:
     """The entry of a config for these positions.
 
     Raises:
-        InputError: it can't describe them.
+        InputError: they are not rotary.
+        KeyError: their scaling is another one than `SCALINGS`.
     """
-    if not isinstance(positions, RotaryPositions) or not positions.in_halves:
+    if not isinstance(positions, RotaryPositions):
         raise InputError(f"settings.positions is {positions}; it must be RotaryPositions(in_halves=True)")
     entry: Json = {
         "rope_type": "default",
@@ -84,8 +85,6 @@ def rope_parameters(positions: Positions) -> Json:
         "partial_rotary_factor": positions.fraction,
     }
     if positions.scaling is not None:
-        kinds = [name for name, kind in SCALINGS.items() if isinstance(positions.scaling, kind)]
-        if not kinds:
-            raise InputError(f"scaling is {positions.scaling}; it must be one of {', '.join(SCALINGS)}")
-        entry |= {"rope_type": kinds[0], **vars(positions.scaling)}
+        names = {kind: name for name, kind in SCALINGS.items()}
+        entry |= {"rope_type": names[type(positions.scaling)], **vars(positions.scaling)}
     return entry

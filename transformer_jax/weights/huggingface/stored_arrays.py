@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.outside_files import outside_file, read_json
-from transformer_jax.weights.files import MAX_BYTES, MAX_NAME
+from transformer_jax.weights.files import MAX_BYTES, check_name
 from transformer_jax.weights.layouts import Index, Shapes
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -45,10 +45,7 @@ class StoredArrays:
                 for name in file.keys():  # noqa: SIM118  # it is no mapping
                     if name in self._files:
                         raise InputError(f"{path} has {shortened(name)}, which another file of {directory} has too")
-                    if not name.isprintable() or len(name) > MAX_NAME:
-                        raise InputError(
-                            f"{path} has a name that is no printable text of at most {MAX_NAME} characters"
-                        )
+                    check_name(name, path)
                     array = file.get_slice(name)
                     self._files[name] = path, array.get_dtype()
                     self.shapes[name] = tuple(array.get_shape())

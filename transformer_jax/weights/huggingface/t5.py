@@ -10,7 +10,7 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.layers import FeedForward, GatedFeedForward, RMSNorm
 from transformer_jax.nn.position_kinds import RelativePositions
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import LETTERS, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
 
@@ -84,7 +84,7 @@ def configure(model: Transformer) -> Json:
     settings, positions = model.settings, model.settings.positions
     if not isinstance(positions, RelativePositions):
         raise InputError(f"settings.positions is {positions}; it must be RelativePositions(is_shared=True)")
-    word = activation_name(settings.activation)
+    word = WORDS[settings.activation]
     is_gated = _is_gated(model)
     name = {"gelu_new": "gelu"}.get(word, word) if is_gated else word
     return {

@@ -4,7 +4,7 @@ from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import ConfigKeys, activation_name
+from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import SIZES, Family, labels_of, sizes_of
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
 
@@ -54,7 +54,7 @@ def configure(model: VisionTransformer) -> Json:
         "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
         **sizes_of(model, VIT_SIZES),
         "image_size": list(model.image_size) if len(set(model.image_size)) > 1 else model.image_size[0],
-        "hidden_act": activation_name(model.settings.activation),
+        "hidden_act": WORDS[model.settings.activation],
         "layer_norm_eps": model.settings.layer_norm_epsilon,
         "qkv_bias": model.settings.attention.input_bias,
         **labels_of(model),
