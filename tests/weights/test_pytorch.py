@@ -128,13 +128,10 @@ def test_weights_of_another_model_are_refused_by_name(change, message):
 
 def test_parameters_of_another_model_do_not_go_out():
     params = params_from_torch(encoder(), drawn(torch_encoder()))
-    with pytest.raises(InputError, match="params has layers_2/.* and 13 more arrays, for which"):
+    with pytest.raises(InputError, match="params has layers_2/.*, for which"):
         params_to_torch(TransformerEncoder(L - 1, D, H, F), params)
     with pytest.raises(InputError, match="params has the key 'params' alone; it must be what is under that key"):
         params_to_torch(encoder(), {"params": params})
-    for other in ({"a": {3: np.ones(3)}}, {"a": [[1.0, 2.0], [3.0]]}):
-        with pytest.raises(InputError, match="params has a name that is no text, or a leaf that is no array"):
-            params_to_torch(encoder(), other)
     params["layers_1"]["self_attn"]["key_proj"]["bias"] = np.full(D, np.nan)
     with pytest.raises(InputError, match="layers_1/self_attn/key_proj/bias in params holds NaN"):
         params_to_torch(encoder(), params)

@@ -107,9 +107,9 @@ def in_state(change):
     ("num_heads", "change", "message"),
     [
         (7, lambda c: None, "num_heads is 7; that of .*model.ckpt is 3"),
-        (None, set_number("num_heads", 4), "model.ckpt: num_heads is 4; .* divide the model's width 21"),
+        (None, set_number("num_heads", 4), "num_heads is 4; .* divide the model's width 21"),
         (None, set_number("num_heads", "3"), "num_heads is None, and .*model.ckpt does not contain it"),
-        (None, set_number("dropout", 1.5), "model.ckpt: dropout_prob is 1.5; it must be at least 0 and below 1"),
+        (None, set_number("dropout", 1.5), "dropout_prob is 1.5; it must be at least 0 and below 1"),
         (H, in_state(lambda s: s.pop("input_net.1.weight")), "not a model of the tutorials: it has no matrix input_ne"),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_lightning_file_that_does_not_fit_is_refused_by_name(lightning_file, n
     ("num_heads", "change", "message"),
     [
         (None, lambda t: None, "num_heads is None, and .*model.ckpt does not contain it; it must divide 21"),
-        (2, lambda t: None, "model.ckpt: num_heads is 2; .*divide the model's width 21"),
+        (2, lambda t: None, "num_heads is 2; .*divide the model's width 21"),
         (H, lambda t: t.pop("output_net_4"), "not a model of the tutorials: it has no matrix output_net_4/kernel"),
         (H, lambda t: t.pop("transformer"), "lacks transformer/layers_0/"),
         (  # the first array alone is wide: no other is made as wide

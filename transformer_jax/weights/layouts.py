@@ -181,16 +181,11 @@ def by_path(params: Params) -> Arrays:
     """A model's parameters by path.
 
     Raises:
-        InputError: they are not the nested dictionaries under "params" in what `model.init` returns.
+        InputError: they are what `model.init` returns, and not the nested dictionaries under "params" in it.
     """
-    if not isinstance(params, Mapping):
-        raise InputError(f"params is a {type(params).__name__}; it must be nested dictionaries of arrays")
     if set(params) == {"params"}:
         raise InputError("params has the key 'params' alone; it must be what is under that key")
-    try:
-        return {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
-    except (TypeError, ValueError) as error:
-        raise InputError(f"params has a name that is no text, or a leaf that is no array ({error})") from error
+    return {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
 
 
 def shapes_of(arrays: Mapping[str, Leaf | jax.ShapeDtypeStruct]) -> Shapes:
@@ -212,14 +207,9 @@ def check_arrays(arrays: Mapping[str, Leaf], like: Abstract, source: str) -> Non
 def check_shapes(found: Shapes, expected: Abstract, source: str) -> None:
     """Raise an `InputError` that names the first array that is missing, has no counterpart, or has another shape."""
     if missing := [name for name in expected if name not in found]:
-        raise InputError(f"{source} lacks {_first_of(missing)}")
+        raise InputError(f"{source} lacks {missing[0]}")
     if extra := [name for name in found if name not in expected]:
-        raise InputError(f"{source} has {_first_of(extra)}, for which the model has no place")
+        raise InputError(f"{source} has {extra[0]}, for which the model has no place")
     for name, shape in found.items():
         if shape != expected[name].shape:
             raise InputError(f"{name} in {source} has the shape {[*shape]}; it must be {[*expected[name].shape]}")
-
-
-def _first_of(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return f"{shown} and {len(names) - 3} more arrays" if len(names) > 3 else shown

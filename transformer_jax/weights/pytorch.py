@@ -108,10 +108,7 @@ def _params_like(model: Model) -> Abstract:
     else:
         check_blocks(model.settings, model.num_heads)
     if isinstance(model, Transformer) and (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
-        raise InputError(
-            "model has a vocabulary, and torch.nn.Transformer no embeddings; it must be one on features, with "
-            "vocabulary sizes of None"
-        )
+        raise InputError("model has a vocabulary, and torch.nn.Transformer no embeddings; it must be one on features")
     return abstract_params(model)
 
 

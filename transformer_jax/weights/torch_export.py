@@ -107,10 +107,7 @@ def _of_transformer(model: Transformer) -> Described:
     vocabularies = "source_vocabulary_size", "target_vocabulary_size"
     for name in vocabularies:
         if getattr(model, name) is None:
-            raise InputError(
-                f"{name} is None; it must be a size, as only a model over tokens is exported whole (for one on "
-                "features, params_to_torch gives the weights of a torch.nn.Transformer)"
-            )
+            raise InputError(f"{name} is None; it must be a size, as only a model over tokens is exported whole")
     sizes = _numbers(model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "tie_embeddings")
     final_norm = model.settings.norm_first if model.final_norm is None else model.final_norm
     settings: dict[str, object] = {"dim_feedforward": int(model.dim_feedforward), "final_norm": bool(final_norm)}
@@ -129,8 +126,5 @@ def _activation(settings: BlockSettings) -> str:
             return "gelu" if approximate else "exact_gelu"
         case activation if activation in ACTIVATIONS:
             return activation.__name__
-    names = ", ".join(function.__name__ for function in ACTIVATIONS)
-    raise InputError(
-        f"settings.activation is {settings.activation!r}; it must be one of flax.linen's {names}, or "
-        "functools.partial(gelu, approximate=False)"
-    )
+    names = ", ".join(torch_model.ACTIVATIONS)
+    raise InputError(f"settings.activation is {settings.activation!r}; it must be one of {names}")

@@ -64,15 +64,12 @@ def load_tutorial_weights(path: str | Path, *, num_heads: int | None = None) -> 
         raise InputError(f"num_heads is None, and {source} does not contain it; it must divide {model_dim}")
     if num_heads not in (None, heads):
         raise InputError(f"num_heads is {num_heads}; that of {source} is {heads}")
-    try:
-        settings = BlockSettings(
-            dropout_prob=stored.get("dropout", 0.0),
-            layer_norm_epsilon=1e-5 if file.is_torch else 1e-6,  # the defaults of PyTorch and of Flax
-        )
-        dropout_prob = stored.get("input_dropout", 0.0)
-        model = TransformerPredictor(model_dim, num_classes, heads, num_layers, None, dropout_prob, settings)  # type: ignore[arg-type]
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
+    settings = BlockSettings(
+        dropout_prob=stored.get("dropout", 0.0),
+        layer_norm_epsilon=1e-5 if file.is_torch else 1e-6,  # the defaults of PyTorch and of Flax
+    )
+    dropout_prob = stored.get("input_dropout", 0.0)
+    model = TransformerPredictor(model_dim, num_classes, heads, num_layers, None, dropout_prob, settings)  # type: ignore[arg-type]
     like = abstract_params(model, jax.ShapeDtypeStruct((1, 1, num_features), jnp.float32))
     return model, layout._replace(num_groups=model.num_heads).to_ours(file.arrays, like, source)
 

@@ -151,8 +151,11 @@ def test_40_tokens_of_2_layers_with_12_heads_make_a_sixth_of_2_mb_at_most():  # 
     [
         ({"tokens": np.zeros((2, 7), int)}, r"tokens is \(2, 7\); a page shows one input"),
         ({"labels": ["a", "b"]}, r"labels has {'decoder': 2} labels; .* {'decoder': 7}"),
-        ({"corrupted": CLEAN[:, :5]}, "corrupted has other shapes than tokens"),
-        ({"corrupted": CLEAN}, "corrupted gives the same logits"),
+        (
+            {"corrupted": CLEAN[:, :5]},
+            r"patch of decoder.layers.0.output has shape \(1, 7, 12\); it must be \(1, 5, 12\)",
+        ),
+        ({"corrupted": CLEAN}, "metric is the same for the clean and the corrupted input"),
         ({"corrupted": CORRUPTED, "position": 7}, "position is 7; the answer has 7 positions"),
         ({"features": {"decoder.layers.?.output": features}}, "it must be the name of one activation"),
         ({"features": {STREAM: lambda x: x[0]}}, r"features of decoder.layers.0.output are \(7, 12\)"),

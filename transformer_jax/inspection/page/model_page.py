@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -137,13 +136,9 @@ def _patching(
 ) -> Json:
     """What the residual stream of each stack restores of the example's answer."""
     clean, corrupted = example.inputs, _one_input("corrupted", corrupted)
-    if list(map(np.shape, jax.tree.leaves(clean))) != list(map(np.shape, jax.tree.leaves(corrupted))):
-        raise InputError("corrupted has other shapes than tokens; both must have as many positions")
     outputs = [np.atleast_2d(np.asarray(passes.bound.patch(each, {})[0], np.float32)) for each in (clean, corrupted)]
     if not -len(outputs[0]) <= position < len(outputs[0]):
         raise InputError(f"position is {position}; the answer has {len(outputs[0])} positions")
-    if np.array_equal(outputs[0], outputs[1]):
-        raise InputError("corrupted gives the same logits as tokens; there is nothing to restore")
     right, wrong = (int(output[position].argmax()) for output in outputs)
 
     def metric(output: Array) -> Array:
