@@ -81,20 +81,16 @@ def mean_ablation(of: Example) -> jax.Array:
     return ablation(of, tj.inspection.mean_head_outputs(*of.model, *of.inputs))
 
 
-def activation_patching(of: Example) -> jax.Array:
-    """Restored part of the log-probability where the head has the output for the right sequence."""
-    names = ["*.head_outputs"]
-    restored = tj.inspection.patch_activations(
-        *of.model, of.inputs, of.other_inputs, names=names, metric=of.log_probability, by=["heads"]
-    )
-    return jnp.abs(jnp.stack(list(restored.values())))
-
-
-def attribution_patching(of: Example, steps: int = 1) -> jax.Array:
-    """The same by gradients, of one step or of several."""
-    names = ["*.head_outputs"]
-    restored = tj.inspection.attribute_activations(
-        *of.model, of.inputs, of.other_inputs, names=names, metric=of.log_probability, steps=steps, by=["heads"]
+def patching(of: Example, method: Callable[..., Mapping[str, jax.Array]], **options: int) -> jax.Array:
+    """Restored part of the log-probability where the head has the output for the right sequence, or its estimate."""
+    restored = method(
+        *of.model,
+        of.inputs,
+        of.other_inputs,
+        names=["*.head_outputs"],
+        metric=of.log_probability,
+        by=["heads"],
+        **options,
     )
     return jnp.abs(jnp.stack(list(restored.values())))
 
@@ -139,9 +135,9 @@ def weights_of(of: Example) -> list[jax.Array]:
 METHODS: Mapping[str, Callable[[Example], jax.Array]] = {
     "ablation to zero": ablation,
     "ablation to the mean": mean_ablation,
-    "activation patching": activation_patching,
-    "attribution patching": attribution_patching,
-    "attribution patching, 10 steps": functools.partial(attribution_patching, steps=10),
+    "activation patching": functools.partial(patching, method=tj.inspection.patch_activations),
+    "attribution patching": functools.partial(patching, method=tj.inspection.attribute_activations),
+    "attribution patching, 10 steps": functools.partial(patching, method=tj.inspection.attribute_activations, steps=10),
     "direct logit attribution": attribution,
     "gradient × attention": gradient_attention,
     "attention weights": attention_weights,
