@@ -198,7 +198,7 @@ def test_arrays_that_are_left_over_or_other_than_their_copy_are_named(gpt2_files
         ({"transformer.h.9.ln_1.bias": np.zeros(3, np.float32)}, r"has transformer\.h\.9\.ln_1\.bias, for which"),
         ({"lm_head.weight": embedding + 1}, r"lm_head.weight in .* differs from transformer\.wte"),
         ({bias: np.full_like(arrays[bias], np.nan)}, "holds NaN or infinity"),
-        ({bias: arrays[bias].astype(np.int32)}, "has the type I32"),
+        ({bias: arrays[bias].astype(np.int32)}, "has the type int32"),
     ):
         save_file({**arrays, **more}, tmp_path / "model.safetensors")
         with pytest.raises(InputError, match=message):

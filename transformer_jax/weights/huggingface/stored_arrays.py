@@ -10,6 +10,7 @@ import numpy as np
 import safetensors
 from jax.typing import DTypeLike
 
+from transformer_jax.argument_checks import check_numbers
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.outside_files import outside_file, read_json
 from transformer_jax.weights.files import MAX_BYTES, check_name
@@ -22,7 +23,6 @@ CONVERSION = (
     "save_file({{n: a.clone() for f in d.glob('pytorch_model*.bin') "
     "for n, a in torch.load(f, weights_only=True).items()}}, d / 'model.safetensors', metadata={{'format': 'pt'}})\""
 )
-FLOATS = "F64", "F32", "F16", "BF16"
 
 
 class StoredArrays:
@@ -39,16 +39,15 @@ class StoredArrays:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.shapes: Shapes = {}  # of all arrays, by name
-        self._files: dict[str, tuple[Path, str]] = {}  # of each array, and its type there
+        self._files: dict[str, Path] = {}  # of each array
         for path in self._paths():
             with _opened(path) as file:
                 for name in file.keys():  # noqa: SIM118  # it is no mapping
                     if name in self._files:
                         raise InputError(f"{path} has {shortened(name)}, which another file of {directory} has too")
                     check_name(name, path)
-                    array = file.get_slice(name)
-                    self._files[name] = path, array.get_dtype()
-                    self.shapes[name] = tuple(array.get_shape())
+                    self._files[name] = path
+                    self.shapes[name] = tuple(file.get_slice(name).get_shape())
 
     def read(self, name: str, dtype: DTypeLike | None = None, part: Index = ()) -> np.ndarray:
         """One array or a part of it, a copy of its own; no more is read.
@@ -61,16 +60,12 @@ class StoredArrays:
         Raises:
             InputError: it can't be read, is of no floating-point type, or not finite in the type that is asked for.
         """
-        path, stored = self._files[name]
-        if stored not in FLOATS:
-            raise InputError(f"{name} in {path} has the type {stored}; it must be one of {', '.join(FLOATS)}")
         # It is opened anew, since pages that were read count as memory until it is closed.
-        with _opened(path) as file:
+        with _opened(self._files[name]) as file:
             array: np.ndarray = file.get_slice(name)[part]
-        if dtype is not None:
+        if dtype is not None and jnp.issubdtype(array.dtype, jnp.floating):
             array = array.astype(jnp.dtype(dtype), copy=False)
-        if not np.isfinite(array.sum(dtype=np.float64)):  # for which no finite numbers are too large
-            raise InputError(f"{name} in {self.directory} holds NaN or infinity; every number must be finite")
+        check_numbers({name: array}, str(self._files[name]))
         return array
 
     def _paths(self) -> list[Path]:
