@@ -24,7 +24,7 @@ WITHOUT_EFFECT = frozenset({
     "pretraining_tp", "sliding_window", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
     "summary_type", "summary_use_proj",
 })  # fmt: skip
-ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": functools.partial(nn.gelu, approximate=False),
     "gelu_new": nn.gelu,
     "gelu_pytorch_tanh": nn.gelu,
