@@ -129,6 +129,6 @@ class ReferenceJax(ReferenceLoop):
     def _inputs_and_labels(self, batch: Sequence[Array]) -> tuple[Array, Array]:
         if self.task.is_sequence:
             numbers, labels = batch
-            return jax.nn.one_hot(numbers, self.task.num_categories), labels
+            return jax.nn.one_hot(numbers, self.task.input_dim), labels
         features, _, labels = batch
         return features, labels

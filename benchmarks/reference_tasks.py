@@ -9,13 +9,15 @@ from torch.utils.data import Dataset
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReferenceTask:
-    """Settings of both tasks; each gives its own values, the widths `input_dim` and `num_classes`, and `dataset(seed)`.
+    """Settings of both tasks; each gives its own values, and `dataset(seed)`.
 
     The seed is of what the training set draws anew every epoch.
     """
 
     is_sequence: ClassVar[bool]  # numbers with a label each, and positions; else a set of features with one label
 
+    input_dim: int  # features of an element
+    num_classes: int  # C
     model_dim: int  # D
     num_heads: int  # H
     num_layers: int  # L
@@ -34,6 +36,8 @@ class ReverseTask(ReferenceTask):
 
     is_sequence: ClassVar[bool] = True
 
+    input_dim: int = 10  # the numbers are 0 … input_dim - 1
+    num_classes: int = 10
     model_dim: int = 32
     num_heads: int = 1
     num_layers: int = 1
@@ -42,20 +46,11 @@ class ReverseTask(ReferenceTask):
     batch_size: int = 128
     warmup: int = 50
     epochs: int = 10
-    num_categories: int = 10  # the numbers are 0 … num_categories - 1
     seq_len: int = 16  # T, numbers in a sequence
     size: int = 50_000  # sequences
 
-    @property
-    def input_dim(self) -> int:
-        return self.num_categories
-
-    @property
-    def num_classes(self) -> int:
-        return self.num_categories
-
     def dataset(self, seed: int) -> Dataset:
-        return ReverseDataset(self.num_categories, self.seq_len, self.size, seed=42)
+        return ReverseDataset(self.input_dim, self.seq_len, self.size, seed=42)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,8 +58,9 @@ class AnomalyTask(ReferenceTask):
     """Find the odd one out in a set: CIFAR-100's sizes, with features that are made up."""
 
     is_sequence: ClassVar[bool] = False
-    num_classes: ClassVar[int] = 1
 
+    input_dim: int = 512
+    num_classes: int = 1
     model_dim: int = 256
     num_heads: int = 4
     num_layers: int = 4
@@ -76,18 +72,13 @@ class AnomalyTask(ReferenceTask):
     set_size: int = 10  # T, images in a set, the odd one included
     num_image_classes: int = 100  # classes that the images are of
     images_per_class: int = 450
-    feature_dim: int = 512  # features of an image
     class_spread: float = 1.0  # standard deviation of the class means, where that of images around theirs is 1
-
-    @property
-    def input_dim(self) -> int:
-        return self.feature_dim
 
     def features(self) -> np.ndarray:
         """Features, float32 `[classes, images of a class, features]`, always the same."""
         rng = np.random.default_rng(0)
-        class_means = self.class_spread * rng.standard_normal((self.num_image_classes, 1, self.feature_dim), np.float32)
-        shape = self.num_image_classes, self.images_per_class, self.feature_dim
+        class_means = self.class_spread * rng.standard_normal((self.num_image_classes, 1, self.input_dim), np.float32)
+        shape = self.num_image_classes, self.images_per_class, self.input_dim
         return class_means + rng.standard_normal(shape, np.float32)
 
     def dataset(self, seed: int) -> Dataset:

@@ -119,7 +119,7 @@ class ReferenceTorch(ReferenceLoop):
         self.optimizer.zero_grad()
         inputs, *_, labels = (field.to(self.device, non_blocking=True) for field in batch)
         if self.task.is_sequence:
-            inputs = F.one_hot(inputs, self.task.num_categories).float()
+            inputs = F.one_hot(inputs, self.task.input_dim).float()
         logits = self.model(inputs)  # [B T C]
         if not self.task.is_sequence:
             logits = logits[..., 0]  # [B T], the classes are the elements of the set

@@ -16,10 +16,10 @@ from transformer_jax import TransformerPredictor
 pytestmark = pytest.mark.slow
 
 SMALL = {"num_heads": 2, "batch_size": 31, "warmup": 3, "epochs": 7, "lr": 5e-3}
-REVERSE = ReverseTask(**SMALL, model_dim=22, num_categories=3, seq_len=5, size=317)
+REVERSE = ReverseTask(**SMALL, model_dim=22, input_dim=3, num_classes=3, seq_len=5, size=317)
 ANOMALY = AnomalyTask(
     **SMALL, model_dim=26, num_layers=2, dropout_prob=0.0, input_dropout_prob=0.0, set_size=5, num_image_classes=7,
-    images_per_class=41, feature_dim=17, class_spread=3.0,
+    images_per_class=41, input_dim=17, class_spread=3.0,
 )  # fmt: skip
 
 
