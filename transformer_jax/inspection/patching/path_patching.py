@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
@@ -117,7 +116,7 @@ def _find(what: str, component: Component, sites: Mapping[str, Activation]) -> F
     """The parts of a component's name.
 
     Raises:
-        InputError: there is none of this name, or no such head in it.
+        InputError: there is none of this name.
     """
     path, head = component if isinstance(component, tuple) and len(component) == 2 else (str(component), None)
     end = "hidden" if head is None else OUTPUTS
@@ -129,8 +128,6 @@ def _find(what: str, component: Component, sites: Mapping[str, Activation]) -> F
             f"{what} is in {shortened(path)}; it must be in one of {', '.join(known)}: a head is a pair "
             "(name of an attention, number), a feed-forward its name; logits only receive"
         )
-    if isinstance(head, int) and head not in range(num_heads := sites[f"{path}.{OUTPUTS}"].size("heads") or 0):
-        raise InputError(f"{what} is head {head}; {path} has {num_heads}, 0 … {num_heads - 1}")
     return path, head
 
 
@@ -155,9 +152,9 @@ def _check_order(written: Sequence[str], read: Sequence[str], names: list[str]) 
         raise InputError(f"receiver is in {path}; it must come after the sender, which is in {start}")
 
 
-def _group(name: str, head: int | Array | None, sites: Mapping[str, Activation]) -> Array | None:
+def _group(name: str, head: int | Array | None, sites: Mapping[str, Activation]) -> int | Array | None:
     """The number of a head among those of the activation: of keys that heads share there are fewer than heads."""
     if head is None:
         return None
     num_heads = sites[f"{name.rpartition('.')[0]}.{OUTPUTS}"].size("heads") or 1
-    return jnp.asarray(head) * (sites[name].size("heads") or 1) // num_heads
+    return head * (sites[name].size("heads") or 1) // num_heads
