@@ -112,8 +112,8 @@ def _content(
         "answer": _answer(answer),
         "kinds": _kinds(passes, example, found, len(answer.parts), blobs),
         "lens": [
-            {"name": _lens_name(name), "answer": _answer(example.answer(output))}
-            for name, output in zip(passes.stream, found.lens, strict=True)
+            {"name": f"layer {number - 1}" if number else "input", "answer": _answer(example.answer(output))}
+            for number, output in enumerate(found.lens)
         ],
         "attribution": _attribution(found.attribution, len(answer.parts)),
         "images": _images(example),
@@ -171,12 +171,6 @@ def _component(name: str) -> str:
 def _answer(answer: Answer) -> Json:
     parts = [[part.text, part.probability] for part in answer.parts]
     return {"text": answer.text, "probability": answer.probability, "parts": parts}
-
-
-def _lens_name(residual: str) -> str:
-    """`encoder.layers.0.input` is the input, `encoder.layers.1.output` is layer 1."""
-    *_, number, end = residual.split(".")
-    return "input" if end == "input" else f"layer {number}"
 
 
 def _images(example: InspectedExample) -> Json | None:
