@@ -147,10 +147,7 @@ def test_patterns_choose_arrays_and_modules(patterns, chosen):
     assert matching(patterns, PATHS, "freeze") == {PATHS[index] for index in chosen}
 
 
-@pytest.mark.parametrize(
-    ("pattern", "near"), [("encoder/layer_0", "encoder/layers_0, "), ("encoder/layers", ""), ("Output", ""), ("", "")]
-)
-def test_a_pattern_that_chooses_nothing_is_an_error_with_the_nearest_names(pattern, near):
-    message = f"^freeze has '{pattern}', which is no array or module of the model; near it are {near}"
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("pattern", ["encoder/layer_0", "encoder/layers", "Output", ""])
+def test_a_pattern_that_chooses_nothing_is_an_error_that_names_it(pattern):
+    with pytest.raises(InputError, match=f"^freeze has '{pattern}', which is no array or module of the model"):
         matching(f"output,{pattern}", PATHS, "freeze")

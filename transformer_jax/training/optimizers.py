@@ -1,10 +1,8 @@
 """The default optimizer, what its weight decay applies to, parameters chosen by path, and their moving average."""
 
-import difflib
 import math
 from collections.abc import Collection
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +17,6 @@ from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.trees import Arrays, Params
 
 NOT_DECAYED = frozenset({"bias", "scale", "embedding"})  # names of parameters of dense layers, norms, embeddings
-MAX_SHOWN = 3  # names that an error proposes
 
 
 def adam(
@@ -167,17 +164,15 @@ def matching(patterns: str, paths: Collection[str], setting: str) -> frozenset[s
         setting: that holds the patterns, for the error.
 
     Raises:
-        InputError: a pattern chooses no array; the message proposes names that are near.
+        InputError: a pattern chooses no array.
     """
     chosen: set[str] = set()
     for pattern in patterns.split(","):
         pattern = pattern.strip()
         found = {path for path in paths if fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")}
         if not found:
-            modules = {module.as_posix() for path in paths for module in PurePosixPath(path).parents} - {"."}
-            near = difflib.get_close_matches(pattern, sorted(modules) + sorted(paths), MAX_SHOWN, cutoff=0.0)
             raise InputError(
-                f"{setting} has {pattern!r}, which is no array or module of the model; near it are {', '.join(near)}"
+                f"{setting} has {pattern!r}, which is no array or module of the model; --verbose lists the arrays"
             )
         chosen |= found
     return frozenset(chosen)
