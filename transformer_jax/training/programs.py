@@ -10,7 +10,6 @@ import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import ArrayLike
 
-from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
@@ -23,9 +22,7 @@ from transformer_jax.training.optimizers import matching
 from transformer_jax.training.runner import StepRunner
 from transformer_jax.training.step import TrainState, UpdateRule, initial_state
 from transformer_jax.trees import Arrays, Inputs, Params
-
-MAX_NAMED = 3  # disagreements in an error
-MAX_LISTED = 20  # arrays that are not taken, a line each
+from transformer_jax.weights.layouts import check_arrays
 
 
 class InitialParams(NamedTuple):
@@ -47,10 +44,7 @@ class InitialParams(NamedTuple):
 
     def summary(self) -> str:
         """How many arrays are taken, and each one that is not."""
-        listed = [*self.not_taken[:MAX_LISTED]]
-        if len(self.not_taken) > MAX_LISTED:
-            listed.append(f"and {len(self.not_taken) - MAX_LISTED} more")
-        return "\n".join([f"Arrays that training begins with: {len(self.arrays)}", *listed])
+        return "\n".join([f"Arrays that training begins with: {len(self.arrays)}", *self.not_taken])
 
 
 def choose_initial(given: Params, like: Params, config: TrainingConfig) -> InitialParams:
@@ -67,26 +61,13 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
             no array.
     """
     arrays, wanted = flatten_dict(given, sep="/"), flatten_dict(jax.eval_shape(unstack_layers, like), sep="/")
-    only = config.init_only
-    what = "initial_params" if config.init_from is None else config.init_from
-    chosen = wanted.keys() if only is None else matching(only, wanted.keys(), "init_only")
-    unwanted = sorted(arrays.keys() - chosen)
-    shapes, wanted_shapes = ({path: str([*leaf.shape]) for path, leaf in tree.items()} for tree in (arrays, wanted))
-    compared = [*wanted, *unwanted] if only is None else [path for path in wanted if path in chosen]
-    wrong = [
-        f"{path} is {shapes.get(path, 'missing')} and not {wanted_shapes.get(path, 'in the model')}"
-        for path in compared
-        if shapes.get(path) != wanted_shapes.get(path)
-    ]
-    if wrong:
-        more = f", and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
-        remedy = "" if only is None else f"; init_only is {only}"
-        raise InputError(f"{what} does not fit the model: {', '.join(wrong[:MAX_NAMED])}{more}{remedy}")
-    taken = {path: arrays[path] for path in wanted if path in chosen}
-    check_numbers(taken, what)
-    not_taken = [f"  not taken: {path} {shapes[path]}" for path in unwanted]
-    not_taken += [f"  fresh: {path} {wanted_shapes[path]}" for path in wanted if path not in {*chosen, *arrays}]
-    copies = {path: np.array(array, wanted[path].dtype) for path, array in taken.items()}
+    chosen = wanted.keys() if config.init_only is None else matching(config.init_only, wanted.keys(), "init_only")
+    expected = {path: leaf for path, leaf in wanted.items() if path in chosen}
+    taken = arrays if config.init_only is None else {path: arrays[path] for path in expected if path in arrays}
+    check_arrays(taken, expected, "initial_params" if config.init_from is None else config.init_from)
+    not_taken = [f"  not taken: {path} {[*arrays[path].shape]}" for path in sorted(arrays.keys() - taken.keys())]
+    not_taken += [f"  fresh: {path} {[*leaf.shape]}" for path, leaf in wanted.items() if path not in {*chosen, *arrays}]
+    copies = {path: np.array(taken[path], leaf.dtype) for path, leaf in expected.items()}
     return InitialParams(copies, tuple(not_taken))
 
 
