@@ -21,7 +21,7 @@ WRONG = {
         ("--data nowhere.tsv", "nowhere.tsv can't be read: No such file or directory"),
         ("--length-penalty 11", "--length-penalty is 11.0; it may be at most 10"),
         ("--max-bytes 16 --train-size 67", "--max-bytes is 16; it must be at least"),
-        ("--data pairs --warmup 6 --max-epochs 3", "--warmup is 6; it must be below 6, the number of steps (--max-ep"),
+        ("--data pairs --warmup 6 --max-epochs 3", "--warmup is 6; it must be below 6, the number of steps"),
         ("--interactive --pretrained reverse", "--pretrained is reverse, a model of the task ReverseTask"),
         ("--interactive --name mine", "checkpoints/mine holds no run: train one first, or translate with"),
         ("--interactive --max-epochs 3", "--max-epochs is 3, but --interactive trains nothing; it reads --pretrained"),

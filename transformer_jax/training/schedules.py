@@ -62,15 +62,10 @@ def _check(base_lr: float, warmup: int, max_iters: int) -> None:
     check_sizes(max_iters=max_iters)
     check_sizes(0, warmup=warmup)
     if warmup >= max_iters:
-        raise InputError(f"warmup is {warmup}; it must be below max_iters, which is {max_iters}")
+        raise InputError(f"warmup is {warmup}; it must be below {max_iters}, the number of steps")
 
 
 def _cosine(config: TrainingConfig, num_steps: int) -> optax.Schedule:
-    if config.warmup >= num_steps:
-        raise InputError(
-            f"warmup is {config.warmup}; it must be below {num_steps}, the number of steps (max_epochs is "
-            f"{config.max_epochs}): choose a shorter one (--warmup), or more epochs (--max-epochs)"
-        )
     return warmup_then_cosine_schedule(config.lr, config.warmup, num_steps)
 
 
