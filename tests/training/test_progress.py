@@ -1,7 +1,6 @@
 """What a training prints as it goes on."""
 
 import sys
-import time
 import types
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 
 from transformer_jax.training.callbacks import Step
 from transformer_jax.training.progress import ProgressBar, ProgressLines, format_metric, parameter_table, show_progress
-from transformer_jax.training.results import process_age, summary
+from transformer_jax.training.results import summary
 
 
 def step(number: int) -> Step:
@@ -50,12 +49,6 @@ def test_a_terminal_gets_a_bar_with_the_latest_values(monkeypatch, capsys):
     error = capsys.readouterr().err
     assert "1/7" in error
     assert "loss 2.0000, accuracy 75.00%" in error
-
-
-def test_the_age_of_the_process_grows_although_the_clock_is_set_back(monkeypatch):
-    before, yesterday = process_age(), time.time() - 86400
-    monkeypatch.setattr(time, "time", lambda: yesterday)
-    assert 0 < before < process_age() < before + 60
 
 
 def test_accuracies_are_written_in_percent_and_other_metrics_with_four_digits():

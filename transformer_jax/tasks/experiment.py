@@ -21,7 +21,6 @@ from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
 from transformer_jax.trained.named import check_fits, find_initial, find_trained, settings_of_initial
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 from transformer_jax.training.progress import quietly
-from transformer_jax.training.results import process_age
 from transformer_jax.training.signals import Interrupted
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays
@@ -126,16 +125,14 @@ def _train_one(
     load_data: Callable[[Config], Data],
     report: Callable[[Trainer, Data], Results] | None,
     config: Config,
-    began: float = 0.0,
 ) -> tuple[Trainer, Results]:
-    """One run; `began` as `TrainerModule.began`."""
+    """One run."""
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
     config = config.resolved(steps := len(data.train_loader))
     if config.max_epochs > (most := MAX_SIZE // steps):  # steps are counted in 32 bits
         raise InputError(f"max_epochs is {config.max_epochs}; with {steps} batches an epoch it may be at most {most}")
     trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
-    trainer.began = began
     with quietly(config), trainer:  # the run's directory is held until the end
         if trained is None:
             initial = find_initial(trainer, trainer_class_of, data.train_loader.example())
@@ -200,9 +197,8 @@ def _train_all(
     for number, run in enumerate(runs, 1):
         with quietly(config):
             print(f"Run {number} of {len(runs)}: {run.config.name}")
-        began = process_age() if outcomes else 0.0  # the first run counts the start of the process, as a single one
         try:
-            trainer, results = train_one(run.config, began)
+            trainer, results = train_one(run.config)
             outcomes.append(results)
         except FloatingPointError as error:
             print(f"Run {run.config.name} diverged: {error}", file=sys.stderr)

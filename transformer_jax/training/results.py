@@ -5,13 +5,11 @@ import dataclasses
 import importlib.metadata
 import platform
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import psutil
 
 from transformer_jax.devices.processes import is_first
 from transformer_jax.runs.directory import RunDirectory
@@ -28,14 +26,6 @@ LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer-ja
 REPOSITORY = Path(__file__).parents[2]  # where the package is not installed
 GIT = ("git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 MAX_SECONDS = 5.0  # for git
-
-
-_BEGAN = float(psutil.Process().create_time()) - time.time() + time.monotonic()  # the process, on a clock nobody sets
-
-
-def process_age() -> float:
-    """Seconds since this process began."""
-    return time.monotonic() - _BEGAN
 
 
 def summary(metrics: Metrics, last: str) -> Iterator[str]:

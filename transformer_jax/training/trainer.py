@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +34,7 @@ from transformer_jax.training.programs import (
     create_programs,
 )
 from transformer_jax.training.progress import quietly
-from transformer_jax.training.results import announce, process_age, results_of, summary, versions, write_end
+from transformer_jax.training.results import announce, results_of, summary, versions, write_end
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.training.step import TrainState
 from transformer_jax.training.throughput import profiled_steps
@@ -62,7 +63,7 @@ class TrainerModule(ExampleViewer):
         super().__init__(config, constants, model)
         self.steps = 0  # that were trained
         self.results: Json = {}  # what `results.json` holds, after `test` or `load_run`
-        self.began = 0.0  # age of the process, in seconds, when it began to work on this run
+        self._made_at = time.monotonic()
         self._is_entered = False  # as a context manager, which keeps the run's directory until its end
         self._run: RunDirectory | None = None
 
@@ -258,7 +259,7 @@ class TrainerModule(ExampleViewer):
         with quietly(self.config):
             print(*summary(metrics, self.config.criterion.metric), sep="\n")
         results = results_of(self, metrics)
-        results |= {"steps": self.steps, "total_seconds": process_age() - self.began, **more}
+        results |= {"steps": self.steps, "total_seconds": time.monotonic() - self._made_at, **more}
         self.results = results
         if self._run is not None:
             write_end(self._run, self, metrics, results)
