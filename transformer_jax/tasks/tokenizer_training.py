@@ -1,6 +1,7 @@
 """Tokenizers trained on the texts of a task, by the library `tokenizers`."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -74,7 +75,4 @@ def _unigram_scores(library: Any, texts: Iterable[str], split: Any, size: int) -
 
 def stamp(path: Path | None) -> int | None:
     """When a file was changed, for a cache of what was made from it; None for no file."""
-    try:
-        return None if path is None else path.stat().st_mtime_ns
-    except OSError:  # reading it says what is wrong
-        return None
+    return path.stat().st_mtime_ns if path is not None and os.path.exists(path) else None
