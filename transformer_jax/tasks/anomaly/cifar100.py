@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Int, UInt8
 from tqdm import tqdm
@@ -108,11 +107,6 @@ def cached_features(data_dir: Path, splits: Sequence[LabelledImages], resolution
     records: list[Record] = [{"data": split.digest, "model": MODEL, "resolution": resolution} for split in splits]
     if any(map(_reason_to_compute, paths, records)):
         fetch_weights(data_dir)
-        if jax.default_backend() == "cpu":
-            print(
-                "Extracting the features takes long on a CPU. Faster: a GPU; ready files (--features-dir); the digits "
-                "(--dataset digits)."
-            )
         features = resnet34_features(data_dir, resolution, BATCH_SIZE)
         for path, split, record in zip(paths, splits, records, strict=True):
             if reason := _reason_to_compute(path, record):
