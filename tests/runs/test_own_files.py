@@ -100,7 +100,7 @@ def test_curves_are_not_written_or_cut_through_a_link(tmp_path, size):
 def test_a_state_and_results_that_could_not_be_read_again_are_not_written(tmp_path):
     with opened(tmp_path) as run:
         run.checkpoints.save(3, STATE, {"callbacks": "x" * MAX_JSON_BYTES})
-        with pytest.raises(InputError, match="a callback's state is large"):
+        with pytest.raises(InputError, match="metadata would have .* bytes; it may have at most"):
             run.checkpoints.wait()
         with pytest.raises(InputError, match="results.json would have .* bytes; it may have at most"):
             run.write_results({"report": "x" * MAX_JSON_BYTES})

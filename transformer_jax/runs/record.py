@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import MAX_JSON_BYTES, Json, read_json
+from transformer_jax.outside_files import Json, read_json
 from transformer_jax.runs.own_files import digest_of
 from transformer_jax.runs.settings import FORMAT, FormatError, check_format, write_json
 
@@ -41,8 +41,6 @@ class Record(NamedTuple):
     def write(self, checkpoint: Path, step: int) -> None:
         """Write it into the directory of a checkpoint, with the digest of all of it and of the step."""
         content: Json = json.loads(json.dumps({"format": FORMAT, **self._asdict()}))  # keys become strings
-        if (size := len(json.dumps(content, indent=2))) > MAX_JSON_BYTES - 100:  # of the digest
-            raise InputError(f"the record has {size} bytes; it may have {MAX_JSON_BYTES}: a callback's state is large")
         (checkpoint / RECORD).parent.mkdir(exist_ok=True)
         write_json(checkpoint / RECORD, {**content, "digest": _digest(step, content)})
 

@@ -49,7 +49,7 @@ def write_json(file: Path, content: Mapping[str, object]) -> None:
     """
     text = (json.dumps(content, indent=2) + "\n").encode()
     if len(text) > MAX_JSON_BYTES:
-        raise InputError(f"{file.name} would have {len(text)} bytes; it may have at most {MAX_JSON_BYTES}")
+        raise InputError(f"{file} would have {len(text)} bytes; it may have at most {MAX_JSON_BYTES}")
     write_whole(file, text)
 
 
