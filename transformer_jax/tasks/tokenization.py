@@ -147,7 +147,8 @@ class PieceTokenizer(Tokenizer):
                     f"the tokenizer changes {name}: its tokens have {total} bytes, and the text has {len(content)}, or "
                     "other ones; so its bits per byte would be of another text"
                 )
-            return np.memmap(file, dtype, "r")  # of a file without a name, which is gone when no process has it
+            # Mapped from a file without a name, which is gone when no process has it.
+            return np.memmap(file, dtype, "r") if total else np.zeros(0, dtype)
 
     def labels(self, ids: Sequence[int] | Ids) -> list[str]:
         names = {self.start: "start", self.pad: "pad", self.end: "end"}  # two may be the same

@@ -16,7 +16,7 @@ def as_text(content: bytes) -> np.ndarray:
 
 
 def test_compressors_are_those_of_the_library_at_their_highest_level():
-    text = split_text(as_text(TRAIN * 11), 1)
+    text = split_text(as_text(TRAIN * 11))
     train, test = text.train.tobytes(), text.test.tobytes()
     bits = other_bits(text)
     assert bits["gzip alone"] == 8 * len(gzip.compress(test, 9)) / len(test)
@@ -29,7 +29,7 @@ def test_compressors_are_those_of_the_library_at_their_highest_level():
 
 def test_only_the_end_of_a_large_training_text_is_learned_from(monkeypatch):
     monkeypatch.setattr("transformer_jax.tasks.language_model.report.MAX_LEARNED", 50)
-    text = split_text(as_text(TRAIN * 11), 1)
+    text = split_text(as_text(TRAIN * 11))
     bits = other_bits(text)
     learned, test = text.train[-50:].tobytes(), text.test.tobytes()
     growth = len(gzip.compress(learned + test, 9)) - len(gzip.compress(learned, 9))

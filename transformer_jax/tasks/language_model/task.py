@@ -55,7 +55,7 @@ class LanguageModelData(TaskData):
 
 def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
     """Windows of the docstrings or of a file: at random places to train, then such that each token is scored once."""
-    text, tokenizer = load_text(config.data, min_held_out=config.seq_len), tokenizer_of(config)
+    text, tokenizer = load_text(config.data), tokenizer_of(config)
     parts = {name: tokenizer.encode_file(part, f"the text for {name}") for name, part in text._asdict().items()}
     if (shortest := min(map(len, parts.values()))) < config.seq_len:
         raise InputError(f"seq_len is {config.seq_len}; the shortest part of the text has {shortest} tokens")
@@ -77,7 +77,7 @@ def tokenizer_of(config: LanguageModelConfig) -> Tokenizer:
 
 @functools.lru_cache(8)  # the data and the model need the same
 def _trained(setting: str, data: Path | None, stamp: object) -> Tokenizer:
-    return train_tokenizer(setting, chunks(load_text(data, 1).train.tobytes().decode(errors="replace")))
+    return train_tokenizer(setting, chunks(load_text(data).train.tobytes().decode(errors="replace")))
 
 
 class LanguageModelTrainer(TextViewer, TrainerModule):

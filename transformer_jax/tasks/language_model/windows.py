@@ -10,7 +10,6 @@ from jaxtyping import Int, Integer, UInt8
 from transformer_jax.data.batch import BatchDataset, StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
-from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file
 from transformer_jax.tasks.language_model.docstrings import SEPARATOR, library_docstrings
 
@@ -36,7 +35,7 @@ class TextSplits(NamedTuple):
         return {name: len(part) for name, part in self._asdict().items()}
 
 
-def load_text(path: Path | None, min_held_out: int) -> TextSplits:
+def load_text(path: Path | None) -> TextSplits:
     """The parts of a file, or without one of the standard library's docstrings.
 
     The first 90 % are for training, then come validation and test with 5 % each, at most `MAX_HELD_OUT`. No docstring
@@ -44,33 +43,25 @@ def load_text(path: Path | None, min_held_out: int) -> TextSplits:
 
     Args:
         path: of a file of anything; None for the docstrings.
-        min_held_out: bytes that validation and test must have at least.
 
     Raises:
-        InputError: the file cannot be read, is no regular file, or too short.
+        InputError: the file cannot be read, is no regular file, or empty.
     """
     if path is not None:
         with outside_file(path, "a text", MAX_FILE_BYTES) as file:
             text = np.memmap(file, np.uint8, "r")
-        return split_text(text, min_held_out, name=str(path))
+        return split_text(text)
     documents = [(text + SEPARATOR).encode(errors="replace") for text in library_docstrings()]
     ends = np.cumsum([len(document) for document in documents])
-    return split_text(np.frombuffer(b"".join(documents), np.uint8), min_held_out, ends)
+    return split_text(np.frombuffer(b"".join(documents), np.uint8), ends)
 
 
-def split_text(
-    text: Text, min_held_out: int, ends: Int[np.ndarray, " N_ends"] | None = None, name: str = "the text"
-) -> TextSplits:
+def split_text(text: Text, ends: Int[np.ndarray, " N_ends"] | None = None) -> TextSplits:
     """A text's parts; `load_text` describes them.
 
     Args:
         text: the whole text.
-        min_held_out: bytes that validation and test must have at least.
         ends: of the documents, at which it may be cut; None for anywhere.
-        name: of the text, for messages.
-
-    Raises:
-        InputError: a part is too short.
     """
     size = len(text)
     held_out = min(int(HELD_OUT * size), MAX_HELD_OUT)
@@ -79,15 +70,7 @@ def split_text(
         cuts = [int(ends[np.searchsorted(ends, cut)]) for cut in cuts]
     else:
         cuts = [_before_a_character(text, cut) for cut in cuts]
-    parts = TextSplits(*np.split(text, cuts))
-    sizes = parts.sizes()
-    shortest = min(sizes, key=sizes.__getitem__)
-    if sizes[shortest] < min_held_out:
-        raise InputError(
-            f"{name} has {size} bytes, of which {sizes[shortest]} are for {shortest}; each part must have at "
-            f"least seq_len, {min_held_out}"
-        )
-    return parts
+    return TextSplits(*np.split(text, cuts))
 
 
 def _before_a_character(text: Text, cut: int) -> int:
