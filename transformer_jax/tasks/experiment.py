@@ -12,7 +12,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Dataset, Loader, make_loader
 from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.errors import MAX_SIZE, InputError, in_one_line
+from transformer_jax.errors import in_one_line
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import run_path
 from transformer_jax.runs.tensorboard import tensorboard_command
@@ -129,9 +129,7 @@ def _train_one(
     """One run."""
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
-    config = config.resolved(steps := len(data.train_loader))
-    if config.max_epochs > (most := MAX_SIZE // steps):  # steps are counted in 32 bits
-        raise InputError(f"max_epochs is {config.max_epochs}; with {steps} batches an epoch it may be at most {most}")
+    config = config.resolved(len(data.train_loader))
     trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
     with quietly(config), trainer:  # the run's directory is held until the end
         if trained is None:
