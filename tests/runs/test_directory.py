@@ -186,7 +186,7 @@ def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_pat
 
     with pytest.raises(InputError, match="lr was 0.0005 and is 0.5" + REMEDY):
         open_and_close(tmp_path, lr=0.5)
-    with pytest.raises(InputError, match="max_epochs was 10 and is 11; a longer training is a new run"):
+    with pytest.raises(InputError, match="max_epochs was 10 and is 11" + REMEDY):
         open_and_close(tmp_path, max_epochs=11)
     with pytest.raises(InputError, match="lr was 0.0005 and is 0.5, max_epochs was 10 and is 11" + REMEDY):
         open_and_close(tmp_path, max_epochs=11, lr=0.5)

@@ -162,12 +162,9 @@ def read_config_file(path: Path) -> ConfigFile:
 
 def check_settings(path: Path, stored: Json, settings: Json, neutral: frozenset[str]) -> None:
     """Raise an `InputError` if settings differ."""
-    differing, remedy = differing_settings(stored, settings, neutral), REMEDY
-    if "max_epochs" in differing and set(differing) <= FOLLOWING_EPOCHS:
-        remedy = f"a longer training is a new run: give it another name, and --init-from {path}"
-    if differing:
+    if differing := differing_settings(stored, settings, neutral):
         values = ", ".join(f"{name} was {stored.get(name)} and is {settings.get(name)}" for name in differing)
-        raise InputError(f"{path} holds a run of other settings: {values}; {remedy}")
+        raise InputError(f"{path} holds a run of other settings: {values}; {REMEDY}")
 
 
 def check_beginning(path: Path, saved: Json, data: str, initial_params: str | None, init_from: str | None) -> None:
