@@ -106,8 +106,6 @@ class Evaluator(Task):
         # One that is not ours loads whole batches.
         batches = self._local_loader(loader) if isinstance(loader, Loader) else map(self._local_samples, loader)
         steps = [self._eval_step(params, self._pad(samples), self.shared_constants) for samples in batches]
-        if not steps:
-            raise InputError("the loader gives no batch; evaluation needs at least one")
         metrics = means(whole(steps) if jax.process_count() > 1 else jax.device_get(steps))
         if self.dataset_metric_names:
             metrics |= self.dataset_metrics(whole(given) if jax.process_count() > 1 else given, loader)

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.trees import Arrays
+from transformer_jax.trees import Arrays, shown
 
 # By metric: values [B, ...], and weights of the same rank or one for all (0 leaves an element out).
 Elements: TypeAlias = Mapping[str, tuple[ArrayLike, ArrayLike]]
@@ -38,7 +38,7 @@ def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
     valid = jnp.asarray(valid)
     pairs = elements.values() if isinstance(elements, Mapping) else ()
     if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        found = {name: _kind(pair) for name, pair in elements.items()} if pairs else _kind(elements)
+        found = {name: shown(pair) for name, pair in elements.items()} if pairs else shown(elements)
         raise InputError(
             f'loss_function returned {found}; it must return {{"loss": (losses, weights)}}: for each metric a pair of '
             "values [B, ...], one for each element, and their weights"
@@ -64,10 +64,6 @@ def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
         return jnp.sum(jnp.where(weights > 0, values, 0) * weights), jnp.sum(weights)
 
     return {name: sums(name, jnp.asarray(values), weights) for name, (values, weights) in elements.items()}
-
-
-def _kind(value: object) -> str:
-    return f"an array of shape {np.shape(value)}" if isinstance(value, Array | np.ndarray) else type(value).__name__
 
 
 @no_type_check  # at run time, where JAX also makes it of shapes and of placeholders
@@ -101,7 +97,7 @@ def means(steps: Sequence[Sums]) -> dict[str, float]:
         InputError: there are no steps.
     """
     if not steps:
-        raise InputError("steps is empty; there must be at least one step to take the mean of")
+        raise InputError("steps is empty; the mean is of at least one step, or one batch of a loader")
     totals = jax.tree.map(lambda *parts: np.sum(parts, dtype=np.float64), *steps)
     return {name: float(total / weight) for name, (total, weight) in totals.items()}
 
