@@ -65,10 +65,7 @@ def _member(shared: TrainingConfig, settings: Json) -> Member:
     point = ",".join(f"{name}={_in_a_name(value)}" for name, value in settings.items() if name != "seed")
     seed = f"seed{settings['seed']}" if "seed" in settings else ""
     name = ",".join(filter(None, (point, seed)))
-    try:
-        return Member(dataclasses.replace(shared, **settings, name=name), settings, point)
-    except InputError as error:
-        raise InputError(f"{error} (in the run {name} of the sweep)") from None
+    return Member(dataclasses.replace(shared, **settings, name=name), settings, point)
 
 
 def _values(config: TrainingConfig, text: str) -> tuple[str, Sequence[object]]:
