@@ -28,10 +28,8 @@ def test_where_scoring_fails_the_same_command_scores_the_model_again_without_tra
     def fail(trainer, data):
         raise RuntimeError("no score")
 
-    with pytest.raises(RuntimeError, match="no score") as caught:
+    with pytest.raises(RuntimeError, match="no score"):
         run(tmp_path, fail)
-    note = f"{directory} keeps the model; the same command (without --no-resume) scores it again, without training"
-    assert caught.value.__notes__ == [note]
     assert not (directory / "results.json").exists()
     capsys.readouterr()
     trainer, results = run(tmp_path, lambda trainer, data: {"score": 0.25})

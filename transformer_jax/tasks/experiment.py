@@ -107,7 +107,7 @@ def train_and_test(
     Raises:
         FloatingPointError: as `TrainerModule.fit`; of many runs after the last one, and `summary.json` is written.
         InputError: the model that `pretrained` or `init_from` names does not fit the task; or what `TrainerModule.fit`
-            raises. An error of the report or the test has a note that says how to score the model again.
+            raises. After an error of the report or the test the same command scores the model again.
     """
     prepare_jax(config)
     train_one = functools.partial(_train_one, trainer_class, load_data, report)
@@ -140,15 +140,9 @@ def _train_one(
             trainer.adopt(trained.params)
             print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
         trainer.test_data = data
-        try:
-            more = {} if report is None else report(trainer, data)
-            _save_answers(trainer, data)
-            results = trainer.test(data.val_loader, data.test_loader, **more)
-        except Exception as error:
-            where = f"{trainer.run.path} keeps the model" if trained is None else f"nothing happened to {trained.what}"
-            error.add_note(f"{where}; the same command (without --no-resume) scores it again, without training")
-            raise
-    return trainer, results
+        more = {} if report is None else report(trainer, data)
+        _save_answers(trainer, data)
+        return trainer, trainer.test(data.val_loader, data.test_loader, **more)
 
 
 def _save_answers(trainer: TrainerModule, data: TaskData) -> None:
