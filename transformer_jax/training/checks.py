@@ -38,8 +38,6 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
     _check_name("schedule", config.schedule, kind.schedules)
     for name in config.logger_names:
         _check_name("logger", name, kind.loggers)
-    if len(set(config.logger_names)) < len(config.logger_names):
-        raise InputError(f"logger is {config.logger!r}; it must name each logger once")
     if config.freeze is not None and config.scan_layers:
         raise InputError(f"freeze is {config.freeze}, and scan_layers is True; layers that are stacked can't be frozen")
     if config.profile is not None:
