@@ -55,7 +55,6 @@ WRONG = {
     "no key": (npz(features=FEATURES), NOT_READ),
     "a record that is no record": (npz(feats=FEATURES, provenance="[1, 2]"), NOT_READ),
     "one axis": (npz(feats=FEATURES[0]), r"has shape \(512,\) .*; it must hold numbers, \[images, features\]"),
-    "narrow": (npz(feats=FEATURES[:, 1:]), r"has shape \(13, 511\); it must be \[images, 512\]"),
     "texts": (npz(feats=FEATURES.astype(str)), r"and type <U32; it must hold numbers"),
     "NaN": (npz(feats=with_one(np.nan)), "holds NaN, infinity or a number beyond float32"),
     "too large": (npz(feats=with_one(1e300)), "holds NaN, infinity or a number beyond float32"),

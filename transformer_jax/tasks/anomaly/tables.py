@@ -13,7 +13,6 @@ from transformer_jax.outside_files import outside_file
 from transformer_jax.tasks.anomaly.sets import as_table, stratified_split
 
 MAX_PIXEL = 16  # of scikit-learn's digits
-FEATURE_DIM = 512  # of the ResNet-34's last block
 MAX_BYTES = 2**28  # of an .npz; the features of CIFAR-100 take 205 MB in float64
 MAX_MAPPED_BYTES = 2**44  # of an .npy
 
@@ -85,18 +84,16 @@ def _split(labels: Int[np.ndarray, " N"]) -> tuple[Int[np.ndarray, " N_part"], .
     return rest[train], rest[val], test
 
 
-def read_features(path: Path) -> tuple[Float[np.ndarray, "N 512"], Record]:
+def read_features(path: Path) -> tuple[Float[np.ndarray, "N F"], Record]:
     """Features from an `.npz` under the key `feats`, as float32, and their record; an empty one if the file has none.
 
     Raises:
-        InputError: the file cannot be read, lacks the key, is damaged, or holds anything but finite `[N, 512]`.
+        InputError: the file cannot be read, lacks the key, is damaged, or holds anything but finite `[N, F]`.
     """
     kind = "an .npz of plain arrays with the key feats"
     with outside_file(path, kind, MAX_BYTES) as file, np.load(file, allow_pickle=False) as arrays:
         features = as_table(f"feats in {path}", arrays["feats"])
         record = dict(json.loads(str(arrays["provenance"]))) if "provenance" in arrays else {}
-    if features.shape[1] != FEATURE_DIM:
-        raise InputError(f"feats in {path} has shape {features.shape}; it must be [images, {FEATURE_DIM}]")
     return features, record
 
 
