@@ -140,7 +140,7 @@ NO_INPUTS = {
     "reverser": [
         ([3, 10], "inputs holds the token id 10; ids may be 0 … 9"),
         ("123", "inputs is '123'; it must be an array of numbers"),
-        ([], r"inputs has shape \(0,\); it must hold at least one number"),
+        ([], r"inputs has type float64; it must be token ids \[T\]"),
         ([[1], [2, 3]], "inputs has rows of different lengths"),
     ],
     "finder": [

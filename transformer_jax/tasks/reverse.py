@@ -148,8 +148,6 @@ class ReverseTrainer(TrainerModule):
     def _sequences(self, inputs: object) -> tuple[Int[np.ndarray, "B T"], bool]:
         """The inputs as a batch, and whether they are one sequence."""
         array = np.asarray(as_array("inputs", inputs))
-        if array.size == 0:
-            raise InputError(f"inputs has shape {array.shape}; it must hold at least one number, [T] or [B, T]")
         check_token_ids("inputs", array, self.config.num_categories, "[T]" if array.ndim == 1 else "[B, T]")
         return np.atleast_2d(array).astype(np.int32), array.ndim == 1
 
