@@ -117,7 +117,9 @@ def write_end(run: RunDirectory, task: Task, metrics: Metrics, results: Mapping[
 
 def versions() -> dict[str, str | None]:
     """The versions of Python and of the libraries that compute; None for one that is not installed."""
-    return {"python": platform.python_version()} | {name.replace("-", "_"): _version(name) for name in LIBRARIES}
+    found = {name: next(iter(importlib.metadata.distributions(name=name)), None) for name in LIBRARIES}
+    versions = {name.replace("-", "_"): None if one is None else one.version for name, one in found.items()}
+    return {"python": platform.python_version(), **versions}
 
 
 def git_commit(repository: Path = REPOSITORY) -> str | None:
@@ -133,10 +135,3 @@ def git_commit(repository: Path = REPOSITORY) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return asked.stdout.strip()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
