@@ -23,7 +23,6 @@ from jaxtyping import PRNGKeyArray
 from collectives import Program
 from transformer_jax import TrainerModule, TrainingConfig, TransformerLM, block_settings, make_loader, setting
 from transformer_jax.data.batch import ArrayDataset, Batch
-from transformer_jax.devices.compilation import Memory
 from transformer_jax.setting_groups import FeedForward
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.programs import create_programs
@@ -74,12 +73,13 @@ def compiled(settings: dict[str, Any]) -> dict[str, Any]:
     tokens = np.zeros((config.batch_size, config.seq_len), np.int32)  # only their shape counts
     loader = make_loader(ArrayDataset(tokens, tokens), config.batch_size)
     programs = create_programs(LanguageTrainer(config), loader, num_steps=1000)
-    executable = programs.runner.trace(loader.example()).lower().compile()
+    programs.runner.begin_to_compile(loader.example())
+    memory = programs.runner.compiled.memory
     directory = re.search(r"--xla_dump_to=(\S+)", os.environ["XLA_FLAGS"])[1]
     (path,) = Path(directory).rglob("*run_stacked*.after_spmd-partitioning.*.txt")
     partitioned = Program(path.read_text())
     return {
-        **Memory.of(executable)._asdict(),
+        **memory._asdict(),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(programs.shapes.params)),
         "flops": partitioned.flops(),
         "collectives": totals(partitioned),

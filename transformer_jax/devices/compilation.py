@@ -36,14 +36,6 @@ class Memory(NamedTuple):
     held: int  # of the training state, the batches and the constants
     temporary: int  # of activations, gradients and whatever else lives only inside the call
 
-    @classmethod
-    def of(cls, executable: jax.stages.Compiled) -> "Memory | None":
-        """That of a compiled call; None where the backend does not tell."""
-        analysis = executable.memory_analysis()
-        if analysis is None:
-            return None
-        return cls(int(analysis.argument_size_in_bytes), int(analysis.temp_size_in_bytes))
-
     def line(self, limit: int | None) -> str:
         """The memory of a call, and whether it fits into `limit` bytes; None for a device that does not tell."""
         held, temporary, space = (f"{size / 2**20:,.1f} MiB" for size in (*self, limit or 0))
@@ -115,7 +107,8 @@ class CompiledStep(Generic[Result]):
     @property
     def memory(self) -> Memory | None:
         """Memory of a call on each device, for the first shape; None where the backend does not tell."""
-        return Memory.of(next(iter(self._executables.values())).result()) if self._executables else None
+        analysis = next(iter(self._executables.values())).result().memory_analysis() if self._executables else None
+        return None if analysis is None else Memory(analysis.argument_size_in_bytes, analysis.temp_size_in_bytes)
 
     def begin_to_compile(self, state: object, batch: object, *more: object) -> Future[jax.stages.Compiled]:
         """Compile in the background for a batch of these shapes, if that has not begun yet."""
