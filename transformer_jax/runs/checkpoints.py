@@ -124,11 +124,12 @@ class Checkpoints:
         origins = self._agreed(lambda: [record.origin for record in self._records.all().values()])
         return origins[-1] if origins else None
 
-    def newest(self, like: PyTree) -> Checkpoint | None:
+    def newest(self, like: PyTree | None = None) -> Checkpoint | None:
         """The newest checkpoint that is intact, None if there are no checkpoints.
 
         Args:
             like: pytree of arrays with the structure of the state; those that are split are read as they are split.
+                None gives the state as nested dictionaries of NumPy arrays, whichever classes it had.
 
         Raises:
             InputError: all checkpoints are damaged, and none was deleted; or one is of another format.
@@ -145,7 +146,7 @@ class Checkpoints:
         """The best of the evaluated checkpoints that are intact, None if there is none.
 
         Args:
-            like: as for `read`.
+            like: as for `newest`.
 
         Raises:
             InputError: a checkpoint is of another format.
@@ -154,20 +155,6 @@ class Checkpoints:
             if (checkpoint := self._read_if_intact(step, like)) is not None:
                 return checkpoint
         return None
-
-    def read(self, step: int, like: PyTree | None = None) -> Checkpoint:
-        """The checkpoint of a step, which one process reads alone.
-
-        Args:
-            step: one of `steps`.
-            like: pytree of arrays with the structure of the state; None gives the state as nested dictionaries of NumPy
-                arrays, whichever classes it had.
-
-        Raises:
-            InputError: there is no such checkpoint, it is damaged, or of another structure or format.
-        """
-        self.wait()
-        return self._restored(step, self._records.read(step, check_files=True), like)
 
     def wait(self) -> None:
         """Wait until everything is written, then delete the checkpoints that are neither new nor the best.
