@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file, read_json
+from transformer_jax.tasks.tokenization import import_extra
 
 SOURCE, TARGET, IDS = "source.spm", "target.spm", "vocab.json"
 MAX_FILE_BYTES = 2**28
@@ -65,9 +66,6 @@ class SentencePieces:
 
 
 def _pieces(path: Path) -> Any:  # Any: of a library without types
-    try:
-        import sentencepiece
-    except ImportError:
-        raise InputError(f"{path} needs pip install transformer-jax[pretrained] (the library sentencepiece)") from None
+    library = import_extra("sentencepiece")
     with outside_file(path, "a file of SentencePiece", MAX_FILE_BYTES) as checked:
-        return sentencepiece.SentencePieceProcessor(model_proto=checked.read_bytes())
+        return library.SentencePieceProcessor(model_proto=checked.read_bytes())

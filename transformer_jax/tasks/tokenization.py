@@ -1,6 +1,7 @@
 """Text as tokens: its bytes, or pieces of text, found by the library `tokenizers` or listed in a `tokenizer.json`."""
 
 import copy
+import importlib
 import itertools
 import json
 import os
@@ -203,7 +204,7 @@ def read_pieces(path: Path) -> "tokenizers.Tokenizer":
     Raises:
         InputError: the file can't be read, or is of another kind; or the library is not installed.
     """
-    library = import_tokenizers()
+    library = import_extra("tokenizers")
     with outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked:
         pieces = library.Tokenizer.from_file(str(checked))
     pieces.no_truncation()  # files of some models cut every text, or fill it up
@@ -228,16 +229,13 @@ def chunks(text: str) -> Iterator[str]:
         start = end
 
 
-def import_tokenizers() -> Any:  # Any: a module
-    """The library `tokenizers`, which an extra installs.
+def import_extra(name: str) -> Any:  # Any: a module
+    """A library that the extra `pretrained` installs.
 
     Raises:
         InputError: it is not installed.
     """
     try:
-        import tokenizers
+        return importlib.import_module(name)
     except ImportError:
-        raise InputError(
-            "tokenizers other than bytes need pip install transformer-jax[pretrained] (the library tokenizers)"
-        ) from None
-    return tokenizers
+        raise InputError(f"the library {name} is missing; pip install transformer-jax[pretrained]") from None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.tasks.tokenization import PieceTokenizer, import_tokenizers
+from transformer_jax.tasks.tokenization import PieceTokenizer, import_extra
 
 if TYPE_CHECKING:
     import tokenizers
@@ -33,7 +33,7 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
     Raises:
         InputError: the library is not installed.
     """
-    library = import_tokenizers()
+    library = import_extra("tokenizers")
     kind, _, size = setting.partition(":")
     if kind == "bpe":
         return PieceTokenizer(_byte_pairs(library, texts, int(size)))
