@@ -43,8 +43,8 @@ MISTAKEN = type("Mistaken", (Trainer,), {"create_optimiser": lambda self: None})
         (HALF, {}, "Half lacks model_inputs, loss_function; a task defines it"),
         (GIVEN, {}, "Given lacks create_model"),
         (MISTAKEN, {}, "Mistaken.create_optimiser overrides nothing; is create_optimizer meant"),
-        (Trainer, {"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam, constant; did you mean"),
-        (Trainer, {"logger": "csv, tensorbord"}, "logger is 'tensorbord'; it must be one of tensorboard, csv; did you"),
+        (Trainer, {"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam, constant"),
+        (Trainer, {"logger": "csv, tensorbord"}, "logger is 'tensorbord'; it must be one of tensorboard, csv"),
     ],
 )
 def test_a_mistake_in_a_task_or_in_a_name_of_its_settings_is_named(kind, settings, message):

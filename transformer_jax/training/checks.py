@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Collection
 
 from transformer_jax.config import EMA, Criterion, TrainingConfig
-from transformer_jax.errors import InputError, meant
+from transformer_jax.errors import InputError
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.throughput import profiled_steps
 
@@ -35,9 +35,10 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
             is_method = callable(value) and not isinstance(value, type) and not name.startswith("_")
             if is_method and name not in hooks and (similar := difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)):
                 raise InputError(f"{owner.__name__}.{name} overrides nothing; is {similar[0]} meant?")
-    _check_name("schedule", config.schedule, kind.schedules)
-    for name in config.logger_names:
-        _check_name("logger", name, kind.loggers)
+    known: dict[str, Collection[str]] = {"schedule": kind.schedules, "logger": kind.loggers}
+    for setting, name in (("schedule", config.schedule), *(("logger", name) for name in config.logger_names)):
+        if name not in known[setting]:
+            raise InputError(f"{setting} is {name!r}; it must be one of {', '.join(known[setting])}")
     if config.freeze is not None and config.scan_layers:
         raise InputError(f"freeze is {config.freeze}, and scan_layers is True; layers that are stacked can't be frozen")
     if config.profile is not None:
@@ -67,8 +68,3 @@ def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingCo
     if config.best_by is None and type(config).default_criterion is TrainingConfig.default_criterion:
         return dataclasses.replace(config, best_by=str(Criterion("loss", "min")))
     raise InputError(f"{given}; it must give {criterion.metric}, since the best model is chosen by {criterion}")
-
-
-def _check_name(setting: str, name: str, table: Collection[str]) -> None:
-    if name not in table:
-        raise InputError(f"{setting} is {name!r}; it must be one of {', '.join(table)}{meant(name, table)}")
