@@ -43,7 +43,7 @@ class Call(NamedTuple):
     waited: float  # seconds for its batches, in which the devices may have been at the call before
 
 
-class TrainingLoop:
+class TrainingLoop(contextlib.AbstractContextManager["TrainingLoop"]):
     """One training, from its first step or from its newest checkpoint to its last step.
 
     The devices work on one call while the host makes the next one's batches. A resumed run divides its steps into other
@@ -134,9 +134,6 @@ class TrainingLoop:
             if name in self._callbacks:
                 self._callbacks[name].restore(state)
         self._bar.write(f"Going on after step {self.step} of {self.num_steps}, from {self._run.path}")
-
-    def __enter__(self) -> "TrainingLoop":
-        return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if isinstance(error, FloatingPointError):
