@@ -193,9 +193,9 @@ def split_pairs(
     sources = [source for source in dict.fromkeys(pair.source for pair in pairs) if source not in given]
     drawn = [name for name, part in (("test", test), ("validation", val)) if part is None]  # in the order of the draw
     if len(sources) < 1 + len(drawn):
-        where = " that are in no other file" if given else ""
-        needed = ", ".join(["training", *reversed(drawn)])
-        raise InputError(f"data has {len(sources)} different sources{where}; one each is needed for {needed}")
+        raise InputError(
+            f"data has {len(sources)} different sources that are in no other file; it needs {1 + len(drawn)} or more"
+        )
     size = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
     order = np.random.default_rng(42).permutation(len(sources)).tolist()
     split_of = dict.fromkeys(sources, "training")
