@@ -93,7 +93,6 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         initial_params: str | None = None,
     ) -> None:
         self.path, self.settings = run_path(config, task), settings_of(task, config)
-        self._data, self._initial_params = data, initial_params
         self._file_lock = FileLock(self.path / LOCK)  # the operating system releases it when the process ends
         origin = {"settings": self.settings, "data": data, "initial_params": initial_params}
         # An error ends what was begun, in reverse order.
@@ -104,7 +103,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             )
             held.callback(self.checkpoints.close)
             saved = self.checkpoints.origin()
-            from_first(lambda: self._begin(config, saved))
+            from_first(lambda: self._begin(config, saved, origin))
             self._held = held.pop_all()
 
     def writing(self) -> contextlib.AbstractContextManager[None]:
@@ -213,12 +212,13 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             ) from None
         held.callback(self._file_lock.release)
 
-    def _begin(self, config: TrainingConfig, saved: Json | None) -> None:
+    def _begin(self, config: TrainingConfig, saved: Json | None, origin: Json) -> None:
         """Check that the run in the directory is this one, and write `config.json`.
 
         Args:
             config: of this run.
             saved: origin of the run in the directory, as its checkpoints have it.
+            origin: of this run.
         """
         stored = None if saved is None else saved["settings"]
         if saved is None and (self.path / RESULTS).exists():  # its checkpoints were deleted
@@ -228,7 +228,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             stored = {**defaults_of(type(config)), **stored}  # a setting may be newer than the run
             check_settings(self.path, stored, self.settings, config.fields_with("neutral"))
         if saved is not None:
-            check_beginning(self.path, saved, self._data, self._initial_params, config.init_from)
+            check_beginning(self.path, saved, origin, config.init_from)
         write_settings(self.path, self.settings)
         (self.path / STATUS).unlink(missing_ok=True)
 

@@ -167,20 +167,19 @@ def check_settings(path: Path, stored: Json, settings: Json, neutral: frozenset[
         raise InputError(f"{path} holds a run of other settings: {values}; {REMEDY}")
 
 
-def check_beginning(path: Path, saved: Json, data: str, initial_params: str | None, init_from: str | None) -> None:
+def check_beginning(path: Path, saved: Json, origin: Json, init_from: str | None) -> None:
     """Raise an `InputError` if a run has other data, or began with other parameters, than its checkpoints say.
 
     Args:
         path: of the run.
-        saved: `data` and `initial_params`, as the checkpoints have them.
-        data: fingerprint of the data.
-        initial_params: digest of the parameters that are given now. A run that goes on does not need the model that it
-            began with, which may be gone: None then.
+        saved: `data` and `initial_params`, digests of both, as the checkpoints have them.
+        origin: the same of what is given now; `initial_params` is None for fresh ones, or where the model that the run
+            began with is gone, which a run that goes on does not need.
         init_from: the setting.
     """
-    if saved["data"] != data:
+    if saved["data"] != origin["data"]:
         raise InputError(f"{path} holds a run of other data: its training or validation set has changed; {REMEDY}")
-    digests = saved.get("initial_params"), initial_params
+    digests = saved.get("initial_params"), origin["initial_params"]
     if digests[0] != digests[1] and (init_from is None or None not in digests):
         source = "the arrays of fit" if init_from is None else init_from
         raise InputError(f"{path} holds a run that began with other parameters: {source} are not the same; {REMEDY}")
