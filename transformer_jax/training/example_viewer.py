@@ -147,15 +147,7 @@ class ExampleViewer(Evaluator):
 
     @functools.cached_property
     def test_data(self) -> Any:  # Any: the task's `TaskData`
-        """The task's own data sets, loaded when they are first asked for.
-
-        Raises:
-            InputError: the task has no `load_data`.
-        """
-        return self._own_data()
-
-    def _own_data(self) -> Any:  # Any: the task's `TaskData`
-        """The task's own data sets, whose constants the task has from now on.
+        """The task's own data sets, loaded when they are first asked for; the task has their constants from then on.
 
         Raises:
             InputError: the task has no `load_data`.

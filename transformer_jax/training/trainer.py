@@ -250,7 +250,7 @@ class TrainerModule(ExampleViewer):
             InputError: there are no parameters yet, no loader and no `load_data`, or the directory can't be written.
         """
         if val_loader is None or test_loader is None:
-            data = self._own_data()
+            data = self.test_data
             val_loader, test_loader = val_loader or data.val_loader, test_loader or data.test_loader
         with self.stopwatch.during("eval"):
             metrics = {name: self.evaluate(loader) for name, loader in (("val", val_loader), ("test", test_loader))}

@@ -171,9 +171,9 @@ class AnomalyTrainer(TrainerModule):
         config = self.config
         if isinstance(config, Cifar100Config) and config.features_dir is None and not has_features(config.data_dir):
             raise InputError(
-                f"{config.data_dir} holds no features of CIFAR-100, which experiments/anomaly.py computes; give images"
+                f"{config.data_dir} holds no features of CIFAR-100; experiments/anomaly.py makes them; or give inputs"
             )
-        return cast(AnomalyData, self._own_data())
+        return cast(AnomalyData, super().test_data)
 
     def _sets(self, inputs: object) -> tuple[Float[np.ndarray, "B S F"], bool]:
         """The features of the sets, and whether there is one set, which is no batch."""
