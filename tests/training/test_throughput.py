@@ -63,7 +63,7 @@ def test_the_lines_on_attention_come_after_the_first_step():
 def test_a_profile_that_is_not_two_steps_of_the_training_is_an_error_before_it():
     for text in ("", "5", "5:", "7:5", "5:5", "-1:5", "a:b", "1.5:2"):
         with pytest.raises(InputError, match="it must be START:STOP"):
-            ReverseTrainer(dataclasses.replace(CONFIG, profile=text))
+            profiled_steps(text)
     assert profiled_steps("8:20", 9) == (8, 20)
     with pytest.raises(InputError, match="profile is '9:20'; the first step must be below 9, the number of steps"):
         profiled_steps("9:20", 9)

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from transformer_jax.config import EMA, Criterion, TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.training.hooks import Task
-from transformer_jax.training.throughput import profiled_steps
 
 LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})  # beside the task's metrics
 REQUIRED = ("create_model", "model_inputs", "loss_function")  # hooks without a default
@@ -41,8 +40,6 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
             raise InputError(f"{setting} is {name!r}; it must be one of {', '.join(known[setting])}")
     if config.freeze is not None and config.scan_layers:
         raise InputError(f"freeze is {config.freeze}, and scan_layers is True; layers that are stacked can't be frozen")
-    if config.profile is not None:
-        profiled_steps(config.profile)
 
 
 def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingConfig:
