@@ -28,7 +28,7 @@ WRONG = {
     ],
     "language_model.py": [
         ("--seq-len 1", "--seq-len is 1; it must be at least 2"),
-        ("--data short", "has 5 bytes, of which 0 are for val"),
+        ("--data short", "--seq-len is 256; the shortest part of the text has 0 tokens"),
     ],
 }
 
