@@ -56,12 +56,10 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     except InputError as error:
         raise InputError(f"{directory / CONFIG} can't be used: {error}") from error
     results = read_json(directory / RESULTS, "a run's results") if os.path.lexists(directory / RESULTS) else {}
-    if is_saved(directory):
-        params = read_params(directory)
-    else:
-        params = _best_params(directory, config, {"task": task, **settings}, results)
+    is_saved = any(os.path.lexists(directory / name) for name in (WEIGHTS, PARAMETERS))  # a model, and no run
+    params = read_params(directory) if is_saved else _best_params(directory, config, settings | {"task": task}, results)
     check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
-    if not (is_saved(directory) or os.path.lexists(directory / RESULTS)):
+    if not (is_saved or results):
         warnings.warn(f"{directory} is unfinished; these are its best parameters so far", stacklevel=3)
     if directory.parent != SHIPPED:  # nothing is ever written beside the models that ship
         config = dataclasses.replace(config, checkpoint_dir=directory.parent)
@@ -110,11 +108,6 @@ def shipped_models() -> list[str]:
 def named_directory(what: str | Path) -> Path:
     """The directory of the model that ships if `what` is its name, else `what` as a path: `./reverse` is always one."""
     return SHIPPED / what if isinstance(what, str) and what in shipped_models() else Path(what)
-
-
-def is_saved(directory: Path) -> bool:
-    """Whether a directory is that of a saved model, and not that of a run."""
-    return any(os.path.lexists(directory / name) for name in (WEIGHTS, PARAMETERS))
 
 
 def read_params(directory: Path) -> Params:
