@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.errors import InputError, shortened
+from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
 from transformer_jax.outside_files import MAX_JSON_BYTES, Json, outside_file, read_json
 from transformer_jax.runs.own_files import write_whole
@@ -150,10 +150,7 @@ def read_config_file(path: Path) -> ConfigFile:
     if path.suffix == ".toml":
         with outside_file(path, "TOML", MAX_CONFIG_BYTES) as file:
             settings = tomllib.loads(file.read_text(encoding="utf-8"))
-        task = settings.pop("task", None)
-        if not isinstance(task, str | None):
-            raise InputError(f"{path}: task is {shortened(task)}; it must be a text")
-        return ConfigFile(path, False, task, settings)
+        return ConfigFile(path, False, settings.pop("task", None), settings)
     if path.name != CONFIG:
         raise InputError(f"config is {path}; it must be a TOML file, NAME.toml, or a run's {CONFIG}")
     task, settings = read_settings(path.parent)
