@@ -5,7 +5,7 @@ import lzma
 from collections.abc import Callable, Mapping
 
 from transformer_jax.tasks.byte_text import visible
-from transformer_jax.tasks.language_model.windows import FIRST, Text, TextSplits
+from transformer_jax.tasks.language_model.windows import Text, TextSplits
 from transformer_jax.training.trainer import TrainerModule
 
 MAX_LEARNED = 2**24  # bytes at the end of the training text that compressors learn from
@@ -42,9 +42,8 @@ def table(bits: Mapping[str, float]) -> str:
 
 def prompts(text: Text) -> list[bytes]:
     """The beginnings of equal parts of a text."""
-    length = min(PROMPT_BYTES, len(text))
     starts = [number * len(text) // NUM_SAMPLES for number in range(NUM_SAMPLES)]
-    return [text[start : start + length].tobytes() or FIRST for start in starts]
+    return [text[start : start + PROMPT_BYTES].tobytes() for start in starts]
 
 
 def save_samples(trainer: TrainerModule, given: list[bytes]) -> None:
