@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
             f"DIR is {' '.join(map(str, chosen.paths))}; it must be one directory, or with --diff two runs"
         )
     if chosen.diff:
-        print(_lines(differences(*map(known_run, chosen.paths)), as_csv=chosen.csv))
+        print(_lines(differences(*map(read_run, chosen.paths)), as_csv=chosen.csv))
         return
     (directory,) = chosen.paths
     runs = [] if directory == DEFAULT and not DEFAULT.exists() else find_runs(directory)
@@ -77,20 +77,15 @@ def sort_key(run: Run, sort: str) -> tuple[object, ...]:
     return (-(getattr(run, sort) or 0), run.path)
 
 
-def known_run(path: Path) -> Run:
-    """The summary of a run.
+def differences(one: Run, other: Run) -> list[list[str]]:
+    """Rows of a table: the names of the two runs, then the settings and metrics that are not the same in both.
 
     Raises:
-        InputError: there is none, or it is damaged.
+        InputError: one is damaged, or no run.
     """
-    run = read_run(path)
-    if run.state == "damaged":
-        raise InputError(f"{path} can't be compared: {run.reason}")
-    return run
-
-
-def differences(one: Run, other: Run) -> list[list[str]]:
-    """Rows of a table: the names of the two runs, then the settings and metrics that are not the same in both."""
+    for run in (one, other):
+        if run.state == "damaged":
+            raise InputError(f"{run.path} can't be compared: {run.reason}")
     rows = [["", one.path, other.path]]
     for name in ("task", *differing_settings([one.settings, other.settings]), *sorted(one.metrics | other.metrics)):
         values = [_shown(run.value(name)) for run in (one, other)]
