@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -40,6 +40,8 @@ from transformer_jax.training.step import TrainState
 from transformer_jax.training.throughput import profiled_steps
 from transformer_jax.trees import Arrays, Params
 
+Trainer = TypeVar("Trainer", bound="TrainerModule")
+
 
 class TrainerModule(ExampleViewer):
     """Trains one model on one task. A subclass overrides the hooks of `Task`.
@@ -65,7 +67,7 @@ class TrainerModule(ExampleViewer):
         self._is_entered = False  # as a context manager, which keeps the run's directory until its end
         self._run: RunDirectory | None = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self: Trainer) -> Trainer:
         self._is_entered = True
         return self
 
