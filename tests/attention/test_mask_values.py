@@ -73,7 +73,7 @@ def test_a_mask_prints_itself():
 
 
 def test_a_mask_draws_itself():
-    assert Causal(1).show(3, 5) == "■ ■ · · ·\n■ ■ ■ · ·\n■ ■ ■ ■ ·"
+    assert repr(Causal(1).show(3, 5)) == "■ ■ · · ·\n■ ■ ■ · ·\n■ ■ ■ ■ ·"
     assert Causal().show(64, 64).splitlines()[1] == "■ ▒" + " ·" * 30  # two positions in each sign
     assert Padding(VALID).show(1, S, batch=0) == "■ ■ · ■ ■ · ·"
 

@@ -28,6 +28,15 @@ MAX_CELLS = 32  # of a drawing, along each side
 SEEN, SOME, UNSEEN = "■", "▒", "·"
 
 
+class Drawing(str):
+    """Text that a Python prompt shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 class AttentionMask(LogitsRule):
     """Base class of masks that are no arrays.
 
@@ -50,7 +59,7 @@ class AttentionMask(LogitsRule):
         """
         return True, False
 
-    def show(self, num_queries: int, num_keys: int, *, batch: int = 0, head: int = 0) -> str:
+    def show(self, num_queries: int, num_keys: int, *, batch: int = 0, head: int = 0) -> Drawing:
         """Draw the mask: a line for each query, ■ where a key may be seen and · where not.
 
         A long mask is drawn in blocks, with ▒ where some of a block may be seen.
@@ -71,7 +80,7 @@ class AttentionMask(LogitsRule):
             rows = np.broadcast_to(np.asarray(self.allows(block)), block.shape)[0, 0]
             shares = np.add.reduceat(rows.sum(0), starts) / (len(rows) * sizes)
             lines.append(" ".join(SEEN if share == 1 else UNSEEN if share == 0 else SOME for share in shares))
-        return "\n".join(lines)
+        return Drawing("\n".join(lines))
 
     def __and__(self, other: "Masks") -> "AttentionMask":
         return Combined(self, as_attention_mask(other), operator.and_)
