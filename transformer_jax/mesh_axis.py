@@ -44,7 +44,7 @@ def part_number() -> Array | int:
 
 
 @contextlib.contextmanager
-def held(variable: ContextVar[T], value: T) -> Iterator[T]:
+def with_value(variable: ContextVar[T], value: T) -> Iterator[T]:
     """A block in which a variable has this value."""
     token = variable.set(value)
     try:
@@ -55,11 +55,11 @@ def held(variable: ContextVar[T], value: T) -> Iterator[T]:
 
 def part_of_rows(number: Array | int, num_parts: int) -> AbstractContextManager[object]:
     """A block that computes part `number` of the `num_parts` equal parts of this device's rows."""
-    return held(_part, (number, num_parts))
+    return with_value(_part, (number, num_parts))
 
 
 # True while a step is traced that is written for the whole batch, and that the compiler divides over devices.
-is_divided: ContextVar[bool] = ContextVar("is_divided", default=False)
+divided_by_compiler: ContextVar[bool] = ContextVar("divided_by_compiler", default=False)
 
 
 def all_rows(tree: Arrays) -> Arrays:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.devices.compilation import CompiledStep
+from transformer_jax.devices.compilation import BackgroundProgram
 from transformer_jax.devices.stopwatch import Stopwatch
 
 
@@ -19,14 +19,14 @@ def watch() -> Stopwatch:
 
 
 @pytest.fixture
-def step(watch) -> CompiledStep:
+def step(watch) -> BackgroundProgram:
     """A step that is traced as often as `step.traces` has entries."""
 
     def scale(state, batch):
         compiled.traces.append(batch.shape)
         return state * jnp.sum(batch)
 
-    compiled = CompiledStep(scale, stopwatch=watch)
+    compiled = BackgroundProgram(scale, stopwatch=watch)
     compiled.traces = []
     return compiled
 
@@ -52,11 +52,11 @@ def test_devices_that_share_batches_take_any_number_of_calls_ahead():
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 2)
 from transformer_jax import TrainingConfig
-from transformer_jax.devices.compilation import CompiledStep
+from transformer_jax.devices.compilation import BackgroundProgram
 from transformer_jax.devices.mesh import choose_devices
 from transformer_jax.mesh_axis import sum_over_devices
 devices = choose_devices(TrainingConfig(batch_size=256, num_devices=2))
-step = CompiledStep(devices.share(lambda state, batch: sum_over_devices((batch @ state @ state).sum())))
+step = BackgroundProgram(devices.share(lambda state, batch: sum_over_devices((batch @ state @ state).sum())))
 state, batch = devices.place(np.eye(128)), devices.place_rows(np.ones((256, 128)))
 sums = [step(state, batch) for _ in range(500)]
 print({float(sum) for sum in sums})
@@ -68,6 +68,6 @@ print({float(sum) for sum in sums})
 
 
 def test_the_callers_settings_hold_for_what_is_compiled_in_the_background():
-    step = CompiledStep(lambda state, batch: state + batch)
+    step = BackgroundProgram(lambda state, batch: state + batch)
     with jax.enable_x64(True):
         np.testing.assert_array_equal(step(np.float64(1), np.full(3, 1e-12)), np.full(3, 1 + 1e-12))

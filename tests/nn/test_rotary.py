@@ -24,10 +24,10 @@ def by_formula(x: np.ndarray, first: int, base: float) -> np.ndarray:
     return result
 
 
-@pytest.mark.parametrize("base", [10_000.0, 13.0])
+@pytest.mark.parametrize(("kind", "base"), [(RotaryPositions(), 10_000.0), (RotaryPositions(13.0), 13.0)])
 @pytest.mark.parametrize("first", [0, 5, 4000])
-def test_each_pair_is_turned_by_the_papers_angle(first, base):
-    turned = rotate(jnp.asarray(X), first, first + T, RotaryPositions(base))
+def test_each_pair_is_turned_by_the_papers_angle(first, kind, base):
+    turned = rotate(jnp.asarray(X), first, first + T, kind)
     # Two products and a sum of numbers below 4, each rounded to float32.
     np.testing.assert_allclose(turned, by_formula(X, first, base), rtol=0, atol=2e-6)
 

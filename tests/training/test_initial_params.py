@@ -7,7 +7,7 @@ import pytest
 
 from transformer_jax import InputError, ReverseConfig
 from transformer_jax.training.optimizers import adam
-from transformer_jax.training.programs import check_initial, choose_initial
+from transformer_jax.training.programs import choose_initial, report_initial
 from transformer_jax.training.step import initial_state
 
 MODEL = {"encoder": {"kernel": (3, 5), "bias": (5,)}, "output": {"kernel": (5, 2)}}
@@ -92,6 +92,6 @@ def test_the_digest_is_that_of_the_arrays_that_are_taken():
 def test_settings_without_parameters_are_an_error_unless_the_run_goes_on(settings):
     config = ReverseConfig(**settings)
     with pytest.raises(InputError, match=f"{next(iter(settings))} is .* but no parameters are given"):
-        check_initial(config, None, is_resumed=False)
-    check_initial(config, None, is_resumed=True)
-    check_initial(ReverseConfig(), None, is_resumed=False)
+        report_initial(config, None, is_resumed=False)
+    report_initial(config, None, is_resumed=True)
+    report_initial(ReverseConfig(), None, is_resumed=False)

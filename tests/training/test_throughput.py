@@ -12,7 +12,7 @@ from tiny_reverse import CONFIG, fit, trainer_for
 
 from transformer_jax import InputError, make_loader
 from transformer_jax.attention.request import Explanation
-from transformer_jax.devices.compilation import CompiledStep, Memory
+from transformer_jax.devices.compilation import BackgroundProgram, Memory
 from transformer_jax.devices.mesh import own_device
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.callbacks import Step
@@ -37,7 +37,7 @@ def test_an_entry_holds_examples_flops_and_the_seconds_of_waiting_since_the_last
 
 
 def test_the_flops_of_a_program_are_those_of_its_products_and_its_memory_is_that_of_its_arrays():
-    compiled = CompiledStep(lambda state, batch: (batch @ state, state.sum()))
+    compiled = BackgroundProgram(lambda state, batch: (batch @ state, state.sum()))
     compiled.begin_to_compile(np.ones((31, 17), np.float32), np.ones((64, 31), np.float32)).result()
     assert compiled.flops == pytest.approx(2 * 64 * 31 * 17, rel=0.05)  # and the sum's additions
     assert compiled.memory.held == 4 * (31 * 17 + 64 * 31)

@@ -16,7 +16,7 @@ from transformer_jax.attention.dropout import AttentionDropout
 from transformer_jax.attention.masks.symbolic import AttentionMask, Masks, as_attention_mask
 from transformer_jax.attention.score_block import whole_block
 from transformer_jax.errors import InputError, check_value
-from transformer_jax.mesh_axis import held
+from transformer_jax.mesh_axis import with_value
 
 Shape = tuple[int, ...]
 Backend = Literal["cpu", "gpu", "cuda", "rocm", "tpu"]
@@ -136,7 +136,7 @@ _calls: ContextVar[list[Explanation]] = ContextVar("_calls")
 
 def recording_attention() -> AbstractContextManager[list[Explanation]]:
     """A block in which a program is traced; it is given the list of its calls of attention, which fills as it runs."""
-    return held(_calls, [])
+    return with_value(_calls, [])
 
 
 def record_attention(explanation: Explanation) -> None:

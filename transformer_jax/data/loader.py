@@ -150,7 +150,8 @@ class Loader:
         """Have the workers begin to load the newest epoch.
 
         SIGTERM and SIGINT never reach the workers, also when the whole process group gets one: the main process
-        decides. They inherit that from their birth. The main process gets a signal of that time afterwards.
+        decides. Workers inherit the blocked signals when they start; the main process gets one that comes meanwhile
+        after the block.
         """
         loader = self._loader  # imports PyTorch, during which signals come through
         resource_tracker.ensure_running()  # before, since it unblocks the signals in this process when it starts

@@ -44,8 +44,8 @@ class Memory(NamedTuple):
         return needed if limit is None else f"{needed}, {fits} into its {space}"
 
 
-class CompiledStep(Generic[Result]):
-    """A `step(state, batch, *more)`, compiled once for each shape of batch.
+class BackgroundProgram(Generic[Result]):
+    """A function `(state, batch, *more)`, compiled in the background, once for each shape of its second argument.
 
     Args:
         step: the function; `Devices.share` gives one that devices share.

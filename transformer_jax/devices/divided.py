@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.specs import TENSOR, path_name
-from transformer_jax.mesh_axis import held
+from transformer_jax.mesh_axis import with_value
 from transformer_jax.nn.layer_stacks import LAYER_INPUT, REMAT_POLICIES, STACKED, LayerAccess, Policy, layer_access
 from transformer_jax.trees import Params
 
@@ -48,7 +48,9 @@ def with_gathered_params(loss_function: Function, devices: Devices, remat: str) 
 
     def loss(params: Params, *arguments: Any, train: bool) -> Any:  # Any: pytrees of arrays
         def of_split(params: Params, *arguments: Any) -> Any:
-            with held(layer_access, LayerAccess(lambda layer, params: gather(f"params/{layer}", params), _is_kept)):
+            with with_value(
+                layer_access, LayerAccess(lambda layer, params: gather(f"params/{layer}", params), _is_kept)
+            ):
                 return loss_function(gather("params", params), *arguments, train=train)
 
         return jax.checkpoint(of_split, policy=_kept_of_blocks(remat))(params, *arguments)

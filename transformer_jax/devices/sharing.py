@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer_jax.data.local_rows import RowRange
 from transformer_jax.devices.specs import DATA, FSDP, default_spec, path_name
 from transformer_jax.errors import InputError
-from transformer_jax.mesh_axis import held, is_divided
+from transformer_jax.mesh_axis import divided_by_compiler, with_value
 
 Tree = TypeVar("Tree")
 Step = TypeVar("Step", bound=Callable[..., Any])
@@ -106,7 +106,7 @@ class Devices:
         @functools.wraps(step)
         def shared(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
             if self.is_divided:
-                with held(is_divided, True):
+                with with_value(divided_by_compiler, True):
                     return step(state, jax.lax.with_sharding_constraint(batch, self.rows(rows_axis)), *more)
             whole = PartitionSpec()
             return jax.shard_map(

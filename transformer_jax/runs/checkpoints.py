@@ -15,7 +15,7 @@ from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json, writing
 from transformer_jax.runs.record import HALF_WRITTEN, STATE, Record, Records, best_step, digests_of_files, may_be_gone
-from transformer_jax.runs.state_arrays import arrays_like, digest_of_arrays, read_arrays, unshared_arrays
+from transformer_jax.runs.state_arrays import arrays_like, copied_arrays, digest_of_arrays, read_arrays
 
 NEWEST = 2  # checkpoints that are kept beside the best
 
@@ -87,16 +87,16 @@ class Checkpoints:
         """
         record = Record(None if metrics is None else dict(metrics), dict(progress), self._origin)
         with self._writing():
-            if self._agreed(lambda: self._records.renew(step, record)):
+            if self._when_written(lambda: self._records.renew(step, record)):
                 return
             self._pending = step, record
-            arrays = ocp.args.StandardSave(unshared_arrays(state))
+            arrays = ocp.args.StandardSave(copied_arrays(state))
             self._saver.save(self.directory / str(step), args=ocp.args.Composite(state=arrays))
 
     @property
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, ascending; waits for a pending write, and deletes old checkpoints."""
-        return self._agreed(self._records.steps)
+        return self._when_written(self._records.steps)
 
     @property
     def best_step(self) -> int | None:
@@ -105,7 +105,7 @@ class Checkpoints:
         Raises:
             InputError: a checkpoint is of another format.
         """
-        return self._agreed(self._best)
+        return self._when_written(self._best)
 
     def metrics(self, step: int) -> dict[str, float] | None:
         """The metrics of the evaluation at a step, None if it was not evaluated.
@@ -113,7 +113,7 @@ class Checkpoints:
         Raises:
             InputError: there is no such checkpoint, it is damaged, or of another format.
         """
-        return self._agreed(lambda: self._records.read(step).metrics)
+        return self._when_written(lambda: self._records.read(step).metrics)
 
     def origin(self) -> Json | None:
         """Settings and data of the run, as the newest readable checkpoint has them; None if there is none.
@@ -121,7 +121,7 @@ class Checkpoints:
         Raises:
             InputError: a checkpoint is of another format.
         """
-        origins = self._agreed(lambda: [record.origin for record in self._records.all().values()])
+        origins = self._when_written(lambda: [record.origin for record in self._records.all().values()])
         return origins[-1] if origins else None
 
     def newest(self, like: PyTree | None = None) -> Checkpoint | None:
@@ -180,7 +180,7 @@ class Checkpoints:
         finally:
             self._saver.close()
 
-    def _agreed(self, function: Callable[[], T]) -> T:
+    def _when_written(self, function: Callable[[], T]) -> T:
         """What a function returns, in the first process where several write together; nothing is being written then."""
         self.wait()
         return from_first(function) if self._is_writer else function()
@@ -193,7 +193,7 @@ class Checkpoints:
         def check(step: int) -> Json:
             return self._records.read(step, check_files=True)._asdict()
 
-        content = self._agreed(lambda: self._records.unless_damaged(step, check))
+        content = self._when_written(lambda: self._records.unless_damaged(step, check))
         if content is None:
             return None
         return self._records.unless_damaged(step, lambda step: self._restored(step, Record(**content), like))

@@ -14,7 +14,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json, writing, writing_into
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.loggers import CURVES
-from transformer_jax.runs.own_files import check_unused, clear, write_recorded
+from transformer_jax.runs.own_files import check_unused, clear, write_listed
 from transformer_jax.runs.record import RECORD
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
@@ -162,7 +162,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         """
         picture = io.BytesIO()
         figure.savefig(picture, dpi=150, format=Path(name).suffix[1:] or None)
-        self._write(lambda: write_recorded(self.path, name, picture.getvalue()))
+        self._write(lambda: write_listed(self.path, name, picture.getvalue()))
 
     def save_text(self, name: str, text: str) -> None:
         """Write a text, a file of this name.
@@ -170,7 +170,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         Raises:
             InputError: it can't be written.
         """
-        self._write(lambda: write_recorded(self.path, name, text.encode()))
+        self._write(lambda: write_listed(self.path, name, text.encode()))
 
     def close(self) -> None:
         """Finish writing the checkpoints, then let another process have the directory; a second call does nothing.

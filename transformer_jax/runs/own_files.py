@@ -33,7 +33,7 @@ def no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def write_recorded(directory: Path, name: str, content: bytes) -> None:
+def write_listed(directory: Path, name: str, content: bytes) -> None:
     """Write a file that the next run in this directory removes where it begins anew."""
     names = {*_recorded(directory), name}
     write_whole(directory / RECORD_OF_FILES, "".join(f"{written}\n" for written in sorted(names)).encode())

@@ -23,7 +23,7 @@ def read_arrays(directory: Path, like: PyTree | None) -> PyTree:
     return handler.restore(directory, args=ocp.args.StandardRestore(target))
 
 
-def unshared_arrays(tree: PyTree) -> PyTree:
+def copied_arrays(tree: PyTree) -> PyTree:
     """Copies, since the next training step reuses the state's memory while the checkpoint is still being written."""
 
     def copy(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:

@@ -11,7 +11,7 @@ from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.data.loader import Loader
 from transformer_jax.data.local_rows import LocalSamples, RowRange
-from transformer_jax.devices.compilation import CompiledStep
+from transformer_jax.devices.compilation import BackgroundProgram
 from transformer_jax.devices.mesh import choose_devices, own_device
 from transformer_jax.devices.processes import whole
 from transformer_jax.devices.stopwatch import Stopwatch
@@ -43,7 +43,7 @@ class Evaluator(Task):
         self._params: Params | None = None
         self._stacked_shapes: Params | None = None  # of the parameters as they are trained, layers stacked
         self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()
-        self._eval_step = CompiledStep(self.devices.share(self.eval_step), stopwatch=self.stopwatch)
+        self._eval_step = BackgroundProgram(self.devices.share(self.eval_step), stopwatch=self.stopwatch)
         self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
 
     @property

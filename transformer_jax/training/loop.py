@@ -36,11 +36,11 @@ from transformer_jax.trees import Params
 
 
 class Call(NamedTuple):
-    """Some steps that the devices work on."""
+    """A compiled call of several steps that was started and is not waited for yet."""
 
     num_steps: int
     sums: SumsOfSteps  # on the devices
-    waited: float  # seconds for its batches, in which the devices may have been at the call before
+    waited: float  # seconds the host waited for its batches; the devices may still have run the call before
 
 
 class TrainingLoop(contextlib.AbstractContextManager["TrainingLoop"]):
@@ -50,13 +50,13 @@ class TrainingLoop(contextlib.AbstractContextManager["TrainingLoop"]):
     calls and still ends with the same parameters, bit for bit. As a context manager it closes the loggers and the bar.
 
     Args:
-        task: that is trained.
-        runner: runs the steps.
-        initial: the state before the first step.
-        loader: of the training set.
-        val_loader: of the validation set.
-        run: the directory of the run.
-        request: to stop.
+        task: the task to train.
+        runner: runs its steps.
+        initial: the training state before the first step.
+        loader: loader of the training set.
+        val_loader: loader of the validation set.
+        run: directory of the run.
+        request: set when a signal asks to stop.
 
     Raises:
         InputError: at construction: none of the run's checkpoints can be read, or two callbacks or two loggers are of
@@ -78,15 +78,16 @@ class TrainingLoop(contextlib.AbstractContextManager["TrainingLoop"]):
         self._config = config = task.config
         self.steps_per_epoch = len(loader)
         self.num_steps = self.steps_per_epoch * config.max_epochs
-        self.step, initial, progress = self._newest(initial)  # done and logged; the state may be one call ahead
-        self.evaluated_step = progress.get("evaluated_step", 0)
+        # Steps that are finished and logged; `self.state` may already include the call that still runs.
+        self.step, initial, saved_progress = self._newest(initial)
+        self.evaluated_step = saved_progress.get("evaluated_step", 0)
         if self.step > self.num_steps:
             raise InputError(f"{run.path} is at step {self.step}; these settings and data end at step {self.num_steps}")
         self.state = runner.devices.place(initial)
-        self._was_stopped = bool(progress.get("stopped", False))  # early, by a callback
+        self._was_stopped = bool(saved_progress.get("stopped", False))  # early, by a callback
         with contextlib.ExitStack() as opened:  # an error below closes them
             run.check()
-            position = LogPosition(self.step, progress.get("loggers", {}))
+            position = LogPosition(self.step, saved_progress.get("loggers", {}))
             loggers = opened.enter_context(open_loggers(run, task, position))
             self._loggers = by_class("loggers", loggers)
             bar = show_progress(self.step, self.num_steps, quiet=config.quiet or not is_first())
@@ -95,8 +96,8 @@ class TrainingLoop(contextlib.AbstractContextManager["TrainingLoop"]):
             callbacks = self._create_callbacks(loggers, opened) if is_first() else []
             self._callbacks = by_class("callbacks", callbacks)
             self._saved_at = time.monotonic()
-            if progress:
-                self._restore(progress)
+            if saved_progress:
+                self._restore(saved_progress)
             self._opened = opened.pop_all()
 
     def _newest(self, initial: TrainState) -> tuple[int, TrainState, Mapping[str, Any]]:  # Any: JSON
@@ -193,7 +194,9 @@ class TrainingLoop(contextlib.AbstractContextManager["TrainingLoop"]):
             finished_at = began_to_wait = self._stopwatch.seconds["train"]
             for samples in loaded:
                 waited = self._stopwatch.seconds["train"] - began_to_wait
-                is_save_asked_for = self._agree()
+                self._request.synchronize()
+                self.runner.agree_on_pace()
+                is_save_asked_for = self._is_save_asked_for()
                 batches, count = self.runner.stack(samples)
                 self.state, sums = self.runner.run(self.state, batches, count)
                 finished_at = self._finish(started, finished_at)
@@ -238,10 +241,8 @@ class TrainingLoop(contextlib.AbstractContextManager["TrainingLoop"]):
         line = f"Epoch {epoch}, step {self.step} of {self.num_steps}: validation {name} {value}"
         self._bar.write("; ".join(filter(None, (line, self._bar.status()))))
 
-    def _agree(self) -> bool:
-        """Whether to save after the next call: the processes agree on that, on signals, and on the steps of a call."""
-        self._request.synchronize()
-        self.runner.agree_on_pace()
+    def _is_save_asked_for(self) -> bool:
+        """Whether a signal or the minutes of a process ask to save after the next call; all processes call this."""
         is_overdue = time.monotonic() - self._saved_at > 60 * self._config.checkpoint_minutes
         return self._request.signal_number is not None or any_of(is_overdue)
 

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
-from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, CompiledStep
+from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, BackgroundProgram
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.state_arrays import digest_of_arrays
@@ -71,16 +71,16 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
     return InitialParams(copies, tuple(not_taken))
 
 
-def check_initial(config: TrainingConfig, begin: InitialParams | None, *, is_resumed: bool) -> None:
+def report_initial(config: TrainingConfig, given: InitialParams | None, *, is_resumed: bool) -> None:
     """Print what is taken of given parameters, and what is not, where a training begins.
 
     Raises:
-        InputError: there are none, but settings that ask for them.
+        InputError: `init_from` or `init_only` is set, but no parameters are given.
     """
     if is_resumed:
         return
-    if begin is not None:
-        print(begin.summary())
+    if given is not None:
+        print(given.summary())
         return
     for name in ("init_from", "init_only"):
         if (value := getattr(config, name)) is not None:
@@ -125,6 +125,6 @@ def begin_initial_state(
     shapes = init.eval_shape(*arguments)
     # Made in its place where it is split, so that no device ever holds it whole.
     shardings = task.devices.shardings(shapes) if task.devices.is_divided else None
-    compiled = CompiledStep(init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=task.stopwatch)
+    compiled = BackgroundProgram(init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=task.stopwatch)
     compiled.begin_to_compile(*arguments)
     return shapes, lambda: compiled(*arguments)

@@ -12,7 +12,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, Samples, stack_batches
 from transformer_jax.data.loader import Loader
 from transformer_jax.data.local_rows import LocalSamples
-from transformer_jax.devices.compilation import CompiledStep
+from transformer_jax.devices.compilation import BackgroundProgram
 from transformer_jax.devices.divided import keep_split, with_gathered_params
 from transformer_jax.devices.processes import largest
 from transformer_jax.mesh_axis import sum_over_devices
@@ -27,8 +27,8 @@ CALL_SECONDS = 0.2  # a call of several steps should take about this long: signa
 MAX_STACK_BYTES = 64 * 2**20  # of the batches that one call gets, at most
 
 
-def room_of_call(loader: Loader, config: TrainingConfig) -> int:
-    """K, the steps that a call has room for: at most an epoch's, and one where batches differ in shape."""
+def max_steps_per_call(loader: Loader, config: TrainingConfig) -> int:
+    """K, the most steps of one call: at most an epoch's, and one where batches differ in shape."""
     if loader.has_groups:
         return 1
     row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(loader.example()))
@@ -42,26 +42,26 @@ class StepRunner:
     The result of a step does not depend on how many steps its call has.
 
     Args:
-        task: that is trained: its step, its loss, its constants on its devices.
+        task: the task to train: its step, its loss, its constants on its devices.
         rule: how a gradient changes the parameters.
         state: shapes and types of the training state.
-        loader: of the training set.
+        loader: loader of the training set.
     """
 
     def __init__(self, task: Evaluator, rule: UpdateRule, state: TrainState, loader: Loader) -> None:
         self.devices, self._config, self._constants = task.devices, task.config, task.shared_constants
         self._step, self._rule, self._state_shapes = task.train_step, rule, task.devices.shapes(state)
         self._loss_function = with_gathered_params(task.batch_loss, task.devices, task.config.remat)
-        self._room = room_of_call(loader, task.config)
-        self.steps_per_call = self._room if task.config.steps_per_call else 1  # of the next call
+        self._max_steps = max_steps_per_call(loader, task.config)
+        self.steps_per_call = self._max_steps if task.config.steps_per_call else 1  # of the next call
         self.seconds_per_step = 0.0  # of the latest call
-        self._update: CompiledStep[tuple[TrainState, SumsOfSteps]] | None = None
-        self.compiled: CompiledStep[Any]  # Any: the state and sums after the steps, or gradients and sums
-        is_split = loader.has_groups and type(task).train_step is Task.train_step
-        step_of_rows = self.devices.share(self.gradients_of_first if is_split else self.run_stacked, rows_axis=1)
-        self.compiled = CompiledStep(step_of_rows, donate_state=not is_split, stopwatch=task.stopwatch)
-        if is_split:
-            self._update = CompiledStep(self.update_once, donate_state=True, stopwatch=task.stopwatch)
+        self._update: BackgroundProgram[tuple[TrainState, SumsOfSteps]] | None = None
+        self.compiled: BackgroundProgram[Any]  # Any: the state and sums after the steps, or gradients and sums
+        has_own_update = loader.has_groups and type(task).train_step is Task.train_step
+        step_of_rows = self.devices.share(self.gradients_of_first if has_own_update else self.run_stacked, rows_axis=1)
+        self.compiled = BackgroundProgram(step_of_rows, donate_state=not has_own_update, stopwatch=task.stopwatch)
+        if has_own_update:
+            self._update = BackgroundProgram(self.update_once, donate_state=True, stopwatch=task.stopwatch)
 
     @property
     def flops_per_step(self) -> float | None:
@@ -91,16 +91,16 @@ class StepRunner:
         Returns:
             The state after the steps, and the sums of each.
         """
-        found = self.compiled(state, batches, count, self._constants)
-        return found if self._update is None else self._update(state, found)
+        result = self.compiled(state, batches, count, self._constants)
+        return result if self._update is None else self._update(state, result)
 
     def agree_on_pace(self) -> None:
         """Choose the steps of the next call by the duration of one, unless the settings do; all processes call it."""
-        if self._config.steps_per_call or self._room == 1:
+        if self._config.steps_per_call or self._max_steps == 1:
             return
         seconds = largest(self.seconds_per_step)
         if seconds > 0:  # else nothing was measured yet
-            self.steps_per_call = max(1, min(self._room, int(CALL_SECONDS / seconds)))
+            self.steps_per_call = max(1, min(self._max_steps, int(CALL_SECONDS / seconds)))
 
     def run_stacked(
         self, state: TrainState, batches: Batch, count: ArrayLike, constants: Arrays
@@ -120,7 +120,7 @@ class StepRunner:
 
         first = jax.tree.map(lambda stacked: stacked[0], batches)
         one_step = jax.eval_shape(step_of_batch, state, first, constants)[1]
-        sums = SumsOfSteps.zeros(self._room, one_step)
+        sums = SumsOfSteps.zeros(self._max_steps, one_step)
         state, sums = lax.fori_loop(0, count, step, (state, sums))
         return keep_split(state, self.devices), sums
 
@@ -131,17 +131,17 @@ class StepRunner:
         batch = jax.tree.map(lambda stacked: stacked[0], batches)
         return sum_over_devices(gradients_and_sums(state, batch, constants, self._loss_function, self._rule.num_parts))
 
-    def update_once(self, state: TrainState, found: tuple[Arrays, Sums]) -> tuple[TrainState, SumsOfSteps]:
+    def update_once(self, state: TrainState, gradients_and_sums: tuple[Arrays, Sums]) -> tuple[TrainState, SumsOfSteps]:
         """Compiled once, whatever the shapes of batches: the update, whose programs are half of a small model's."""
-        state, sums = update(state, *found, self._rule)
+        state, sums = update(state, *gradients_and_sums, self._rule)
         return keep_split(state, self.devices), SumsOfSteps.zeros(1, sums).with_step(jnp.int32(0), sums)
 
     def stack(self, samples: Samples | LocalSamples) -> tuple[Batch, np.int32]:
-        """At most K batches, one behind the other, the last perhaps short, as `run` takes them, and their number.
+        """Consecutive rows as arrays `[K, B, ...]`, padded, and the number of batches among them that are real.
 
         Those of several processes are on the devices already.
         """
         if isinstance(samples, LocalSamples):
-            batches, count = samples.stacked(self._room)
+            batches, count = samples.stacked(self._max_steps)
             return self.devices.place_rows(batches, rows_axis=1), count
-        return stack_batches(samples, self._config.batch_size, self._room)
+        return stack_batches(samples, self._config.batch_size, self._max_steps)

@@ -29,9 +29,9 @@ from transformer_jax.training.programs import (
     InitialParams,
     Programs,
     begin_initial_state,
-    check_initial,
     choose_initial,
     create_programs,
+    report_initial,
 )
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.results import announce, results_of, summary, versions, write_end
@@ -61,7 +61,7 @@ class TrainerModule(ExampleViewer):
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         check_task(type(self), config, TrainerModule, has_model=model is not None)
         super().__init__(config, constants, model)
-        self.steps = 0  # that were trained
+        self.steps = 0  # number of steps trained
         self.results: Json = {}  # what `results.json` holds, after `test` or `load_run`
         self._made_at = time.monotonic()
         self._is_entered = False  # as a context manager, which keeps the run's directory until its end
@@ -143,7 +143,7 @@ class TrainerModule(ExampleViewer):
         self._run = run
         try:
             num_steps = len(train_loader) * self.config.max_epochs
-            check_initial(self.config, initial, is_resumed=bool(run.checkpoints.steps))
+            report_initial(self.config, initial, is_resumed=bool(run.checkpoints.steps))
             announce(self, programs.shapes.params, num_steps, run.path)
             with StopRequest() as request:
                 is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
