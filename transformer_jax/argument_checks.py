@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
+from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,8 @@ from transformer_jax.errors import (
     shortened,
 )
 
+Shapes: TypeAlias = dict[str, tuple[int, ...]]  # of arrays, by path
+Abstract: TypeAlias = dict[str, jax.ShapeDtypeStruct]  # arrays by path, of which none is made
 MAX_OFFSET = 2**30  # of a position; sums with an index stay below 2**31
 # Numbers with a check, which is called with the name and the value, and raises an `InputError`.
 Size = Annotated[int, functools.partial(check_whole, minimum=1)]
@@ -184,6 +186,33 @@ def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], sourc
             raise InputError(f"{name} in {source} has the type {array.dtype}; it must be a floating-point type")
         if not np.isfinite(np.asarray(array)).all():
             raise InputError(f"{name} in {source} holds NaN or infinity; every number must be finite")
+
+
+def shapes_of(arrays: Mapping[str, Array | np.ndarray | jax.ShapeDtypeStruct]) -> Shapes:
+    """The shapes of arrays by name."""
+    return {name: array.shape for name, array in arrays.items()}
+
+
+def check_arrays(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], like: Abstract, source: str) -> None:
+    """Check that arrays are those of a model: names, shapes, types, finite numbers.
+
+    Raises:
+        InputError: an array is missing or has no counterpart in the model, has another shape, is of no floating-point
+            type, or is not finite; the message names the first.
+    """
+    check_shapes(shapes_of(arrays), like, source)
+    check_numbers(arrays, source)
+
+
+def check_shapes(found: Shapes, expected: Abstract, source: str) -> None:
+    """Raise an `InputError` that names the first array that is missing, has no counterpart, or has another shape."""
+    if missing := [name for name in expected if name not in found]:
+        raise InputError(f"{source} lacks {missing[0]}")
+    if extra := [name for name in found if name not in expected]:
+        raise InputError(f"{source} has {extra[0]}, for which the model has no place")
+    for name, shape in found.items():
+        if shape != expected[name].shape:
+            raise InputError(f"{name} in {source} has the shape {[*shape]}; it must be {[*expected[name].shape]}")
 
 
 def check_kv_heads(num_kv_heads: int | None, num_heads: int) -> None:

@@ -12,6 +12,7 @@ import jax
 from flax.traverse_util import flatten_dict
 from jaxtyping import PRNGKeyArray
 
+from transformer_jax.argument_checks import check_shapes, shapes_of
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
@@ -32,7 +33,6 @@ from transformer_jax.weights.huggingface.pretrained import (
     is_of_transformers,
     model_of_config,
 )
-from transformer_jax.weights.layouts import check_shapes, shapes_of
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 

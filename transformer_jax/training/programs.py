@@ -10,6 +10,7 @@ import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import ArrayLike
 
+from transformer_jax.argument_checks import check_arrays
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
@@ -22,7 +23,6 @@ from transformer_jax.training.optimizers import matching
 from transformer_jax.training.runner import StepRunner
 from transformer_jax.training.step import TrainState, UpdateRule, initial_state
 from transformer_jax.trees import Arrays, Inputs, Params
-from transformer_jax.weights.layouts import check_arrays
 
 
 class InitialParams(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Shaped
 
-from transformer_jax.argument_checks import check_numbers
+from transformer_jax.argument_checks import Abstract, Shapes, check_arrays
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
@@ -27,8 +27,6 @@ from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.trees import Params
 
 Arrays: TypeAlias = dict[str, np.ndarray]  # by name
-Shapes: TypeAlias = dict[str, tuple[int, ...]]
-Abstract: TypeAlias = dict[str, jax.ShapeDtypeStruct]  # arrays by path, of which none is made
 Index: TypeAlias = tuple[slice, ...]  # of a part of an array
 Leaf: TypeAlias = np.ndarray | jax.Array  # of the latter only the shape where nothing is computed
 Kernels: TypeAlias = Sequence[Shaped[Leaf, "*inputs D"]]  # of query, key and value, or their biases
@@ -186,30 +184,3 @@ def by_path(params: Params) -> Arrays:
     if set(params) == {"params"}:
         raise InputError("params has the key 'params' alone; it must be what is under that key")
     return {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
-
-
-def shapes_of(arrays: Mapping[str, Leaf | jax.ShapeDtypeStruct]) -> Shapes:
-    """The shapes of arrays by name."""
-    return {name: array.shape for name, array in arrays.items()}
-
-
-def check_arrays(arrays: Mapping[str, Leaf], like: Abstract, source: str) -> None:
-    """Check that arrays are those of a model: names, shapes, types, finite numbers.
-
-    Raises:
-        InputError: an array is missing or has no counterpart in the model, has another shape, is of no floating-point
-            type, or is not finite; the message names the first.
-    """
-    check_shapes(shapes_of(arrays), like, source)
-    check_numbers(arrays, source)
-
-
-def check_shapes(found: Shapes, expected: Abstract, source: str) -> None:
-    """Raise an `InputError` that names the first array that is missing, has no counterpart, or has another shape."""
-    if missing := [name for name in expected if name not in found]:
-        raise InputError(f"{source} lacks {missing[0]}")
-    if extra := [name for name in found if name not in expected]:
-        raise InputError(f"{source} has {extra[0]}, for which the model has no place")
-    for name, shape in found.items():
-        if shape != expected[name].shape:
-            raise InputError(f"{name} in {source} has the shape {[*shape]}; it must be {[*expected[name].shape]}")

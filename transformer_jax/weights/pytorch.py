@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from jax.typing import ArrayLike
 
-from transformer_jax.argument_checks import check_arguments
+from transformer_jax.argument_checks import Abstract, check_arguments, check_arrays
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
@@ -30,7 +30,7 @@ from transformer_jax.nn.layers import FeedForward, LayerNorm
 from transformer_jax.nn.positions import Positions
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import array_of, read_weights
-from transformer_jax.weights.layouts import TORCH_ENDS, Abstract, Layout, abstract_params, by_path, check_arrays
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout, abstract_params, by_path
 
 Model = MultiheadAttention | EncoderBlock | TransformerEncoder | Transformer
 

@@ -1,12 +1,13 @@
 """BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019): encoders, masked language models, classifiers of texts."""
 
+from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import SIZES, Family, Renames, labels_of, sizes_of
-from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 BLOCKS: Renames = (
     (r"encoder/layers_(\d+)", r"encoder/layer/\1"),

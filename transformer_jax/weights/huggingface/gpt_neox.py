@@ -1,5 +1,6 @@
 """GPT-NeoX (Black et al. 2022), which Pythia is too (Biderman et al. 2023)."""
 
+from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.causal import CausalBlock, ParallelBlock
 from transformer_jax.nn.embeddings import EmbeddingSettings
@@ -8,7 +9,7 @@ from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import SIZES, Family, sizes_of
 from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
-from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 RENAMES = (
     ("^embedding", "gpt_neox/embed_in"),

@@ -3,6 +3,7 @@
 import functools
 from typing import Literal
 
+from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
@@ -11,7 +12,7 @@ from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import LETTERS, SIZES, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
-from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 RENAMES = (
     ("^embedding", "model/embed_tokens"),

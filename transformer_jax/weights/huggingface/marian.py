@@ -1,5 +1,6 @@
 """Marian's translators (Junczys-Dowmunt et al. 2018), as the Opus-MT models are."""
 
+from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.encoder_decoder import Transformer
@@ -7,7 +8,7 @@ from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import LETTERS, TIED_HEAD, Family, sizes_of
-from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 RENAMES = (
     ("^source_embedding", "model/shared"),

@@ -17,7 +17,7 @@ from flax.traverse_util import unflatten_dict
 from jax.sharding import Sharding
 from jax.typing import DTypeLike
 
-from transformer_jax.argument_checks import check_arguments
+from transformer_jax.argument_checks import Shapes, check_arguments, check_arrays, check_shapes, shapes_of
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.nn.block_settings import SettingsModule
 from transformer_jax.nn.layer_stacks import unstack_layers
@@ -34,7 +34,7 @@ from transformer_jax.weights.huggingface.marian import MARIAN
 from transformer_jax.weights.huggingface.stored_arrays import SINGLE, StoredArrays
 from transformer_jax.weights.huggingface.t5 import T5
 from transformer_jax.weights.huggingface.vit import VIT
-from transformer_jax.weights.layouts import Shapes, abstract_params, by_path, check_arrays, check_shapes, shapes_of
+from transformer_jax.weights.layouts import abstract_params, by_path
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
 ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, VIT, T5, MARIAN

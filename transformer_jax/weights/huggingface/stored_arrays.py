@@ -10,11 +10,11 @@ import numpy as np
 import safetensors
 from jax.typing import DTypeLike
 
-from transformer_jax.argument_checks import check_numbers
+from transformer_jax.argument_checks import Shapes, check_numbers
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.outside_files import outside_file, read_json
 from transformer_jax.weights.files import MAX_BYTES, check_name
-from transformer_jax.weights.layouts import Index, Shapes
+from transformer_jax.weights.layouts import Index
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Of all arrays of the pickled files, those too that are others once more.

@@ -3,6 +3,7 @@
 import functools
 import math
 
+from transformer_jax.argument_checks import Shapes
 from transformer_jax.errors import InputError
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
@@ -12,7 +13,7 @@ from transformer_jax.nn.position_kinds import RelativePositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import LETTERS, TIED_HEAD, Family, sizes_of
-from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 RENAMES = (
     ("^source_embedding", "shared"),

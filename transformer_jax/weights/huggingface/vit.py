@@ -1,12 +1,13 @@
 """ViT (Dosovitskiy et al. 2021): the encoder, and classifiers of images."""
 
+from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import SIZES, Family, labels_of, sizes_of
-from transformer_jax.weights.layouts import TORCH_ENDS, Layout, Shapes
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 RENAMES = (
     ("^class_token", "embeddings/cls_token"),
