@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from transformer_jax import ALiBi, ArrayMask, Causal, Padding, Prefix, RelativeBias, Segments, SoftCap, Window
 from transformer_jax.attention import ArrayBias, AttentionDropout, BiasFunction, MaskFunction
 from transformer_jax.attention.block_layout import BlockSizes
+from transformer_jax.attention.masks.symbolic import reach
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +125,9 @@ def cases(draw) -> Case:
 def sizes_of_blocks(mask, T: int, S: int) -> st.SearchStrategy:  # noqa: N803
     """Any sizes, or a staircase where the mask is one."""
     sizes = st.builds(BlockSizes, st.integers(1, min(T, 12)), st.integers(1, min(S, 12)))
-    if T != S or not (isinstance(mask, Causal) and isinstance(mask.offset, int) and mask.offset == 0):
+    left, right = (None, None) if mask is None else reach(mask) or (None, None)
+    if T != S or right != 0:
         return sizes
-    fills = [size for size in range(2, T + 1) if T % size == 0]
+    fills = [size for size in range(2, T + 1) if T % size == 0 and (left is None or size == T)]
     stairs = [BlockSizes(size, size, num_stairs=number) for size in fills for number in range(2, size + 1)]
     return st.sampled_from(stairs) if stairs else sizes

@@ -11,8 +11,8 @@
 
 Those inside attention act in self-attention alone: source and target of cross-attention have no common positions.
 
-One of your own is a frozen dataclass below `Positions`. It says what is added to the embeddings (`encoding`), what
-happens inside self-attention (`in_attention`), or both.
+One of your own is a frozen dataclass, a subclass of `Positions`. It says what is added to the embeddings (`encoding`),
+what happens inside self-attention (`in_attention`), or both.
 """
 
 import dataclasses

@@ -165,7 +165,7 @@ class Positions:
         """Raise an `InputError` if it cannot work with heads of this width."""
 
     def encoding(self, d_model: int, max_len: int) -> AddedPositions | None:
-        """A model asks for the module that adds at most `max_len` positions to embeddings of width D; None for none."""
+        """The module that adds up to `max_len` positions to embeddings of width D; None if nothing is added."""
         return None
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
