@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch.utils.data  # noqa: F401  (what `fit` imports, before processes are forked)
 
 from transformer_jax import LanguageModelConfig, ReverseConfig, TranslationConfig
 from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, STEP_OPTIONS, prepare_jax
