@@ -22,6 +22,7 @@ if QUICKLY not in (_flags := os.environ.get("XLA_FLAGS", "")):  # a worker has t
 # the program, its compile options, XLA's flags and the version of jaxlib. There is no `jax_compilation_cache_max_size`:
 # with one JAX reads all entries at each write (0.6 s where there are 5 000). Without one it takes no lock: who reads an
 # entry that another process is writing compiles for itself, with a warning that pyproject.toml lets pass.
+# Programs of any size are kept: from a tenth of a second on, a second run would take a third longer, the first no less.
 COMPILED = REPOSITORY / ".pytest_cache" / "compiled"
 MAX_BYTES = 4 * 2**30  # of programs of older code
 for _name, _value in {
