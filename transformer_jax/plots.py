@@ -231,7 +231,7 @@ def plot_set_prediction(
     """
     (set_size,) = _check_images(images, "[S, height, width]")
     maps = _layers(attention_maps, rank=3, shape="[H, S, S]")  # L times [H S S]
-    if not np.isin(anomaly, np.arange(set_size)):
+    if np.shape(anomaly) != () or not np.isin(anomaly, np.arange(set_size)):
         raise InputError(f"anomaly is {anomaly!r}; it must be a position, at least 0 and below {set_size}")
     if np.shape(probabilities) != (set_size,):
         raise InputError(f"probabilities has shape {np.shape(probabilities)}; it must be ({set_size},)")

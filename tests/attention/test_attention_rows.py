@@ -48,5 +48,5 @@ def test_what_is_no_index_is_an_error_that_names_it(options, message):
     q, k = operands(B)
     with pytest.raises(InputError, match=message):
         attention_rows(q, k, **options)
-    with pytest.raises(InputError, match="heads holds 1; indices may be 0 … 0"):
-        attention_rows(q[0, 0], k[0, 0], queries=np.array([0]), heads=np.array([1]))
+    with pytest.raises(InputError, match="have no axis of heads"):
+        attention_rows(q[0, 0], k[0, 0], queries=np.array([0]), heads=np.array([0]))

@@ -99,7 +99,7 @@ def full_of_2(mask):
         (lambda: Padding(np.ones(S, bool)), r"valid has shape \(7,\)"),
         (lambda: Padding(np.ones((B, S))), "valid has type float64"),
         (lambda: Segments(np.ones(T, int), KEY_IDS), r"query_ids is int64\[5\]; it must be \[B, T\]"),
-        (lambda: Causal() & ALiBi(4), r"mask is ALiBi\(4\); it must be an array of numbers"),
+        (lambda: Causal() & ALiBi(4), r"mask is ALiBi\(4\); it must be a mask such as Causal\(\), or an array"),
         (lambda: Causal() & np.ones((B, S, S, S, S), bool), "mask has shape"),
         (lambda: MaskFunction("causal"), "fn is 'causal'; it must be Callable"),
         (lambda: Causal().show(0, 3), "num_queries is 0; it must be at least 1"),

@@ -45,6 +45,7 @@ def _same_state(ours: Checkpoints, theirs: Checkpoints, step: int) -> bool:
 
 
 def _state(checkpoints: Checkpoints, step: int) -> PyTree:
+    checkpoints._records.read(step, check_files=True)  # with its digests
     return read_arrays(checkpoints.directory / str(step) / STATE, None)
 
 

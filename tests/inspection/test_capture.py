@@ -233,7 +233,7 @@ def test_what_is_inside_of_a_transformation_can_be_neither_captured_nor_patched(
     np.testing.assert_array_equal(model.apply({}, x), 2)  # nothing was zeroed
 
 
-NEAREST = r"is no activation of this pass, as .* lists them; did you mean encoder.layers.0.attention.weights\?"
+NEAREST = r"is no activation of this pass; .* lists all; did you mean encoder.layers.0.attention.weights\?"
 BARE = {"encoder": {}, "decoder": {}}
 
 

@@ -43,7 +43,7 @@ def test_where_scoring_fails_the_same_command_scores_the_model_again_without_tra
 
 def test_more_steps_than_can_be_counted_are_refused_before_training(tmp_path):
     config = ReverseConfig(**(REVERSE | {"max_epochs": 2**31 - 1}), checkpoint_dir=tmp_path / "runs")
-    with pytest.raises(InputError, match="max_iters is 21474836470; it may be at most 2147483647"):
+    with pytest.raises(InputError, match="max_epochs is 2147483647; with these data it may be at most 214748364"):
         train_and_test(ReverseTrainer, config, reverse_data)
     assert not (tmp_path / "runs").exists()
 

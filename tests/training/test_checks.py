@@ -44,6 +44,7 @@ MISTAKEN = type("Mistaken", (Trainer,), {"create_optimiser": lambda self: None})
         (GIVEN, {}, "Given lacks create_model"),
         (MISTAKEN, {}, "Mistaken.create_optimiser overrides nothing; is create_optimizer meant"),
         (Trainer, {"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam, constant"),
+        (Trainer, {"logger": "csv, csv"}, "logger is 'csv, csv'; it must name each logger once"),
         (Trainer, {"logger": "csv, tensorbord"}, "logger is 'tensorbord'; it must be one of tensorboard, csv"),
     ],
 )

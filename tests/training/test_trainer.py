@@ -56,7 +56,7 @@ def test_without_a_batch_parameters_or_a_run_there_is_an_error(tmp_path):
     with pytest.raises(InputError, match="ReverseTask has no run directory yet; call fit"):
         trainer.run.save_figure("a.png", None)
     trainer.params = {}
-    with pytest.raises(ValueError, match="steps is empty; the mean is of at least one step, or one batch"):
+    with pytest.raises(ValueError, match="nothing to take the mean of; a loader must give at least one batch"):
         trainer.evaluate([])
 
 

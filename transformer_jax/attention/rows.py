@@ -77,12 +77,14 @@ def attention_rows(
         Weights `[..., rows, S]`, with the axis of heads cut to those chosen; rows of queries that see nothing are zero.
 
     Raises:
-        InputError: as `dot_product_attention`; or an index is out of range.
+        InputError: as `dot_product_attention`; or an index is out of range, or there are no heads to choose from.
     """
     request = AttentionRequest.of(q, k, k, mask, bias)
     q, k = (jnp.asarray(x) for x in promote_dtype(q, k, dtype=None))
     shape = request.logits_shape
     queries = _indices("queries", np.arange(shape[-2]) if queries is None else queries, shape[-2])
+    if heads is not None and len(shape) < 4:
+        raise InputError(f"heads is {heads!r}; logits of shape {shape} have no axis of heads")
     q, k, _ = request.with_heads(q, k, k)
     chosen = _indices("heads", np.arange(q.shape[1]) if heads is None else heads, q.shape[1])
     group, wide = q.shape[1] // k.shape[1], jnp.promote_types(q.dtype, jnp.float32)

@@ -54,11 +54,13 @@ def pad_rows(tree: PyTree[ArrayLike], size: int) -> PyTree[ArrayLike]:
     The copies are real data, so that nothing computed from them is infinite.
 
     Raises:
-        InputError: as `num_rows`.
+        InputError: there is no row to repeat, or what `num_rows` raises.
     """
     rows = num_rows(tree)
     if rows >= size:
         return tree
+    if rows == 0:
+        raise InputError(f"the batch has 0 rows; it must have at least 1 to be padded to {size}")
     row_numbers = np.minimum(np.arange(size), rows - 1)  # 0 1 … rows-1 rows-1 rows-1
     return jax.tree.map(lambda array: np.asarray(array)[row_numbers], tree)
 

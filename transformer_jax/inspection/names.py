@@ -84,7 +84,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def check_found(pattern: str, names: Collection[str]) -> None:
-    """Raise an `InputError` if no name fits a name or pattern; it has the nearest one.
+    """Raise an `InputError` if no name fits a name or pattern; it proposes one that is near.
 
     Args:
         pattern: a name, or a pattern.
@@ -92,5 +92,5 @@ def check_found(pattern: str, names: Collection[str]) -> None:
     """
     if not any(matches(name, pattern) for name in names):
         raise InputError(
-            f"{pattern!r} is no activation of this pass, as activation_names(model) lists them{meant(pattern, names)}"
+            f"{pattern!r} is no activation of this pass; activation_names(model) lists all{meant(pattern, names)}"
         )

@@ -84,7 +84,7 @@ class RotaryPositions(Positions):
 
     def check(self, head_width: int) -> None:
         if (width := int(head_width * self.fraction)) % 2:
-            raise InputError(f"a head is {head_width} wide, of which {width} turn; that must be even, as pairs turn")
+            raise InputError(f"{width} of a head's {head_width} elements turn; that number must be even, as pairs turn")
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
         return RotaryInAttention(self)

@@ -107,7 +107,7 @@ def train_and_test(
     Raises:
         FloatingPointError: as `TrainerModule.fit`; of many runs after the last one, and `summary.json` is written.
         InputError: the model that `pretrained` or `init_from` names does not fit the task; or what `TrainerModule.fit`
-            raises. After an error of the report or the test the same command scores the model again.
+            raises. After an error of the report or the test, the same command without `--no-resume` scores the model.
     """
     prepare_jax(config)
     train_one = functools.partial(_train_one, trainer_class, load_data, report)

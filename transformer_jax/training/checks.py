@@ -38,6 +38,8 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
     for setting, name in (("schedule", config.schedule), *(("logger", name) for name in config.logger_names)):
         if name not in known[setting]:
             raise InputError(f"{setting} is {name!r}; it must be one of {', '.join(known[setting])}")
+    if len(set(config.logger_names)) < len(config.logger_names):  # before the run's directory is touched
+        raise InputError(f"logger is {config.logger!r}; it must name each logger once")
     if config.freeze is not None and config.scan_layers:
         raise InputError(f"freeze is {config.freeze}, and scan_layers is True; layers that are stacked can't be frozen")
 

@@ -97,7 +97,7 @@ def means(steps: Sequence[Sums]) -> dict[str, float]:
         InputError: there are no steps.
     """
     if not steps:
-        raise InputError("steps is empty; the mean is of at least one step, or one batch of a loader")
+        raise InputError("there is nothing to take the mean of; a loader must give at least one batch")
     totals = jax.tree.map(lambda *parts: np.sum(parts, dtype=np.float64), *steps)
     return {name: float(total / weight) for name, (total, weight) in totals.items()}
 

@@ -171,8 +171,7 @@ def matching(patterns: str, paths: Collection[str], setting: str) -> frozenset[s
         pattern = pattern.strip()
         found = {path for path in paths if fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")}
         if not found:
-            raise InputError(
-                f"{setting} has {pattern!r}, which is no array or module of the model; --verbose lists the arrays"
-            )
+            modules = ", ".join(sorted({path.partition("/")[0] for path in paths}))
+            raise InputError(f"{setting} has {pattern!r}, which is no array or module of the model, as {modules}")
         chosen |= found
     return frozenset(chosen)

@@ -17,7 +17,7 @@ from transformer_jax.data.batch import Samples
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import check_same
-from transformer_jax.errors import InputError
+from transformer_jax.errors import MAX_SIZE, InputError
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.saved_model import card_of, save_model
@@ -174,6 +174,9 @@ class TrainerModule(ExampleViewer):
         """Settle the config, begin to compile, and open the run's directory."""
         self.config = self.config.resolved(len(train_loader))
         num_steps = len(train_loader) * self.config.max_epochs
+        if num_steps > MAX_SIZE:  # they are counted in 32 bits
+            most = MAX_SIZE // len(train_loader)
+            raise InputError(f"max_epochs is {self.config.max_epochs}; with these data it may be at most {most}")
         if self.config.profile is not None:
             profiled_steps(self.config.profile, num_steps)
         programs = self._begin_to_compile(train_loader, num_steps)

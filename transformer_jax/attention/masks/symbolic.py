@@ -21,7 +21,7 @@ from jaxtyping import Bool
 from transformer_jax.argument_checks import Count
 from transformer_jax.attention.masks.arrays import USE_PADDING_MASK, Mask, expand_mask
 from transformer_jax.attention.score_block import BlockGrid, Bounds, LogitsRule, Offset, Range, ScoreBlock, check_fits
-from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
+from transformer_jax.errors import MAX_SIZE, InputError, check_sizes, shortened
 from transformer_jax.trees import pytree_class, static_field
 
 MAX_CELLS = 32  # of a drawing, along each side
@@ -107,7 +107,11 @@ def as_attention_mask(mask: Masks) -> AttentionMask:
     Raises:
         InputError: it is neither.
     """
-    return mask if isinstance(mask, AttentionMask) else ArrayMask(mask)
+    if isinstance(mask, AttentionMask):
+        return mask
+    if callable(mask) or isinstance(mask, LogitsRule | str):
+        raise InputError(f"mask is {shortened(mask)}; it must be a mask such as Causal(), or an array")
+    return ArrayMask(mask)
 
 
 @pytree_class

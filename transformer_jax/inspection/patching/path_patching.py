@@ -128,6 +128,8 @@ def _find(what: str, component: Component, sites: Mapping[str, Activation]) -> F
             f"{what} is in {shortened(path)}; it must be in one of {', '.join(known)}: a head is a pair "
             "(name of an attention, number), a feed-forward its name; logits only receive"
         )
+    if isinstance(head, int) and head not in range(num_heads := sites[f"{path}.{OUTPUTS}"].size("heads") or 0):
+        raise InputError(f"{what} is head {head}; {path} has {num_heads}, 0 … {num_heads - 1}")
     return path, head
 
 

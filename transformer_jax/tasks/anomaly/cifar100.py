@@ -78,13 +78,15 @@ def ready_features(features_dir: Path, splits: Sequence[LabelledImages], resolut
     Raises:
         InputError: a file cannot be read, or is not of these images, as far as it says what it was computed with.
     """
-    tables = []
+    tables: list[np.ndarray] = []
     for name, split in zip(FILE_NAMES, splits, strict=True):
         features, record = read_features(path := features_dir / name)
         if reason := difference(record, {"data": split.digest, "resolution": resolution}):
             raise InputError(f"{path} cannot be used: {reason}; leave out features_dir to compute the features")
         if len(features) != (size := len(split.labels)):
             raise InputError(f"feats in {path} has {len(features)} rows; it must have {size}, one for each image")
+        if features.shape[1] != (width := (tables or [features])[0].shape[1]):
+            raise InputError(f"feats in {path} is {features.shape[1]} wide; that of the other file is {width}")
         tables.append(features)
     return tables
 
