@@ -277,8 +277,8 @@ def test_the_code_on_grokking_trains_and_its_identities_hold(root):
 def test_the_code_on_features_finds_the_known_ones_and_its_identities_hold(tmp_path):
     """Fewer rows, steps and passes than the page has, and its speed is looked at once."""
     fewer = ("12, 2000", "12, 1000"), ("100_000, 20, 20, 2_000", "30_000, 20, 9, 500"), (", 50)", ", 10)")
-    sizes = "run.config = __import__('dataclasses').replace(run.config, test_size=1000)"
-    fewer += (("run = load_run(model)", f"run = load_run(model); {sizes}"),)
+    smaller = "run = load_run(model)\n    run.config = dataclasses.replace(run.config, test_size=1000)"
+    fewer += ("import optax", "import dataclasses, optax"), ("run = load_run(model)", smaller)
     names = run_page("docs/features.md", tmp_path, *fewer, ("range(9)", "range(1)"))
     assert names["recovered"].mean() > 0.9
     assert names["loss"].recovered > 0.9

@@ -60,7 +60,10 @@ def test_the_lines_on_attention_come_after_the_first_step():
     assert lines == [f"{name} attention of 2 × 3 logits: why" for name in ("plain", "blockwise")]
 
 
-def test_a_profile_that_is_not_two_steps_of_the_training_is_an_error_before_it():
+def test_a_profile_that_is_not_two_steps_of_the_training_is_an_error_before_it(tmp_path):
+    with pytest.raises(InputError, match="profile is '5'; it must be START:STOP"):
+        fit(trainer_for(tmp_path / "runs", profile="5"))
+    assert not (tmp_path / "runs").exists()
     for text in ("", "5", "5:", "7:5", "5:5", "-1:5", "a:b", "1.5:2"):
         with pytest.raises(InputError, match="it must be START:STOP"):
             profiled_steps(text)

@@ -116,7 +116,7 @@ def _find(what: str, component: Component, sites: Mapping[str, Activation]) -> F
     """The parts of a component's name.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: there is none of this name, or no such head in it.
     """
     path, head = component if isinstance(component, tuple) and len(component) == 2 else (str(component), None)
     end = "hidden" if head is None else OUTPUTS
