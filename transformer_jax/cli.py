@@ -152,7 +152,7 @@ def naming_flags(config_class: type) -> Iterator[None]:
 
 def _settings_of(
     file: ConfigFile, config_class: type[TrainingConfig], task: str | None, choices: type | None
-) -> dict[str, Any]:  # Any: each of its field's type
+) -> dict[str, Any]:  # each of its field's type
     """The settings of a file, but those that are chosen already, and those of the machine of another run."""
     if task is not None and file.task not in (None, task):
         raise InputError(f"{file.path}: task is {file.task}; it must be {task}, the task of this command")

@@ -16,7 +16,7 @@ WORDS = {"none": None, "true": True, "false": False}  # as a command line has th
 
 T = TypeVar("T")
 Marks = dict[str, object]  # of a field: whether it is neutral and so on, its bounds, a function
-Check = Callable[[str, Any], None]  # takes a field's name and its value; Any: of the field's type
+Check = Callable[[str, Any], None]  # takes a field's name and its value, of its type
 
 
 def setting(

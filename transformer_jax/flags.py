@@ -129,7 +129,7 @@ def _with_hyphens(argument: str) -> str:
     return f"{name.replace('_', '-')}{equals}{value}" if argument.startswith("--") else argument
 
 
-def _form(hint: TypeHint) -> dict[str, Any]:  # Any: arguments of `add_argument`
+def _form(hint: TypeHint) -> dict[str, Any]:  # arguments of `add_argument`
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     return {"nargs": "*" if get_origin(hint) is tuple else None, "metavar": _metavar(hint)}

@@ -164,7 +164,7 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
     return stacked
 
 
-def load_stacked(dataset: Any, indices: EpochIndices) -> PyTree:  # Any: a data set, of either form
+def load_stacked(dataset: Any, indices: EpochIndices) -> PyTree:  # a data set, of either form
     """The samples of these indices, stacked; a data set with `__getitems__` gives them at once."""
     has_batches = hasattr(dataset, "__getitems__")
     return numpy_collate(dataset.__getitems__(indices) if has_batches else [dataset[index] for index in indices])

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
 
-# Any: PyTorch's `Dataset` declares no length; `make_loader` has checked that there is one.
+# PyTorch's `Dataset` declares no length; `make_loader` has checked that there is one.
 def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike], files: Sequence[str] = ()) -> str:
     """A digest of data sets and constants: SHA-256 as hexadecimal digits.
 

@@ -71,7 +71,7 @@ class LocalRows:
         batch_size: of the loader.
     """
 
-    def __init__(self, dataset: Any, rows: RowRange, batch_size: int) -> None:  # Any: a data set, of either form
+    def __init__(self, dataset: Any, rows: RowRange, batch_size: int) -> None:  # a data set, of either form
         self._dataset, self._rows, self._batch_size = dataset, rows, batch_size
 
     def __len__(self) -> int:

@@ -46,7 +46,7 @@ def with_gathered_params(loss_function: Function, devices: Devices, remat: str) 
 
         return jax.tree_util.tree_map_with_path(gather_array, params)
 
-    def loss(params: Params, *arguments: Any, train: bool) -> Any:  # Any: pytrees of arrays
+    def loss(params: Params, *arguments: Any, train: bool) -> Any:  # pytrees of arrays
         def of_split(params: Params, *arguments: Any) -> Any:
             with with_value(
                 layer_access, LayerAccess(lambda layer, params: gather(f"params/{layer}", params), _is_kept)
@@ -87,6 +87,6 @@ def _kept_of_blocks(remat: str) -> Policy:
     return jax.checkpoint_policies.save_from_both_policies(inputs, of_block)
 
 
-def _is_kept(primitive: Primitive, *_: Any, **__: Any) -> bool:
+def _is_kept(primitive: Primitive, *_: object, **__: Any) -> bool:
     """For `jax.checkpoint`: the backward pass may keep all but gathered parameters, which it gathers again."""
     return primitive.name != "sharding_constraint"

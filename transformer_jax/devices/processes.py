@@ -6,14 +6,16 @@ Every function here is called by all processes, in the same order: each waits fo
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.typing import ArrayLike
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
+from transformer_jax.outside_files import Json
 
 HEARTBEAT_SECONDS = 20  # a process that is silent for longer counts as dead, and the others end
 SHUTDOWN_SECONDS = 15  # at the end of one process, for which it waits for the others
@@ -82,7 +84,7 @@ def from_first(function: Callable[[], Value]) -> Value:
     """
     if jax.process_count() == 1:
         return function()
-    answer: dict[str, Any] = {}  # Any: JSON
+    answer: Json = {}
     error: Exception | None = None
     if is_first():
         try:
@@ -100,7 +102,7 @@ def from_first(function: Callable[[], Value]) -> Value:
 def whole(tree: Tree) -> Tree:
     """NumPy copies of the arrays, whole in each process, also where the processes hold a part each."""
 
-    def copy(leaf: Any) -> np.ndarray:
+    def copy(leaf: ArrayLike) -> np.ndarray:
         is_split = isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
         return np.array(multihost_utils.process_allgather(leaf, tiled=True) if is_split else leaf)
 
@@ -126,7 +128,7 @@ def check_same(values: Mapping[str, object]) -> None:
                 )
 
 
-def _from_all(content: object) -> list[Any]:  # Any: JSON
+def _from_all(content: object) -> list[Json]:
     """The JSON of each process, of up to 16 MB, which float32 counts exactly."""
     text = json.dumps(content).encode()
     size = 1 << max(10, int(largest(len(text))).bit_length())  # one of few, each of which is compiled once

@@ -61,7 +61,7 @@ class Devices:
         rows, parts = self.rows(rows_axis), self.mesh.shape[DATA] * self.mesh.shape[FSDP]
         own = self.rows_of_process(parts)
 
-        def place(leaf: Any) -> jax.Array:  # Any: an array
+        def place(leaf: Any) -> jax.Array:  # an array
             array = np.asarray(leaf)
             # JAX does not find the shape by itself where a row lies on devices of two processes.
             num_rows = array.shape[rows_axis] * parts // (own.stop - own.start)
@@ -104,7 +104,7 @@ class Devices:
             return step
 
         @functools.wraps(step)
-        def shared(state: Any, batch: Any, *more: Any) -> Any:  # Any: pytrees of arrays
+        def shared(state: Any, batch: Any, *more: Any) -> Any:  # pytrees of arrays
             if self.is_divided:
                 with with_value(divided_by_compiler, True):
                     return step(state, jax.lax.with_sharding_constraint(batch, self.rows(rows_axis)), *more)
@@ -136,7 +136,7 @@ def _placed(tree: Tree, shardings: Tree) -> Tree:
     return jax.device_put(tree, shardings) if jax.process_count() == 1 else jax.tree.map(_place, tree, shardings)
 
 
-def _place(leaf: Any, sharding: NamedSharding) -> jax.Array:  # Any: an array, or a typed key
+def _place(leaf: Any, sharding: NamedSharding) -> jax.Array:  # an array, or a typed key
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:  # it is on all processes' devices
         return jax.device_put(leaf, sharding)
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):

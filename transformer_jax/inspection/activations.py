@@ -19,7 +19,7 @@ Captured = dict[str, Array]  # by name, in the order of the pass
 
 @check_arguments
 def capture(
-    model: nn.Module, variables: Variables, *inputs: object, names: Sequence[str], **kwargs: Any
+    model: nn.Module, variables: Variables, *inputs: object, names: Sequence[str], **kwargs: object
 ) -> tuple[Any, Captured]:
     """Run a model, and return its output with the activations of that very pass that have these names.
 
@@ -51,7 +51,7 @@ def patch(
     *inputs: object,
     patches: Mapping[str, Change],
     names: Sequence[str] | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Any:
     """Run a model with some activations changed, and return its output.
 

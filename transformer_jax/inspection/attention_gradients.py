@@ -1,7 +1,6 @@
 """Gradient × attention: which weights a number depends on (Barkan et al. 2021, Chefer et al. 2021)."""
 
 from collections import OrderedDict
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -17,7 +16,7 @@ from transformer_jax.trees import Variables
 
 @check_arguments
 def gradient_attention(
-    model: nn.Module, variables: Variables, *inputs: object, metric: Metric, **kwargs: Any
+    model: nn.Module, variables: Variables, *inputs: object, metric: Metric, **kwargs: object
 ) -> dict[str, Float[Array, "B H T S"]]:
     """Attention weights times the gradient of a number with respect to them.
 

@@ -30,7 +30,7 @@ def generate(
     names: Sequence[str] = (),
     key: PRNGKeyArray | None = None,
     temperature: float = 1.0,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[Int[Array, "B T_plus_length"], Activations]:
     """Continue prompts with a language model whose activations are changed.
 

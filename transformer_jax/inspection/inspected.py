@@ -89,13 +89,13 @@ class Inspected:
         args, kwargs = jax.tree.unflatten(structure, [next(others) if leaf is None else leaf for leaf in traced])
         return method(self.model, variables, *args, **kwargs)
 
-    def capture(self, inputs: object, names: Sequence[str], **kwargs: Any) -> tuple[Any, Activations]:
+    def capture(self, inputs: object, names: Sequence[str], **kwargs: object) -> tuple[Any, Activations]:
         """As `transformer_jax.capture`, of an input or a tuple of them: the output, and the activations by name."""
         output, seen = self.apply(capture, *self._inputs(inputs, kwargs), names=names, **kwargs)
         return output, Activations(seen)
 
     def patch(
-        self, inputs: object, patches: Mapping[str, Change], names: Sequence[str] | None = None, **kwargs: Any
+        self, inputs: object, patches: Mapping[str, Change], names: Sequence[str] | None = None, **kwargs: object
     ) -> Any:
         """As `transformer_jax.patch`, of an input or a tuple of them: the output; with `names` activations too."""
         result = self.apply(patch, *self._inputs(inputs, kwargs), patches=patches, names=names, **kwargs)
@@ -109,7 +109,7 @@ class Inspected:
         *,
         by: Sequence[str] = ("layers", "positions"),
         metric: Metric,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> PatchGrid:
         """What each clean activation restores of a metric in a corrupted pass, over all layers, in one program.
 

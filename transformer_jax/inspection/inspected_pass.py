@@ -127,11 +127,11 @@ class InspectedPass:
             self.captured[site.name] = shown
         return shown
 
-    def _block(self, module: nn.Module, call: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
+    def _block(self, module: nn.Module, call: Callable[..., Any], x: Any, *args: object, **kwargs: object) -> Any:
         x = self._shown(activation_name(module.path, "input"), x, "B T D")
         return self._with_first(call(x, *args, **kwargs), activation_name(module.path, "output"), "B T D")
 
-    def _output_shown(self, module: nn.Module, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _output_shown(self, module: nn.Module, call: Callable[..., Any], *args: object, **kwargs: object) -> Any:
         """The result of a module, whose output is an activation if the module is a user's."""
         name = activation_name(module.path, "output")
         before = self._numbered(name)

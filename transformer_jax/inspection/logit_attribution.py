@@ -5,7 +5,6 @@ Direct logit attribution (Elhage et al. 2021), and the logit lens (nostalgebrais
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -31,7 +30,7 @@ def attribute_logits(
     variables: Variables,
     *inputs: object,
     of: Callable[[Array], Array] = lambda logits: logits,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> dict[str, Float[Array, "..."]]:
     """Split logits into the contributions of the components that write into the residual stream.
 
@@ -89,7 +88,9 @@ def attribute_logits(
 
 
 @check_arguments
-def logit_lens(model: nn.Module, variables: Variables, *inputs: object, **kwargs: Any) -> Float[Array, "L_plus_1 ..."]:
+def logit_lens(
+    model: nn.Module, variables: Variables, *inputs: object, **kwargs: object
+) -> Float[Array, "L_plus_1 ..."]:
     """The model's output where the layers from l on are left out, for l = 0 … L.
 
     The residual stream before block l goes to what follows the last block: the final norm, if there is one, and the

@@ -109,7 +109,7 @@ class SettingsModule(Tapped):
         settings.positions.check(settings.attention.head_width or head_width(width, module.num_heads))
 
     def get_attention_maps(
-        self, *inputs: Any, queries: Indices | None = None, heads: Indices | None = None, **options: Any
+        self, *inputs: Any, queries: Indices | None = None, heads: Indices | None = None, **options: object
     ) -> Any:
         """Attention weights of every layer, as the forward pass without dropout uses them.
 

@@ -20,7 +20,7 @@ class LogPosition(NamedTuple):
     """Where a run goes on; entries after it are those of a process that was killed, and will come again."""
 
     step: int = 0  # of the checkpoint, 0 where there is none
-    states: Mapping[str, Any] = MappingProxyType({})  # by class, each logger's `state` at the checkpoint; Any: JSON
+    states: Mapping[str, Any] = MappingProxyType({})  # by class, each logger's `state` at the checkpoint; JSON
 
 
 class Logger:
@@ -38,7 +38,7 @@ class Logger:
     def log_results(self, metrics: Mapping[str, float]) -> None:
         """The metrics at the end: `val/accuracy`, `test/accuracy`."""
 
-    def state(self) -> Any:  # Any: JSON
+    def state(self) -> Any:  # JSON
         """State with which the logger goes on in another process; it is saved in each checkpoint."""
         return None
 

@@ -67,7 +67,7 @@ class PretrainedText(TextViewer):
         return inputs if isinstance(inputs, tuple) else (inputs,)
 
     def predict(
-        self, inputs: str | Sequence[str], *, max_new: int = 64, beam_width: int = 1, seed: int = 0, **draws: Any
+        self, inputs: str | Sequence[str], *, max_new: int = 64, beam_width: int = 1, seed: int = 0, **draws: object
     ) -> Any:  # str after str, a list after a list
         """What the model makes of a text, or of each text of a list.
 
@@ -130,7 +130,9 @@ class PretrainedText(TextViewer):
         ids = output[: len(places)].argmax(-1)
         return answer._replace(text=self.tokenizer.decode(ids.tolist()), probability=None)
 
-    def _answer_to(self, text: str, max_new: int, beam_width: int, key: PRNGKeyArray, draws: Mapping[str, Any]) -> str:
+    def _answer_to(
+        self, text: str, max_new: int, beam_width: int, key: PRNGKeyArray, draws: Mapping[str, object]
+    ) -> str:
         ids = self._encode(text)
         if isinstance(self.model, Transformer):
             return str(self.tokenizer.decode(self._translate(ids, max_new, beam_width).tolist()))

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -153,7 +153,7 @@ class ReverseTrainer(TrainerModule):
 
 
 @check_arguments
-def train_reverse(config: ReverseConfig | None = None, **settings: Any) -> tuple[ReverseTrainer, Results]:
+def train_reverse(config: ReverseConfig | None = None, **settings: object) -> tuple[ReverseTrainer, Results]:
     """Train and test; leave a run directory with checkpoints, results and attention maps.
 
     Args:

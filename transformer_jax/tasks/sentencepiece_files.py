@@ -65,7 +65,7 @@ class SentencePieces:
         return self._ids.get(piece)
 
 
-def _pieces(path: Path) -> Any:  # Any: of a library without types
+def _pieces(path: Path) -> Any:  # of a library without types
     library = import_extra("sentencepiece")
     with outside_file(path, "a file of SentencePiece", MAX_FILE_BYTES) as checked:
         return library.SentencePieceProcessor(model_proto=checked.read_bytes())

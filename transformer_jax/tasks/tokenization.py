@@ -166,7 +166,7 @@ class PieceTokenizer(Tokenizer):
     def _joined(self, ids: Ids) -> bytes:
         return self._pieces.decode(ids.tolist(), skip_special_tokens=False).encode()
 
-    def _encoded(self, texts: Sequence[str]) -> list[Any]:  # Any: of the library's own class
+    def _encoded(self, texts: Sequence[str]) -> list[Any]:  # of the library's own class
         return self._pieces.encode_batch(texts, add_special_tokens=self._adds_own)
 
 
@@ -229,7 +229,7 @@ def chunks(text: str) -> Iterator[str]:
         start = end
 
 
-def import_extra(name: str) -> Any:  # Any: a module
+def import_extra(name: str) -> Any:  # a module
     """A library that the extra `pretrained` installs.
 
     Raises:

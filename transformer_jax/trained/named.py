@@ -82,7 +82,7 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
 
 def settings_of_initial(
     config_class: type[TrainingConfig], task: str | None, given: Mapping[str, Any]
-) -> dict[str, Any]:  # Any: of the fields
+) -> dict[str, Any]:  # of the fields
     """The settings of the model that `init_from` names, and of its inputs; none where it is no run or saved model.
 
     A run that was begun with `init_from` keeps those that it has, whatever became of that model.

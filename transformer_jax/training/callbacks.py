@@ -73,11 +73,11 @@ class Callback:
         """Whether the training should end after the present evaluation."""
         return False
 
-    def state(self) -> Any:  # Any: JSON
+    def state(self) -> Any:  # JSON
         """State with which the callback goes on in another process; it is saved in each checkpoint."""
         return None
 
-    def restore(self, state: Any) -> None:  # Any: JSON
+    def restore(self, state: Any) -> None:  # JSON
         """Go on from a state that `state` gave."""
 
 

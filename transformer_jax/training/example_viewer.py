@@ -35,11 +35,11 @@ class ExampleViewer(Evaluator):
         self._shown = jax.jit(self.apply, static_argnames="return_attention", compiler_options=options)
 
     @staticmethod
-    def load_data(config: Any) -> Any:  # Any: the task's own classes
+    def load_data(config: Any) -> Any:  # the task's own classes
         """The task's data sets for these settings, a `TaskData`: what `test` takes after `load_run`."""
         raise NotImplementedError
 
-    def examples(self, inputs: Any) -> list[InspectedExample]:  # Any: a task's own types
+    def examples(self, inputs: Any) -> list[InspectedExample]:  # a task's own types
         """Inputs as examples that can be looked into, with their labels, and the answer in words.
 
         If not overridden, the inputs are a batch as the data set gives it; labels are its numbers if they are integers
@@ -47,11 +47,11 @@ class ExampleViewer(Evaluator):
         """
         return examples_in_batch(inputs, lambda rows: self.prepare(rows, self.constants))
 
-    def is_one(self, inputs: Any) -> bool:  # Any: a task's own types
+    def is_one(self, inputs: Any) -> bool:  # a task's own types
         """Whether inputs, as `attention` takes them, are one and no list: never, if not overridden."""
         return False
 
-    def attention(self, inputs: Any) -> Any:  # Any: a task's own types; maps of one input, of many a list
+    def attention(self, inputs: Any) -> Any:  # a task's own types; maps of one input, of many a list
         """The attention maps of inputs as `examples` takes them, a `LabelledMaps` for each.
 
         Raises:
@@ -129,7 +129,7 @@ class ExampleViewer(Evaluator):
         stacked = (jax.tree.map(lambda leaf: np.asarray(leaf)[None], x) for x, _ in self.test_samples(numbers))
         return [example for rows in stacked for example in self.examples(rows)]
 
-    def test_samples(self, numbers: Sequence[int]) -> list[Any]:  # Any: the task's own types
+    def test_samples(self, numbers: Sequence[int]) -> list[Any]:  # the task's own types
         """Samples of these numbers in the task's own test set.
 
         Raises:
@@ -141,12 +141,12 @@ class ExampleViewer(Evaluator):
         return [self.test_set[number] for number in numbers]
 
     @functools.cached_property
-    def test_set(self) -> Any:  # Any: the task's own data set
+    def test_set(self) -> Any:  # the task's own data set
         """The task's own test set."""
         return self.test_data.test_loader.dataset
 
     @functools.cached_property
-    def test_data(self) -> Any:  # Any: the task's `TaskData`
+    def test_data(self) -> Any:  # the task's `TaskData`
         """The task's own data sets, loaded when they are first asked for; the task has their constants from then on.
 
         Raises:

@@ -73,7 +73,7 @@ class Task:
         """
         return {}
 
-    def model_inputs(self, inputs: Inputs) -> Sequence[Any]:  # Any: of the model's own types
+    def model_inputs(self, inputs: Inputs) -> Sequence[Any]:  # of the model's own types
         """The positional arguments with which the model is called on inputs that `prepare` gave."""
         raise NotImplementedError
 
@@ -160,7 +160,7 @@ class Task:
         """Callbacks of the task's own: none, if not overridden."""
         return []
 
-    def predict(self, inputs: Any) -> Any:  # Any: a task's own types
+    def predict(self, inputs: Any) -> Any:  # a task's own types
         """The task's answer to inputs of its own kind, by the best parameters."""
         raise NotImplementedError
 
@@ -173,8 +173,8 @@ class Task:
         key: PRNGKeyArray | None = None,
         *,
         train: bool = False,
-        **options: Any,  # Any: further arguments of the model's call
-    ) -> Any:  # Any: the model's output
+        **options: Any,  # further arguments of the model's call
+    ) -> Any:  # the model's output
         """The model's output for inputs from `prepare`; `options` are further arguments of its call.
 
         With `config.dtype` bfloat16 the model gets its parameters and inputs in that type, and the output is float32

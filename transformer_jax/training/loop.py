@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -12,6 +12,7 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import any_of, is_first, whole
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
+from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition
 from transformer_jax.training.callbacks import (
@@ -100,7 +101,7 @@ class TrainingLoop(contextlib.AbstractContextManager["TrainingLoop"]):
                 self._restore(saved_progress)
             self._opened = opened.pop_all()
 
-    def _newest(self, initial: TrainState) -> tuple[int, TrainState, Mapping[str, Any]]:  # Any: JSON
+    def _newest(self, initial: TrainState) -> tuple[int, TrainState, Json]:
         """Step, state and progress of the newest checkpoint; where there is none 0, the initial state and nothing."""
         checkpoints, like = self._run.checkpoints, unstack_layers(initial)
         checkpoint = checkpoints.newest(like)
@@ -129,7 +130,7 @@ class TrainingLoop(contextlib.AbstractContextManager["TrainingLoop"]):
             callbacks.append(LogAttention(loggers, lambda params: task.maps_of(example, params)))
         return callbacks
 
-    def _restore(self, progress: Mapping[str, Any]) -> None:  # Any: JSON
+    def _restore(self, progress: Json) -> None:
         self._stopwatch.restore(progress["seconds"])
         for name, state in progress["callbacks"].items():
             if name in self._callbacks:

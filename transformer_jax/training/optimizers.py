@@ -52,7 +52,7 @@ def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransforma
         params: Arrays | None = None,
         *,
         step: ArrayLike,
-        **_: Any,
+        **_: object,
     ) -> tuple[Arrays, optax.EmptyState]:
         rate = -jnp.asarray(schedule(step))
         return jax.tree.map(lambda one: rate.astype(one.dtype) * one, updates), state
@@ -137,7 +137,7 @@ def with_average(optimizer: optax.GradientTransformation, decay: float) -> optax
         params: Arrays | None = None,
         *,
         step: ArrayLike,
-        **more: Any,
+        **more: object,
     ) -> tuple[Arrays, AveragedState]:
         updates, inner_state = inner.update(updates, state.inner, params, step=step, **more)
         # 1 - βᵗ by expm1: for a β near 1 the subtraction would lose digits.

@@ -7,11 +7,11 @@ import platform
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from transformer_jax.devices.processes import is_first
+from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition
 from transformer_jax.runs.settings import settings_of
@@ -45,7 +45,7 @@ def announce(task: Evaluator, params: Params, num_steps: int, directory: Path) -
     print(f"{task.name}: {count:,} parameters, {num_steps:,} steps on {task.devices}, into {directory}")
 
 
-def results_of(task: Evaluator, metrics: Metrics) -> dict[str, Any]:  # Any: JSON
+def results_of(task: Evaluator, metrics: Metrics) -> Json:
     """Metrics by split, accuracies under names of their own (`val_acc`), seconds, settings, the model, versions."""
     accuracies = {f"{split}_acc": of_split["accuracy"] for split, of_split in metrics.items() if "accuracy" in of_split}
     seconds, settings = task.stopwatch.seconds, settings_of(task.name, task.config)
@@ -93,7 +93,7 @@ def open_loggers(run: RunDirectory, task: Task, position: LogPosition) -> Iterat
         yield loggers
 
 
-def write_end(run: RunDirectory, task: Task, metrics: Metrics, results: Mapping[str, Any]) -> None:
+def write_end(run: RunDirectory, task: Task, metrics: Metrics, results: Json) -> None:
     """Log the metrics of the test set at the last step, and write `results.json`.
 
     Args:

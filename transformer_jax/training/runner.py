@@ -56,7 +56,7 @@ class StepRunner:
         self.steps_per_call = self._max_steps if task.config.steps_per_call else 1  # of the next call
         self.seconds_per_step = 0.0  # of the latest call
         self._update: BackgroundProgram[tuple[TrainState, SumsOfSteps]] | None = None
-        self.compiled: BackgroundProgram[Any]  # Any: the state and sums after the steps, or gradients and sums
+        self.compiled: BackgroundProgram[Any]  # the state and sums after the steps, or gradients and sums
         has_own_update = loader.has_groups and type(task).train_step is Task.train_step
         step_of_rows = self.devices.share(self.gradients_of_first if has_own_update else self.run_stacked, rows_axis=1)
         self.compiled = BackgroundProgram(step_of_rows, donate_state=not has_own_update, stopwatch=task.stopwatch)

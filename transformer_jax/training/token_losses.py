@@ -66,7 +66,7 @@ def _in_parts(
     def of_all(head: Params, hidden: Float[Array, "T B D"], targets: Int[Array, "T B"]) -> Float[Array, "T B"]:
         return jax.lax.map(lambda pair: of_position(head, *pair), (hidden, targets), batch_size=at_once)
 
-    def backward(arguments: Any, cotangent: Float[Array, "T B"]) -> tuple[Any, ...]:  # Any: those of `of_all`
+    def backward(arguments: Any, cotangent: Float[Array, "T B"]) -> tuple[Any, ...]:  # those of `of_all`
         head, hidden, targets = arguments
         return *jax.vjp(lambda head, hidden: of_all(head, hidden, targets), head, hidden)[1](cotangent), None
 

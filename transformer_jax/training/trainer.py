@@ -237,9 +237,7 @@ class TrainerModule(ExampleViewer):
         self.params = jax.device_put(params)
         self._run = RunDirectory(self.config, self.name)
 
-    def test(
-        self, val_loader: Loader | None = None, test_loader: Loader | None = None, **more: Any
-    ) -> dict[str, Any]:  # Any: JSON
+    def test(self, val_loader: Loader | None = None, test_loader: Loader | None = None, **more: object) -> Json:
         """Evaluate the best parameters on both sets, print every metric, and write `results.json` and the log's end.
 
         After `load_run` nothing is written.

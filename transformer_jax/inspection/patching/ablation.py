@@ -3,7 +3,7 @@
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
@@ -49,7 +49,7 @@ def ablate_heads(
     *inputs: object,
     metric: Metric,
     means: Means | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> HeadTable:
     """A metric of the output with each head ablated, one at a time (Michel et al. 2019, section 3.2).
 
@@ -72,7 +72,7 @@ def ablate_heads(
     return _table(model_call(model, variables, inputs, kwargs), metric, means)
 
 
-def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, **kwargs: Any) -> dict[str, Array]:
+def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, **kwargs: object) -> dict[str, Array]:
     """Mean output `[H, 1, d]` of each head over all rows and positions, padding too: for mean ablation.
 
     Raises:

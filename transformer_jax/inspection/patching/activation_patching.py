@@ -7,7 +7,6 @@ matters by the exact one.
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -42,7 +41,7 @@ def patch_activations(
     metric: Metric,
     by: Sequence[str] = ("positions",),
     corruption: Mapping[str, Change] | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> dict[str, Float[Array, "..."]]:
     """How much of a metric each clean activation restores in a corrupted pass, one place at a time.
 
@@ -103,7 +102,7 @@ def attribute_activations(
     metric: Metric,
     steps: Size = 1,
     by: Sequence[str] = ("positions",),
-    **kwargs: Any,
+    **kwargs: object,
 ) -> dict[str, Float[Array, "..."]]:
     """Estimate `patch_activations` by gradients: two forward passes and a backward one for all places together.
 

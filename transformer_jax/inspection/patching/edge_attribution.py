@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -36,7 +35,7 @@ def attribute_edges(
     *,
     metric: Metric,
     through_feed_forward: bool = True,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> dict[tuple[str, str], Float[Array, "..."]]:
     """Estimate `patch_path` from every sender to every receiver by gradients (Syed et al. 2023, equation 2).
 

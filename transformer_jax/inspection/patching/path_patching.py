@@ -1,7 +1,7 @@
 """Path patching: who reads what another wrote? (Wang et al. 2023; Goldowsky-Dill et al. 2023)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import flax.linen as nn
 from jax import Array
@@ -36,7 +36,7 @@ def patch_path(
     receivers: Sequence[Component] = (),
     reads: str | Sequence[str] = (),
     through_feed_forward: bool = True,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Float[Array, "..."]:
     """How much of a metric changes if some components see others' outputs for another input.
 

@@ -9,7 +9,7 @@ import functools
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -213,7 +213,7 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
 
 
 @check_arguments
-def train_anomaly(config: AnomalyConfig | None = None, **settings: Any) -> tuple[AnomalyTrainer, Results]:
+def train_anomaly(config: AnomalyConfig | None = None, **settings: object) -> tuple[AnomalyTrainer, Results]:
     """Train and test; leave a run directory with checkpoints, results and pictures.
 
     `train_anomaly(Cifar100Config())` is the tutorial's experiment.

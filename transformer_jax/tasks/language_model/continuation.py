@@ -42,7 +42,7 @@ class Continuation:
         self._draw = jax.jit(self._drawn, static_argnames=DRAWS)
 
     def __call__(
-        self, params: Params, text: Int[np.ndarray, " _"], max_new: int, key: PRNGKeyArray, **draws: Any
+        self, params: Params, text: Int[np.ndarray, " _"], max_new: int, key: PRNGKeyArray, **draws: object
     ) -> Int[np.ndarray, " {max_new}"]:
         """The `max_new` tokens after a text of at least one.
 

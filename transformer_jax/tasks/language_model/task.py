@@ -135,7 +135,7 @@ class LanguageModelTrainer(TextViewer, TrainerModule):
         *,
         max_new: int | None = None,
         seed: int | None = None,
-        **draws: Any,
+        **draws: object,
     ) -> Any:  # str after str, bytes after bytes, a list of them after a list
         """What follows a text, drawn token by token; of each text of a list what follows it.
 
@@ -203,7 +203,7 @@ def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
 
 @check_arguments
 def train_language_model(
-    config: LanguageModelConfig | None = None, **settings: Any
+    config: LanguageModelConfig | None = None, **settings: object
 ) -> tuple[LanguageModelTrainer, Results]:
     """Train and test; leave a run directory with checkpoints, results, samples and attention maps.
 

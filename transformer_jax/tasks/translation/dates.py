@@ -89,7 +89,7 @@ def _shuffled_days(split: str) -> Iterator[datetime.date]:
 
 
 @cache
-def _locale(name: str) -> Any:  # Any: Babel's `Locale`
+def _locale(name: str) -> Any:  # Babel's `Locale`
     """Babel's data on a locale, cached because reading them takes longer than writing a date."""
     from babel import Locale
 

@@ -194,7 +194,9 @@ def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
 
 
 @check_arguments
-def train_translation(config: TranslationConfig | None = None, **settings: Any) -> tuple[TranslationTrainer, Results]:
+def train_translation(
+    config: TranslationConfig | None = None, **settings: object
+) -> tuple[TranslationTrainer, Results]:
     """Train and test; leave a run directory with checkpoints, results and attention maps.
 
     Args:

@@ -51,7 +51,7 @@ class ConfigKeys:
         self._all = config
         self.source = source
 
-    def take(self, name: str, hint: Any, default: Any = ...) -> Any:  # Any: a type, and a value of it
+    def take(self, name: str, hint: Any, default: Any = ...) -> Any:  # a type, and a value of it
         """The value of a key.
 
         Args:
@@ -68,7 +68,7 @@ class ConfigKeys:
             raise InputError(f"{self.source} lacks {name}")
         return value if value is default else check_value(f"{name} in {self.source}", value, hint)
 
-    def sizes(self, names: Mapping[str, str]) -> dict[str, Any]:  # Any: whole numbers
+    def sizes(self, names: Mapping[str, str]) -> dict[str, Any]:  # whole numbers
         """Fields of a model by the names of their keys, which the config must have.
 
         Raises:
@@ -76,7 +76,7 @@ class ConfigKeys:
         """
         return {field: self.take(name, int) for field, name in names.items()}
 
-    def one_of(self, name: str, *allowed: Any) -> Any:  # Any: a number, a text or None
+    def one_of(self, name: str, *allowed: Any) -> Any:  # a number, a text or None
         """The value of a key that may have few; the first of them is that of a file without the key.
 
         Raises:

@@ -24,12 +24,12 @@ SIZES = {
 }
 
 
-def sizes_of(model: Any, names: Mapping[str, str]) -> Json:  # Any: a model with these fields
+def sizes_of(model: Any, names: Mapping[str, str]) -> Json:  # a model with these fields
     """The entries of a config for the fields of a model, by the names of their keys."""
     return {name: getattr(model, field) for field, name in names.items()}
 
 
-def labels_of(model: Any) -> Json:  # Any: a model with classes, or without
+def labels_of(model: Any) -> Json:  # a model with classes, or without
     """The entry of a config that says how many classes there are."""
     labels = {str(label): f"LABEL_{label}" for label in range(model.num_classes)}
     return {"id2label": labels} if labels else {}
@@ -40,7 +40,7 @@ class Family(NamedTuple):
 
     model_types: tuple[str, ...]
     create: Callable[[ConfigKeys, Shapes], SettingsModule]  # of config.json and of the shapes of the arrays
-    configure: Callable[[Any], Json]  # Any: a model of the family; the keys that `create` takes, and `architectures`
+    configure: Callable[[Any], Json]  # a model of the family; the keys that `create` takes, and `architectures`
     layout: Callable[[Any], Layout]
     prefix: str  # of the arrays of the model without its head, which some files lack
     copies: Mapping[str, str] = {}  # names of arrays that are others once more, which files may have or lack

@@ -1,7 +1,6 @@
 """Rotary positions in a `config.json`: `rope_parameters`, or `rope_theta` and `rope_scaling` of older files."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ def rotary_positions(keys: ConfigKeys, base: float, fraction: float = 1.0) -> Ro
         fraction: likewise, of each head that turns.
     """
     older = keys.take("rope_scaling", dict | None, None) or {}
-    rope: dict[str, Any] = dict(keys.take("rope_parameters", dict | None, None) or older)  # Any: JSON
+    rope: Json = dict(keys.take("rope_parameters", dict | None, None) or older)
     kind = rope.pop("rope_type", rope.pop("type", "default"))
     base = rope.pop("rope_theta", base)
     fraction = rope.pop("partial_rotary_factor", fraction)

@@ -86,7 +86,7 @@ class StoredArrays:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:  # Any: it has no types
+def _opened(path: Path) -> Iterator[Any]:  # it has no types
     """A safetensors file; what is wrong with it is an `InputError`, also if it was cut in the meantime."""
     with outside_file(path, "a safetensors file", MAX_BYTES), safetensors.safe_open(path, framework="numpy") as file:
         yield file
