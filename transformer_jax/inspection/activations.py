@@ -6,15 +6,13 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import Array
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import activations, inspected, model_call
+from transformer_jax.inspection.inspected_call import Captured, Computation
 from transformer_jax.inspection.patches import Change
+from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
 from transformer_jax.weights.layouts import example_inputs
-
-Captured = dict[str, Array]  # by name, in the order of the pass
 
 
 @check_arguments
@@ -41,7 +39,7 @@ def capture(
     Raises:
         InputError: a name is unknown, or a pattern matches nothing.
     """
-    return inspected(model_call(model, variables, inputs, kwargs), names)
+    return Computation.of(model, variables, inputs, kwargs).run(names)
 
 
 @check_arguments
@@ -71,7 +69,7 @@ def patch(
     Raises:
         InputError: as in `capture`; or a patch has another shape, or a head or a position is not there.
     """
-    output, captured = inspected(model_call(model, variables, inputs, kwargs), names or (), patches)
+    output, captured = Computation.of(model, variables, inputs, kwargs).run(names or (), patches)
     return output if names is None else (output, captured)
 
 
@@ -93,8 +91,9 @@ def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[s
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)} | kwargs.pop("rngs", {})
     given = jax.tree.map(_made, inputs)
     shapes = jax.eval_shape(lambda: model.init(keys, *given, **kwargs))
-    found = activations(lambda: model_call(model, jax.tree.map(_made, shapes), given, {"rngs": keys, **kwargs})())
-    return {activation.name: activation.letters for activation in found}
+    options = {"rngs": keys, **kwargs}
+    call = Computation(lambda: model.apply(unstack_layers(jax.tree.map(_made, shapes)), *given, **options))
+    return {activation.name: activation.letters for activation in call.sites()}
 
 
 def _made(leaf: object) -> object:

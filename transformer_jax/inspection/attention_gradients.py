@@ -9,7 +9,7 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import Metric, activations, attentions, inspected, model_call
+from transformer_jax.inspection.inspected_call import Computation, Metric, attentions
 from transformer_jax.inspection.patches import add
 from transformer_jax.trees import Variables
 
@@ -37,13 +37,13 @@ def gradient_attention(
     Raises:
         InputError: the model has no attention.
     """
-    call = model_call(model, variables, inputs, kwargs)
-    names = [attention.named("weights") for attention in attentions(activations(call))]
-    _, weights = inspected(call, names)
+    call = Computation.of(model, variables, inputs, kwargs)
+    names = [attention.named("weights") for attention in attentions(call.sites())]
+    _, weights = call.run(names)
 
     def number(added: dict[str, Array]) -> Array:
         moved = {name: add(change) for name, change in added.items()}
-        return metric(inspected(call, patches=moved)[0])
+        return metric(call.run(patches=moved)[0])
 
     gradients = jax.grad(number)(jax.tree.map(jnp.zeros_like, weights))
     return OrderedDict((name, weights[name] * gradients[name]) for name in names)

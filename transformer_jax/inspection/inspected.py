@@ -15,7 +15,7 @@ from jaxtyping import Num
 from transformer_jax.argument_checks import check_arguments, check_token_ids, known_values
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture, patch
-from transformer_jax.inspection.inspected_call import Metric, activations, model_call
+from transformer_jax.inspection.inspected_call import Computation, Metric
 from transformer_jax.inspection.names import check_found, matches
 from transformer_jax.inspection.patches import Change
 from transformer_jax.inspection.patching.activation_patching import patch_activations
@@ -130,7 +130,7 @@ class Inspected:
             raise InputError(f"by is {by!r}; it must be a list with 'layers', which may hold 'positions' and 'heads'")
         clean, corrupted = self._inputs(clean, kwargs), self._inputs(corrupted, kwargs)
         of_call = {key: value for key, value in kwargs.items() if key != "corruption"}
-        found = [each.name for each in activations(model_call(self.model, self.variables, clean, of_call))]
+        found = [each.name for each in Computation.of(self.model, self.variables, clean, of_call).sites()]
         names = [name for name in found if matches(name, site) or name.endswith(f".{site}")]
         if not names:
             check_found(site, found)

@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import flax.linen as nn
 import jax
@@ -27,52 +27,58 @@ OUTPUTS = "head_outputs"  # end of the name of the activation that holds each he
 HeadTable = dict[str, Float[Array, "L H ..."]]
 PLACES = ("heads", "positions")  # axes along which places are tried one by one
 AT_ONCE = 8  # passes that are vmapped; more of them need more memory
+Captured = dict[str, Array]  # by name, in the order of the pass
 Chosen = dict[str, Bool[Array, "..."]]  # heads and positions of an activation
 
 
-def inspected(
-    call: Callable[[], Result], names: Sequence[str] = (), patches: Mapping[str, Change] | None = None
-) -> tuple[Result, dict[str, Array]]:
-    """Run a computation that applies a model once, as a loss function does, with activations captured and patched.
+class Computation:
+    """A computation that applies a model once, as a loss function does, to be captured and patched.
 
-    Returns:
-        Its result, and the activations by name, in the order of the pass.
-
-    Raises:
-        InputError: as `transformer_jax.patch`.
+    Args:
+        call: runs it, and returns its result.
     """
-    of_pass = InspectedPass(tuple(names), patches or {})
-    with nn.intercept_methods(of_pass.intercept):
-        result = call()
-    of_pass.check()
-    return result, of_pass.captured
 
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
 
-def model_call(
-    model: nn.Module, variables: Variables, inputs: Sequence[object], kwargs: Mapping[str, Any]
-) -> Callable[[], Any]:
-    """One pass of a model as a function without arguments, for `inspected`.
+    @classmethod
+    def of(cls, model: nn.Module, variables: Variables, inputs: Sequence[object], kwargs: Mapping[str, Any]) -> Self:
+        """One pass of a model.
 
-    Raises:
-        InputError: the variables lack "params".
-    """
-    if isinstance(variables, Mapping) and variables and "params" not in variables:
-        names = ", ".join(list(variables)[:3])
-        raise InputError(f'variables has {names}; it must be {{"params": …}}, as {{"params": run.params}}')
-    return lambda: model.apply(unstack_layers(variables), *inputs, **kwargs)
+        Raises:
+            InputError: the variables lack "params".
+        """
+        if isinstance(variables, Mapping) and variables and "params" not in variables:
+            names = ", ".join(list(variables)[:3])
+            raise InputError(f'variables has {names}; it must be {{"params": …}}, as {{"params": run.params}}')
+        return cls(lambda: model.apply(unstack_layers(variables), *inputs, **kwargs))
 
+    def run(self, names: Sequence[str] = (), patches: Mapping[str, Change] | None = None) -> tuple[Any, Captured]:
+        """Run it with activations captured and patched.
 
-def activations(call: Callable[[], object], patterns: Sequence[str] = ("*",)) -> list[Activation]:
-    """All activations of a computation whose names fit one of some patterns, in their order; nothing is computed.
+        Returns:
+            Its result, and the activations by name, in the order of the pass.
 
-    Raises:
-        InputError: a pattern fits none.
-    """
-    of_pass = InspectedPass(patterns, {}, keeps_values=False)
-    with nn.intercept_methods(of_pass.intercept):
-        jax.eval_shape(lambda: call())  # a function of its own: JAX would not trace `call` a second time
-    of_pass.check()
-    return [each for each in of_pass.activations if any(matches(each.name, pattern) for pattern in patterns)]
+        Raises:
+            InputError: as `transformer_jax.patch`.
+        """
+        of_pass = InspectedPass(tuple(names), patches or {})
+        with nn.intercept_methods(of_pass.intercept):
+            result = self._call()
+        of_pass.check()
+        return result, of_pass.captured
+
+    def sites(self, patterns: Sequence[str] = ("*",)) -> list[Activation]:
+        """All activations whose names fit one of some patterns, in their order; nothing is computed.
+
+        Raises:
+            InputError: a pattern fits none.
+        """
+        of_pass = InspectedPass(patterns, {}, keeps_values=False)
+        with nn.intercept_methods(of_pass.intercept):
+            jax.eval_shape(lambda: self._call())  # a function of its own: JAX would not trace the same one again
+        of_pass.check()
+        return [each for each in of_pass.activations if any(matches(each.name, pattern) for pattern in patterns)]
 
 
 class Attention(NamedTuple):

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, activations, inspected, model_call, one_by_one
+from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, Computation, one_by_one
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import swap
 from transformer_jax.nn.masked_language_model import TransformerMLM
@@ -62,17 +62,17 @@ def attribute_logits(
             that classifies, or whose activation is another than ReLU.
     """
     _check_head(model)
-    call = model_call(model, variables, inputs, kwargs)
-    sites = {each.name: each for each in activations(call)}
+    call = Computation.of(model, variables, inputs, kwargs)
+    sites = {each.name: each for each in call.sites()}
     components = _components(sites)
     scales = [name for name in sites if name.endswith(".scale")]
-    output, values = inspected(call, [*components, *scales])
+    output, values = call.run([*components, *scales])
     _check_linear(of, output)
     written = {name: values[name] for name in components}
 
     def logits(written: dict[str, Array], params: Params) -> Array:
-        call = model_call(model, {**variables, "params": params}, inputs, kwargs)
-        return of(inspected(call, patches={**values, **written})[0])
+        call = Computation.of(model, {**variables, "params": params}, inputs, kwargs)
+        return of(call.run(patches={**values, **written})[0])
 
     params = variables["params"]
     biases = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf * (path[-1].key.endswith("bias")), params)
@@ -108,12 +108,12 @@ def logit_lens(
     Raises:
         InputError: the model has no blocks.
     """
-    call = model_call(model, variables, inputs, kwargs)
-    stream = residual_stream(each.name for each in activations(call))
-    _, values = inspected(call, stream)
+    call = Computation.of(model, variables, inputs, kwargs)
+    stream = residual_stream(each.name for each in call.sites())
+    _, values = call.run(stream)
 
     def answer(value: Array) -> Array:
-        return inspected(call, patches={stream[-1]: value})[0]
+        return call.run(patches={stream[-1]: value})[0]
 
     return jax.vmap(answer)(jnp.stack(list(values.values())))
 

@@ -12,7 +12,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch, Samples
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.features.dictionary import SparseDictionary
-from transformer_jax.inspection.inspected_call import inspected
+from transformer_jax.inspection.inspected_call import Computation
 from transformer_jax.inspection.names import Activation
 from transformer_jax.inspection.patches import Change, Patch, parts_of, zero
 from transformer_jax.inspection.patching.ablation import metric_sums, padded_batches, total
@@ -121,10 +121,10 @@ def loss_recovered(
     batches, constants = padded_batches(trainer, loader)
 
     def sums(params: Params, constants: Arrays, batch: Batch, variables: Variables) -> tuple[Array, ...]:
-        call = functools.partial(metric_sums, trainer, "loss", params, constants, batch)
-        clean, seen = inspected(call, [] if reads is None else [reads])
+        call = Computation(functools.partial(metric_sums, trainer, "loss", params, constants, batch))
+        clean, seen = call.run([] if reads is None else [reads])
         patch = splice(module.bind(variables), reads=None if reads is None else seen[reads])
-        return clean, *(inspected(call, patches={name: each})[0] for each in (patch, zero()))
+        return clean, *(call.run(patches={name: each})[0] for each in (patch, zero()))
 
     losses = total(sums, trainer.params, constants, batches, variables)
     return LossRecovered(*(float(loss / weight) for loss, weight in losses))

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import patch
 from transformer_jax.inspection.inspected import Inspected
-from transformer_jax.inspection.inspected_call import Attention, activations, attentions, model_call
+from transformer_jax.inspection.inspected_call import Attention, Computation, attentions
 from transformer_jax.inspection.logit_attribution import attribute_logits, logit_lens
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import zero
@@ -48,11 +48,11 @@ class InspectedPasses:
 
     def __init__(self, bound: Inspected, arguments: Callable[[Inputs], tuple[object, ...]], inputs: Inputs) -> None:
         self.bound, self.arguments = bound, arguments
-        call = model_call(bound.model, bound.variables, arguments(inputs), {})
-        if not isinstance(output := jax.eval_shape(call), jax.ShapeDtypeStruct):
+        call = Computation.of(bound.model, bound.variables, arguments(inputs), {})
+        if not isinstance(output := jax.eval_shape(call.run)[0], jax.ShapeDtypeStruct):
             raise InputError(f"{type(bound.model).__name__} gives a {type(output).__name__}; it must be an array")
         self.has_positions = len(output.shape) == 3  # [B T C], not [B C]
-        found = activations(call)
+        found = call.sites()
         self.attentions = attentions(found)
         self.stream = residual_stream(each.name for each in found)
         starts = (each for each in found if each.name.endswith(FIRST_INPUT))

@@ -19,12 +19,10 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import (
     OUTPUTS,
     Chosen,
+    Computation,
     HeadTable,
     Metric,
-    activations,
     attentions,
-    inspected,
-    model_call,
     one_by_one,
 )
 from transformer_jax.inspection.patches import Patch, mean, zero
@@ -69,7 +67,7 @@ def ablate_heads(
     Raises:
         InputError: the model has no attention, `means` lacks one, or does not broadcast to its `[B, H, T, d]`.
     """
-    return _table(model_call(model, variables, inputs, kwargs), metric, means)
+    return _table(Computation.of(model, variables, inputs, kwargs), metric, means)
 
 
 def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, **kwargs: object) -> dict[str, Array]:
@@ -78,7 +76,7 @@ def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, *
     Raises:
         InputError: the model has no attention.
     """
-    _, outputs = inspected(model_call(model, variables, inputs, kwargs), [f"*{OUTPUTS}"])
+    _, outputs = Computation.of(model, variables, inputs, kwargs).run([f"*{OUTPUTS}"])
     return OrderedDict((name, output.mean((0, 2), keepdims=True)[0]) for name, output in outputs.items())
 
 
@@ -109,7 +107,7 @@ def ablation_table(
 
     def sums(params: Params, constants: Arrays, batch: Batch, means: Means | None) -> tuple[Array, HeadTable]:
         call = functools.partial(metric_sums, trainer, metric, params, constants, batch)
-        return call(), _table(call, lambda pair: pair, means)
+        return call(), _table(Computation(call), lambda pair: pair, means)
 
     whole, without = total(sums, trainer.params, constants, batches, means)
     return Ablation(
@@ -147,8 +145,8 @@ def metric_sums(
     return jnp.stack(sums[metric])
 
 
-def _table(call: Callable[[], object], metric: Metric, means: Means | None) -> HeadTable:
-    sites = activations(call)
+def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
+    sites = call.sites()
     found = attentions(sites)
     outputs = [site for site in sites if site.name.endswith(OUTPUTS)]
     if missing := [site.name for site in outputs if means is not None and site.name not in means]:
@@ -158,7 +156,7 @@ def _table(call: Callable[[], object], metric: Metric, means: Means | None) -> H
         return zero(**chosen) if means is None else mean(means[name], **chosen)
 
     def run(patches: Mapping[str, Patch]) -> Array:
-        return metric(inspected(call, patches=patches)[0])
+        return metric(call.run(patches=patches)[0])
 
     rows = one_by_one(outputs, ["heads"], ablated, run)  # [H, ...]
     kinds = dict.fromkeys(attention.kind for attention in found)
@@ -170,7 +168,8 @@ def _means(trainer: ExampleViewer, batches: Sequence[Batch], constants: Arrays) 
 
     def sums(params: Params, constants: Arrays, batch: Batch) -> dict[str, tuple[Array, Array]]:
         rows = jnp.asarray(batch.valid, jnp.float32)
-        _, outputs = inspected(lambda: trainer.batch_loss(params, batch, constants, None, train=False), [f"*{OUTPUTS}"])
+        call = Computation(lambda: trainer.batch_loss(params, batch, constants, None, train=False))
+        _, outputs = call.run([f"*{OUTPUTS}"])
         return {
             name: (jnp.einsum("b,bhtd->hd", rows, output)[:, None], rows.sum() * output.shape[2])
             for name, output in outputs.items()

@@ -16,16 +16,7 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import Size, check_arguments
-from transformer_jax.inspection.inspected_call import (
-    Chosen,
-    Metric,
-    activations,
-    check_axes,
-    inspected,
-    model_call,
-    one_by_one,
-    summed,
-)
+from transformer_jax.inspection.inspected_call import Chosen, Computation, Metric, check_axes, one_by_one, summed
 from transformer_jax.inspection.patches import Change, Patch, add, parts_of, swap
 from transformer_jax.trees import Variables
 
@@ -73,19 +64,19 @@ def patch_activations(
         InputError: as `transformer_jax.patch`; or `by` is something else, or an activation has no such axis.
     """
     corruption = corruption or {}
-    clean_call = model_call(model, variables, clean, kwargs)
-    corrupted_call = model_call(model, variables, corrupted, kwargs)
-    check_axes(found := activations(clean_call, names), by)
-    clean_output, clean_values = inspected(clean_call, names)
+    clean_call = Computation.of(model, variables, clean, kwargs)
+    corrupted_call = Computation.of(model, variables, corrupted, kwargs)
+    check_axes(found := clean_call.sites(names), by)
+    clean_output, clean_values = clean_call.run(names)
 
     def clean_at(name: str, chosen: Chosen) -> Patch:
         return swap(clean_values[name], **chosen)
 
     def run(patches: Mapping[str, Patch]) -> Array:
         later = {name: [*parts_of(corruption[name]), patch] for name, patch in patches.items() if name in corruption}
-        return metric(inspected(corrupted_call, patches={**corruption, **patches, **later})[0])
+        return metric(corrupted_call.run(patches={**corruption, **patches, **later})[0])
 
-    low = metric(inspected(corrupted_call, patches=corruption)[0])
+    low = metric(corrupted_call.run(patches=corruption)[0])
     high = metric(clean_output)
     patched = one_by_one(found, by, clean_at, run)
     return OrderedDict((name, (values - low) / (high - low)) for name, values in patched.items())
@@ -133,16 +124,16 @@ def attribute_activations(
     Raises:
         InputError: as `patch_activations`; or `steps` is below 1.
     """
-    clean_call = model_call(model, variables, clean, kwargs)
-    corrupted_call = model_call(model, variables, corrupted, kwargs)
-    check_axes(sites := activations(clean_call, names), by)
-    high, of_clean = inspected(clean_call, names)
-    low, of_corrupted = inspected(corrupted_call, names)
+    clean_call = Computation.of(model, variables, clean, kwargs)
+    corrupted_call = Computation.of(model, variables, corrupted, kwargs)
+    check_axes(sites := clean_call.sites(names), by)
+    high, of_clean = clean_call.run(names)
+    low, of_corrupted = corrupted_call.run(names)
     differences = [of_clean[each.name] - of_corrupted[each.name] for each in sites]
 
     def moved(changes: Sequence[Array]) -> Array:
         patches = {each.name: add(change) for each, change in zip(sites, changes, strict=True)}
-        return metric(inspected(corrupted_call, patches=patches)[0])
+        return metric(corrupted_call.run(patches=patches)[0])
 
     def estimates(shares: Float[Array, " activations"]) -> list[Array]:
         slopes = jax.jacrev(moved)([share * difference for share, difference in zip(shares, differences, strict=True)])

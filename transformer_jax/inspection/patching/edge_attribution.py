@@ -10,16 +10,7 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import (
-    OUTPUTS,
-    Chosen,
-    Metric,
-    activations,
-    inspected,
-    model_call,
-    one_by_one,
-    summed,
-)
+from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, Computation, Metric, one_by_one, summed
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import Patch, add, swap
 from transformer_jax.inspection.patching.path_patching import LOGITS, READS
@@ -67,18 +58,18 @@ def attribute_edges(
     Raises:
         InputError: the model has no blocks.
     """
-    clean_call = model_call(model, variables, clean, kwargs)
-    sites = {each.name: each for each in activations(clean_call)}
+    clean_call = Computation.of(model, variables, clean, kwargs)
+    sites = {each.name: each for each in clean_call.sites()}
     stream = residual_stream(sites)[-1]
     networks = [name.removesuffix("hidden") + "output" for name in sites if name.endswith(".hidden")]
     senders = [name for name in sites if name.endswith(f".{OUTPUTS}") or name in networks]
     reads = [name for name in sites if name.rpartition(".")[2] in (*READS, "hidden") or name == stream]
     made = {name: f"{name.rpartition('.')[0]}.weights" for name in reads if name.endswith(READS[:2])}
-    high, others = inspected(model_call(model, variables, corrupted, kwargs), senders)
-    low, values = inspected(clean_call, [*senders, *reads, *made.values()])
+    high, others = Computation.of(model, variables, corrupted, kwargs).run(senders)
+    low, values = clean_call.run([*senders, *reads, *made.values()])
 
     def output(deltas: Mapping[str, Array]) -> Array:
-        return metric(inspected(clean_call, patches={name: add(delta) for name, delta in deltas.items()})[0])
+        return metric(clean_call.run(patches={name: add(delta) for name, delta in deltas.items()})[0])
 
     slopes = jax.jacrev(output)({end: jnp.zeros_like(values[end]) for end in (made.get(name, name) for name in reads)})
 
@@ -87,10 +78,10 @@ def attribute_edges(
         return [*kept, swap(others[name], **chosen)]
 
     def received(patches: Mapping[str, list[Patch]]) -> list[Array]:
-        _, read = inspected(clean_call, reads, patches)
+        _, read = clean_call.run(reads, patches)
         for kind in READS[:2]:  # of all attentions at once, as each keeps its other operand
             operands = {name: swap((read if name.endswith(kind) else values)[name]) for name in made}
-            _, anew = inspected(clean_call, list(made.values()), operands)
+            _, anew = clean_call.run(list(made.values()), operands)
             read |= {name: anew[end] for name, end in made.items() if name.endswith(kind)}
         return [change(name, made.get(name, name), read[name]) for name in reads]
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.inspection.inspected_call import OUTPUTS, Metric, activations, inspected, model_call
+from transformer_jax.inspection.inspected_call import OUTPUTS, Computation, Metric
 from transformer_jax.inspection.names import Activation, residual_stream
 from transformer_jax.inspection.patches import Patch, add, swap
 from transformer_jax.trees import Variables
@@ -74,8 +74,8 @@ def patch_path(
     Raises:
         InputError: there is no such component, a receiver comes before all senders, or `reads` is something else.
     """
-    clean_call = model_call(model, variables, clean, kwargs)
-    sites = {each.name: each for each in activations(clean_call)}
+    clean_call = Computation.of(model, variables, clean, kwargs)
+    sites = {each.name: each for each in clean_call.sites()}
     stream = residual_stream(sites)[-1]
     found = _all_found("sender", sender, senders, sites)
     written = [(f"{path}.output" if head is None else f"{path}.{OUTPUTS}", head) for path, head in found]
@@ -84,22 +84,22 @@ def patch_path(
     _check_order([name for name, _ in written], [name for name, _ in read], list(sites))
     ends = (f".{OUTPUTS}",) if through_feed_forward else (f".{OUTPUTS}", "feed_forward.output")
     kept = [name for name in sites if f".{name}".endswith(ends)]
-    output, values = inspected(clean_call, [*kept, stream])
+    output, values = clean_call.run([*kept, stream])
     low = metric(output)
-    corrupted_call = model_call(model, variables, corrupted, kwargs)
-    output, others = inspected(corrupted_call, [name for name, _ in written])
+    corrupted_call = Computation.of(model, variables, corrupted, kwargs)
+    output, others = corrupted_call.run([name for name, _ in written])
     high = metric(output)
 
     sent: dict[str, list[Patch]] = {name: [swap(values[name])] for name in kept}
     for name, head in written:
         sent.setdefault(name, []).append(swap(others[name], heads=head))
-    _, seen = inspected(clean_call, [name for name, _ in read], sent)
+    _, seen = clean_call.run([name for name, _ in read], sent)
     received: dict[str, list[Patch]] = {name: [] for name, _ in read}
     for name, head in read:
         to_logits = name == stream
         change = add(seen[name] - values[name]) if to_logits else swap(seen[name], heads=_group(name, head, sites))
         received[name].append(change)
-    patched, _ = inspected(clean_call, patches=received)
+    patched, _ = clean_call.run(patches=received)
     return (metric(patched) - low) / (high - low)
 
 
