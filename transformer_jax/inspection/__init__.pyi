@@ -16,7 +16,6 @@ from .features.splicing import loss_recovered as loss_recovered
 from .features.splicing import splice as splice
 from .features.stream import ActivationStream as ActivationStream
 from .folding import fold_norms as fold_norms
-from .generation import generate as generate
 from .head_scores import attention_rollout as attention_rollout
 from .head_scores import induction_scores as induction_scores
 from .head_scores import previous_token_scores as previous_token_scores
@@ -26,6 +25,7 @@ from .head_weights import composition_scores as composition_scores
 from .head_weights import head_weights as head_weights
 from .inspected import Activations as Activations
 from .inspected import Inspected as Inspected
+from .inspected import generate as generate
 from .logit_attribution import attribute_logits as attribute_logits
 from .logit_attribution import logit_lens as logit_lens
 from .page.model_page import inspect_model as inspect_model
