@@ -44,7 +44,7 @@ class Evaluator(Task):
         self._stacked_shapes: Params | None = None  # of the parameters as they are trained, layers stacked
         self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()
         self._eval_step = BackgroundProgram(self.devices.share(self.eval_step), stopwatch=self.stopwatch)
-        self._forward = jax.jit(self._forward_step, static_argnames="return_attention")
+        self._forward = jax.jit(self._forward_step)
 
     @property
     def params(self) -> Params:
@@ -82,10 +82,8 @@ class Evaluator(Task):
             weighted_sums(self.batch_loss(params, batch, constants, None, train=False), batch.valid)
         )
 
-    def _forward_step(self, params: Params, inputs: Inputs, constants: Arrays, *, return_attention: bool) -> Any:
-        # A model without attention takes no such argument.
-        options: dict[str, Any] = {"return_attention": True} if return_attention else {}
-        return self.apply(params, self.prepare(inputs, constants), **options)
+    def _forward_step(self, params: Params, inputs: Inputs, constants: Arrays) -> Any:
+        return self.apply(params, self.prepare(inputs, constants))
 
     def evaluate(self, loader: Iterable[Samples], params: Params | None = None) -> dict[str, float]:
         """Mean of each metric over all elements of a loader, and the `dataset_metrics`.
@@ -119,17 +117,16 @@ class Evaluator(Task):
             metrics |= {f"{EMA}{name}": value for name, value in averaged.items()}
         return metrics
 
-    def forward(self, inputs: Inputs, *, return_attention: bool = False, params: Params | None = None) -> Any:
+    def forward(self, inputs: Inputs, *, params: Params | None = None) -> Any:
         """The model's output for a batch of inputs, without dropout: NumPy arrays.
 
         Args:
             inputs: of a batch, as the data set gives them.
-            return_attention: whether the attention maps follow the output.
             params: the best ones if None.
         """
         # JAX compiles a program for arrays on a device and another for NumPy's; so they are always put on it.
         params = jax.device_put(self.params if params is None else params, self.first_device)
-        return jax.device_get(self._forward(params, inputs, self.constants, return_attention=return_attention))
+        return jax.device_get(self._forward(params, inputs, self.constants))
 
     def _local_loader(self, loader: Loader) -> Loader:
         """A loader; where several processes share its batches, of this one's rows."""
