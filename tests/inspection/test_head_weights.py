@@ -28,7 +28,7 @@ def test_queries_keys_and_what_heads_write_are_made_of_these_matrices(settings):
     query = x[:, None] @ heads.query + heads.query_bias[:, None]
     key = x[:, None] @ heads.key + heads.key_bias[:, None]
     np.testing.assert_allclose(logits, query @ key.mT / 2, atol=1e-4)  # √d
-    written = attention @ x[:, None] @ heads.ov.matrix + heads.written_bias[:, None]
+    written = attention @ x[:, None] @ heads.ov.matrix + heads.value_bias[:, None] @ heads.output
     np.testing.assert_allclose(output, written.sum(1) + heads.output_bias, atol=1e-4)
     if settings is BARE:
         np.testing.assert_allclose(logits, x[:, None] @ heads.qk.matrix @ x[:, None].mT / 2, atol=1e-4)
@@ -104,7 +104,7 @@ def test_real_models_are_folded_too_and_their_heads_write_by_ov(family, seed):
     for name, heads in head_weights(folded, {"params": params}).items():
         if not name.endswith("cross_attention"):
             written = seen[f"{name}.weights"] @ seen[f"{name}_norm.normalized"][:, None] @ heads.ov.matrix
-            output = (written + heads.written_bias[:, None]).sum(1) + heads.output_bias
+            output = (written + heads.value_bias[:, None] @ heads.output).sum(1) + heads.output_bias
             scale = np.abs(output).max()
             np.testing.assert_allclose(seen[f"{name}.output"], output, rtol=0, atol=1e-5 * scale)
 

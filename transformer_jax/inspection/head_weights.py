@@ -66,7 +66,7 @@ class HeadWeights(NamedTuple):
     output: Float[Array, "H d D"]
     query_bias: Float[Array, "H d"]  # zeros where there is none, as of the next ones
     key_bias: Float[Array, "H d"]
-    value_bias: Float[Array, "H d"]
+    value_bias: Float[Array, "H d"]  # written through W_O wherever a head looks, since its weights sum to 1
     output_bias: Float[Array, " D"]  # of all heads together
 
     @property
@@ -78,11 +78,6 @@ class HeadWeights(NamedTuple):
     def ov(self) -> Factored:
         """`W_V W_O`: what a head writes of the x that it attends to, without biases, is `x OV`."""
         return Factored(self.value, self.output)
-
-    @property
-    def written_bias(self) -> Float[Array, "H D"]:
-        """What each head writes wherever it looks, since its weights sum to 1: its values' bias through W_O."""
-        return jnp.einsum("hd,hdm->hm", self.value_bias, self.output)
 
 
 @check_arguments

@@ -13,18 +13,16 @@ MAX_STEPS = 1000  # of L-BFGS
 
 
 class Probe(NamedTuple):
-    """A probe of the labels: its accuracies on elements that it was not fitted to, and its weights."""
+    """A probe of the labels: its accuracies on elements that it was not fitted to, and its weights.
+
+    Its selectivity is the difference of the two accuracies: near 0 where the probe only remembers the types.
+    """
 
     accuracy: float  # of the labels
     control_accuracy: float  # of the control task's labels
     labels: Int[np.ndarray, " C"]  # the C different ones of the fit
     weights: Float[np.ndarray, "C D"]  # the logit of each label is `features @ weights.T + bias`
     bias: Float[np.ndarray, " C"]
-
-    @property
-    def selectivity(self) -> float:
-        """Accuracy of the labels less that of the control task: near 0 where the probe only remembers the types."""
-        return self.accuracy - self.control_accuracy
 
 
 def linear_probe(
