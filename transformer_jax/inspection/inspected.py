@@ -21,7 +21,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture, patch
 from transformer_jax.inspection.inspected_call import Computation, Metric
 from transformer_jax.inspection.names import check_found, matches
-from transformer_jax.inspection.patches import Change, Filled, KnockOut, parts_of
+from transformer_jax.inspection.patches import Change, Filled, parts_of
 from transformer_jax.inspection.patching.activation_patching import patch_activations
 from transformer_jax.inspection.patching.patch_grid import PatchGrid
 from transformer_jax.nn.language_model import TransformerLM
@@ -221,7 +221,7 @@ def _generated(
     **kwargs: Any,
 ) -> tuple[Int[Array, "B T_plus_length"], dict[str, Array]]:
     parts = [part for change in patches.values() for part in parts_of(change)]
-    is_cached = isinstance(model, TransformerLM) and not kwargs and all(isinstance(x, Filled | KnockOut) for x in parts)
+    is_cached = isinstance(model, TransformerLM) and not kwargs and all(isinstance(x, Filled) for x in parts)
     start = prompt.shape[1]
     tokens = jnp.pad(prompt, ((0, 0), (0, length)))
 

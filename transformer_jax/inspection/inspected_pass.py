@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.names import Activation, activation_name, check_found, is_layer, matches
-from transformer_jax.inspection.patches import Change, KnockOut, Patch, parts_of
+from transformer_jax.inspection.patches import Change, Filled, Patch, parts_of
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.blocks import Block, Stack
 from transformer_jax.nn.layers import Tapped, plus
@@ -194,7 +194,8 @@ def _is_of_width(norm: nn.Module) -> bool:
 
 def _acting_at(part: Patch, pattern: str) -> str:
     """Name or pattern of where a patch acts: edges knocked out of weights are out of the logits that make these."""
-    return "logits".join(pattern.rsplit("weights", 1)) if isinstance(part, KnockOut) else pattern
+    is_knock_out = isinstance(part, Filled) and part.how == "hide"
+    return "logits".join(pattern.rsplit("weights", 1)) if is_knock_out else pattern
 
 
 def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Array:

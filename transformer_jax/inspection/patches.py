@@ -21,7 +21,7 @@ from jaxtyping import Bool
 
 from transformer_jax.argument_checks import as_array, broadcasts, known_values
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.names import Activation
+from transformer_jax.inspection.names import AXES, Activation
 from transformer_jax.trees import pytree_class, static_field
 
 # Numbers, those of each example, or truth values; None stands for all.
@@ -52,34 +52,23 @@ class Applied(Patch):
 
 @pytree_class
 class Filled(Patch):
-    """An array in the place of chosen heads, positions and units, or added to them."""
+    """An array in the place of what is chosen along some axes, or added to it."""
 
-    how: Literal["zero", "replace", "add", "swap"] = static_field()
+    how: Literal["zero", "hide", "replace", "add", "swap"] = static_field()  # to hide an edge its logit is -∞
     array: object = None  # what is no array is an error in `apply`
     heads: Indices = None
     positions: Indices = None
     units: Indices = None
+    queries: Indices = None
+    keys: Indices = None
 
     def apply(self, x: Array, site: Activation) -> Array:
-        array = 0 if self.how == "zero" else _fitting(self.array, x, site, is_whole=self.how == "swap")
-        changed = (x + array if self.how == "add" else jnp.broadcast_to(array, x.shape)).astype(x.dtype)
-        chosen = _chosen(site, heads=self.heads, positions=self.positions, units=self.units)
-        return jnp.where(chosen, changed, x)
-
-
-@pytree_class
-class KnockOut(Patch):
-    """Edges of attention removed: their logits are -∞."""
-
-    queries: Indices
-    keys: Indices
-    heads: Indices = None
-
-    def apply(self, x: Array, site: Activation) -> Array:
-        if site.letters != "B H T S" or "logits" not in site.name:
+        if self.how == "hide" and (site.letters != "B H T S" or "logits" not in site.name):
             raise InputError(f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]")
-        chosen = _chosen(site, queries=self.queries, keys=self.keys, heads=self.heads)
-        return jnp.where(chosen, -jnp.inf, x)
+        number = {"zero": 0, "hide": -jnp.inf}.get(self.how)
+        array = _fitting(self.array, x, site, is_whole=self.how == "swap") if number is None else number
+        changed = (x + array if self.how == "add" else jnp.broadcast_to(array, x.shape)).astype(x.dtype)
+        return jnp.where(_chosen(site, **{what: getattr(self, what) for what in AXES}), changed, x)
 
 
 def zero(heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
@@ -130,7 +119,7 @@ def knock_out(queries: Indices, keys: Indices, heads: Indices = None) -> Patch:
         keys: positions of the keys; None for all.
         heads: which; None for all.
     """
-    return KnockOut(queries, keys, heads)
+    return Filled("hide", None, heads, queries=queries, keys=keys)
 
 
 def parts_of(change: Change) -> tuple[Patch, ...]:
