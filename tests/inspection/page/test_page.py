@@ -99,6 +99,29 @@ class PlainTrainer(TrainerModule):
         return {"loss": (optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets), 1.0)}
 
 
+class UntitledTrainer(PlainTrainer):
+    """A task whose examples have no titles, as that of docs/inspection.md."""
+
+    def examples(self, inputs):
+        return [InspectedExample(inputs=row[None]) for row in inputs]
+
+    def test_examples(self, numbers):
+        return self.examples(TESTED[list(numbers)])
+
+    test_set = property(lambda self: TESTED)
+
+
+TESTED = np.array([[0, 2, 1, 1, 0], [1, 1, 1, 2, 2], [2, 0, 0, 1, 2]], np.int32)
+
+
+@pytest.mark.slow
+def test_examples_without_titles_have_alike_ones_too_but_not_themselves():
+    trainer = UntitledTrainer(TrainingConfig())
+    trainer.params = trainer.initial_params(jax.random.key(0), TESTED[:1])
+    near = content_of(inspection_page(trainer, trainer.examples(TESTED[1:2])))["neighbours"]
+    assert sorted(each["title"] for each in near) == ["test set 0", "test set 2"]
+
+
 HOSTILE = "</script><script>document.title='taken'</script><img src=http://x.invalid/>&amp;"
 ROWS = np.array([[0, 2, 1, 1, 0], [1, 1, 1, 2, 2]], np.int32)
 HALF, SMALL = np.float32([0.5, 1e-6])  # NumPy's numbers, as a task's own answer may hold them
