@@ -1,5 +1,6 @@
 """`predict` and `attention` in the user's own terms: one sequence, set or text, or many; and what is none of these."""
 
+import copy
 import datetime
 from pathlib import Path
 
@@ -99,6 +100,15 @@ def test_a_text_is_answered_with_a_text_and_a_list_with_a_list(translator):
     assert translator.predict(["March 3, 2004", "3. Mai 2017"]) == ["2004-03-03", "2017-05-03"]
     assert translator.predict(("3. Mai 2017",)) == ["2017-05-03"]
     assert translator.predict("16\u00a0января\u202f1931\u202fг.\n") == "1931-01-16"
+
+
+def test_a_picture_has_all_that_the_decoder_reads_where_padding_starts_it_as_in_t5(translator, monkeypatch):
+    target = copy.copy(translator.tokenizers.target)
+    target.start = target.pad
+    monkeypatch.setattr(translator, "tokenizers", translator.tokenizers._replace(target=target))
+    read = np.array([target.pad, *encode("2017-05-03")])
+    inputs = PairInputs(pad([encode("5.")], 3), pad([read], 17))
+    assert translator.pictured_example(inputs).labels == {"encoder": ["5", "."], "decoder": ["start", *"2017-05-03"]}
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ class TranslationTrainer(TextViewer, TrainerModule):
 
     def pictured_example(self, inputs: PairInputs) -> InspectedExample:
         source, target = (np.asarray(ids)[0] for ids in inputs)
-        read = target[target != self.tokenizers.target.pad][1:]  # without the start
+        read = target[1:][target[1:] != self.tokenizers.target.pad]  # without the start, which pads too in some models
         source = source[source != self.tokenizers.source.pad]
         return translation_examples([source], [read], _padded_length, self.tokenizers)[0]
 
