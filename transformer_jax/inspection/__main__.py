@@ -47,7 +47,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     )
     chosen = parser.parse_intermixed_args(arguments)
     if chosen.output.is_dir() or not chosen.output.absolute().parent.is_dir():
-        raise InputError(f"output is {chosen.output}; it must be a file in a directory that is there")
+        raise InputError(f"--output is {chosen.output}; it must be a file in a directory that is there")
     return chosen
 
 

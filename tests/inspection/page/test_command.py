@@ -21,7 +21,7 @@ def command(run: str, words: list[str], output: Path) -> argparse.Namespace:
 
 
 def test_a_page_is_no_directory():
-    with pytest.raises(InputError, match="output is .; it must be a file"):
+    with pytest.raises(InputError, match="--output is .; it must be a file"):
         read_command(["reverse", "--output", "."])
 
 
