@@ -42,9 +42,9 @@ def patch_path(
 
     The steps are those of Wang et al. 2023, appendix B. A clean and a corrupted pass give the outputs of all heads. In
     a clean pass the senders get their corrupted outputs and all other heads their clean ones: so what the receivers
-    read is what it is if these paths alone are corrupted. In another clean pass all receivers get that at once.
-    The change is `(m(patched) - m(clean)) / (m(corrupted) - m(clean))`: 0 where no receiver reads a sender, or nothing
-    depends on it.
+    read is what it is if these paths alone are corrupted. In another clean pass all receivers get that at once, so that
+    heads and feed-forwards among them do not read what an earlier receiver makes of it. The change is
+    `(m(patched) - m(clean)) / (m(corrupted) - m(clean))`: 0 where no receiver reads a sender, or nothing depends on it.
 
     A component is a head, `("encoder.layers.0.attention", 2)`, a feed-forward, `"encoder.layers.0.feed_forward"`, or,
     as a receiver, `"logits"`: the direct path from the senders to them, which is left out unless they are named. It is
