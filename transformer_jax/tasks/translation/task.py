@@ -34,8 +34,8 @@ from transformer_jax.tasks.translation.config import (
     translation_data,
 )
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
+from transformer_jax.tasks.translation.measures import char_error_rate, exact_match, translation_scores
 from transformer_jax.tasks.translation.pairs import PairInputs, TextPair
-from transformer_jax.tasks.translation.report import score
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
@@ -186,11 +186,17 @@ def _padded_length(length: int) -> int:
 
 
 def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
-    """Translate and score the test set."""
+    """Translate and score the test set; print the scores. Those of a file have `chrf` and `bleu` too."""
     pairs = data.splits.test
-    is_from_file = trainer.config.data is not None
-    scores = score(trainer, pairs, corpus=is_from_file)
-    return {**scores, **({"pairs": data.splits.counts()} if is_from_file else {})}
+    predictions, references = trainer.predict([pair.source for pair in pairs]), [pair.target for pair in pairs]
+    exact, errors = exact_match(predictions, references), char_error_rate(predictions, references)
+    scores: Results = {"exact_match": exact, "char_error_rate": errors}
+    print(f"Exact match: {exact:.2%} of {len(pairs)}, character errors: {errors:.2%}")
+    if trainer.config.data is not None:
+        scores |= translation_scores(predictions, references) | {"pairs": data.splits.counts()}
+        print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}")
+    print("Accuracies are of bytes, each predicted after the right ones before it (teacher forcing):")
+    return scores
 
 
 @check_arguments

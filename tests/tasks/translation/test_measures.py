@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer_jax.tasks.translation.report import char_error_rate, exact_match, translation_scores
+from transformer_jax.tasks.translation.measures import char_error_rate, exact_match, translation_scores
 
 
 def test_exact_match_counts_whole_texts():

@@ -1,23 +1,6 @@
-"""Scores of a trained translator: measures of the agreement of its texts with their references."""
+"""Measures of the agreement of texts with their references."""
 
 from collections.abc import Sequence
-
-from transformer_jax.tasks.translation.pairs import TextPair
-from transformer_jax.training.trainer import TrainerModule
-
-
-def score(trainer: TrainerModule, pairs: Sequence[TextPair], *, corpus: bool) -> dict[str, float]:
-    """Translate and compare: `exact_match` and `char_error_rate`, with `corpus` also `chrf` and `bleu`; print them."""
-    predictions = trainer.predict([pair.source for pair in pairs])
-    references = [pair.target for pair in pairs]
-    exact, errors = exact_match(predictions, references), char_error_rate(predictions, references)
-    scores = {"exact_match": exact, "char_error_rate": errors}
-    print(f"Exact match: {exact:.2%} of {len(pairs)}, character errors: {errors:.2%}")
-    if corpus:
-        scores |= translation_scores(predictions, references)
-        print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}")
-    print("Accuracies are of bytes, each predicted after the right ones before it (teacher forcing):")
-    return scores
 
 
 def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
