@@ -29,7 +29,7 @@ from transformer_jax import (
     padding_mask,
 )
 from transformer_jax.attention.request import recording_attention
-from transformer_jax.nn import CausalBlock, NoPositions, RelativePositions
+from transformer_jax.nn import CausalBlock, CausalStack, NoPositions, RelativePositions
 from transformer_jax.nn.position_kinds import rotate
 
 pytestmark = pytest.mark.slow  # they compile
@@ -216,6 +216,12 @@ def test_all_buckets_of_a_decoder_are_for_earlier_keys_and_half_of_an_encoders()
         assert (np.abs(outputs[0] - outputs[1]).max() > 1e-3) == (kind is not EncoderBlock)
 
 
+def test_an_encoder_of_causal_blocks_has_the_causal_mask():
+    encoder, of_causal_blocks = (TransformerEncoder(1, D, H, F, block=block) for block in (EncoderBlock, CausalBlock))
+    params = drawn(encoder, X)
+    np.testing.assert_array_equal(applied(of_causal_blocks, params, X), applied(encoder, params, X, Causal()))
+
+
 # Combinations that make no sense.
 
 WRONG = [
@@ -228,6 +234,7 @@ WRONG = [
     (lambda: RelativePositions(32, 16), "max_distance is 16; it must be at least 17"),
     (lambda: RelativePositions(32, 2**21), "max_distance is 2097152; it may be at most 1048576"),
     (lambda: LearnedPositions(0), "max_len is 0"),
+    (lambda: CausalStack(1, D, H, F, block=EncoderBlock), "block is EncoderBlock, which looks ahead"),
 ]
 
 

@@ -1,13 +1,13 @@
 from .attention import MultiheadAttention as MultiheadAttention
 from .block_settings import AttentionSettings as AttentionSettings
 from .block_settings import BlockSettings as BlockSettings
-from .causal import CausalBlock as CausalBlock
-from .causal import CausalStack as CausalStack
-from .causal import ParallelBlock as ParallelBlock
 from .decoder import DecoderBlock as DecoderBlock
 from .decoder import TransformerDecoder as TransformerDecoder
 from .embeddings import EmbeddingSettings as EmbeddingSettings
+from .encoder import CausalBlock as CausalBlock
+from .encoder import CausalStack as CausalStack
 from .encoder import EncoderBlock as EncoderBlock
+from .encoder import ParallelBlock as ParallelBlock
 from .encoder import TransformerEncoder as TransformerEncoder
 from .encoder_decoder import DecodingCache as DecodingCache
 from .encoder_decoder import Transformer as Transformer

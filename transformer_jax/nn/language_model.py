@@ -14,8 +14,8 @@ from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
-from transformer_jax.nn.causal import CausalBlock, CausalStack
 from transformer_jax.nn.embeddings import EmbeddingSettings, embedded, tied_logits, token_embedding
+from transformer_jax.nn.encoder import CausalBlock, CausalStack
 from transformer_jax.nn.layers import Dense, Dropout
 
 

@@ -2,8 +2,8 @@
 
 from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
-from transformer_jax.nn.causal import CausalBlock, ParallelBlock
 from transformer_jax.nn.embeddings import EmbeddingSettings
+from transformer_jax.nn.encoder import CausalBlock, ParallelBlock
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
