@@ -11,6 +11,7 @@ from compiled_models import compiled, draw, drawn
 
 from transformer_jax import padding_mask, params_from_torch
 from transformer_jax.nn.blocks import BlockSettings
+from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.encoder_decoder import Transformer
 
 B, S, T, D, H, F, L, V_SOURCE, V_TARGET = 3, 7, 5, 10, 2, 13, 2, 11, 17
@@ -123,3 +124,9 @@ def test_tied_embeddings_are_one_matrix():
     logits, params = jax.eval_shape(model.init_with_output, jax.random.key(0), SOURCE, TARGET % V_SOURCE)
     assert {name for name in params["params"] if "embedding" in name or "output" in name} == {"source_embedding"}
     assert logits.shape == (B, T, V_SOURCE)
+
+
+def test_a_bias_of_logits_is_nowhere_without_logits():
+    model = Transformer(**SIZES, embeddings=EmbeddingSettings(output_bias=True))
+    output, params = jax.eval_shape(model.init_with_output, jax.random.key(0), draw(B, S, D), draw(B, T, D))
+    assert (output.shape, params["params"].keys()) == ((B, T, D), {"encoder", "decoder"})

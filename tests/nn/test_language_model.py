@@ -19,7 +19,7 @@ from transformer_jax import (
     greedy_decode,
 )
 from transformer_jax.decoding import AfterPrefix, after_prefix, grow_after_prefix
-from transformer_jax.nn import CausalCache
+from transformer_jax.nn import CausalCache, EmbeddingSettings
 
 B, T, D, H, F, L, V = 3, 5, 24, 4, 13, 2, 11
 TOKENS = np.random.default_rng(0).integers(V, size=(B, T))
@@ -117,6 +117,8 @@ def test_a_mask_is_combined_with_the_causal_one():
 def test_the_parameters_are_one_matrix_and_the_blocks():
     assert drawn(MODEL, TOKENS)["params"].keys() == {"embedding", "decoder"}
     assert drawn(model_with(tie_embeddings=False), TOKENS)["params"].keys() == {"embedding", "decoder", "output_layer"}
+    untied = model_with(embeddings=EmbeddingSettings(ties_output=False))
+    assert drawn(untied, TOKENS)["params"].keys() == {"embedding", "decoder", "output_layer"}
     model = TransformerLM(50257)
     attention, norm, feed_forward = 4 * (512 + 1) * 512, 2 * 512, (512 + 1) * 2048 + (2048 + 1) * 512
     shapes = jax.eval_shape(model.init, jax.random.key(0), TOKENS)

@@ -58,7 +58,7 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
         if sublayer != place[-2]:
             fold(place, [(*place[:-2], sublayer, name) for name in READERS.get(sublayer, ())])
     if ("decoder", "norm") in places and isinstance(model, TransformerLM):
-        if model.tie_embeddings or ("decoder", "norm", "bias") in flat:
+        if model.has_tied_output or ("decoder", "norm", "bias") in flat:
             model = _with_output_layer(model, flat)
         fold(("decoder", "norm"), [("output_layer",)])
     elif isinstance(model, TransformerPredictor):
@@ -68,7 +68,7 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
 
 def _with_output_layer(model: TransformerLM, flat: Flat) -> TransformerLM:
     """The model whose logits have a layer of their own, with a bias, which are added to the parameters."""
-    if model.tie_embeddings:
+    if model.has_tied_output:
         flat["output_layer", "kernel"] = flat["embedding", "embedding"].T * model.embeddings.output_scale
     kernel = flat["output_layer", "kernel"]
     no_bias = jnp.zeros(kernel.shape[1], kernel.dtype)

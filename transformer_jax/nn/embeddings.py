@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -10,9 +11,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Positive, check_fields
-from transformer_jax.attention.score_block import Start
-from transformer_jax.nn.layers import plus
-from transformer_jax.nn.positions import AddedPositions
+from transformer_jax.nn.block_settings import SettingsModule
+from transformer_jax.nn.layers import Dense, Dropout, plus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,34 +47,52 @@ def rows_of(table: Float[ArrayLike, "V D"], tokens: Int[Array, "..."]) -> Float[
     return jnp.take(table.astype(wide), tokens, axis=0).astype(table.dtype)
 
 
-def embedded(
-    embedding: nn.Embed,
-    tokens: Int[Array, "..."],
-    positions: AddedPositions | None,
-    first: Start = 0,
-    length: int | None = None,
-    *,
-    is_scaled: bool = True,
-) -> Float[Array, "... D"]:
-    """Embeddings of tokens, with their positions.
-
-    Args:
-        embedding: of `token_embedding`.
-        tokens: their ids.
-        positions: module that adds them; None for none.
-        first: position of the first token.
-        length: number of positions that there can be; None for that of the tokens.
-        is_scaled: multiply the embeddings by √D.
-    """
-    x = rows_of(embedding.embedding, tokens)
-    if is_scaled:
-        x = x * math.sqrt(embedding.features)
-    return x if positions is None else positions(x, first, length)
-
-
 def tied_logits(
     embedding: nn.Embed, x: Float[Array, "B T D"], scale: float = 1.0, bias: Array | None = None
 ) -> Float[Array, "B T V"]:
     """Logits by an embedding's matrix: `scale · x Eᵀ + b`."""
     logits: Array = embedding.attend(x * scale)
     return logits if bias is None else plus(logits, bias)
+
+
+class TokenModel(SettingsModule):
+    """Model in which tokens become vectors, and its last vectors logits.
+
+    It also has the fields `model_dim`, `max_len`, `tie_embeddings` and `embeddings`.
+    """
+
+    @property
+    def has_tied_output(self) -> bool:
+        """Whether an embedding's matrix makes the logits."""
+        return self.tie_embeddings and self.embeddings.ties_output
+
+    @nn.nowrap  # so that it is a part of `setup`
+    def set_up_tokens(self, num_logits: int | None) -> None:
+        """Make the parts beside the embeddings; None: vectors that no logits are made of."""
+        self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)
+        self.embedding_dropout = Dropout(self.settings.dropout_prob)
+        self.output_layer: Any = None
+        self.output_bias = None
+        bias = self.embeddings.output_bias
+        if num_logits is not None and not self.has_tied_output:
+            self.output_layer = Dense(num_logits, use_bias=bias is not False)
+        elif num_logits is not None and bias:
+            self.output_bias = self.param("output_bias", nn.initializers.zeros, (num_logits,))
+
+    def embedded(
+        self, embedding: nn.Embed, tokens: Int[ArrayLike, "B T"], *, train: bool, **at: Any
+    ) -> Float[Array, "B T D"]:
+        """Rows of an embedding's matrix, with positions, which `at` chooses as in `AddedPositions`, and dropout."""
+        x = rows_of(embedding.embedding, jnp.asarray(tokens))
+        if self.embeddings.is_scaled:
+            x = x * math.sqrt(embedding.features)
+        if self.positional_encoding is not None:
+            x = self.positional_encoding(x, **at)
+        return self.embedding_dropout(x, train=train)
+
+    def logits(self, x: Float[Array, "B T D"], embedding: nn.Embed | None) -> Float[Array, "B T V"]:
+        """Logits of vectors, by the embedding's matrix where it is tied."""
+        if embedding is None or not self.has_tied_output:
+            return self.tap("logits", self.output_layer(x), "B T V")
+        logits = tied_logits(embedding, x, self.embeddings.output_scale, self.output_bias)
+        return self.tap("logits", logits, "B T V")

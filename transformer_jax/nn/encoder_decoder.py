@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
@@ -21,11 +20,10 @@ from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
+from transformer_jax.nn.blocks import Block, BlockSettings
 from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
-from transformer_jax.nn.embeddings import EmbeddingSettings, embedded, tied_logits, token_embedding
+from transformer_jax.nn.embeddings import EmbeddingSettings, TokenModel, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.layers import Dense, Dropout
 
 # Token ids, or features of the model's width, which no embedding changes.
 Source = Int[ArrayLike, "B S"] | Float[ArrayLike, "B S D"]
@@ -56,7 +54,7 @@ class DecodingCache(NamedTuple):
         return self._replace(blocks=[block.grow(length) for block in self.blocks])
 
 
-class Transformer(SettingsModule):
+class Transformer(TokenModel):
     """Encoder and decoder, with embeddings and a projection to logits where there are vocabularies.
 
     Tokens are embedded, scaled by √D (unless `embeddings` says otherwise), and get positions and dropout; features go
@@ -96,19 +94,11 @@ class Transformer(SettingsModule):
         more = None, self.settings, self.final_norm
         self.encoder = TransformerEncoder(self.num_encoder_layers, *sizes, *more, self.encoder_block)
         self.decoder = TransformerDecoder(self.num_decoder_layers, *sizes, *more, self.decoder_block)
-        self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)  # of both sequences
-        self.embedding_dropout = Dropout(self.settings.dropout_prob)
+        self.set_up_tokens(self.target_vocabulary_size)
         if self.source_vocabulary_size is not None:
             self.source_embedding = token_embedding(self.source_vocabulary_size, self.model_dim)
-        self.output_bias = None
         if self.target_vocabulary_size is not None and not self.tie_embeddings:
             self.target_embedding = token_embedding(self.target_vocabulary_size, self.model_dim)
-        self.output_layer = None
-        is_tied = self.tie_embeddings and self.embeddings.ties_output
-        if self.target_vocabulary_size is not None and not is_tied:
-            self.output_layer = Dense(self.target_vocabulary_size, use_bias=self.embeddings.output_bias is not False)
-        elif self.embeddings.output_bias:
-            self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.target_vocabulary_size,))
 
     def __call__(
         self,
@@ -262,9 +252,7 @@ class Transformer(SettingsModule):
         if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):
             self._check_tokens(side, sequence, "[B, T]", side)
             embedding = self.source_embedding if self.tie_embeddings else getattr(self, f"{side}_embedding")
-            is_scaled = self.embeddings.is_scaled
-            x = embedded(embedding, jnp.asarray(sequence), self.positional_encoding, is_scaled=is_scaled, **at)
-            x = self.embedding_dropout(x, train=train)
+            x = self.embedded(embedding, sequence, train=train, **at)
         else:
             check_sequence(side, sequence, self.model_dim)
             x = jnp.asarray(sequence)
@@ -279,7 +267,4 @@ class Transformer(SettingsModule):
     def _project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V_or_D"]:
         if self.target_vocabulary_size is None:
             return x
-        if self.output_layer is not None:
-            return self.tap("logits", self.output_layer(x), "B T V")
-        logits = tied_logits(self.source_embedding, x, self.embeddings.output_scale, self.output_bias)
-        return self.tap("logits", logits, "B T V")
+        return self.logits(x, self.source_embedding if self.tie_embeddings else None)

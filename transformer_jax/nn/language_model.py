@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
@@ -13,10 +12,9 @@ from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import KeyValue
-from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
-from transformer_jax.nn.embeddings import EmbeddingSettings, embedded, tied_logits, token_embedding
+from transformer_jax.nn.blocks import Block, BlockSettings
+from transformer_jax.nn.embeddings import EmbeddingSettings, TokenModel, token_embedding
 from transformer_jax.nn.encoder import CausalBlock, CausalStack
-from transformer_jax.nn.layers import Dense, Dropout
 
 
 class CausalCache(NamedTuple):
@@ -32,7 +30,7 @@ class CausalCache(NamedTuple):
         return CausalCache([block.grow(length) for block in self.blocks])
 
 
-class TransformerLM(SettingsModule):
+class TransformerLM(TokenModel):
     """Language model: predicts each token of a sequence from those before it.
 
     Tokens are embedded, scaled by √D (unless `embeddings` says otherwise), and get positions and dropout; then come
@@ -59,15 +57,9 @@ class TransformerLM(SettingsModule):
 
     def setup(self) -> None:
         self.embedding = token_embedding(self.vocabulary_size, self.model_dim)
-        self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)
-        self.embedding_dropout = Dropout(self.settings.dropout_prob)
+        self.set_up_tokens(self.vocabulary_size)
         sizes = self.num_layers, self.model_dim, self.num_heads, self.dim_feedforward
         self.decoder = CausalStack(*sizes, None, self.settings, self.final_norm, self.block)
-        self.output_bias = None
-        if not self.tie_embeddings:
-            self.output_layer = Dense(self.vocabulary_size, use_bias=self.embeddings.output_bias is not False)
-        elif self.embeddings.output_bias:
-            self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.vocabulary_size,))
 
     def __call__(
         self,
@@ -150,9 +142,7 @@ class TransformerLM(SettingsModule):
 
     def _embed(self, name: str, tokens: ArrayLike, *, train: bool = False, **at: Any) -> Float[Array, "B T D"]:
         check_token_ids(name, tokens, self.vocabulary_size)
-        is_scaled = self.embeddings.is_scaled
-        x = embedded(self.embedding, jnp.asarray(tokens), self.positional_encoding, is_scaled=is_scaled, **at)
-        return self.tap("embeddings", self.embedding_dropout(x, train=train), "B T D")
+        return self.tap("embeddings", self.embedded(self.embedding, tokens, train=train, **at), "B T D")
 
     def hidden_states(
         self, tokens: Int[ArrayLike, "B T"], mask: Masks | None = None, *, train: bool = False
@@ -164,13 +154,10 @@ class TransformerLM(SettingsModule):
     @property
     def output_params(self) -> tuple[str, ...]:
         """Names of the parameters that `project` reads."""
-        if not self.tie_embeddings:
+        if not self.has_tied_output:
             return ("output_layer",)
         return ("embedding", "output_bias") if self.embeddings.output_bias else ("embedding",)
 
     def project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Logits of hidden states."""
-        if not self.tie_embeddings:
-            return self.tap("logits", self.output_layer(x), "B T V")
-        logits = tied_logits(self.embedding, x, self.embeddings.output_scale, self.output_bias)
-        return self.tap("logits", logits, "B T V")
+        return self.logits(x, self.embedding)
