@@ -19,6 +19,7 @@ from compiled_models import assert_close, compiled, draw, drawn
 from flax.traverse_util import flatten_dict
 
 from transformer_jax import (
+    AttentionSettings,
     BlockSettings,
     RMSNorm,
     Transformer,
@@ -160,6 +161,19 @@ def test_dropout_is_off_and_has_the_models_rates_where_it_is_turned_on(tmp_path)
     in_block = (f"{block}.{name}.dropout" for name in ("self_attn_residual", "feed_forward", "feed_forward_residual"))
     assert rates == {"input_dropout": 0.125, "output_dropout": 0.25, **dict.fromkeys(in_block, 0.25)}
     assert not module.training
+
+
+def test_dropout_of_the_attention_weights_is_that_of_the_training(tmp_path):
+    settings = BlockSettings(attention=AttentionSettings(dropout_prob=0.5))
+    _, module = exported(tmp_path, predictor(settings, num_layers=1), draw(B, S, FEATURES))
+    attention = module.train().encoder.layers[0].self_attn
+    attention.value_proj.weight.data.zero_()  # all values are the bias, which remains the sum where nothing drops
+    attention.output_proj = torch.nn.Identity()
+    x = torch.ones(4, 500, D)
+    for mask in (None, torch.ones(500, 500, dtype=torch.bool)):
+        kept = attention(x, x, mask) / attention.value_proj.bias
+        assert abs(kept.mean() - 1) < 0.01  # what is kept is doubled
+        assert abs(kept.std() * 500**0.5 - 1) < 0.1
 
 
 def test_a_sequence_may_be_as_long_as_max_len(tmp_path):

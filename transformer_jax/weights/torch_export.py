@@ -84,6 +84,7 @@ def _content(model: nn.Module, params: Params) -> dict[str, dict[str, object]]:
     check_parts("settings.", model.settings, positions=SinusoidalPositions())
     settings |= _numbers(model, "model_dim", "num_heads", "max_len")
     settings |= _numbers(model.settings, "norm_first", "dropout_prob", "layer_norm_epsilon")
+    settings["attention_dropout_prob"] = float(model.settings.attention.dropout_prob)
     settings["activation"] = _activation(model.settings)
     weights = state_dict_of(LAYOUT, params, abstract_params(model, *inputs))
     return {"settings": settings, "sizes": sizes, "state_dict": {n: array.float() for n, array in weights.items()}}

@@ -37,6 +37,7 @@ class Settings:
     num_heads: int  # H
     dim_feedforward: int  # F
     dropout_prob: float
+    attention_dropout_prob: float  # of the attention weights
     norm_first: bool  # pre-norm instead of the original paper's post-norm
     activation: str  # of the feed-forward, a key of `ACTIVATIONS`
     layer_norm_epsilon: float
@@ -68,9 +69,11 @@ class PositionalEncoding(nn.Module):
 class MultiheadAttention(nn.Module):
     """Attend from `x` `[B, T, D]` to `memory` `[B, S, D]`; a query that sees no key gets zeros."""
 
-    def __init__(self, model_dim: int, num_heads: int) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        model_dim = settings.model_dim
+        self.num_heads = settings.num_heads
+        self.dropout_prob = settings.attention_dropout_prob
         self.query_proj = nn.Linear(model_dim, model_dim)
         self.key_proj = nn.Linear(model_dim, model_dim)
         self.value_proj = nn.Linear(model_dim, model_dim)
@@ -80,12 +83,13 @@ class MultiheadAttention(nn.Module):
         query = self.split_heads(self.query_proj(x))  # [B H T d]
         key = self.split_heads(self.key_proj(memory))  # [B H S d]
         value = self.split_heads(self.value_proj(memory))
+        dropout = self.dropout_prob if self.training else 0.0
         if mask is None:
-            values = functional.scaled_dot_product_attention(query, key, value)
+            values = functional.scaled_dot_product_attention(query, key, value, None, dropout)
         else:
             # Over no key the softmax is NaN (before PyTorch 2.5): such a query sees them all, and then gets zeros.
             sees = mask.any(-1, keepdim=True)
-            values = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~sees)
+            values = functional.scaled_dot_product_attention(query, key, value, mask | ~sees, dropout)
             values = values.masked_fill(~sees, 0.0)
         return self.output_proj(values.transpose(1, 2).flatten(2))  # [B T D]
 
@@ -128,10 +132,10 @@ class Block(nn.Module):
 
     def __init__(self, settings: Settings, is_decoder: bool) -> None:
         super().__init__()
-        self.self_attn = MultiheadAttention(settings.model_dim, settings.num_heads)
+        self.self_attn = MultiheadAttention(settings)
         self.self_attn_residual = Residual(settings)
         if is_decoder:
-            self.cross_attn = MultiheadAttention(settings.model_dim, settings.num_heads)
+            self.cross_attn = MultiheadAttention(settings)
             self.cross_attn_residual = Residual(settings)
         self.feed_forward = FeedForward(settings)
         self.feed_forward_residual = Residual(settings)
