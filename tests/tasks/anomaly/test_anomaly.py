@@ -11,6 +11,7 @@ from compiled_models import drawn
 from finished_runs import finished_run
 
 from transformer_jax.data.batch import Batch
+from transformer_jax.errors import InputError
 from transformer_jax.plots import plot_set_prediction
 from transformer_jax.tasks.anomaly import cifar100
 from transformer_jax.tasks.anomaly.config import anomaly_data, default_config
@@ -68,6 +69,11 @@ def untrained(**settings) -> AnomalyTrainer:
 
 
 @pytest.mark.slow
+def test_positions_inside_self_attention_are_refused_where_there_is_none():
+    with pytest.raises(InputError, match="positions is alibi, .*, but pooling is isab, without any"):
+        DigitsConfig(pooling="isab", positions="alibi")
+
+
 @pytest.mark.parametrize("pooling", ["isab", "pma"])
 def test_a_set_that_is_pooled_in_a_permutation_permutes_its_prediction(pooling):
     trainer = untrained(pooling=pooling)

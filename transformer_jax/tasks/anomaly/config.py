@@ -51,6 +51,11 @@ class AnomalyConfig(TrainingConfig):
     # it is larger than 1 GiB
     features_on: Literal["auto", "device", "host"] = setting("auto", machine=True)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pooling == "isab" and self.positions in ("rotary", "alibi", "relative"):
+            raise InputError(f"positions is {self.positions}, inside self-attention, but pooling is isab, without any")
+
     def table(self) -> FeatureTable:
         """Features, label and split of every image."""
         raise NotImplementedError
