@@ -228,6 +228,7 @@ WRONG = [
     (lambda: MultiheadAttention(D, H, num_kv_heads=3), "num_kv_heads is 3; it must divide num_heads, 4"),
     (lambda: MultiheadAttention(20, 4, positions=RotaryPositions()), "5 of a head's 5 elements turn.* must be even"),
     (lambda: AttentionSettings(dropout_prob=1.0), "dropout_prob is 1.0"),
+    (lambda: MultiheadAttention(32, 2, positions=RotaryPositions(fraction=0.05)), "0 of a head's 16 elements turn"),
     (lambda: RotaryPositions(0.0), "base is 0.0"),
     (lambda: RelativePositions(5), "num_buckets is 5; it must be even"),
     (lambda: RelativePositions(2), "num_buckets is 2; it must be at least 4"),

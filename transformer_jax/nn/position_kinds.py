@@ -69,7 +69,7 @@ class RotaryPositions(Positions):
 
     Raises:
         InputError: `base` is no finite number above 0, or `fraction` is outside (0, 1]; at use, the part of a head that
-            turns has an odd width.
+            turns has an odd width, or none.
     """
 
     base: Positive = 10_000.0  # what the angles' frequencies are powers of
@@ -83,8 +83,9 @@ class RotaryPositions(Positions):
             raise InputError(f"fraction is {self.fraction}; it must be above 0 and at most 1")
 
     def check(self, head_width: int) -> None:
-        if (width := int(head_width * self.fraction)) % 2:
-            raise InputError(f"{width} of a head's {head_width} elements turn; that number must be even, as pairs turn")
+        width = int(head_width * self.fraction)
+        if width % 2 or not width:
+            raise InputError(f"{width} of a head's {head_width} elements turn; that number must be even and above 0")
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
         return RotaryInAttention(self)
