@@ -55,6 +55,12 @@ def test_collate_stacks_pytrees_of_samples_into_numpy_arrays():
     assert all(isinstance(leaf, np.ndarray) for leaf in (targets, *inputs.values()))
 
 
+@pytest.mark.parametrize("value", ["text", np.array([None, 3], dtype=object)])
+def test_text_and_objects_are_no_numbers(value):
+    with pytest.raises(InputError, match="samples hold text or objects, where numbers are expected"):
+        numpy_collate([value, value])
+
+
 def test_stacked_samples_are_a_sequence_as_other_collate_functions_take_it():
     dataset = ReverseDataset(7, 5, 13, seed=3)
     samples = dataset.__getitems__([3, 0])

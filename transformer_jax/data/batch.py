@@ -149,7 +149,7 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
 
     Raises:
         InputError: `samples` is no list, or empty; the samples differ in structure or in the shape of an array, or hold
-            text.
+            text or objects.
     """
     if isinstance(samples, StackedSamples):
         return samples.stacked
@@ -159,8 +159,8 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
     except ValueError as error:
         raise InputError(f"samples can't be stacked, since they differ: {error}") from error
-    if any(array.dtype.kind in "US" for array in jax.tree.leaves(stacked)):
-        raise InputError(f"samples hold text, where numbers are expected: {samples[0]!r}, for example")
+    if any(array.dtype.kind in "USO" for array in jax.tree.leaves(stacked)):
+        raise InputError(f"samples hold text or objects, where numbers are expected: {samples[0]!r}, for example")
     return stacked
 
 
