@@ -23,7 +23,7 @@ from transformer_jax.fields import type_hints
 from transformer_jax.flags import check_known, flag_parser, read_flags
 from transformer_jax.runs.settings import FOLLOWING_EPOCHS, ConfigFile, read_config_file
 from transformer_jax.trained.named import settings_of_initial
-from transformer_jax.training.signals import CommandSignals, Interrupted, Stopped, end_at_signals
+from transformer_jax.training.signals import Interrupted, end_at_signals, raise_at_signals
 
 Config = TypeVar("Config")
 
@@ -35,7 +35,7 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
     status 2, a training that diverged with status 1, a signal with 128 and its number. If nobody reads the output any
     more, as after `| head`, it ends in silence with 141, the status that a shell shows for other programs then.
     """
-    signals = CommandSignals()
+    signalled = raise_at_signals()
     gc.freeze()  # modules stay until the end; garbage collection need not look through them again and again
     try:
         config = read_config(sys.argv[1:])
@@ -43,8 +43,9 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
         with naming_flags(type(config)):
             train(config)
         print(end="", flush=True)
-        signals.raise_if_signalled()
-    except (InputError, FloatingPointError, OSError, MemoryError, Interrupted, Stopped) as error:
+        if signalled:
+            raise signalled[0]
+    except (InputError, FloatingPointError, OSError, MemoryError, Interrupted) as error:
         _exit(error)
     except JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" in str(error):
@@ -169,7 +170,7 @@ def _exit(error: BaseException) -> NoReturn:
     sys.unraisablehook = lambda failed: None  # of what libraries leave behind
     said = "; ".join([str(error), *getattr(error, "__notes__", ())])
     line, status = f"{_program()}: error: {said}", 1 if isinstance(error, FloatingPointError) else 2
-    if isinstance(error, (Interrupted, Stopped)):
+    if isinstance(error, Interrupted):
         line, status = str(error), error.exit_status
     elif isinstance(error, BrokenPipeError):
         line, status = "", 128 + signal.SIGPIPE

@@ -21,7 +21,6 @@ from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
 from transformer_jax.trained.named import check_fits, find_initial, find_trained, settings_of_initial
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 from transformer_jax.training.progress import quietly
-from transformer_jax.training.signals import Interrupted
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays
 
@@ -159,7 +158,7 @@ def _save_answers(trainer: TrainerModule, data: TaskData) -> None:
             _print_mistakes(examples, answers)
         if trainer.has_attention and trainer.attention_picture is not None:
             trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
-    except (Interrupted, BrokenPipeError):
+    except BrokenPipeError:
         raise
     except Exception as error:  # of any class: the model's output may be anything
         what = "answers to the test set, or the picture of attention"

@@ -11,21 +11,16 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 Handler = Callable[[int, FrameType | None], object]
 
 
-class Interrupted(Exception):  # noqa: N818 (it is no error)
-    """The training stopped at a signal, and everything is saved. The exit status is `128 + signal_number`."""
+class Interrupted(KeyboardInterrupt):
+    """A signal stopped a training, and everything is saved, or the command elsewhere; libraries clean up as for Ctrl-C.
 
-    def __init__(self, signal_number: int, step: int) -> None:
-        name = signal.Signals(signal_number).name
-        super().__init__(f"{name}: stopped and saved after step {step}; the same command goes on from there")
-        self.exit_status = 128 + signal_number
+    Args:
+        signal_number: of the signal; the exit status is `128 + signal_number`.
+        done: what was done about it.
+    """
 
-
-class Stopped(KeyboardInterrupt):
-    """A signal ends the command outside of the training loop; libraries clean up as for Ctrl-C."""
-
-    def __init__(self, signal_number: int) -> None:
-        name = signal.Signals(signal_number).name
-        super().__init__(f"{name}: stopped; the same command goes on from what is saved")
+    def __init__(self, signal_number: int, done: str) -> None:
+        super().__init__(f"{signal.Signals(signal_number).name}: {done}")
         self.exit_status = 128 + signal_number
 
 
@@ -59,41 +54,38 @@ class StopRequest:
     def raise_if_signalled(self, step: int) -> None:
         """Raise `Interrupted` if a signal was recorded; `step` steps are saved."""
         if self.signal_number is not None:
-            raise Interrupted(self.signal_number, step)
+            done = f"stopped and saved after step {step}; the same command goes on from there"
+            raise Interrupted(self.signal_number, done)
 
     def _record(self, signal_number: int, frame: FrameType | None) -> None:
-        if self._received is not None:
-            _end_by(signal_number)
+        end_at_signals()  # at the second one
         self._received = signal_number
 
 
-class CommandSignals:
-    """Handles the signals of a command, from its beginning to the end of the process.
+def raise_at_signals() -> list[Interrupted]:
+    """Let the first SIGTERM or SIGINT raise `Interrupted` in the main thread, and a second one end the process at once.
 
-    The first signal raises `Stopped` in the main thread, a second one ends the process at once. A `StopRequest` inside
-    takes over while it is active.
+    A `StopRequest` inside takes over while it is active.
+
+    Returns:
+        The error, once it was raised: something may swallow it.
     """
+    raised: list[Interrupted] = []
 
-    def __init__(self) -> None:
-        self._stopped: Stopped | None = None  # of the first signal
-        _handle_signals(self._stop)
+    def interrupt(signal_number: int, frame: FrameType | None) -> None:
+        end_at_signals()
+        raised.append(Interrupted(signal_number, "stopped; the same command goes on from what is saved"))
+        raise raised[0]
 
-    def raise_if_signalled(self) -> None:
-        """Raise `Stopped` if a signal came, and something swallowed the error."""
-        if self._stopped is not None:
-            raise self._stopped
-
-    def _stop(self, signal_number: int, frame: FrameType | None) -> None:
-        if self._stopped is not None:
-            _end_by(signal_number)
-        self._stopped = Stopped(signal_number)
-        raise self._stopped
+    _handle_signals(interrupt)
+    return raised
 
 
 def end_at_signals() -> None:
     """Let SIGTERM and SIGINT end this process at once and in silence, with 128 and the signal's number.
 
-    For the time before a command's `run` and after it, when there is nothing to save and nothing to clean up.
+    For the time before a command's `run` and after it, when there is nothing to save and nothing to clean up, and after
+    a first signal.
     """
     _handle_signals(lambda signal_number, frame: os._exit(128 + signal_number))
 
@@ -111,8 +103,3 @@ def _handle_signals(handler: Handler) -> dict[signal.Signals, "signal._HANDLER"]
         if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: set by another language's code
             previous[number] = signal.signal(number, handler)
     return previous
-
-
-def _end_by(signal_number: int) -> None:
-    signal.signal(signal_number, signal.SIG_DFL)
-    os.kill(os.getpid(), signal_number)
