@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.training.callbacks import Step
-from transformer_jax.training.progress import ProgressBar, ProgressLines, format_metric, parameter_table, show_progress
+from transformer_jax.training.progress import Progress, format_metric, parameter_table
 from transformer_jax.training.results import summary
 
 
@@ -16,12 +16,19 @@ def step(number: int) -> Step:
     return Step(number, sums | {"unused": (0.0, 0.0)}, 5.0)
 
 
+def clock(monkeypatch) -> list[float]:
+    """The seconds of the clock that progress looks at, to be set."""
+    now = [100.0]
+    monkeypatch.setattr("transformer_jax.training.progress.time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
 @pytest.mark.parametrize(("num_steps", "left"), [(600, "01:32"), (140, "00:00"), (100_000, "5:32:52")])
 def test_a_line_is_printed_every_ten_seconds_with_the_time_left_and_the_status_is_that_of_the_latest_step(
-    capsys, num_steps, left
+    monkeypatch, capsys, num_steps, left
 ):
-    now = [100.0]
-    lines = ProgressLines(num_steps, clock=lambda: now[0])
+    now = clock(monkeypatch)
+    lines = Progress(100, num_steps, quiet=False)
     assert lines.status() == ""
     for number, now[0] in ((110, 102.5), (120, 105.0), (140, 110.0), (150, 112.5)):
         lines.on_step(step(number))
@@ -30,25 +37,29 @@ def test_a_line_is_printed_every_ten_seconds_with_the_time_left_and_the_status_i
     assert lines.status().startswith("loss 2.0000, accuracy 75.00%, 5 steps/s")
 
 
-def test_a_notebook_gets_a_bar_and_a_process_that_only_imports_its_packages_does_not(monkeypatch):
+@pytest.mark.parametrize(("shell", "has_bar"), [(None, False), (types.SimpleNamespace(kernel=1), True)])
+def test_a_notebook_gets_a_bar_and_a_process_that_only_imports_its_packages_does_not(
+    monkeypatch, capsys, shell, has_bar
+):
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
-    for shell, kind in ((None, ProgressLines), (types.SimpleNamespace(kernel=1), ProgressBar)):
-        ipython = types.SimpleNamespace(get_ipython=lambda shell=shell: shell)
-        monkeypatch.setitem(sys.modules, "IPython", ipython)
-        assert isinstance(show_progress(0, 7, quiet=False), kind)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    Progress(0, 7, quiet=False).close()
+    assert ("0/7" in capsys.readouterr().err) == has_bar
 
 
-def test_a_terminal_gets_a_bar_with_the_latest_values(monkeypatch, capsys):
-    assert isinstance(show_progress(0, 7, quiet=False), ProgressLines)
+def test_a_terminal_gets_a_bar_with_the_latest_values_unless_it_is_to_be_quiet(monkeypatch, capsys):
+    now = clock(monkeypatch)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    bar = show_progress(0, 7, quiet=False)
-    assert isinstance(bar, ProgressBar)
-    assert isinstance(show_progress(0, 7, quiet=True), ProgressLines)
-    bar.on_step(step(1))
-    bar.close()
-    error = capsys.readouterr().err
-    assert "1/7" in error
-    assert "loss 2.0000, accuracy 75.00%" in error
+    for quiet in (True, False):
+        bar = Progress(0, 7, quiet=quiet)
+        now[0] += 20
+        bar.on_step(step(1))
+        assert bar.status() == ("loss 2.0000, accuracy 75.00%" if quiet else "")
+        bar.write("a line")
+        bar.close()
+        shown = capsys.readouterr()
+        assert shown.out == ("" if quiet else "a line\n")
+        assert ("1/7" in shown.err, "loss 2.0000, accuracy 75.00%" in shown.err) == (not quiet, not quiet)
 
 
 def test_accuracies_are_written_in_percent_and_other_metrics_with_four_digits():

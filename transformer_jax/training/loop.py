@@ -27,7 +27,7 @@ from transformer_jax.training.callbacks import (
 )
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.metrics import SumsOfSteps
-from transformer_jax.training.progress import format_metric, show_progress
+from transformer_jax.training.progress import Progress, format_metric
 from transformer_jax.training.results import open_loggers
 from transformer_jax.training.runner import StepRunner
 from transformer_jax.training.signals import StopRequest
@@ -91,7 +91,7 @@ class TrainingLoop(contextlib.AbstractContextManager["TrainingLoop"]):
             position = LogPosition(self.step, saved_progress.get("loggers", {}))
             loggers = opened.enter_context(open_loggers(run, task, position))
             self._loggers = by_class("loggers", loggers)
-            bar = show_progress(self.step, self.num_steps, quiet=config.quiet or not is_first())
+            bar = Progress(self.step, self.num_steps, quiet=config.quiet or not is_first())
             self._bar = opened.enter_context(contextlib.closing(bar))
             # The first process logs and decides for all.
             callbacks = self._create_callbacks(loggers, opened) if is_first() else []

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from flax.traverse_util import flatten_dict
 from tqdm import tqdm
@@ -15,92 +15,63 @@ from transformer_jax.training.callbacks import Callback, Step
 from transformer_jax.trees import Params
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_VALUES = 0.5  # of a bar: means cost as much as a small step
 SECONDS_BEFORE_ESTIMATE = 0.5  # of steps, before their rate says how long the others take
 
 
-def show_progress(first_step: int, num_steps: int, *, quiet: bool) -> "ProgressBar | ProgressLines":
-    """A bar where standard error is a terminal or the process a notebook's; else lines, none if `quiet`."""
-    # IPython is imported in every kernel; a process that only talks to kernels has no shell with one.
-    ipython = sys.modules.get("IPython")
-    in_notebook = ipython is not None and hasattr(ipython.get_ipython(), "kernel")
-    if not quiet and (in_notebook or (sys.stderr is not None and sys.stderr.isatty())):
-        return ProgressBar(first_step, num_steps)
-    return ProgressLines(num_steps, quiet=quiet)
-
-
-class ProgressBar(Callback):
-    """A bar with the time left, and the latest loss and accuracy.
+class Progress(Callback):
+    """A bar with the latest loss and metrics on a terminal or in a notebook, elsewhere a line every ten seconds.
 
     Args:
         first_step: at which the training begins.
         num_steps: at which it ends.
-    """
-
-    def __init__(self, first_step: int, num_steps: int) -> None:
-        self._bar = tqdm(total=num_steps, initial=first_step, unit="step")
-        self._shown_at = 0.0
-
-    def on_step(self, step: Step) -> None:
-        """Advance by one step."""
-        self._bar.update()
-        if time.monotonic() - self._shown_at > 0.5:  # means cost as much as a small step
-            self._shown_at = time.monotonic()
-            self._bar.set_postfix_str(_values(step), refresh=False)
-
-    def status(self) -> str:
-        """Nothing: the bar shows it."""
-        return ""
-
-    def write(self, line: str) -> None:
-        """Print a line above the bar."""
-        self._bar.write(line)
-
-    def close(self) -> None:
-        """Leave the bar as it is."""
-        self._bar.close()
-
-
-class ProgressLines(Callback):
-    """A line at most every ten seconds, which says how far the training is.
-
-    Args:
-        num_steps: at which it ends.
         quiet: print nothing.
-        clock: gives seconds.
     """
 
-    def __init__(self, num_steps: int, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        self._num_steps, self._quiet, self._clock = num_steps, quiet, clock
-        self._line_at = clock()
+    def __init__(self, first_step: int, num_steps: int, *, quiet: bool) -> None:
+        shows_bar = _is_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+        self._bar = tqdm(total=num_steps, initial=first_step, unit="step", disable=quiet or not shows_bar)
+        self._quiet = quiet
+        self._shown_at = time.monotonic()
         self._last: Step | None = None
         self._num_shown, self._seconds = 0, 0.0  # steps so far, and the time that they took without compiling
 
     def on_step(self, step: Step) -> None:
-        """Print a line if ten seconds went by since the last one."""
+        """Advance by one step, and show its values if the last ones were shown long enough ago."""
         self._last = step
         self._num_shown += 1
         self._seconds += 1 / step.per_second
-        if self._clock() - self._line_at >= SECONDS_BETWEEN_LINES:
-            self._line_at = self._clock()
-            self.write(f"Step {step.number} of {self._num_steps}: {self.status()}")
+        self._bar.update()
+        if time.monotonic() - self._shown_at < (SECONDS_BETWEEN_LINES if self._bar.disable else SECONDS_BETWEEN_VALUES):
+            return
+        self._shown_at = time.monotonic()
+        if self._bar.disable:
+            self.write(f"Step {step.number} of {self._bar.total}: {self.status()}")
+        else:
+            self._bar.set_postfix_str(_values(step), refresh=False)
 
     def status(self) -> str:
-        """Loss and metrics of the latest step, and once they are known the steps per second and the time left."""
-        if self._last is None:
+        """Loss and metrics of the latest step, and once they are known the steps per second and the time left.
+
+        Nothing where a bar shows them.
+        """
+        if self._last is None or not self._bar.disable:
             return ""
         if self._seconds < SECONDS_BEFORE_ESTIMATE:
             return _values(self._last)
         rate = self._num_shown / self._seconds
-        left = tqdm.format_interval((self._num_steps - self._last.number) / rate)
+        left = tqdm.format_interval((self._bar.total - self._last.number) / rate)
         return f"{_values(self._last)}, {rate:.3g} steps/s, {left} left"
 
     def write(self, line: str) -> None:
-        """Print a line, at once also into a pipe."""
+        """Print a line, above a bar, and at once also into a pipe."""
         if not self._quiet:
-            print(line, flush=True)
+            tqdm.write(line)
+            sys.stdout.flush()
 
     def close(self) -> None:
-        """Do nothing: every line is printed."""
+        """Leave the bar as it is."""
+        self._bar.close()
 
 
 def parameter_table(params: Params) -> str:
@@ -122,6 +93,12 @@ def quietly(config: TrainingConfig) -> Iterator[None]:
 def format_metric(name: str, value: float) -> str:
     """An accuracy in percent, another metric with four digits."""
     return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}"
+
+
+def _is_notebook() -> bool:
+    # IPython is imported in every kernel; a process that only talks to kernels has no shell with one.
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def _values(step: Step) -> str:
