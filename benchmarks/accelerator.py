@@ -110,7 +110,7 @@ def print_gpt2(config: AcceleratorConfig) -> None:
     trainer = LanguageModelTrainer(settings, model=trainer.model.clone(vocabulary_size=vocabulary))
     programs = create_programs(trainer, data.train_loader, num_steps=10 * config.steps)
     batches, count = programs.runner.stack(next(data.train_loader.epoch(0)))
-    run_step, state = programs.runner.run, programs.initial_state(None)
+    run_step, state = programs.runner.run, programs.initial_state()
     state, _ = jax.block_until_ready(run_step(state, batches, count))  # compiles
     with jax.profiler.trace(str(config.profile)):
         state, _ = jax.block_until_ready(run_step(state, batches, count))

@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_reverse import loaders, trainer_for
 
 from transformer_jax import InputError, ReverseConfig
-from transformer_jax.training.optimizers import adam
-from transformer_jax.training.programs import choose_initial, report_initial
-from transformer_jax.training.step import initial_state
+from transformer_jax.nn.layer_stacks import unstack_layers
+from transformer_jax.training.programs import choose_initial, create_programs, report_initial
+from transformer_jax.training.step import average_of
 
 MODEL = {"encoder": {"kernel": (3, 5), "bias": (5,)}, "output": {"kernel": (5, 2)}}
 
@@ -22,17 +23,27 @@ def choose(given, **settings):
     return choose_initial(given, tree(MODEL), ReverseConfig(**settings))
 
 
-def test_all_arrays_replace_the_fresh_ones_and_the_key_stays():
-    optimizer, fresh = adam(lambda step: 0.1), tree(MODEL, 1.0)
-    before = initial_state(fresh, optimizer, jax.random.key(7))
-    given = tree(MODEL, 2.0)
-    begin = choose(given)
-    assert (begin.not_taken, begin.summary()) == ((), "Arrays that training begins with: 3")
-    given["output"]["kernel"][:] = 3  # the arrays are copies, since a step uses their memory
-    state = begin.state_like(before, optimizer)
-    jax.tree.map(np.testing.assert_array_equal, state.params, tree(MODEL, 2.0))
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_all_arrays_replace_the_fresh_ones_and_the_key_stays(tmp_path, scan_layers):
+    trainer, (train, _) = trainer_for(tmp_path, scan_layers=scan_layers, ema=0.5), loaders()
+    fresh = create_programs(trainer, train, 15).initial_state()
+    given = jax.tree.map(lambda array: np.full(array.shape, 2.0, np.float32), unstack_layers(fresh.params))
+    programs = create_programs(trainer, train, 15, given)
+    assert (programs.given.not_taken, len(programs.given.arrays)) == ((), len(jax.tree.leaves(given)))
+    given["output_layer"]["kernel"][:] = 3  # the arrays are copies, since a step uses their memory
+    state = programs.initial_state()
+    expected = jax.tree.map(lambda array: np.full_like(array, 2), fresh.params)  # layers stacked as there
+    jax.tree.map(np.testing.assert_array_equal, [state.params, average_of(state)], [expected, expected])
     assert state.step == 0
-    assert jax.random.key_data(state.key).tolist() == jax.random.key_data(before.key).tolist()
+    assert jax.random.key_data(state.key).tolist() == jax.random.key_data(fresh.key).tolist()
+
+
+def test_arrays_that_are_not_taken_are_fresh(tmp_path):
+    trainer, (train, _) = trainer_for(tmp_path, init_only="encoder"), loaders()
+    fresh = create_programs(trainer, train, 15).initial_state().params
+    given = {"encoder": jax.tree.map(lambda array: array + 1, fresh["encoder"])}
+    params = create_programs(trainer, train, 15, given).initial_state().params
+    jax.tree.map(np.testing.assert_array_equal, params, fresh | given)
 
 
 def test_a_part_is_taken_where_it_is_asked_for_and_every_other_array_is_listed():
@@ -45,10 +56,6 @@ def test_a_part_is_taken_where_it_is_asked_for_and_every_other_array_is_listed()
         "  not taken: output/kernel [5, 11]",
         "  fresh: encoder/bias [5]",
     ]
-    state = begin.state_like(
-        initial_state(tree(MODEL, 1.0), adam(lambda step: 0.1), jax.random.key(0)), adam(lambda step: 0.1)
-    )
-    assert [float(array.mean()) for array in jax.tree.leaves(state.params)] == [1, 2, 1]
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,12 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.training.hooks import Task
 from transformer_jax.training.optimizers import adam, decay_mask, matching, with_average, with_frozen
+from transformer_jax.training.programs import create_programs
 
 
 def train_plainly(trainer: ReverseTrainer, train_loader: Loader, optimizer: optax.GradientTransformation):
     """The parameters after the same training in plain optax."""
-    params = trainer.initial_state(train_loader.example(), num_steps=18).params
+    params = create_programs(trainer, train_loader, num_steps=18).initial_state().params
     optimizer = optax.chain(optax.clip_by_global_norm(0.5), optimizer)
     opt_state = optimizer.init(params)
 

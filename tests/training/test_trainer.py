@@ -18,6 +18,7 @@ from transformer_jax import InputError, load_run
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.listing import read_run
 from transformer_jax.tasks import ReverseTrainer
+from transformer_jax.training.programs import create_programs
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def compilations():
 @pytest.mark.slow
 def test_an_evaluation_counts_every_element_once_and_compiles_once(tmp_path, compilations):
     trainer = trainer_for(tmp_path)
-    trainer.params = trainer.initial_state(loader(1).example(), num_steps=100).params
+    trainer.params = create_programs(trainer, loader(1), num_steps=100).initial_state().params
     trainer.evaluate(loader(1))
     first = len(compilations)
     full = trainer.evaluate(loader(7 * 3 + 2))

@@ -4,15 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax import Array
 from jax.typing import ArrayLike
 
 from transformer_jax.argument_checks import check_arrays
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, BackgroundProgram
 from transformer_jax.errors import InputError
@@ -21,7 +19,7 @@ from transformer_jax.runs.state_arrays import digest_of_arrays
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.optimizers import matching
 from transformer_jax.training.runner import StepRunner
-from transformer_jax.training.step import TrainState, UpdateRule, initial_state
+from transformer_jax.training.step import TrainState, initial_state
 from transformer_jax.trees import Arrays, Inputs, Params
 
 
@@ -35,12 +33,6 @@ class InitialParams(NamedTuple):
     def digest(self) -> str:
         """SHA-256 of the arrays, with their names and shapes."""
         return digest_of_arrays(dict(self.arrays))
-
-    def state_like(self, fresh: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
-        """The state before the first step, with these arrays in the place of the fresh ones."""
-        arrays = {path: jnp.asarray(array) for path, array in self.arrays.items()}
-        params: Params = unflatten_dict({**flatten_dict(unstack_layers(fresh.params), sep="/"), **arrays}, sep="/")
-        return initial_state(stack_layers(params, fresh.params), optimizer, fresh.key)
 
     def summary(self) -> str:
         """How many arrays are taken, and each one that is not."""
@@ -93,38 +85,41 @@ def report_initial(config: TrainingConfig, given: InitialParams | None, *, is_re
 class Programs(NamedTuple):
     """Compiled programs of a training."""
 
-    rule: UpdateRule
     shapes: TrainState  # and types
-    fresh_state: Callable[[], TrainState]
+    given: InitialParams | None  # arrays that stand in the place of fresh ones in the initial state
+    initial_state: Callable[[], TrainState]  # waits for the compiler
     runner: StepRunner
 
-    def initial_state(self, given: InitialParams | None) -> TrainState:
-        """The state before the first step, with given parameters in the place of fresh ones."""
-        state = self.fresh_state()
-        return state if given is None else given.state_like(state, self.rule.optimizer)
 
+def create_programs(task: Evaluator, train_loader: Loader, num_steps: int, given: Params | None = None) -> Programs:
+    """The programs of a training of `num_steps` steps; the first state's is compiled in the background from now on.
 
-def create_programs(task: Evaluator, train_loader: Loader, num_steps: int) -> Programs:
-    """The programs of a training of `num_steps` steps; the first state's is compiled in the background from now on."""
-    example, rule = train_loader.example(), task.update_rule(num_steps)
-    shapes, finish_state = begin_initial_state(task, example, rule.optimizer)
-    return Programs(rule, shapes, finish_state, StepRunner(task, rule, shapes, train_loader))
+    Args:
+        task: the task to train.
+        train_loader: of the training set.
+        num_steps: of the whole training.
+        given: parameters to begin with, as `choose_initial` takes them; None for fresh ones.
 
+    Raises:
+        InputError: as `choose_initial`, or the warm-up is not shorter than the training.
+    """
+    rule = task.update_rule(num_steps)
 
-def begin_initial_state(
-    task: Evaluator, example: Samples, optimizer: optax.GradientTransformation
-) -> tuple[TrainState, Callable[[], TrainState]]:
-    """The state before the first step, compiled in the background: its shapes, and a function that waits for it."""
-
-    @jax.jit  # traced once, for the shapes and for the program
-    def init(seed: ArrayLike, inputs: Inputs, constants: Arrays) -> TrainState:
+    @jax.jit  # traced for the shapes, and again for the program only where arrays are given
+    def init(seed: ArrayLike, inputs: Inputs, constants: Arrays, arrays: Mapping[str, Array]) -> TrainState:
         params_key, step_key = jax.random.split(jax.random.key(seed))
-        return initial_state(task.initial_params(params_key, inputs, constants), optimizer, step_key)
+        params = task.initial_params(params_key, inputs, constants)
+        if arrays:
+            unstacked = flatten_dict(unstack_layers(params), sep="/") | arrays
+            params = stack_layers(unflatten_dict(unstacked, sep="/"), params)
+        return initial_state(params, rule.optimizer, step_key)
 
-    arguments = np.uint32(task.config.seed), example[0], task.constants
-    shapes = init.eval_shape(*arguments)
+    arguments = np.uint32(task.config.seed), train_loader.example()[0], task.constants
+    shapes = init.eval_shape(*arguments, {})
+    chosen = None if given is None else choose_initial(given, shapes.params, task.config)
+    all_arguments = *arguments, {} if chosen is None else chosen.arrays
     # Made in its place where it is split, so that no device ever holds it whole.
     shardings = task.devices.shardings(shapes) if task.devices.is_divided else None
     compiled = BackgroundProgram(init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=task.stopwatch)
-    compiled.begin_to_compile(*arguments)
-    return shapes, lambda: compiled(*arguments)
+    compiled.begin_to_compile(*all_arguments)
+    return Programs(shapes, chosen, lambda: compiled(*all_arguments), StepRunner(task, rule, shapes, train_loader))

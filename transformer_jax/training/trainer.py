@@ -13,7 +13,6 @@ import jax
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.batch import Samples
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import check_same
@@ -25,18 +24,10 @@ from transformer_jax.runs.settings import as_json, settings_of
 from transformer_jax.training.checks import check_task, with_criterion
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.loop import TrainingLoop
-from transformer_jax.training.programs import (
-    InitialParams,
-    Programs,
-    begin_initial_state,
-    choose_initial,
-    create_programs,
-    report_initial,
-)
+from transformer_jax.training.programs import Programs, create_programs, report_initial
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.results import announce, results_of, summary, versions, write_end
 from transformer_jax.training.signals import StopRequest
-from transformer_jax.training.step import TrainState
 from transformer_jax.training.throughput import profiled_steps
 from transformer_jax.trees import Arrays, Params
 
@@ -90,15 +81,6 @@ class TrainerModule(ExampleViewer):
             raise InputError(f"{self.name} has no run directory yet; call fit")
         return self._run
 
-    def initial_state(self, example_batch: Samples, num_steps: int) -> TrainState:
-        """The state before the first of `num_steps` steps: a function of the seed.
-
-        Raises:
-            InputError: the warm-up is not shorter than the training.
-        """
-        _, finish = begin_initial_state(self, example_batch, self.update_rule(num_steps).optimizer)
-        return finish()
-
     def fit(self, train_loader: Loader, val_loader: Loader, *, initial_params: Params | None = None) -> None:
         """Train for `config.max_epochs`, or go on with an interrupted run, and take the best parameters.
 
@@ -139,11 +121,11 @@ class TrainerModule(ExampleViewer):
         if self._run is not None:  # of an earlier training, which a `with` block still holds
             self._run.close()
         self.stopwatch.reset()
-        programs, initial, run = self._prepare(train_loader, val_loader, initial_params)
+        programs, run = self._prepare(train_loader, val_loader, initial_params)
         self._run = run
         try:
             num_steps = len(train_loader) * self.config.max_epochs
-            report_initial(self.config, initial, is_resumed=bool(run.checkpoints.steps))
+            report_initial(self.config, programs.given, is_resumed=bool(run.checkpoints.steps))
             announce(self, programs.shapes.params, num_steps, run.path)
             with StopRequest() as request:
                 is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
@@ -153,7 +135,7 @@ class TrainerModule(ExampleViewer):
                     self,
                     programs.runner,
                     # Held by no variable here, so that the first state's memory is freed once the training has left it.
-                    programs.initial_state(initial),
+                    programs.initial_state(),
                     self._local_loader(train_loader),
                     val_loader,
                     run,
@@ -170,7 +152,7 @@ class TrainerModule(ExampleViewer):
 
     def _prepare(
         self, train_loader: Loader, val_loader: Loader, initial_params: Params | None
-    ) -> tuple[Programs, InitialParams | None, RunDirectory]:
+    ) -> tuple[Programs, RunDirectory]:
         """Settle the config, begin to compile, and open the run's directory."""
         self.config = self.config.resolved(len(train_loader))
         num_steps = len(train_loader) * self.config.max_epochs
@@ -179,22 +161,19 @@ class TrainerModule(ExampleViewer):
             raise InputError(f"max_epochs is {self.config.max_epochs}; with these data it may be at most {most}")
         if self.config.profile is not None:
             profiled_steps(self.config.profile, num_steps)
-        programs = self._begin_to_compile(train_loader, num_steps)
+        programs = create_programs(self, train_loader, num_steps, initial_params)
+        self._begin_to_compile(programs, train_loader)
         self._stacked_shapes = programs.shapes.params if self.config.scan_layers else None
-        initial = (
-            None if initial_params is None else choose_initial(initial_params, programs.shapes.params, self.config)
-        )
         files = self.model_files()
         data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants, [*files.values()])
         check_same({"the data": data})
-        run = RunDirectory(self.config, self.name, data, None if initial is None else initial.digest)
+        run = RunDirectory(self.config, self.name, data, programs.given and programs.given.digest)
         for name, content in files.items():
             run.save_text(name, content)
-        return programs, initial, run
+        return programs, run
 
-    def _begin_to_compile(self, train_loader: Loader, num_steps: int) -> Programs:
-        """Begin to compile all but the steps, and settle the criterion, whose metrics are known then."""
-        programs = create_programs(self, train_loader, num_steps)
+    def _begin_to_compile(self, programs: Programs, train_loader: Loader) -> None:
+        """Begin to compile the evaluation, and settle the criterion, whose metrics are known then."""
         evaluated = (
             self.devices.shapes({"params": programs.shapes.params})["params"],
             self._pad(self._local_samples(train_loader.example())),
@@ -204,7 +183,6 @@ class TrainerModule(ExampleViewer):
         self.config = with_criterion(self.config, names)
         if not train_loader.has_groups:  # else the example has the shapes of one group
             self._eval_step.begin_to_compile(*evaluated)
-        return programs
 
     @check_arguments
     def save(self, directory: str | Path) -> None:
