@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ from transformer_jax.cli import parse
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.fields import setting
-from transformer_jax.flags import comments
+from transformer_jax.flags import comments, flag_of
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.setting_groups import GROUPS
 from transformer_jax.trained.load import SHIPPED
@@ -59,6 +60,16 @@ def write(tmp_path):
         return str(tmp_path / name)
 
     return write
+
+
+def test_the_flags_of_a_configs_settings_give_the_config_again():
+    config = OwnConfig(folder=Path("a b/it's"), mix=(0.5, 1e-05), shuffled=True, lr=0.25, ema=0.5, name="7")
+    line = " ".join(flag_of(name, value) for name, value in config.changed().items())
+    assert "--shuffled" in line.split()
+    assert read(*shlex.split(line)) == config
+    neither = [flag_of("shuffled", False), flag_of("ema", None), flag_of("folder", None)]
+    assert neither == ["--no-shuffled", "--ema none", "--folder none"]
+    assert read(*shlex.split(" ".join(neither)), default=config).ema is None
 
 
 def test_flags_win_over_the_file_and_the_file_over_the_defaults(write):

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import inspect
 import re
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -90,6 +91,14 @@ def read_flags(dataclass: type, arguments: Sequence[str], parser: Parser) -> tup
     hints = type_hints(dataclass)
     found, unknown = parser.parse_known_args([_with_hyphens(argument) for argument in arguments])
     return {name: _value(name, value, hints[name]) for name, value in vars(found).items()}, unknown
+
+
+def flag_of(name: str, value: object) -> str:
+    """The flag that gives a setting this value, as one types it in a shell."""
+    if isinstance(value, bool):
+        return _flag(name if value else f"no_{name}")
+    words = value if isinstance(value, tuple) else ["none" if value is None else value]
+    return shlex.join([_flag(name), *map(str, words)])
 
 
 def check_known(unknown: Sequence[str], dataclasses_of_flags: Sequence[type]) -> None:

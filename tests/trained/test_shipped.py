@@ -88,7 +88,7 @@ def test_the_card_has_the_flags_and_the_metrics_of_the_run(tmp_path):
     trainer.results = {"val": {"loss": 0.5}, "test": {"loss": 0.25, "accuracy": 0.875}} | here
     trainer.save(tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "trained with `--lr=0.25`." in card
+    assert "trained with `--lr 0.25`." in card
     assert "| val | loss | 0.5 |\n| test | loss | 0.25 |\n| test | accuracy | 0.875 |\n" in card
     assert f"jax {jax.__version__}" in card
     assert not any("/of/this" in path.read_text("latin-1") for path in (tmp_path / "model").iterdir())

@@ -8,6 +8,7 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
 from transformer_jax.errors import InputError
+from transformer_jax.flags import flag_of
 from transformer_jax.outside_files import Json, writing_into
 from transformer_jax.runs.own_files import digest_of, write_whole
 from transformer_jax.runs.settings import CONFIG, RESULTS, WEIGHTS, write_json, write_settings
@@ -64,8 +65,8 @@ def card_of(settings: Json, changed: Mapping[str, object], results: Json, versio
         results: of the run, as `results.json` has them; empty if there are none.
         versions: of Python and the libraries.
     """
-    flags = "".join(f" --{name.replace('_', '-')}={value}" for name, value in changed.items())
-    trained = f"with `{flags.strip()}`" if flags else "with the defaults"
+    flags = " ".join(flag_of(name, value) for name, value in changed.items())
+    trained = f"with `{flags}`" if flags else "with the defaults"
     splits = {split: results.get(split, {}) for split in ("val", "test")}
     rows = [f"| {split} | {name} | {value:.6g} |\n" for split, of in splits.items() for name, value in of.items()]
     table = f"\n| set | metric | value |\n| --- | --- | --- |\n{''.join(rows)}" if rows else ""

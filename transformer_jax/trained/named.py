@@ -17,6 +17,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
+from transformer_jax.flags import flag_of
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.nn.predictor import TransformerPredictor
@@ -188,7 +189,7 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
         ours, theirs = trainer.config, trained.config or trainer.config
         names = [name for name in sorted(_settings_of_model(type(ours))) if hasattr(theirs, name)]
         changed = {name: getattr(theirs, name) for name in names if getattr(theirs, name) != getattr(ours, name)}
-        flags = [f"--{name.replace('_', '-')} {value}" for name, value in changed.items()]
+        flags = [flag_of(name, value) for name, value in changed.items()]
         fitting = f"; {' '.join(flags)} would fit" if flags else ""
         raise InputError(
             f"{setting} is {trained.what}, which does not fit the task and its data: {error}{fitting}"
