@@ -16,6 +16,7 @@ from tiny_reverse import CONFIG, fit, loader, loaders, trainer_for
 
 from transformer_jax import InputError, load_run
 from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import read_run
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.training.programs import create_programs
@@ -192,3 +193,15 @@ def test_the_average_is_evaluated_beside_the_parameters_chosen_by_its_own_metric
     assert list(losses) == list(scalars["val/ema_accuracy"]) == [5, 10, 15]
     assert results["val"]["loss"] == pytest.approx(min(losses.values()), rel=1e-6)
     assert losses[10] != pytest.approx(scalars["val/loss"][10], rel=1e-4)
+
+
+def test_a_models_file_that_cannot_be_written_leaves_the_runs_directory_to_others(tmp_path):
+    class WithFile(ReverseTrainer):
+        def model_files(self):
+            return {"config.json/words.txt": ""}
+
+    with pytest.raises(InputError) as caught:
+        fit(trainer_for(tmp_path, WithFile))
+    trainer = trainer_for(tmp_path)
+    RunDirectory(trainer.config, trainer.name).close()
+    assert "can't be written any more" in str(caught.value)  # whose traceback still has the first directory

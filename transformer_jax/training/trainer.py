@@ -124,6 +124,8 @@ class TrainerModule(ExampleViewer):
         programs, run = self._prepare(train_loader, val_loader, initial_params)
         self._run = run
         try:
+            for name, content in self.model_files().items():
+                run.save_text(name, content)
             num_steps = len(train_loader) * self.config.max_epochs
             report_initial(self.config, programs.given, is_resumed=bool(run.checkpoints.steps))
             announce(self, programs.shapes.params, num_steps, run.path)
@@ -164,13 +166,10 @@ class TrainerModule(ExampleViewer):
         programs = create_programs(self, train_loader, num_steps, initial_params)
         self._begin_to_compile(programs, train_loader)
         self._stacked_shapes = programs.shapes.params if self.config.scan_layers else None
-        files = self.model_files()
-        data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants, [*files.values()])
+        files = [*self.model_files().values()]
+        data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants, files)
         check_same({"the data": data})
-        run = RunDirectory(self.config, self.name, data, programs.given and programs.given.digest)
-        for name, content in files.items():
-            run.save_text(name, content)
-        return programs, run
+        return programs, RunDirectory(self.config, self.name, data, programs.given and programs.given.digest)
 
     def _begin_to_compile(self, programs: Programs, train_loader: Loader) -> None:
         """Begin to compile the evaluation, and settle the criterion, whose metrics are known then."""
