@@ -105,6 +105,14 @@ def test_the_flops_of_a_step_are_those_of_all_devices():
     assert flops(mesh="fsdp=3") == pytest.approx(shared, rel=0.03)  # each of three has an update of its own
 
 
+def test_the_flops_of_steps_whose_batches_differ_in_shape_are_not_known():
+    train = make_loader(ReverseDataset(3, 5, 14, seed=1), 7, groups=np.arange(14) // 7)
+    runner = create_programs(ReverseTrainer(CONFIG), train, 8).runner
+    runner.begin_to_compile(train.example())
+    assert runner.compiled.flops is not None  # of the first shape
+    assert runner.flops_per_step is None
+
+
 @pytest.mark.slow
 def test_a_run_says_its_memory_logs_its_throughput_and_writes_the_trace_that_is_asked_for(tmp_path, capsys):
     trainer = fit(trainer_for(tmp_path, log_every=3, profile="2:7", steps_per_call=5, verbose=True))

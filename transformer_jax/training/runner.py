@@ -52,12 +52,12 @@ class StepRunner:
         self.devices, self._config, self._constants = task.devices, task.config, task.shared_constants
         self._step, self._rule, self._state_shapes = task.train_step, rule, task.devices.shapes(state)
         self._loss_function = with_gathered_params(task.batch_loss, task.devices, task.config.remat)
-        self._max_steps = max_steps_per_call(loader, task.config)
+        self._has_groups, self._max_steps = loader.has_groups, max_steps_per_call(loader, task.config)
         self.steps_per_call = self._max_steps if task.config.steps_per_call else 1  # of the next call
         self.seconds_per_step = 0.0  # of the latest call
         self._update: BackgroundProgram[tuple[TrainState, SumsOfSteps]] | None = None
         self.compiled: BackgroundProgram[Any]  # the state and sums after the steps, or gradients and sums
-        has_own_update = loader.has_groups and type(task).train_step is Task.train_step
+        has_own_update = self._has_groups and type(task).train_step is Task.train_step
         step_of_rows = self.devices.share(self.gradients_of_first if has_own_update else self.run_stacked, rows_axis=1)
         self.compiled = BackgroundProgram(step_of_rows, donate_state=not has_own_update, stopwatch=task.stopwatch)
         if has_own_update:
@@ -67,9 +67,11 @@ class StepRunner:
     def flops_per_step(self) -> float | None:
         """FLOPs of a step on all devices, as it is written; None where they are not known.
 
-        They are not where the step has a loop inside, over parts of a batch or over layers: its rounds are not counted.
+        They are not where batches differ in shape, nor where the step has a loop inside, over parts of a batch or over
+        layers: its rounds are not counted.
         """
-        flops = None if self._config.accumulate > 1 or self._config.scan_layers else self.compiled.flops
+        is_unknown = self._has_groups or self._config.accumulate > 1 or self._config.scan_layers
+        flops = None if is_unknown else self.compiled.flops
         copies = 1 if self.devices.is_divided else self.devices.mesh.size  # of the step, each with its rows
         return None if flops is None else flops * copies
 
