@@ -193,6 +193,8 @@ def test_columns_are_metrics_settings_and_fields_and_two_runs_are_compared(tmp_p
         ),
         ([tmp_path / "a", "--diff"], "must be one directory, or with --diff two runs"),
         ([tmp_path / "a", tmp_path / "c", "--diff"], "c can't be compared"),
+        ([tmp_path / "a", tmp_path / "b", "--diff", "--json"], "^--json can't be combined with --diff$"),
+        ([tmp_path, "--json", "--csv"], "^--csv can't be combined with --json$"),
     ):
         with pytest.raises(InputError, match=message):
             main([*map(str, arguments)])

@@ -1,5 +1,6 @@
 """List the runs below a directory: `python -m transformer_jax.runs --help`."""
 
+import argparse
 import csv
 import dataclasses
 import io
@@ -25,24 +26,9 @@ def main(arguments: list[str]) -> None:
     """Print the runs below a directory, as a table or as JSON, or how two runs differ.
 
     Raises:
-        InputError: an unknown flag or column, or there is no such directory or run.
+        InputError: an unknown flag or column, flags that exclude each other, or there is no such directory or run.
     """
-    parser = Parser(prog=PROGRAM, description="List the runs below a directory, or compare two runs.")
-    help_of_paths = f"where runs are looked for, also further below (default: {DEFAULT}); with --diff two runs"
-    parser.add_argument("paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=help_of_paths)
-    parser.add_argument("--diff", action="store_true", help="show the settings and metrics in which two runs differ")
-    columns = "metrics, as test/accuracy, settings, as lr, and fields of --json, as seconds, in place of the columns"
-    parser.add_argument("--columns", metavar="NAME,...", help=columns)
-    parser.add_argument("--csv", action="store_true", help="print comma-separated values in the place of a table")
-    parser.add_argument("--json", action="store_true", help="print a JSON list in the place of a table")
-    parser.add_argument("--sort", choices=SORTS, default="name", help="by what the runs are sorted (default: name)")
-    parser.add_argument("--task", help="list the runs of this task alone, as ReverseTask")
-    parser.add_argument("--state", choices=STATES, help="list the runs in this state alone")
-    chosen = parser.parse_args(arguments)
-    if len(chosen.paths) != (2 if chosen.diff else 1):
-        raise InputError(
-            f"DIR is {' '.join(map(str, chosen.paths))}; it must be one directory, or with --diff two runs"
-        )
+    chosen = _chosen(arguments)
     if chosen.diff:
         print(_lines(differences(*map(read_run, chosen.paths)), as_csv=chosen.csv))
         return
@@ -64,6 +50,30 @@ def main(arguments: list[str]) -> None:
     else:
         rows = [_row(run, directory) for run in with_differing_settings(runs)]
         print(_lines([HEADINGS, *rows], as_csv=chosen.csv))
+
+
+def _chosen(arguments: list[str]) -> argparse.Namespace:
+    """The flags' values; an `InputError` for those that are wrong or exclude each other."""
+    parser = Parser(prog=PROGRAM, description="List the runs below a directory, or compare two runs.")
+    help_of_paths = f"where runs are looked for, also further below (default: {DEFAULT}); with --diff two runs"
+    parser.add_argument("paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=help_of_paths)
+    parser.add_argument("--diff", action="store_true", help="show the settings and metrics in which two runs differ")
+    columns = "metrics, as test/accuracy, settings, as lr, and fields of --json, as seconds, in place of the columns"
+    parser.add_argument("--columns", metavar="NAME,...", help=columns)
+    parser.add_argument("--csv", action="store_true", help="print comma-separated values in the place of a table")
+    parser.add_argument("--json", action="store_true", help="print a JSON list in the place of a table")
+    parser.add_argument("--sort", choices=SORTS, default="name", help="by what the runs are sorted (default: name)")
+    parser.add_argument("--task", help="list the runs of this task alone, as ReverseTask")
+    parser.add_argument("--state", choices=STATES, help="list the runs in this state alone")
+    chosen = parser.parse_args(arguments)
+    if len(chosen.paths) != (2 if chosen.diff else 1):
+        raise InputError(
+            f"DIR is {' '.join(map(str, chosen.paths))}; it must be one directory, or with --diff two runs"
+        )
+    unread = ("json", "columns", "task", "state") if chosen.diff else ("columns", "csv") if chosen.json else ()
+    if ignored := [name for name in unread if getattr(chosen, name)]:
+        raise InputError(f"--{ignored[0]} can't be combined with --{'diff' if chosen.diff else 'json'}")
+    return chosen
 
 
 def sort_key(run: Run, sort: str) -> tuple[object, ...]:
