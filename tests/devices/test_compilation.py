@@ -45,6 +45,13 @@ def test_what_was_begun_is_what_is_called(step):
     assert step.traces == [(3,)]
 
 
+def test_a_state_of_another_type_than_the_first_one_is_compiled_for_too(step):
+    states = [jnp.float32(2), jnp.bfloat16(2), jnp.bfloat16(3), jnp.float32(3)]
+    results = [step(state, np.arange(3.0, dtype=np.float32)) for state in states]
+    assert [float(result) for result in results] == [6, 6, 9, 9]
+    assert step.traces == [(3,), (3,)]
+
+
 @pytest.mark.slow
 def test_devices_that_share_batches_take_any_number_of_calls_ahead():
     """Where they are too many for XLA, it ends the process, here after 20 s of waiting."""

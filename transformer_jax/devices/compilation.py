@@ -77,11 +77,15 @@ class BackgroundProgram(Generic[Result]):
         self._stopwatch = Stopwatch("compile") if stopwatch is None else stopwatch
 
     def __call__(self, state: object, batch: object, *more: object) -> Result:
-        """Run the step, compiled for the shapes of this batch; the other arguments keep theirs."""
+        """Run the step, compiled for the shapes of this batch; the other arguments usually keep theirs."""
         compiling = self.begin_to_compile(state, batch, *more)
         with self._stopwatch.during("compile"):
             executable = compiling.result()
-        result: Result = executable(state, batch, *more)  # by the caller, whose settings of JAX hold
+        result: Result
+        try:
+            result = executable(state, batch, *more)  # by the caller, whose settings of JAX hold
+        except TypeError:  # another argument has changed, as parameters that were cast; JAX compiles it by itself
+            result = self._jitted(state, batch, *more)
         self._calls_ahead += 1
         if self._calls_ahead == MAX_CALLS_AHEAD:
             jax.block_until_ready(result)
