@@ -18,7 +18,7 @@ from typing import Literal
 from transformer_jax.cli import parse, parse_known, run, take_file
 from transformer_jax.fields import type_hints
 from transformer_jax.runs.settings import ConfigFile
-from transformer_jax.tasks.anomaly.config import default_config
+from transformer_jax.tasks.anomaly.config import default_config, hint_at_cifar100
 from transformer_jax.tasks.anomaly.task import (
     AnomalyConfig,
     Cifar100Config,
@@ -51,7 +51,10 @@ def read_config(arguments: list[str]) -> AnomalyConfig:
         default = default_config(choice.data_dir)
     else:
         default = CONFIGS[choice.dataset](data_dir=choice.data_dir)
-    return parse(type(default), others, default=default, task=f"{TASK}{default.dataset}", choices=DatasetChoice)
+    config = parse(type(default), others, default=default, task=f"{TASK}{default.dataset}", choices=DatasetChoice)
+    if choice.dataset == "auto":
+        hint_at_cifar100(config)
+    return config
 
 
 def _choice_in(file: ConfigFile | None) -> DatasetChoice:

@@ -1,5 +1,6 @@
 """The anomaly task: what it learns on the digits, its equivariance, its report, its command line."""
 
+import dataclasses
 import json
 
 import jax
@@ -14,7 +15,7 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError
 from transformer_jax.plots import plot_set_prediction
 from transformer_jax.tasks.anomaly import cifar100
-from transformer_jax.tasks.anomaly.config import anomaly_data, default_config
+from transformer_jax.tasks.anomaly.config import anomaly_data, default_config, hint_at_cifar100
 from transformer_jax.tasks.anomaly.examples import permutation_error
 from transformer_jax.tasks.anomaly.tables import digits_table
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer, Cifar100Config, DigitsConfig
@@ -126,8 +127,12 @@ def test_cifar100_from_its_files_to_its_examples(tmp_path, monkeypatch):
     assert plot_set_prediction(example.images, np.full(3, 1 / 3), 0, [np.full((3, 3, 3), 1 / 3)]).axes
 
 
-def test_auto_takes_the_digits_where_no_cifar100_lies_and_says_how_to_get_it(tmp_path, capsys):
-    assert isinstance(default_config(tmp_path), DigitsConfig)
+def test_auto_takes_the_digits_where_no_cifar100_lies_and_says_how_to_get_it_unless_quiet(tmp_path, capsys):
+    config = default_config(tmp_path)
+    assert isinstance(config, DigitsConfig)
+    hint_at_cifar100(dataclasses.replace(config, quiet=True))
+    assert capsys.readouterr().out == ""
+    hint_at_cifar100(config)
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1
     assert "--dataset cifar100" in printed

@@ -130,15 +130,18 @@ class FilesConfig(AnomalyConfig):
 
 
 def default_config(data_dir: Path = Path("data")) -> AnomalyConfig:
-    """`Cifar100Config` if CIFAR-100 or its features lie under `data_dir`; else `DigitsConfig`, and a printed hint."""
+    """`Cifar100Config` if CIFAR-100 or its features lie under `data_dir`; else `DigitsConfig`."""
     digits = DigitsConfig(data_dir=data_dir)  # checks the directory's name
-    if has_cifar100(data_dir):
-        return Cifar100Config(data_dir=data_dir)
-    print(
-        f"No CIFAR-100 under {data_dir}: using scikit-learn's handwritten digits. "
-        "--dataset cifar100 downloads CIFAR-100 and the ResNet's weights."
-    )
-    return digits
+    return Cifar100Config(data_dir=data_dir) if has_cifar100(data_dir) else digits
+
+
+def hint_at_cifar100(config: AnomalyConfig) -> None:
+    """Say how to get CIFAR-100, where a config that began as the default one is of the digits, and not quiet."""
+    if isinstance(config, DigitsConfig) and not config.quiet:
+        print(
+            f"No CIFAR-100 under {config.data_dir}: using scikit-learn's handwritten digits. "
+            "--dataset cifar100 downloads CIFAR-100 and the ResNet's weights."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.nn.set_transformer import ISAB
 from transformer_jax.tasks.anomaly.cifar100 import has_features
 from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
-from transformer_jax.tasks.anomaly.config import AnomalyData, anomaly_data, default_config
+from transformer_jax.tasks.anomaly.config import AnomalyData, anomaly_data, default_config, hint_at_cifar100
 from transformer_jax.tasks.anomaly.config import Cifar100Config as Cifar100Config
 from transformer_jax.tasks.anomaly.config import DigitsConfig as DigitsConfig
 from transformer_jax.tasks.anomaly.config import FilesConfig as FilesConfig
@@ -226,5 +226,7 @@ def train_anomaly(config: AnomalyConfig | None = None, **settings: object) -> tu
         As `train_and_test`.
     """
     default = config or default_config()
-    config = chosen_config(config, default, settings, f"SetAnomalyTask_{default.dataset}")
-    return train_and_test(AnomalyTrainer, config, anomaly_data, report)
+    chosen = chosen_config(config, default, settings, f"SetAnomalyTask_{default.dataset}")
+    if config is None:
+        hint_at_cifar100(chosen)
+    return train_and_test(AnomalyTrainer, chosen, anomaly_data, report)
