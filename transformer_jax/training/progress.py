@@ -30,8 +30,9 @@ class Progress(Callback):
 
     def __init__(self, first_step: int, num_steps: int, *, quiet: bool) -> None:
         shows_bar = _is_notebook() or (sys.stderr is not None and sys.stderr.isatty())
-        self._bar = tqdm(total=num_steps, initial=first_step, unit="step", disable=quiet or not shows_bar)
-        self._quiet = quiet
+        # None where there is no bar: tqdm would start a thread for it all the same, and take a semaphore.
+        self._bar = tqdm(total=num_steps, initial=first_step, unit="step") if shows_bar and not quiet else None
+        self._num_steps, self._quiet = num_steps, quiet
         self._shown_at = time.monotonic()
         self._last: Step | None = None
         self._num_shown, self._seconds = 0, 0.0  # steps so far, and the time that they took without compiling
@@ -41,12 +42,13 @@ class Progress(Callback):
         self._last = step
         self._num_shown += 1
         self._seconds += 1 / step.per_second
-        self._bar.update()
-        if time.monotonic() - self._shown_at < (SECONDS_BETWEEN_LINES if self._bar.disable else SECONDS_BETWEEN_VALUES):
+        if self._bar is not None:
+            self._bar.update()
+        if time.monotonic() - self._shown_at < (SECONDS_BETWEEN_LINES if self._bar is None else SECONDS_BETWEEN_VALUES):
             return
         self._shown_at = time.monotonic()
-        if self._bar.disable:
-            self.write(f"Step {step.number} of {self._bar.total}: {self.status()}")
+        if self._bar is None:
+            self.write(f"Step {step.number} of {self._num_steps}: {self.status()}")
         else:
             self._bar.set_postfix_str(_values(step), refresh=False)
 
@@ -55,23 +57,25 @@ class Progress(Callback):
 
         Nothing where a bar shows them.
         """
-        if self._last is None or not self._bar.disable:
+        if self._last is None or self._bar is not None:
             return ""
         if self._seconds < SECONDS_BEFORE_ESTIMATE:
             return _values(self._last)
         rate = self._num_shown / self._seconds
-        left = tqdm.format_interval((self._bar.total - self._last.number) / rate)
+        left = tqdm.format_interval((self._num_steps - self._last.number) / rate)
         return f"{_values(self._last)}, {rate:.3g} steps/s, {left} left"
 
     def write(self, line: str) -> None:
         """Print a line, above a bar, and at once also into a pipe."""
-        if not self._quiet:
-            tqdm.write(line)
-            sys.stdout.flush()
+        if self._bar is not None:
+            self._bar.write(line)
+        elif not self._quiet:
+            print(line, flush=True)
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
 
 def parameter_table(params: Params) -> str:
