@@ -276,7 +276,7 @@ def test_the_code_on_grokking_trains_and_its_identities_hold(root):
 @pytest.mark.slow
 def test_the_code_on_features_finds_the_known_ones_and_its_identities_hold(tmp_path):
     """Fewer rows, steps and passes than the page has, and its speed is looked at once."""
-    fewer = ("12, 2000", "12, 1000"), ("100_000, 20, 20, 2_000", "30_000, 20, 9, 500"), (", 50)", ", 10)")
+    fewer = ("12, 2000", "12, 1000"), ("100_000, 20, 20, 2_000", "30_000, 20, 4, 500"), (", 50)", ", 10)")
     smaller = "run = load_run(model)\n    run.config = dataclasses.replace(run.config, test_size=1000)"
     fewer += ("import optax", "import dataclasses, optax"), ("run = load_run(model)", smaller)
     names = run_page("docs/features.md", tmp_path, *fewer, ("range(9)", "range(1)"))

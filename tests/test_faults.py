@@ -10,7 +10,7 @@ from faults.campaign import run_campaign
 from faults.cases import FAILURES, Verdict, refusal
 from faults.watch import GIB, Seen
 
-SHORT = {"kills": 1, "signals": 1, "corruptions": 5, "pretrained": 13, "command-lines": 7}
+SHORT = {"kills": 1, "corruptions": 5, "pretrained": 13, "command-lines": 7}  # test_resume.py has the signals
 
 
 @pytest.mark.slow
