@@ -214,7 +214,7 @@ def plot_set_prediction(
     images: Num[ArrayLike, "S ..."],
     probabilities: Float[ArrayLike, " S"],
     anomaly: int,
-    attention_maps: Sequence[Float[ArrayLike, "H S S"]],
+    attention_maps: Sequence[Float[ArrayLike, "H S N"]],
 ) -> "Figure":
     """Draw a set, the probability of each image being the odd one out, and every layer's and head's attention map.
 
@@ -224,13 +224,13 @@ def plot_set_prediction(
         images: `[S, height, width]` in grey or `[S, height, width, 3]` in colour.
         probabilities: `[S]`.
         anomaly: position of the anomaly.
-        attention_maps: one `[H, S, S]` for each layer.
+        attention_maps: one `[H, S, N]` for each layer, of N keys: the images, or the learned points of an `ISAB`.
 
     Raises:
         InputError: an argument is of another shape, or `anomaly` is no position of the set.
     """
     (set_size,) = _check_images(images, "[S, height, width]")
-    maps = _layers(attention_maps, rank=3, shape="[H, S, S]")  # L times [H S S]
+    maps = _layers(attention_maps, rank=3, shape="[H, S, N]")  # L times [H S N]
     if np.shape(anomaly) != () or not np.isin(anomaly, np.arange(set_size)):
         raise InputError(f"anomaly is {anomaly!r}; it must be a position, at least 0 and below {set_size}")
     if np.shape(probabilities) != (set_size,):

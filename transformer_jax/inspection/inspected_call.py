@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import flax.linen as nn
 import jax
@@ -42,7 +42,9 @@ class Computation:
         self._call = call
 
     @classmethod
-    def of(cls, model: nn.Module, variables: Variables, inputs: Sequence[object], kwargs: Mapping[str, Any]) -> Self:
+    def of(
+        cls, model: nn.Module, variables: Variables, inputs: Sequence[object], kwargs: Mapping[str, Any]
+    ) -> "Computation":
         """One pass of a model.
 
         Raises:

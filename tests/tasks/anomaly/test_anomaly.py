@@ -69,12 +69,12 @@ def untrained(**settings) -> AnomalyTrainer:
     return trainer
 
 
-@pytest.mark.slow
 def test_positions_inside_self_attention_are_refused_where_there_is_none():
     with pytest.raises(InputError, match="positions is alibi, .*, but pooling is isab, without any"):
         DigitsConfig(pooling="isab", positions="alibi")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["isab", "pma"])
 def test_a_set_that_is_pooled_in_a_permutation_permutes_its_prediction(pooling):
     trainer = untrained(pooling=pooling)
