@@ -74,5 +74,5 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Let the objects of libraries be collected at the end, which some of them ask for."""
-    gc.unfreeze()
+    """Nor need the collections of pytest's end look through what is left: seconds of each worker."""
+    gc.freeze()
