@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import atexit
 import gc
 import os
 import shutil
@@ -74,5 +75,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Nor need the collections of pytest's end look through what is left: seconds of each worker."""
+    """Pytest's collections at its end look through nothing, which saves seconds; Python's, later, through all again.
+
+    Libraries complain of objects of theirs that are never collected.
+    """
     gc.freeze()
+    atexit.register(gc.unfreeze)
