@@ -69,9 +69,10 @@ def untrained(**settings) -> AnomalyTrainer:
     return trainer
 
 
-def test_positions_inside_self_attention_are_refused_where_there_is_none():
+def test_positions_inside_self_attention_are_not_trained_where_there_is_none():
+    config = DigitsConfig(pooling="isab", positions="alibi")  # as that of an earlier run, which opens
     with pytest.raises(InputError, match="positions is alibi, .*, but pooling is isab, without any"):
-        DigitsConfig(pooling="isab", positions="alibi")
+        config.resolved(7)
 
 
 @pytest.mark.slow

@@ -51,10 +51,15 @@ class AnomalyConfig(TrainingConfig):
     # it is larger than 1 GiB
     features_on: Literal["auto", "device", "host"] = setting("auto", machine=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def resolved(self, steps_per_epoch: int) -> "AnomalyConfig":
+        """The same settings: what can't be trained is an error here, so that a run of an earlier version still opens.
+
+        Raises:
+            InputError: the positions are those of self-attention, which the model does not have.
+        """
         if self.pooling == "isab" and self.positions in ("rotary", "alibi", "relative"):
             raise InputError(f"positions is {self.positions}, inside self-attention, but pooling is isab, without any")
+        return super().resolved(steps_per_epoch)
 
     def table(self) -> FeatureTable:
         """Features, label and split of every image."""
