@@ -1,11 +1,13 @@
-# Each target makes .venv first where it is missing, and brings it up to date when the requirements changed.
+# Each target makes the environment first where it is missing, and brings it up to date when the requirements changed.
+# `make … VENV=.venv-3.13 PYTHON=python3.13` makes one beside another.
 PYTHON ?= python3
+VENV ?= .venv
 comma := ,
 EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
-BIN := .venv/bin
-READY := .venv/ready
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
 
-.PHONY: reverse anomaly translate language-model papers check test lint types fast-tests all-tests wheel site faults bench docs tutorial notebook tensorboard screenshots inside clean
+.PHONY: reverse anomaly translate language-model papers check test pythons newest lint types fast-tests all-tests wheel site faults bench docs tutorial notebook tensorboard screenshots inside clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -29,6 +31,14 @@ check: $(READY)
 
 test: $(READY)
 	$(MAKE) --jobs 2 all-tests lint types wheel site
+
+# The main job and the fast tests with each supported Python of this machine, in environments of their own; a line each.
+pythons:
+	.ci/pythons
+
+# The fast tests with the newest of everything, whatever the ranges say: for a maintainer, who sees what breaks next.
+newest:
+	.ci/newest
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -88,11 +98,13 @@ inside: $(READY)
 
 # Runs under checkpoints/ are left alone.
 clean:
-	rm -rf .venv site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build *.egg-info
+	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One pip call, so that torch and torchvision are chosen as the pair that works together.
 $(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/python || { \
+		$(PYTHON) -c "import sys; sys.exit(None if sys.version_info >= (3, 11) else 'transformer-jax needs Python 3.11 or newer; PYTHON=python3.12, for example, chooses one')" && \
+		$(PYTHON) -m venv $(VENV); }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@

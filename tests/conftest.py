@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from unittest import mock
 
@@ -12,12 +13,14 @@ import jaxtyping
 import pytest
 from repository import QUICKLY, REPOSITORY
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup … &` would have tests and their commands ignore it
 jax.config.update("jax_num_cpu_devices", 3)  # batches are shared where a test says so, on any machine
 # GPUs multiply float32 in 19 or fewer bits unless told otherwise; the tests' tolerances are those of float32.
 jax.config.update("jax_default_matmul_precision", "highest")
 
-if QUICKLY not in (_flags := os.environ.get("XLA_FLAGS", "")):  # a worker has them already
-    os.environ["XLA_FLAGS"] = f"{QUICKLY} {_flags}".strip()  # the last of two values of a flag counts
+# The last of two values of a flag counts.
+os.environ |= QUICKLY | {"XLA_FLAGS": f"{QUICKLY['XLA_FLAGS']} {os.environ.get('XLA_FLAGS', '')}".strip()}
+jax.config.update("jax_disable_most_optimizations", True)
 
 # Compiled programs that all workers, the commands that they run, and later runs of the tests use again. JAX's key holds
 # the program, its compile options, XLA's flags and the version of jaxlib. There is no `jax_compilation_cache_max_size`:
@@ -47,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def quick_steps() -> Iterator[None]:
     """Trainings in this process compile their steps with the options of programs that run once: a fifth faster."""
-    from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, STEP_OPTIONS  # not before JAX is set up
+    from transformer_jax.devices.compiler_options import RUN_ONCE_OPTIONS, STEP_OPTIONS  # not before JAX is set up
 
     with mock.patch.dict(STEP_OPTIONS, RUN_ONCE_OPTIONS):
         yield

@@ -122,7 +122,7 @@ class RunSettings:
     log_norms: bool = setting(False, neutral=True)  # log the norms of each layer's gradients and parameters too
     profile: str | None = setting(None, machine=True)  # START:STOP, steps to trace for TensorBoard
     quiet: bool = setting(False, machine=True)  # print nothing but warnings and errors
-    # print the table of parameters, which attention a step runs, and its memory, too
+    # print the table of parameters, which attention a step runs, its memory, and what the compiler does not know, too
     verbose: bool = setting(False, machine=True)
     # steps between checkpoints; 0 for none beside the timed ones
     checkpoint_every: int = setting(0, neutral=True, least=0)

@@ -47,7 +47,7 @@ KINDS = {
     "command-lines": Kind(command_lines.run, 600),
 }
 ENVIRONMENT = {
-    "XLA_FLAGS": QUICKLY,
+    **QUICKLY,
     "JAX_PLATFORMS": "cpu",
     "JAX_NUM_CPU_DEVICES": "4",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",

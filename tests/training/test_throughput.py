@@ -13,6 +13,7 @@ from tiny_reverse import CONFIG, fit, trainer_for
 from transformer_jax import InputError, make_loader
 from transformer_jax.attention.request import Explanation
 from transformer_jax.devices.compilation import BackgroundProgram, Memory
+from transformer_jax.devices.compiler_options import STEP_OPTIONS, known_options
 from transformer_jax.devices.mesh import own_device
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.callbacks import Step
@@ -111,6 +112,16 @@ def test_the_flops_of_steps_whose_batches_differ_in_shape_are_not_known():
     runner.begin_to_compile(train.example())
     assert runner.compiled.flops is not None  # of the first shape
     assert runner.flops_per_step is None
+
+
+@pytest.mark.slow
+def test_an_option_that_the_compiler_does_not_know_is_left_out_and_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(STEP_OPTIONS, "cpu", {"xla_no_such_option": 3, "xla_backend_optimization_level": 0})
+    assert known_options(STEP_OPTIONS) == {"xla_backend_optimization_level": 0}
+    trainer = fit(trainer_for(tmp_path, verbose=True))
+    assert trainer.run.checkpoints.steps[-1] == 15
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "xla_no_such_option" in line]
+    assert line.startswith("Compiler options that are not known here, and left out: xla_no_such_option")
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from transformer_jax.attention.masks.symbolic import ArrayMask, reach
@@ -57,10 +58,11 @@ def fused_attention(
     return jnp.where(seen.any(-1)[..., None], values, 0)  # the kernel averages where nothing is seen
 
 
-def _common_refusal(request: AttentionRequest, kernel: str, types: tuple[type, type]) -> str | None:
+def _common_refusal(request: AttentionRequest, kernel: str, types: tuple[DTypeLike, DTypeLike]) -> str | None:
     (num_queries, width), num_keys = request.q_shape[-2:], request.k_shape[-2]
     if request.dtype not in types:
-        return f"{kernel} takes {types[0].__name__} and {types[1].__name__}; the type is {request.dtype}"
+        first, second = (jnp.dtype(dtype).name for dtype in types)
+        return f"{kernel} takes {first} and {second}; the type is {request.dtype}"
     if request.v_shape[-1] != width:
         return f"{kernel} takes values as wide as keys; the widths are {request.v_shape[-1]} and {width}"
     if not isinstance(request.mask, ArrayMask | None) and num_queries != num_keys:

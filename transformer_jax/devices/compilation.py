@@ -1,7 +1,7 @@
 """Programs that are compiled in the background, ahead of their first call, and once for each shape of a batch."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -10,6 +10,7 @@ import jax
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.attention.request import Explanation, recording_attention
 from transformer_jax.config import TrainingConfig
+from transformer_jax.devices.compiler_options import STEP_OPTIONS, OptionTable, known_options
 from transformer_jax.devices.mesh import provide_cpu_devices
 from transformer_jax.devices.processes import join_processes
 from transformer_jax.devices.stopwatch import Stopwatch
@@ -17,13 +18,6 @@ from transformer_jax.devices.stopwatch import Stopwatch
 # Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next one wait in a thread that a CPU device
 # needs; where there are no more threads than devices, one of them waits for ever for another's sum.
 MAX_CALLS_AHEAD = 16
-
-# Compiler options by backend; a backend that is not listed gets none. On CPUs the levels of optimization above LLVM's
-# first take longer and make no step faster, and small ones slower. More than two modules for LLVM, each with what they
-# share, take a tenth longer on two cores. For a program that runs only once the compiler leaves most of its work
-# undone; of the two options, the second halves the time that the first has left.
-STEP_OPTIONS = {"cpu": {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 2}}
-RUN_ONCE_OPTIONS = {"cpu": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}}
 
 _compiler = ThreadPoolExecutor(max_workers=1)  # one program after another, in the order in which they are needed
 
@@ -49,7 +43,7 @@ class BackgroundProgram(Generic[Result]):
 
     Args:
         step: the function; `Devices.share` gives one that devices share.
-        options: of the compiler, by backend.
+        options: compiler options by backend; unknown ones are left out.
         shardings: where the arrays of the result lie; None for where the compiler puts them.
         donate_state: whether the state's memory may be used for the result.
         stopwatch: times `compile`, which is the waiting for the compiler, apart from the runs.
@@ -59,7 +53,7 @@ class BackgroundProgram(Generic[Result]):
         self,
         step: Callable[..., Result],
         *,
-        options: Mapping[str, dict[str, Any]] = STEP_OPTIONS,
+        options: OptionTable = STEP_OPTIONS,
         shardings: object = None,
         donate_state: bool = False,
         stopwatch: Stopwatch | None = None,
@@ -68,7 +62,7 @@ class BackgroundProgram(Generic[Result]):
             step,
             donate_argnums=(0,) if donate_state else (),
             out_shardings=shardings,
-            compiler_options=options.get(jax.default_backend()),
+            compiler_options=known_options(options),
         )
         self.attention: list[Explanation] = []  # that the step runs, for each shape of batch once it is traced
         self._first: jax.stages.Lowered | None = None

@@ -13,6 +13,7 @@ from transformer_jax.devices.sharing import Devices, SpecOf
 from transformer_jax.devices.specs import AXES, DATA, FSDP, TENSOR, default_spec
 from transformer_jax.errors import InputError
 
+NUM_CPU_DEVICES = "jax_num_cpu_devices"  # the setting of JAX
 MIN_ROWS = 8  # of a batch on one CPU device, where the number of devices is not set: fewer gain a small model nothing
 
 
@@ -92,12 +93,11 @@ def provide_cpu_devices() -> None:
     XLA computes most operations of a small model on one core; two devices with half a batch each keep two busy. A
     computation on one device alone still has all cores for its large operations.
     """
-    flag = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # JAX makes its flags at run time
-    told = flag > 0 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    told = getattr(jax.config, NUM_CPU_DEVICES) > 0 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not told:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         with contextlib.suppress(RuntimeError):  # it has begun
-            jax.config.update("jax_num_cpu_devices", cores)
+            jax.config.update(NUM_CPU_DEVICES, cores)
 
 
 def _check_mesh(config: TrainingConfig, mesh: str, data: int, fsdp: int, tensor: int) -> None:

@@ -14,7 +14,7 @@ from transformer_jax.config import Criterion
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json, writing
-from transformer_jax.runs.record import HALF_WRITTEN, STATE, Record, Records, best_step, digests_of_files, may_be_gone
+from transformer_jax.runs.record import STATE, Record, Records, best_step, digests_of_files, may_be_gone
 from transformer_jax.runs.state_arrays import arrays_like, copied_arrays, digest_of_arrays, read_arrays
 
 NEWEST = 2  # checkpoints that are kept beside the best
@@ -214,7 +214,7 @@ class Checkpoints:
         """Orbax calls it, in the first process, when all files are written and before they get their final name."""
         assert self._pending is not None
         step, record = self._pending
-        (directory,) = self.directory.glob(f"{step}{HALF_WRITTEN}*")
+        (directory,) = self.directory.glob(f"{step}.*")  # its temporary name
         record._replace(files=digests_of_files(directory / STATE)).write(directory, step)
 
     def _delete_old(self) -> None:

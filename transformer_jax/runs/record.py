@@ -16,7 +16,7 @@ from transformer_jax.runs.settings import FORMAT, FormatError, check_format, wri
 
 RECORD = Path("record", "metadata")  # inside the directory of a checkpoint
 STATE = "state"  # Orbax's files, beside the record
-HALF_WRITTEN = ".orbax-checkpoint-tmp"  # in the names of what Orbax has not finished, and of what is being deleted
+HALF_WRITTEN = "[0-9]*.*"  # name of what Orbax has not finished, and of what is being deleted: the step and a suffix
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class Records:
     def prepare(self) -> None:
         """Make the directory, and remove from it what was half written or half deleted."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        for half in self.directory.glob(f"*{HALF_WRITTEN}*"):
+        for half in self.directory.glob(HALF_WRITTEN):
             shutil.rmtree(half)
 
     def renew(self, step: int, record: Record) -> bool:
@@ -144,7 +144,7 @@ class Records:
     def delete(self, step: int) -> None:
         """Delete the checkpoint of a step."""
         # Renamed first, so that no reader or kill finds half of it.
-        shutil.rmtree((self.directory / str(step)).rename(self.directory / f"deleted{HALF_WRITTEN}"))
+        shutil.rmtree((self.directory / str(step)).rename(self.directory / f"{step}.deleted"))
         self._damaged.discard(step)
 
     def damage(self, step: int, reason: object) -> DamagedError:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS
+from transformer_jax.devices.compiler_options import RUN_ONCE_OPTIONS, known_options
 from transformer_jax.errors import InputError
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.inspected_example import (
@@ -31,7 +31,7 @@ class ExampleViewer(Evaluator):
 
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         super().__init__(config, constants, model)
-        options = RUN_ONCE_OPTIONS.get(jax.default_backend())
+        options = known_options(RUN_ONCE_OPTIONS)
         self._shown = jax.jit(self.apply, static_argnames="return_attention", compiler_options=options)
 
     @staticmethod

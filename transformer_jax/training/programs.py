@@ -12,7 +12,8 @@ from jax.typing import ArrayLike
 from transformer_jax.argument_checks import check_arrays
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
-from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, BackgroundProgram
+from transformer_jax.devices.compilation import BackgroundProgram
+from transformer_jax.devices.compiler_options import RUN_ONCE_OPTIONS
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.state_arrays import digest_of_arrays

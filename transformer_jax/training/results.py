@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 
+from transformer_jax.devices.compiler_options import RUN_ONCE_OPTIONS, STEP_OPTIONS, unknown_options
 from transformer_jax.devices.processes import is_first
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
@@ -41,6 +42,8 @@ def announce(task: Evaluator, params: Params, num_steps: int, directory: Path) -
     """Print what is about to be trained, where, and into which directory."""
     if task.config.verbose:
         print(parameter_table(params))
+        if unknown := unknown_options(STEP_OPTIONS, RUN_ONCE_OPTIONS):
+            print(f"Compiler options that are not known here, and left out: {', '.join(unknown)}")
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     print(f"{task.name}: {count:,} parameters, {num_steps:,} steps on {task.devices}, into {directory}")
 
