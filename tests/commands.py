@@ -46,7 +46,7 @@ def run_here(script: str, *arguments: object, stdin: str = "") -> None:
         own_handlers(),
         mock.patch.object(sys, "argv", [path_of(script), *map(str, arguments)]),
         mock.patch.object(sys, "stdin", io.StringIO(stdin)),
-        mock.patch.object(gc, "freeze"),
+        mock.patch.multiple(gc, freeze=mock.DEFAULT, unfreeze=mock.DEFAULT),
     ):
         runpy.run_path(path_of(script), run_name="__main__")
 

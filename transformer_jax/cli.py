@@ -56,7 +56,9 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
         os._exit(1)  # without waiting for the process that has died
     finally:
         end_at_signals()
-        gc.freeze()  # the process ends: a last garbage collection takes a second
+        # The process ends, and a last garbage collection takes a second. Triton, which torchvision loads, wants it:
+        # without one it prints a page about its objects.
+        (gc.unfreeze if "triton" in sys.modules else gc.freeze)()
 
 
 @dataclasses.dataclass(frozen=True)

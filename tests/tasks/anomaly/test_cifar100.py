@@ -3,11 +3,14 @@
 import hashlib
 import json
 import pickle
+import subprocess
+import sys
 
 import miniature_cifar100 as miniature
 import numpy as np
 import pytest
-from local_server import serve
+from commands import path_of
+from local_server import UNREACHABLE, serve
 
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.anomaly import cifar100
@@ -65,6 +68,21 @@ def test_a_failed_download_says_what_to_do_and_the_next_one_may_succeed(
     with serve({"/b.tar.gz": archive}) as (url, _):
         monkeypatch.setattr(f"{miniature.CIFAR100}.url", f"{url}/b.tar.gz")
         assert_is_the_original(load_cifar100(tmp_path), original)
+
+
+def test_without_a_network_the_command_prints_one_line_alone(tmp_path):
+    """The last line too: libraries below torchvision print pages if Python ends without collecting their garbage."""
+    program = (
+        "import runpy, sys; from torchvision.datasets import CIFAR100\n"
+        f"CIFAR100.url = {UNREACHABLE + '/cifar-100-python.tar.gz'!r}\n"
+        "del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    arguments = ["--dataset", "cifar100", "--data-dir", tmp_path]
+    command = [sys.executable, "-c", program, path_of("anomaly.py"), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "use the data set that needs no download (--dataset digits)" in line
 
 
 def test_both_files_of_features_or_the_archive_are_enough(tmp_path):
