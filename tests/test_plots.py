@@ -8,6 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
+from transformer_jax.inspection.patching.patch_grid import PatchGrid
 from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.plots import (
     plot_attention_maps,
@@ -125,3 +126,23 @@ def test_a_figure_can_be_written_and_opens_no_window(tmp_path):
     plot_attention_maps(None, MAPS).savefig(tmp_path / "maps.png")
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+FORMULAS = ["$$", "$5 or $6", "$\\frac{$"]
+
+
+@pytest.mark.parametrize(
+    "plot",
+    [
+        lambda labels: plot_attention_maps([labels], [np.ones((1, 1, 3, 3))], query_data=[labels]),
+        lambda labels: plot_curves({label: np.ones((2, 2)) for label in labels}, labels[0], labels[1], log_x=True),
+        lambda labels: PatchGrid(np.ones((2, 3)), ("layers", "positions")).plot(labels),
+    ],
+)
+def test_labels_are_shown_as_they_are_and_never_as_formulas(plot):
+    figure = plot(FORMULAS)
+    FigureCanvasAgg(figure).draw()  # a formula that can't be parsed would be an error
+    given = [text for text in figure.findobj(Text) if text.get_text() in FORMULAS]
+    assert len(given) >= 3
+    assert not any(text.get_parse_math() for text in given)
+    assert all(text.get_parse_math() for text in figure.findobj(Text) if "mathdefault" in text.get_text())  # 10¹

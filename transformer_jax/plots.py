@@ -1,7 +1,7 @@
 """Figures from NumPy arrays. Each function returns a figure that belongs to no window; `savefig` writes it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -19,6 +19,7 @@ MAX_CELL = 0.18  # inches of a weight's square
 LETTERS = 7  # size of the tick labels in points
 LETTER, LINE = 0.075, 0.13  # inches that a letter of this size is wide, and a line is high
 MAX_LABEL = 16  # letters of a tick label
+PLAIN: dict[str, Any] = {"parse_math": False}  # for a text that comes from outside, in which $ begins no formula
 
 
 def _figure(width: float, height: float) -> "Figure":
@@ -112,8 +113,8 @@ def _draw_maps(
             image = ax.imshow(weights, vmin=0, vmax=maps[number].max(), cmap="viridis", interpolation="nearest")
             ax.set_title(f"Head {head}", fontsize="small")
             ax.tick_params(labelsize=LETTERS, length=2)
-            ax.set_xticks(list(panels.key_ticks), list(panels.key_ticks.values()), rotation=rotation)
-            ax.set_yticks(list(panels.query_ticks), list(panels.query_ticks.values()))
+            ax.set_xticks(list(panels.key_ticks), list(panels.key_ticks.values()), rotation=rotation, **PLAIN)
+            ax.set_yticks(list(panels.query_ticks), list(panels.query_ticks.values()), **PLAIN)
             ax.label_outer()
         for ax in axes[len(maps[number]) :]:
             ax.remove()
@@ -186,7 +187,8 @@ def plot_curves(
     for name, points in curves.items():
         ax.plot(*np.asarray(points).T, label=name)
     ax.set(xlabel=x_label, ylabel=y_label, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
-    figure.legend(loc="outside right upper")
+    for text in (ax.xaxis.label, ax.yaxis.label, *figure.legend(loc="outside right upper").get_texts()):
+        text.set(**PLAIN)
     return figure
 
 

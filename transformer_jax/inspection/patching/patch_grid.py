@@ -8,6 +8,7 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError
+from transformer_jax.plots import PLAIN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +62,7 @@ class PatchGrid(NamedTuple):
             if tokens is not None:
                 if "positions" not in self.by or len(tokens) != num_columns:
                     raise InputError(f"tokens has {len(tokens)} labels; the grid is {frames.shape[1:]}")
-                ax.set_xticks(range(num_columns), [str(token) for token in tokens], rotation="vertical")
+                ax.set_xticks(range(num_columns), [str(token) for token in tokens], rotation="vertical", **PLAIN)
         axes[0].set_ylabel("Layer")
         axes[0].yaxis.get_major_locator().set_params(integer=True)
         figure.colorbar(image, ax=list(axes), label="Part of the metric restored")
