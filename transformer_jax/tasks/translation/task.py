@@ -25,6 +25,7 @@ from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.tasks.text_examples import TextViewer, encode_all, texts_in, translation_examples
+from transformer_jax.tasks.tokenization import BYTES
 from transformer_jax.tasks.translation.config import (
     SOURCE_TOKENIZER,
     TARGET_TOKENIZER,
@@ -195,7 +196,8 @@ def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     if trainer.config.data is not None:
         scores |= translation_scores(predictions, references) | {"pairs": data.splits.counts()}
         print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}")
-    print("Accuracies are of bytes, each predicted after the right ones before it (teacher forcing):")
+    tokens = "bytes" if trainer.config.target_tokenizer == BYTES else "tokens"
+    print(f"Accuracies are of {tokens}, each predicted after the right ones before it (teacher forcing):")
     return scores
 
 
