@@ -51,7 +51,8 @@ def dot_product_attention(
 
     `auto` takes `plain` where weights are asked for, else `fused` where it can, else `blockwise` from 320 × 320 logits
     of each head and 3.25 million of all heads and batch elements on. The softmax is in float32 or wider for any type. A
-    query that may see nothing gets zeros and zero gradients.
+    query that may see nothing gets zeros and zero gradients. Which finite keys and values a query may not see has no
+    effect on its result; NaN or infinity there gives NaN, since their weight of zero times infinity is NaN.
 
     Args:
         q: queries `[..., T, d]`; the leading axes are none, `[B]`, `[B, H]`, or more before these.
@@ -97,10 +98,7 @@ def scaled_dot_product(
     v: Shaped[ArrayLike, "... S d_v"],
     mask: Masks | None = None,
 ) -> tuple[Float[Array, "... T d_v"], Float[Array, "... T S"]]:
-    """Values and weights of plain `dot_product_attention`: `softmax(Q Kᵀ / √d) V`, and the softmax.
-
-    Masked keys and values must be finite too, since their weight of zero times infinity is NaN.
-    """
+    """Values and weights of plain `dot_product_attention`: `softmax(Q Kᵀ / √d) V`, and the softmax."""
     result: Any = dot_product_attention(q, k, v, mask, return_attention=True)
     return result[0], result[1]
 
