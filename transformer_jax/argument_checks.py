@@ -30,7 +30,7 @@ from jaxtyping import Shaped
 
 from transformer_jax.errors import (
     InputError,
-    check_positive,
+    check_positive_float32,
     check_probability,
     check_value,
     check_whole,
@@ -44,7 +44,7 @@ MAX_OFFSET = 2**30  # of a position; sums with an index stay below 2**31
 Size = Annotated[int, functools.partial(check_whole, minimum=1)]
 Count = Annotated[int, functools.partial(check_whole, minimum=0)]
 Probability = Annotated[float, check_probability]
-Positive = Annotated[float, check_positive]
+Positive = Annotated[float, check_positive_float32]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -176,7 +176,7 @@ def broadcasts(shape: tuple[int, ...], needed: tuple[int, ...]) -> bool:
 
 
 def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], source: str) -> None:
-    """Check that arrays hold finite numbers.
+    """Check that arrays hold numbers that are finite in the type in which JAX computes with them.
 
     Raises:
         InputError: an array is of no floating-point type or not finite; the message names the first.
@@ -184,8 +184,10 @@ def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], sourc
     for name, array in arrays.items():
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise InputError(f"{name} in {source} has the type {array.dtype}; it must be a floating-point type")
-        if not np.isfinite(np.asarray(array)).all():
-            raise InputError(f"{name} in {source} holds NaN or infinity; every number must be finite")
+        with np.errstate(over="ignore"):  # JAX computes with float32 where a file has float64
+            used = np.asarray(array).astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+        if not np.isfinite(used).all():
+            raise InputError(f"{name} in {source} holds NaN or infinity in {used.dtype}; every number must be finite")
 
 
 def shapes_of(arrays: Mapping[str, Array | np.ndarray | jax.ShapeDtypeStruct]) -> Shapes:

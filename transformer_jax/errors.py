@@ -1,6 +1,7 @@
 """The error for a mistake that a user can correct, and checks of values that raise it, by their annotations too."""
 
 import contextlib
+import ctypes
 import dataclasses
 import difflib
 import math
@@ -36,7 +37,7 @@ def shortened(value: object, length: int = 60) -> str:
     return text if len(text) <= length else f"{text[:length]}…"
 
 
-def in_one_line(error: Exception, *, with_class: bool = False, length: int = 300) -> str:
+def in_one_line(error: BaseException, *, with_class: bool = False, length: int = 300) -> str:
     """The beginning of an error's message without line breaks, which a server's answer that it quotes may contain."""
     message = " ".join(f"{type(error).__name__ + ': ' if with_class else ''}{error}".split())
     return message if len(message) <= length else f"{message[:length]}…"
@@ -144,6 +145,12 @@ def check_positive(name: str, value: float) -> None:
     check_value(name, value, float)
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{name} is {value}; it must be a finite number above 0")
+
+
+def check_positive_float32(name: str, value: float) -> None:
+    """Raise an `InputError` if a value, or what float32 makes of it, is no finite number above 0."""
+    check_positive(name, value)
+    check_positive(f"{name} is {value}; in float32 it", ctypes.c_float(value).value)
 
 
 def head_width(width: int, num_heads: int) -> int:

@@ -327,11 +327,22 @@ def failing_step(tokens, position, cache):
     return jnp.where(nan[:, None] & (jnp.arange(3) == 2), -jnp.nan, logits), cache
 
 
-@pytest.mark.parametrize("decode", THREE[1:], ids=NAMES[1:])
-def test_logits_of_nan_are_an_error_and_in_a_compiled_program_a_score_of_nan(decode):
+@pytest.mark.parametrize(("decode", "dead_end_fails"), [(THREE[1], True), (THREE[2], False)], ids=NAMES[1:])
+def test_logits_of_nan_are_an_error_and_in_a_compiled_program_a_score_of_nan(decode, dead_end_fails):
     settings = {"max_length": 3, **TOKENS}
     cache = {"row": np.array([0, 2, 1])}
-    with pytest.raises(InputError, match="step gave logits of NaN or \\+inf for row 2"):
+    with pytest.raises(InputError, match=f"step gave logits .* for row {1 if dead_end_fails else 2}"):
         decode(failing_step, cache, 3, **settings)
     scores = run(decode, failing_step, cache, 3, max_length=3).scores.reshape(3, -1)
-    np.testing.assert_array_equal(np.isnan(scores).any(axis=1), [False, False, True])
+    np.testing.assert_array_equal(np.isnan(scores).any(axis=1), [False, dead_end_fails, True])
+
+
+@pytest.mark.parametrize("decode", THREE[:2], ids=NAMES[:2])
+def test_a_row_that_may_choose_no_token_is_an_error_unless_it_has_ended(decode):
+    def step(tokens, position, cache):
+        return jnp.where((tokens == PAD)[:, None], -jnp.inf, jnp.log(jnp.array([1.0, 0, 0]))), cache
+
+    decoded = decode(step, {}, 2, max_length=3, **TOKENS)  # ended rows go on with padding
+    np.testing.assert_array_equal(decoded.scores, [0, 0])
+    with pytest.raises(InputError, match="or -inf alone, for row 0"):
+        decode(lambda tokens, *more: (jnp.full((2, 3), -jnp.inf), {}), {}, 2, max_length=3, **TOKENS)

@@ -230,3 +230,12 @@ def test_a_lock_file_of_another_program_is_no_run(tmp_path):
     assert find_runs(tmp_path) == []
     (tmp_path / "theirs" / "checkpoints").mkdir()
     assert [run.state for run in find_runs(tmp_path)] == ["damaged"]
+
+
+def test_a_list_in_json_holds_no_nan(tmp_path, capsys):
+    run = RunDirectory(TrainingConfig(checkpoint_dir=tmp_path, name="run", best_by="val/loss:min"), "Task")
+    run.write_results(RESULTS | {"val": {"loss": np.nan}, "test": {"loss": -np.inf}})
+    run.close()
+    main([str(tmp_path), "--json"])
+    (found,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (found["best_value"], found["metrics"]) == (None, {"val/loss": None, "test/loss": None})

@@ -206,3 +206,18 @@ def test_a_models_file_that_cannot_be_written_leaves_the_runs_directory_to_other
     trainer = trainer_for(tmp_path)
     RunDirectory(trainer.config, trainer.name).close()
     assert "can't be written any more" in str(caught.value)  # whose traceback still has the first directory
+
+
+@pytest.mark.parametrize(("split", "value"), [("val", np.nan), ("test", np.nan), ("test", np.inf)])
+def test_a_metric_that_is_not_finite_is_an_error_and_no_result(tmp_path, split, value):
+    class Broken(ReverseTrainer):
+        """Its loss is not finite on the set of 3 sequences."""
+
+        def evaluate(self, loader, params=None):
+            return {"accuracy": 0.5, "loss": value if len(loader.dataset) == 3 else 0.1}
+
+    trainer = trainer_for(tmp_path, Broken)
+    sets = {"val": loader(2), "test": loader(2)} | {split: loader(3)}
+    with pytest.raises(FloatingPointError, match=f"{split}/loss is {value}; no results are written"):
+        trainer.test(*sets.values())
+    assert trainer.results == {}

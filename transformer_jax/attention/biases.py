@@ -106,8 +106,8 @@ def check_cap(name: str, cap: object) -> None:
     array = as_array(name, cap)
     is_real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer))
     known = known_values(array) if is_real else None
-    if array.ndim or not is_real or (known is not None and not 0 < known < np.inf):
-        raise InputError(f"{name} is {shortened(cap)}; it must be a finite number above 0")
+    if array.ndim or not is_real or (known is not None and not 1e-37 < known < 1e38):
+        raise InputError(f"{name} is {shortened(cap)}; it must be a finite number above 0, in float32")
 
 
 @pytree_class

@@ -56,13 +56,13 @@ def check_scores(scores: Float[ArrayLike, "..."]) -> None:
     """Check the scores of decoded results; those of a tracer are unknown and are not checked.
 
     Raises:
-        InputError: a score is NaN, because the logits that led to it were NaN or +inf.
+        InputError: a score is NaN, because of the logits that led to it.
     """
     if isinstance(scores, jax.core.Tracer):
         return
     broken: Shaped[np.ndarray, "rows axes"] = np.argwhere(np.isnan(scores))
     if len(broken):
         raise InputError(
-            f"step gave logits of NaN or +inf for row {broken[0, 0]}; they must be finite, or -inf for a token that "
-            "may not be chosen"
+            f"step gave logits of NaN or +inf, or -inf alone, for row {broken[0, 0]}; they must be finite, or -inf for "
+            "a token that may not be chosen"
         )

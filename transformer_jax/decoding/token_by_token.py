@@ -26,9 +26,9 @@ reordered, so are the rows of the cache.
                  (docs/performance.md)
 
 The functions are pure, and stop as soon as no further step can change the result. Logits of any type are scored in
-float32. Logits may be -inf; if those of a row are NaN or +inf, its score is NaN, and outside of `jax.jit` that is an
-error. Settings are Python numbers and constants of the compiled program, which `jax.jit` compiles once; outside of
-`jax.jit` every call compiles anew:
+float32. Logits may be -inf; a row with NaN or +inf, or in `greedy_decode` and `sample` with -inf alone, has a score of
+NaN, which outside of `jax.jit` is an error. Settings are Python numbers and constants of the compiled program, which
+`jax.jit` compiles once; outside of `jax.jit` every call compiles anew:
 
     @jax.jit
     def translate(params, source):
@@ -95,7 +95,7 @@ def greedy_decode(
     Raises:
         InputError: a setting is impossible, the start or the end token is outside the vocabulary, the cache or the
             logits do not have N rows, the step has no room for T positions, or (outside of `jax.jit`) a row's logits
-            are NaN or +inf.
+            are NaN or +inf, or all -inf.
     """
 
     def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
@@ -161,6 +161,7 @@ def _decode(
         log_probs, cache = log_prob(rows.last_tokens, rows.position, rows.cache)
         chosen = choose(log_probs, rows.position).astype(jnp.int32)
         score = jnp.take_along_axis(log_probs, chosen[:, None], axis=-1)[:, 0]
+        score = jnp.where(jnp.isneginf(log_probs).all(-1), jnp.nan, score)  # no token may be chosen
         chosen = jnp.where(rows.ended, pad_token, chosen)
         tokens, lengths, scores = rows.decoded
         tokens = lax.dynamic_update_index_in_dim(tokens, chosen, rows.position, axis=-1)

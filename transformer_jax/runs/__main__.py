@@ -37,7 +37,8 @@ def main(arguments: list[str]) -> None:
     runs = [run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)]
     runs = sorted(runs, key=lambda run: sort_key(run, chosen.sort))
     if chosen.json:
-        print(json.dumps([dataclasses.asdict(run) for run in with_differing_settings(runs)], indent=2))
+        listed = json.dumps([dataclasses.asdict(run) for run in with_differing_settings(runs)])
+        print(json.dumps(json.loads(listed, parse_constant=lambda name: None), indent=2))  # null for NaN and infinity
     elif not runs:
         print(f"No runs in {directory}")
     elif chosen.columns is not None:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import importlib.metadata
+import math
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +50,14 @@ def announce(task: Evaluator, params: Params, num_steps: int, directory: Path) -
 
 
 def results_of(task: Evaluator, metrics: Metrics) -> Json:
-    """Metrics by split, accuracies under names of their own (`val_acc`), seconds, settings, the model, versions."""
+    """Metrics by split, accuracies under names of their own (`val_acc`), seconds, settings, the model, versions.
+
+    Raises:
+        FloatingPointError: a metric is not finite.
+    """
+    numbers = {f"{split}/{name}": value for split, of_split in metrics.items() for name, value in of_split.items()}
+    if broken := [name for name, value in numbers.items() if not math.isfinite(value)]:
+        raise FloatingPointError(f"{broken[0]} is {numbers[broken[0]]}; no results are written, the checkpoints stay")
     accuracies = {f"{split}_acc": of_split["accuracy"] for split, of_split in metrics.items() if "accuracy" in of_split}
     seconds, settings = task.stopwatch.seconds, settings_of(task.name, task.config)
     if type(task).create_optimizer is not Task.create_optimizer:

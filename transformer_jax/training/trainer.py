@@ -228,15 +228,16 @@ class TrainerModule(ExampleViewer):
 
         Raises:
             InputError: there are no parameters yet, no loader and no `load_data`, or the directory can't be written.
+            FloatingPointError: a metric is not finite.
         """
         if val_loader is None or test_loader is None:
             data = self.test_data
             val_loader, test_loader = val_loader or data.val_loader, test_loader or data.test_loader
         with self.stopwatch.during("eval"):
             metrics = {name: self.evaluate(loader) for name, loader in (("val", val_loader), ("test", test_loader))}
+        results = results_of(self, metrics)
         with quietly(self.config):
             print(*summary(metrics, self.config.criterion.metric), sep="\n")
-        results = results_of(self, metrics)
         results |= {"steps": self.steps, "total_seconds": time.monotonic() - self._made_at, **more}
         self.results = results
         if self._run is not None:
