@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import jax
 import pytest
 from commands import call, command, own_handlers
 
@@ -78,6 +79,13 @@ def test_an_error_of_the_operating_system_is_one_line_that_names_the_file(name, 
     assert error.startswith("task.py: error: [Errno ")
     assert f"/nowhere/{name[:3]}" in error
     assert error.count("\n") == 1
+
+
+def test_an_error_inside_a_traced_function_is_one_line_without_the_note_that_jax_adds(error_of):
+    def fail(x):
+        raise InputError("lr is 0")
+
+    assert error_of(lambda config: jax.jit(fail)(0)) == "task.py: error: lr is 0\n"
 
 
 def test_the_notes_of_an_error_are_on_its_line(error_of):

@@ -13,6 +13,7 @@ import torch
 
 import transformer_jax as tj
 from transformer_jax import InputError, inspection
+from transformer_jax.attention import SoftCap
 from transformer_jax.cli import parse
 from transformer_jax.data.batch import num_rows, pad_batch
 from transformer_jax.decoding import grow_after_prefix
@@ -41,6 +42,8 @@ X, MEMORY = zeros(B, T, D), zeros(B, S, D)
 TOKENS, MASK = zeros(B, T, dtype=np.int32), np.ones((T, T), bool)
 LABELS, TABLE, IMAGES, MAPS = np.array([0, 0, 1, 1]), zeros(4, 3), zeros(B, S, 2, 2), [zeros(B, H, T, T)]
 TEXT = ("x", None, [])
+TENSORS = (torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bfloat16), torch.ones(2, device="meta"))
+NOT_NUMBERS = (np.array(["x", "y"]), np.array([None, {}]), np.array([1j, 2]), np.array(["2026-11-25"] * 2, "M8[D]"))
 COUNTS = (0, -1, 1.5, NAN, "x", None, 10**12)  # where at least 1 is meant
 LAYERS = (-1, 1.5, NAN, "x", None)
 QUERIES = (zeros(3), zeros(0, 4), zeros(3, 0), np.ones((3, 4), bool), "text", None)  # where [..., T, d] is meant
@@ -196,6 +199,8 @@ TABLE_OF_CALLS = [
         "dropout_prob layer_norm_epsilon activation positions norm feed_forward attention remat norm_first scan_layers "
         "share_layers",
     ),
+    Call.of(tj.BlockSettings, {}, layer_norm_epsilon=(1e300, 1e-300)),  # in float32 they are inf and 0
+    Call.of(SoftCap, {"cap": 30.0}, cap=(0, -1.0, NAN, INF, 1e300, 1e-300, "x")),
     Call.of(tj.AttentionSettings, {}, "num_kv_heads qk_norm implementation"),
     Call.of(
         built(tj.MultiheadAttention, X),
@@ -267,6 +272,7 @@ TABLE_OF_CALLS = [
         batch_size=COUNTS[:6],
     ),
     Call.of(tj.numpy_collate, {"samples": [np.ones(2), np.ones(2)]}, "samples"),
+    Call.of(tj.numpy_collate, {"samples": [torch.ones(2)] * 2}, samples=tuple([tensor] * 2 for tensor in TENSORS)),
     Call.of(
         tj.tasks.ReverseDataset,
         {"num_categories": 3, "seq_len": 4, "size": 5, "seed": 0},
@@ -321,6 +327,9 @@ MORE_CALLS = [
     Call.of(inspection.show_heads, {"weights": MAPS[0][0], "tokens": "abc"}, tokens=("abc", 3), weights=("x", None)),
     Call.of(inspection.show_tokens, {"tokens": list("ab"), "values": zeros(2)}, tokens=("ab", 3), values=("x", None)),
     Call.of(inspection.show_grid, {"grid": zeros(2, 3)}, grid=("x", None, zeros(3)), tokens=("abc", 3)),
+    Call.of(inspection.show_tokens, {"tokens": list("ab"), "values": zeros(2)}, values=NOT_NUMBERS),
+    Call.of(inspection.show_grid, {"grid": zeros(1, 2)}, grid=tuple(array[None] for array in NOT_NUMBERS)),
+    Call.of(tj.from_transformers, {"directory": "x"}, dtype=("foo", "int32", object, 3)),
     Call.of(
         inspection.linear_probe, PROBE, features=(None, "x", zeros(3), [[1], [1, 2]]), labels=(None, "x", zeros(2))
     ),

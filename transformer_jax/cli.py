@@ -170,7 +170,8 @@ def _exit(error: BaseException) -> NoReturn:
     """End the process with an error's line and status."""
     end_at_signals()
     sys.unraisablehook = lambda failed: None  # of what libraries leave behind
-    said = "; ".join([str(error), *getattr(error, "__notes__", ())])
+    # A note of several lines is JAX's, about the frames of a traceback.
+    said = "; ".join([str(error), *(note for note in getattr(error, "__notes__", ()) if "\n" not in note)])
     line, status = f"{_program()}: error: {said}", 1 if isinstance(error, FloatingPointError) else 2
     if isinstance(error, Interrupted):
         line, status = str(error), error.exit_status

@@ -66,7 +66,7 @@ def read_json(file: Path, kind: str = "a JSON object", max_bytes: int = MAX_JSON
 
 
 @contextlib.contextmanager
-def writing(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
+def as_input_error(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
     """Turn an error of these kinds into an `InputError` of a sentence and the error's first line."""
     try:
         yield
@@ -80,7 +80,7 @@ def writing(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
 def writing_into(name: str, directory: str | Path) -> AbstractContextManager[None]:
     """Turn an error of writing into an `InputError` that says which argument the directory is."""
     sentence = f"{name} is {directory}; it must be a directory that can be written"
-    return writing(sentence, OSError, ValueError)  # a zero byte in the path, or a lone surrogate
+    return as_input_error(sentence, OSError, ValueError)  # a zero byte in the path, or a lone surrogate
 
 
 def _check(path: Path, max_bytes: int) -> None:

@@ -61,6 +61,19 @@ def test_text_and_objects_are_no_numbers(value):
         numpy_collate([value, value])
 
 
+class Unpicklable(Squares):
+    """Has a function that no other process can find."""
+
+    def __init__(self) -> None:
+        self.double = lambda x: 2 * x
+
+
+@pytest.mark.slow  # it imports PyTorch
+def test_a_data_set_that_workers_can_not_get_is_one_line():
+    with pytest.raises(InputError, match="num_workers is 1, for which the data set must .* pickle .Can't (pickle|get)"):
+        next(iter(make_loader(Unpicklable(), 2, num_workers=1)))
+
+
 def test_stacked_samples_are_a_sequence_as_other_collate_functions_take_it():
     dataset = ReverseDataset(7, 5, 13, seed=3)
     samples = dataset.__getitems__([3, 0])

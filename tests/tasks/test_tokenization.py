@@ -119,6 +119,41 @@ def test_a_file_that_cuts_or_fills_texts_does_neither(tmp_path):
     assert len(tokenizer.encode("fox")) == 3
 
 
+WORDS = tokenizers.models.WordLevel({"a": 0}, unk_token="[UNK]")
+PIECES = tokenizers.models.Unigram([("a", 0.0)], None, False)
+TEMPLATE = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "z", "type_id": 0}}], "pair": []}
+STRIP = {"type": "Strip", "content": "a", "start": 5, "stop": 5}
+
+
+@pytest.mark.parametrize(
+    ("model", "changed", "use"),
+    [
+        (WORDS, {}, lambda tokenizer: tokenizer.encode("b")),  # `tokenizers` raises bare exceptions here
+        (PIECES, {}, lambda tokenizer: tokenizer.lengths(["b"])),
+        (WORDS, {"post_processor": {**TEMPLATE, "special_tokens": {}}}, lambda tokenizer: tokenizer.encode("a")),
+        (WORDS, {"decoder": STRIP}, lambda tokenizer: tokenizer.decode([0])),  # and panics here
+        (WORDS, {"decoder": STRIP}, lambda tokenizer: tokenizer.labels([0])),
+        (WORDS, {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, None),
+        (tokenizers.models.WordLevel({}, unk_token="[UNK]"), {}, None),
+    ],
+)
+def test_whatever_the_library_raises_is_one_line(tmp_path, model, changed, use):
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(tokenizers.Tokenizer(model).to_str()) | changed))
+
+    def open_and_use():
+        tokenizer = PieceTokenizer(read_pieces(file)).with_own_tokens(5, 6, 7, adds_them=True)
+        return use(tokenizer)
+
+    with pytest.raises(InputError, match="^[^\n]*(can't|no pieces)[^\n]*$"):
+        open_and_use()
+
+
+def test_a_text_of_more_characters_than_pieces_can_not_train_them():
+    with pytest.raises(InputError, match="tokenizer is unigram:300, which can't be trained on these texts: The vocab"):
+        train_tokenizer("unigram:300", ["".join(map(chr, range(0x4E00, 0x4F00)))])
+
+
 @pytest.mark.parametrize("value", ["letters", "bpe", "bpe:299", "unigram:1048577", f"bpe:{10**30}", "words:5"])
 def test_another_tokenizer_is_an_error(value):
     with pytest.raises(InputError, match=r"^tokenizer is "):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from safetensors.torch import save_file
 
 from transformer_jax.errors import InputError
 from transformer_jax.weights.files import read_weights
@@ -179,3 +180,12 @@ def test_a_safetensors_file_is_read_whatever_the_length_of_its_header(tmp_path):
         firsts.add((tmp_path / "f").read_bytes()[:1])
         np.testing.assert_array_equal(read_weights(tmp_path / "f").arrays["a" * length], array)
     assert b"\x80" in firsts
+
+
+def test_float8_is_named_and_not_called_damage(tmp_path):
+    tensors = {"a": torch.ones(3).to(torch.float8_e4m3fn)}
+    save_file(tensors, tmp_path / "a.safetensors")
+    (tmp_path / "a.pt").write_bytes(saved(tensors))
+    for name in ("a.safetensors", "a.pt"):
+        with pytest.raises(InputError, match="^[^(]*a type that is not read, such as float8"):
+            read_weights(tmp_path / name)

@@ -149,7 +149,7 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
 
     Raises:
         InputError: `samples` is no list, or empty; the samples differ in structure or in the shape of an array, or hold
-            text or objects.
+            text, objects, or tensors that NumPy can't take.
     """
     if isinstance(samples, StackedSamples):
         return samples.stacked
@@ -157,8 +157,8 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
         raise InputError(f"samples is {shortened(samples)}; it must be a list of at least one sample")
     try:
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
-    except ValueError as error:
-        raise InputError(f"samples can't be stacked, since they differ: {error}") from error
+    except (ValueError, TypeError, RuntimeError) as error:  # also PyTorch's: a tensor has gradients, or is on a GPU
+        raise InputError(f"samples can't be stacked, since they differ, or NumPy lacks their type: {error}") from error
     if any(array.dtype.kind in "USO" for array in jax.tree.leaves(stacked)):
         raise InputError(f"samples hold text or objects, where numbers are expected: {samples[0]!r}, for example")
     return stacked

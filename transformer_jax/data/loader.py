@@ -4,8 +4,10 @@ import atexit
 import functools
 import multiprocessing.util  # has Python end and await child processes at exit, before what is registered below
 import os
+import pickle
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sized
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
@@ -18,6 +20,7 @@ from transformer_jax.data.batch import Samples, as_pair, load_stacked, numpy_col
 from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices
 from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange
 from transformer_jax.errors import InputError
+from transformer_jax.outside_files import as_input_error
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -114,7 +117,7 @@ class Loader:
                 batches. Workers load two items each in advance, so that a change takes effect as much later.
 
         Raises:
-            InputError: a sample is not `(inputs, targets)`.
+            InputError: a sample is not `(inputs, targets)`, or workers can't get the data set.
             RuntimeError: with workers, at the next item of an epoch after another one was begun; or PyTorch's, if a
                 worker was killed.
         """
@@ -157,7 +160,10 @@ class Loader:
         resource_tracker.ensure_running()  # before, since it unblocks the signals in this process when it starts
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         try:
-            return iter(loader)
+            text = f"num_workers is {self._num_workers}, for which the data set must be one that Python can pickle"
+            with warnings.catch_warnings(), as_input_error(text, pickle.PicklingError, AttributeError, TypeError):
+                warnings.filterwarnings("ignore", "Got pickle error")  # PyTorch's, before the error
+                return iter(loader)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

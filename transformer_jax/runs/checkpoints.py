@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from transformer_jax.config import Criterion
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import Json, writing
+from transformer_jax.outside_files import Json, as_input_error
 from transformer_jax.runs.record import STATE, Record, Records, best_step, digests_of_files, may_be_gone
 from transformer_jax.runs.state_arrays import arrays_like, copied_arrays, digest_of_arrays, read_arrays
 
@@ -225,4 +225,4 @@ class Checkpoints:
     def _writing(self) -> AbstractContextManager[None]:
         sentence = f"a checkpoint can't be written to {self.directory}"
         # A full disk, in Orbax and in the library below it; and in another process, for which this one waits.
-        return writing(sentence, OSError, ValueError, jax.errors.JaxRuntimeError)
+        return as_input_error(sentence, OSError, ValueError, jax.errors.JaxRuntimeError)

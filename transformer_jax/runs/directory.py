@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import Json, writing, writing_into
+from transformer_jax.outside_files import Json, as_input_error, writing_into
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.loggers import CURVES
 from transformer_jax.runs.own_files import check_unused, clear, write_listed
@@ -108,7 +108,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
 
     def writing(self) -> contextlib.AbstractContextManager[None]:
         """Turn an `OSError` of the block into an `InputError`: the disk may be full, or the directory gone."""
-        return writing(f"{self.path} can't be written any more", OSError)
+        return as_input_error(f"{self.path} can't be written any more", OSError)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

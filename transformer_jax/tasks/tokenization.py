@@ -1,5 +1,6 @@
 """Text as tokens: its bytes, or pieces of text, found by the library `tokenizers` or listed in a `tokenizer.json`."""
 
+import contextlib
 import copy
 import importlib
 import itertools
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int, Integer, UInt8
 
-from transformer_jax.errors import InputError, shortened
+from transformer_jax.errors import InputError, in_one_line, shortened
 from transformer_jax.outside_files import outside_file
 from transformer_jax.tasks import byte_text
 
@@ -30,6 +31,17 @@ CHUNK = 2**16  # characters of a text that are tokenized together, up to the end
 CHUNKS = 64  # that are tokenized side by side
 
 Ids = Integer[np.ndarray, " _"]
+
+
+@contextlib.contextmanager
+def of_library(sentence: str) -> Iterator[None]:
+    """Turn an error of the library `tokenizers` into an `InputError`: it raises bare exceptions, and panics of Rust."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"{sentence}: {in_one_line(error)}") from error
 
 
 class Tokenizer:
@@ -155,17 +167,21 @@ class PieceTokenizer(Tokenizer):
         names = {self.start: "start", self.pad: "pad", self.end: "end"}  # two may be the same
         return [names.get(number) or self._label(number) for number in np.asarray(ids).tolist()]
 
+    @of_library("the tokenizer can't decode a token")
     def _label(self, number: int) -> str:
         text = self._pieces.decode([number], skip_special_tokens=False)
         return text if text and "\ufffd" not in text else self._pieces.id_to_token(number) or f"#{number}"
 
+    @of_library("the tokenizer can't encode a text")
     def _ids(self, text: str | bytes) -> Int[np.ndarray, " S"]:
         whole = byte_text.encode(text).astype(np.uint8).tobytes().decode(errors="replace")
         return np.array(self._pieces.encode(whole, add_special_tokens=self._adds_own).ids, np.int32)
 
+    @of_library("the tokenizer can't decode tokens")
     def _joined(self, ids: Ids) -> bytes:
         return self._pieces.decode(ids.tolist(), skip_special_tokens=False).encode()
 
+    @of_library("the tokenizer can't encode a text")
     def _encoded(self, texts: Sequence[str]) -> list[Any]:  # of the library's own class
         return self._pieces.encode_batch(texts, add_special_tokens=self._adds_own)
 
@@ -205,8 +221,10 @@ def read_pieces(path: Path) -> "tokenizers.Tokenizer":
         InputError: the file can't be read, or is of another kind; or the library is not installed.
     """
     library = import_extra("tokenizers")
-    with outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked:
+    with of_library(f"{path} can't be used"), outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked:
         pieces = library.Tokenizer.from_file(str(checked))
+    if not pieces.get_vocab_size():
+        raise InputError(f"{path} holds no pieces")
     pieces.no_truncation()  # files of some models cut every text, or fill it up
     pieces.no_padding()
     return pieces

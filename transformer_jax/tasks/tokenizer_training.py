@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.tasks.tokenization import PieceTokenizer, import_extra
+from transformer_jax.tasks.tokenization import PieceTokenizer, import_extra, of_library
 
 if TYPE_CHECKING:
     import tokenizers
@@ -31,7 +31,7 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
         texts: of the training.
 
     Raises:
-        InputError: the library is not installed.
+        InputError: the library is not installed, or finds no such pieces in these texts.
     """
     library = import_extra("tokenizers")
     kind, _, size = setting.partition(":")
@@ -40,7 +40,8 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
     split = library.pre_tokenizers.Split(library.Regex(CHARACTER if kind == "characters" else WORD), "isolated")
     scores: Mapping[str, float]
     if kind == "unigram":
-        scores = _unigram_scores(library, texts, split, int(size) - len(BYTE_PIECES) - 1)
+        with of_library(f"tokenizer is {setting}, which can't be trained on these texts"):
+            scores = _unigram_scores(library, texts, split, int(size) - len(BYTE_PIECES) - 1)
     else:
         counts = Counter(piece for text in texts for piece, _ in split.pre_tokenize_str(text))
         scores = dict.fromkeys(sorted(piece for piece, _ in counts.most_common(MOST_WORDS)), -1.0)

@@ -16,13 +16,14 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import ZIP_START, outside_file
+from transformer_jax.outside_files import ZIP_START, as_input_error, outside_file
 from transformer_jax.weights.layouts import Arrays
 
 if TYPE_CHECKING:
     import torch
 
 MAX_BYTES = 2**36  # of a file
+OTHER_TYPE = "a type that is not read, such as float8"
 MAX_NAME = 300  # characters in the name of an array
 PICKLE_START = b"\x80"  # of PyTorch's files before version 1.6; later ones are zip archives
 
@@ -52,7 +53,8 @@ def read_weights(path: str | Path) -> WeightFile:
         if not is_safetensors and start.startswith((ZIP_START, PICKLE_START)):
             return _read_torch(file, is_zip=start.startswith(ZIP_START))
         if is_safetensors:
-            arrays = safetensors.numpy.load_file(file)
+            with as_input_error(f"{file} has {OTHER_TYPE}", AttributeError):
+                arrays = safetensors.numpy.load_file(file)
         else:
             arrays = flatten_dict(flax.serialization.msgpack_restore(file.read_bytes()), sep="/")
         _check(arrays, np.ndarray, file)
@@ -66,7 +68,8 @@ def array_of(tensor: "torch.Tensor") -> np.ndarray:
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:  # `Tensor.numpy` lacks it
         return tensor.float().numpy().astype(jnp.bfloat16)
-    return tensor.numpy()
+    with as_input_error(f"there is a tensor of {tensor.dtype}, {OTHER_TYPE}", TypeError):
+        return tensor.numpy()
 
 
 def _read_torch(path: Path, is_zip: bool) -> WeightFile:

@@ -119,7 +119,8 @@ def test_a_file_of_another_stream_is_refused(tmp_path):
 def test_mistakes_are_named():
     for stream, message in (
         (quick_stream(1, ["other"]), "'other' is no activation of this pass"),
-        (quick_stream(1, ["hidden", "mean"]), r"names has activations at different positions: .*\(2, 7, 12"),
+        (quick_stream(1, ["hidden", "mean"]), r"names has activations at different positions.*\(2, 7, 12"),
+        (quick_stream(1, []), r"names has activations at different positions, or none: \[\]"),
         (quick_stream(1, valid=lambda x, y: np.ones((2, 3), bool)), r"valid gives bool \(2, 3\); .* \(2, 7\)"),
     ):
         with pytest.raises(InputError, match=message):

@@ -141,9 +141,9 @@ class ActivationStream:
         arguments = given if isinstance(given, tuple) else (given,)
         _, seen = capture(self.model.model, variables, *arguments, names=self.names)
         found = {name: x for pattern in self.names for name, x in seen.items() if matches(name, pattern)}
-        if len({x.shape[:-1] for x in found.values()}) > 1:
+        if len({x.shape[:-1] for x in found.values()}) != 1:
             shapes = ", ".join(f"{name} is {x.shape}" for name, x in found.items())
-            raise InputError(f"names has activations at different positions: {shapes}")
+            raise InputError(f"names has activations at different positions, or none: {shapes or '[]'}")
         return jnp.concatenate([x.astype(jnp.float32) for x in found.values()], -1)
 
     def _rows(self, samples: Samples, activations: Array) -> Rows:

@@ -11,7 +11,7 @@ from transformer_jax.argument_checks import as_array, check_arguments
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.page.view import View, rounded, stored_map, view_text
 from transformer_jax.inspection.patching.patch_grid import PatchGrid
-from transformer_jax.outside_files import Json
+from transformer_jax.outside_files import Json, as_input_error
 from transformer_jax.training.inspected_example import Label
 
 Labels: TypeAlias = Sequence[Label] | np.ndarray
@@ -109,7 +109,8 @@ def grid_frame(title: str, values: Float[np.ndarray, "rows columns"], row: str, 
 
 
 def _numbers(name: str, given: object) -> Float[np.ndarray, "..."]:
-    return np.asarray(as_array(name, given), np.float64)
+    with as_input_error(f"{name} is {shortened(given)}; it must be an array of real numbers", TypeError):
+        return np.asarray(as_array(name, given)).astype(np.float64, casting="same_kind", copy=False)
 
 
 def _labels(name: str, labels: Labels) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import flax.linen as nn
 from jax import Array
 
+from transformer_jax.argument_checks import Size
 from transformer_jax.errors import InputError, check_value, shortened
 from transformer_jax.outside_files import Json
 
@@ -72,9 +73,9 @@ class ConfigKeys:
         """Fields of a model by the names of their keys, which the config must have.
 
         Raises:
-            InputError: a key is missing, or no whole number.
+            InputError: a key is missing, or no whole number above 0.
         """
-        return {field: self.take(name, int) for field, name in names.items()}
+        return {field: self.take(name, Size) for field, name in names.items()}
 
     def one_of(self, name: str, *allowed: Any) -> Any:  # a number, a text or None
         """The value of a key that may have few; the first of them is that of a file without the key.

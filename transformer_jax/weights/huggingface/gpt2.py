@@ -1,6 +1,6 @@
 """GPT-2 (Radford et al. 2019)."""
 
-from transformer_jax.argument_checks import Shapes
+from transformer_jax.argument_checks import Shapes, Size
 from transformer_jax.nn.block_settings import BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
@@ -42,7 +42,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     keys.one_of("tie_word_embeddings", True)
     return TransformerLM(
         **sizes,
-        dim_feedforward=keys.take("n_inner", int | None, None) or 4 * sizes["model_dim"],
+        dim_feedforward=keys.take("n_inner", Size | None, None) or 4 * sizes["model_dim"],
         settings=BlockSettings(
             norm_first=True,
             activation=keys.activation("activation_function", "gelu_new"),

@@ -3,7 +3,7 @@
 import functools
 from typing import Literal
 
-from transformer_jax.argument_checks import Shapes
+from transformer_jax.argument_checks import Shapes, Size
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
@@ -51,9 +51,9 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
             positions=rotary_positions(keys, keys.take("rope_theta", int | float, 10_000.0)),
             feed_forward=functools.partial(GatedFeedForward, use_bias=has_bias),
             attention=AttentionSettings(
-                num_kv_heads=keys.take("num_key_value_heads", int | None, None) or sizes["num_heads"],
+                num_kv_heads=keys.take("num_key_value_heads", Size | None, None) or sizes["num_heads"],
                 qk_norm=functools.partial(RMSNorm, epsilon) if kind == "qwen3" else None,
-                head_width=keys.take("head_dim", int | None, None) or d,
+                head_width=keys.take("head_dim", Size | None, None) or d,
                 input_bias=has_input_bias,
                 output_bias=has_input_bias and kind != "qwen2",
             ),

@@ -20,7 +20,7 @@ from transformer_jax.argument_checks import Shapes, check_arguments, check_array
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.nn.block_settings import SettingsModule
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.outside_files import Json, read_json, writing_into
+from transformer_jax.outside_files import Json, as_input_error, read_json, writing_into
 from transformer_jax.trees import Variables
 from transformer_jax.weights.huggingface.bert import BERT, ROBERTA
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
@@ -60,8 +60,11 @@ def from_transformers(
 
     Raises:
         InputError: the directory or a file can't be read, the model is of no family in `FAMILIES`, a key of the config
-            could change what the model computes and is not supported, or an array is missing or left over.
+            could change what the model computes and is not supported, an array is missing or left over, or `dtype` is
+            no floating-point type.
     """
+    with as_input_error(f"dtype is {shortened(dtype)}; it must be a floating-point type", TypeError, ValueError):
+        jnp.finfo(dtype or jnp.float32)  # type: ignore[no-untyped-call]
     directory = local_directory(directory)
     family, keys = _family_in(directory / CONFIG)
     stored = StoredArrays(directory)

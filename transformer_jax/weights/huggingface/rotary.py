@@ -1,10 +1,11 @@
 """Rotary positions in a `config.json`: `rope_parameters`, or `rope_theta` and `rope_scaling` of older files."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
-from transformer_jax.argument_checks import Positive, check_fields
+from transformer_jax.argument_checks import Positive, Size, check_fields
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.nn.position_kinds import RotaryPositions
 from transformer_jax.nn.positions import Positions
@@ -29,7 +30,7 @@ class Llama3Scaling:
     factor: Positive
     low_freq_factor: Positive  # turns in the original length up to which a frequency is low
     high_freq_factor: Positive  # and from which on it is high
-    original_max_position_embeddings: int  # length of the sequences in the first training
+    original_max_position_embeddings: Size  # length of the sequences in the first training
 
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
         turns = self.original_max_position_embeddings * frequencies / (2 * np.pi)
@@ -49,14 +50,14 @@ def rotary_positions(keys: ConfigKeys, base: float, fraction: float = 1.0) -> Ro
         base: where the config has no `rope_theta` in `rope_parameters`.
         fraction: likewise, of each head that turns.
     """
-    older = keys.take("rope_scaling", dict | None, None) or {}
-    rope: Json = dict(keys.take("rope_parameters", dict | None, None) or older)
+    older = keys.take("rope_scaling", Mapping | None, None) or {}
+    rope: Json = dict(keys.take("rope_parameters", Mapping | None, None) or older)
     kind = rope.pop("rope_type", rope.pop("type", "default"))
     base = rope.pop("rope_theta", base)
     fraction = rope.pop("partial_rotary_factor", fraction)
     scaling = None
     if kind != "default":
-        if kind not in SCALINGS:
+        if kind not in tuple(SCALINGS):  # a tuple, since it may be of any type
             known = ", ".join(["default", *SCALINGS])
             raise InputError(f"rope_type in {keys.source} is {shortened(kind)}; it must be one of {known}")
         names = [field.name for field in dataclasses.fields(SCALINGS[kind])]

@@ -12,8 +12,8 @@ from jax.typing import DTypeLike
 
 from transformer_jax.argument_checks import Shapes, check_numbers
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.outside_files import outside_file, read_json
-from transformer_jax.weights.files import MAX_BYTES, check_name
+from transformer_jax.outside_files import as_input_error, outside_file, read_json
+from transformer_jax.weights.files import MAX_BYTES, OTHER_TYPE, check_name
 from transformer_jax.weights.layouts import Index
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -61,11 +61,13 @@ class StoredArrays:
             InputError: it can't be read, is of no floating-point type, or not finite in the type that is asked for.
         """
         # It is opened anew, since pages that were read count as memory until it is closed.
-        with _opened(self._files[name]) as file:
+        path = self._files[name]
+        with _opened(path) as file, as_input_error(f"{name} in {path} has {OTHER_TYPE}", AttributeError):
             array: np.ndarray = file.get_slice(name)[part]
         if dtype is not None and jnp.issubdtype(array.dtype, jnp.floating):
-            array = array.astype(jnp.dtype(dtype), copy=False)
-        check_numbers({name: array}, str(self._files[name]))
+            with np.errstate(over="ignore"):  # what is infinite then is refused below
+                array = array.astype(jnp.dtype(dtype), copy=False)
+        check_numbers({name: array}, str(path))
         return array
 
     def _paths(self) -> list[Path]:

@@ -3,7 +3,7 @@
 import functools
 import math
 
-from transformer_jax.argument_checks import Shapes
+from transformer_jax.argument_checks import Shapes, Size
 from transformer_jax.errors import InputError
 from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
@@ -59,7 +59,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     buckets = keys.take("relative_attention_num_buckets", int, 32)
     return Transformer(
         **sizes,
-        num_decoder_layers=keys.take("num_decoder_layers", int | None, None) or sizes["num_encoder_layers"],
+        num_decoder_layers=keys.take("num_decoder_layers", Size | None, None) or sizes["num_encoder_layers"],
         settings=BlockSettings(
             norm=RMSNorm,
             norm_first=True,

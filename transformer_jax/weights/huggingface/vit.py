@@ -31,8 +31,8 @@ VIT_SIZES |= {"patch_size": "patch_size", "num_channels": "num_channels"}
 
 def create(keys: ConfigKeys, shapes: Shapes) -> VisionTransformer:
     """The model of a `config.json`, with the heads whose arrays are there."""
-    image = keys.take("image_size", int | list, 224)
-    height, width = image if isinstance(image, list) else (image, image)
+    image = keys.take("image_size", int | tuple[int, int], 224)
+    height, width = image if isinstance(image, tuple) else (image, image)
     keys.one_of("pooler_act", "tanh")
     return VisionTransformer(
         **keys.sizes(VIT_SIZES),
