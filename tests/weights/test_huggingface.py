@@ -190,6 +190,43 @@ def test_a_config_that_is_not_honoured_is_named(gpt2_files, tmp_path, config, me
         from_transformers(damaged(gpt2_files, tmp_path, config))
 
 
+ROPE = {"rope_type": "default", "rope_theta": 13.0}
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "message"),
+    [
+        ("llama", {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}, "factor in .* is 0.5; it must be 1, since"),
+        ("llama", {"rope_scaling": ROPE | {"partial_rotary_factor": 0.5}}, "factor in .* is 0.5; it must be 1, since"),
+        ("llama", {"partial_rotary_factor": 0.5}, "has partial_rotary_factor = 0.5, which is not supported"),
+        ("marian", {"num_hidden_layers": 7}, "num_hidden_layers in .* is 7; it must be one of 2, None"),
+    ],
+)
+def test_a_key_that_transformers_takes_otherwise_in_a_family_is_named(family, config, message, tmp_path):
+    model, variables, _ = ours(family)
+    save_transformers(tmp_path, model, variables)
+    with pytest.raises(InputError, match=message):
+        from_transformers(damaged(tmp_path, tmp_path / "damaged", config))
+
+
+def test_a_model_is_written_only_for_a_family_that_honours_its_rotary_positions(tmp_path):
+    model, variables, _ = ours("llama")
+    half = with_settings(model, positions=dataclasses.replace(model.settings.positions, fraction=0.5))
+    with pytest.raises(InputError, match="model is no model of gpt2, .*, marian$"):
+        save_transformers(tmp_path, half, variables)
+    model, variables, _ = ours("gpt_neox")
+    half = with_settings(model, positions=dataclasses.replace(model.settings.positions, fraction=0.5))
+    save_transformers(tmp_path, half, variables)
+    assert from_transformers(tmp_path)[0].settings.positions.fraction == 0.5
+
+
+def test_the_older_key_of_rotary_positions_is_taken_as_transformers_does(tmp_path):
+    model, variables, _ = ours("llama")
+    save_transformers(tmp_path, model, variables)
+    both = {"rope_parameters": ROPE, "rope_scaling": ROPE | {"rope_theta": 17.0}}
+    assert from_transformers(damaged(tmp_path, tmp_path / "both", both))[0].settings.positions.base == 17
+
+
 def test_arrays_that_are_left_over_or_other_than_their_copy_are_named(gpt2_files, tmp_path):
     arrays = load_file(gpt2_files / "model.safetensors")
     damaged(gpt2_files, tmp_path)
