@@ -119,6 +119,36 @@ def test_a_file_that_cuts_or_fills_texts_does_neither(tmp_path):
     assert len(tokenizer.encode("fox")) == 3
 
 
+def test_a_file_with_bpe_dropout_encodes_a_text_always_in_the_same_way(tmp_path):
+    pieces = tokenizers.Tokenizer.from_str(train_tokenizer("bpe:300", [TEXT]).file)
+    expected = pieces.encode(TEXT).ids
+    pieces.model.dropout = 0.5
+    pieces.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = PieceTokenizer(read_pieces(tmp_path / "tokenizer.json"))
+    assert {tuple(tokenizer.encode(TEXT)) for _ in range(9)} == {tuple(expected)}
+    assert json.loads(tokenizer.file)["model"]["dropout"] is None  # as the run keeps it
+
+
+@pytest.mark.parametrize("model", [{"type": "WordLevel", "unk_token": "a"}, {"type": "BPE", "merges": []}])
+@pytest.mark.parametrize("largest", [1004, 10**9, 2**31, 2**32 - 1])
+def test_no_array_is_sized_by_an_id_of_a_file_that_has_few_pieces(largest, model, tmp_path):
+    def write(number):
+        content = {"version": "1.0", "added_tokens": [], "model": model | {"vocab": {"a": 0, "b": number}}}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+
+    write(largest)
+    with pytest.raises(InputError, match=f"json has 2 pieces, and the largest id is {largest}; it must be below 1004"):
+        read_pieces(tmp_path / "tokenizer.json")
+    write(1003)
+    assert PieceTokenizer(read_pieces(tmp_path / "tokenizer.json")).size == 1004
+
+
+def test_a_file_without_pieces_is_refused(tmp_path):
+    tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match="has 0 pieces, and the largest id is -1; it must be below 1000"):
+        read_pieces(tmp_path / "tokenizer.json")
+
+
 @pytest.mark.parametrize("value", ["letters", "bpe", "bpe:299", "unigram:1048577", f"bpe:{10**30}", "words:5"])
 def test_another_tokenizer_is_an_error(value):
     with pytest.raises(InputError, match=r"^tokenizer is "):

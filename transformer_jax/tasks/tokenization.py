@@ -28,6 +28,7 @@ SIZES = 300, 2**20  # least and most pieces that are trained; 256 of them are th
 MAX_FILE_BYTES = 2**28
 CHUNK = 2**16  # characters of a text that are tokenized together, up to the end of a line
 CHUNKS = 64  # that are tokenized side by side
+SPARE_IDS = 1000  # that a file may leave out, beside as many as it has pieces
 
 Ids = Integer[np.ndarray, " _"]
 
@@ -202,13 +203,20 @@ def read_pieces(path: Path) -> "tokenizers.Tokenizer":
     """A tokenizer of the library `tokenizers`, from its `tokenizer.json`.
 
     Raises:
-        InputError: the file can't be read, or is of another kind; or the library is not installed.
+        InputError: the file can't be read, is of another kind, or has an id far above the number of its pieces, by
+            which arrays are sized; or the library is not installed.
     """
     library = import_extra("tokenizers")
     with outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked:
         pieces = library.Tokenizer.from_file(str(checked))
+    ids = pieces.get_vocab().values()
+    largest, most = max(ids, default=-1), 2 * len(ids) + SPARE_IDS
+    if not 0 <= largest < most:
+        raise InputError(f"{path} has {len(ids)} pieces, and the largest id is {largest}; it must be below {most}")
     pieces.no_truncation()  # files of some models cut every text, or fill it up
     pieces.no_padding()
+    if hasattr(pieces.model, "dropout"):  # files from a training with BPE dropout encode a text each time otherwise
+        pieces.model.dropout = None
     return pieces
 
 
