@@ -193,9 +193,16 @@ def test_a_run_keeps_its_tokenizer_goes_on_with_it_bitwise_and_opens_with_it(fox
     again = SHORT | {"init_from": str(moved), "data": fox, "batch_size": 8, "lr": 1e-9, "max_epochs": 1}
     begun, _ = train_language_model(checkpoint_dir=tmp_path / "begun", **again)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), begun.params, whole.params)
-    (tmp_path / "saved" / "tokenizer.json").write_text("{}")
-    with pytest.raises(InputError, match="tokenizer.json was damaged or changed"):
+    (tmp_path / "saved" / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match="tokenizer.json can't be read: No such file"):
         load_run(tmp_path / "saved")
+    swapped = json.loads((moved / "tokenizer.json").read_text())
+    vocabulary = swapped["model"]["vocab"]
+    vocabulary["a"], vocabulary["z"] = vocabulary["z"], vocabulary["a"]
+    for place in (moved, tmp_path / "saved"):
+        (place / "tokenizer.json").write_text(json.dumps(swapped))
+        with pytest.raises(InputError, match="tokenizer.json was damaged or changed"):
+            load_run(place)
 
 
 @pytest.mark.slow

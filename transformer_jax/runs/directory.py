@@ -1,6 +1,7 @@
 """The directory of a run: TensorBoard events, checkpoints, settings, results, pictures."""
 
 import contextlib
+import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -74,6 +75,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         data: fingerprint of the data, which each checkpoint knows.
         initial_params: digest of the parameters that the training begins with, which each checkpoint knows; None for
             fresh ones, or where a run that goes on has no need of them.
+        files: contents of the files that the model needs, by name; each checkpoint knows their digests.
 
     Attributes:
         path: of the directory.
@@ -91,10 +93,12 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         task: str,
         data: str = "",
         initial_params: str | None = None,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         self.path, self.settings = run_path(config, task), settings_of(task, config)
         self._file_lock = FileLock(self.path / LOCK)  # the operating system releases it when the process ends
-        origin = {"settings": self.settings, "data": data, "initial_params": initial_params}
+        origin: Json = {"settings": self.settings, "data": data, "initial_params": initial_params}
+        origin["files"] = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in (files or {}).items()}
         # An error ends what was begun, in reverse order.
         with writing_into("checkpoint_dir", config.checkpoint_dir), contextlib.ExitStack() as held:
             from_first(lambda: self._hold(config, held))
