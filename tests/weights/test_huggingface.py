@@ -140,11 +140,30 @@ def test_a_model_of_no_family_is_not_written(tmp_path):
         save_transformers(tmp_path, with_settings(model, norm_first=False), variables)
     with pytest.raises(InputError, match="variables has no 'params'"):
         save_transformers(tmp_path, model, variables["params"])
-    outside = tmp_path / "outside.json"
-    outside.write_text("kept")
-    (tmp_path / "config.json").symlink_to(outside)
-    save_transformers(tmp_path, model, variables)
-    assert outside.read_text() == "kept"
+
+
+def test_a_model_replaces_one_of_transformers_and_nothing_else_and_goes_through_no_link(tmp_path):
+    model, variables, _ = ours("gpt2")
+    outside, directory = tmp_path / "outside.json", tmp_path / "model"
+    outside.write_text('{"model_type": "bert"}')
+    directory.mkdir()
+    (directory / "config.json").symlink_to(outside)
+    (directory / "tokenizer.json").write_text("theirs")
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text("theirs")
+    (tmp_path / "link").symlink_to(directory)
+    save_transformers(tmp_path / "link", model, variables)
+    from_transformers(directory)
+    assert outside.read_text() == '{"model_type": "bert"}'
+    files = sorted(str(path.relative_to(directory)) for path in directory.rglob("*.*"))
+    assert files == ["1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "model", "outside.json"]
+    for name, content in (("config.json", '{"task": "ReverseTask", "format": 5}'), ("notes.txt", "mine")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text(content)
+        with pytest.raises(InputError, match=f"{name}, which holds {name}; it must be empty, or hold a config.json of"):
+            save_transformers(tmp_path / name, model, variables)
+        assert (tmp_path / name / name).read_text() == content
 
 
 def with_settings(model, **changes):
