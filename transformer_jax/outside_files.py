@@ -8,6 +8,7 @@ None of them runs code that a file holds.
 
 import contextlib
 import json
+import os
 import shutil
 import stat
 import tempfile
@@ -88,9 +89,7 @@ def writing_into(name: str, directory: str | Path) -> AbstractContextManager[Non
 
 
 @contextlib.contextmanager
-def replacing(
-    directory: str | Path, kind: str, names_of: Callable[[Path], Collection[str] | None]
-) -> Iterator[Path]:
+def replacing(directory: str | Path, kind: str, names_of: Callable[[Path], Collection[str] | None]) -> Iterator[Path]:
     """Write a directory whole or not at all: yield one beside it, which takes its place after the block.
 
     It holds already what stays of the earlier one. After a kill at any moment the directory is the earlier or the new
@@ -106,29 +105,30 @@ def replacing(
     """
     with writing_into("directory", directory):
         place = Path(directory).resolve()  # of a link its target
-        if (old := left_of(place)).is_dir() and not place.exists():
-            old.rename(place)
+        if os.path.isdir(old := left_of(place)):  # a kill came as the last one was replaced
+            shutil.rmtree(old) if place.exists() else old.rename(place)
         place.mkdir(parents=True, exist_ok=True)
         there = [path.name for path in place.iterdir() if not path.name.startswith(".")]
         if (names := names_of(place)) is None and there:
             raise InputError(f"directory is {directory}, which holds {min(there)}; it must be empty, or hold {kind}")
-
-        def ignored(path: str, found: list[str]) -> set[str]:
-            return set(names or ()).intersection(found) if Path(path) == place else set()
-
         with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as beside:
             new = Path(beside, "new")
-            shutil.copytree(place, new, symlinks=True, ignore=ignored)
+            shutil.copytree(place, new, symlinks=True, ignore=lambda at, _: names or () if Path(at) == place else ())
             yield new
-            shutil.rmtree(old, ignore_errors=True)
             place.rename(old)
             new.rename(place)
             shutil.rmtree(old, ignore_errors=True)
 
 
 def left_of(directory: Path) -> Path:
-    """Where an earlier directory lies while, or if a kill then came, it is being replaced by a new one."""
+    """Where an earlier directory lies while a new one takes its place, and after a kill in this moment."""
     return directory.parent / f".{directory.name}.old"
+
+
+def standing(directory: Path) -> Path:
+    """The directory, or what is `left_of` it where a kill came as it was replaced."""
+    is_left = not os.path.lexists(directory) and os.path.isdir(left_of(directory))
+    return left_of(directory) if is_left else directory
 
 
 def _check(path: Path, max_bytes: int) -> None:

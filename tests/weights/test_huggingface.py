@@ -215,7 +215,11 @@ ROPE = {"rope_type": "default", "rope_theta": 13.0}
 @pytest.mark.parametrize(
     ("family", "config", "message"),
     [
-        ("llama", {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}, "factor in .* is 0.5; it must be 1, since"),
+        (
+            "llama",
+            {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}},
+            "factor in .* is 0.5; it must be 1, since",
+        ),
         ("llama", {"rope_scaling": ROPE | {"partial_rotary_factor": 0.5}}, "factor in .* is 0.5; it must be 1, since"),
         ("llama", {"partial_rotary_factor": 0.5}, "has partial_rotary_factor = 0.5, which is not supported"),
         ("marian", {"num_hidden_layers": 7}, "num_hidden_layers in .* is 7; it must be one of 2, None"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.processes import from_first, is_first
@@ -15,7 +15,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json, writing, writing_into
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.loggers import CURVES
-from transformer_jax.runs.own_files import check_unused, clear, write_listed
+from transformer_jax.runs.own_files import check_unused, clear, locked, write_listed
 from transformer_jax.runs.record import RECORD
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
@@ -38,8 +38,6 @@ from transformer_jax.setting_groups import OF_EVALUATION
 
 if TYPE_CHECKING:
     import matplotlib.figure
-
-LISTING_SECONDS = 0.1  # the list of runs looks at a lock for less time, in which the run is not held by another process
 
 
 def run_path(config: TrainingConfig, task: str) -> Path:
@@ -208,13 +206,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             self._clear(config.overwrite)
 
     def _lock(self, held: contextlib.ExitStack) -> None:
-        try:  # a lock that this process has it may take again
-            self._file_lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
-        except Timeout:
-            raise InputError(
-                f"{self.path} is in use by another process; wait for it, or choose another checkpoint_dir or name"
-            ) from None
-        held.callback(self._file_lock.release)
+        held.enter_context(locked(self._file_lock, self.path, "checkpoint_dir or name"))
 
     def _begin(self, config: TrainingConfig, saved: Json | None, origin: Json) -> None:
         """Check that the run in the directory is this one, and write `config.json`.

@@ -44,11 +44,10 @@ def save_model(
 
 def _names_of(directory: Path) -> set[str] | None:
     """The names of a saved model's files; None if the directory holds anything else, but for hidden files."""
-    there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
     digests = directory / DIGESTS
-    listed = digests.read_text(errors="replace").splitlines() if digests.is_file() else []
-    names = {DIGESTS, *(line.partition("  ")[2] for line in listed)}
-    return names if there <= names else None
+    lines = digests.read_text(errors="replace").splitlines() if digests.is_file() else []
+    names = {DIGESTS, *(line.partition("  ")[2] for line in lines)}
+    return names if all(path.name in names or path.name.startswith(".") for path in directory.iterdir()) else None
 
 
 def write_digests(directory: Path, files: tuple[str, ...]) -> None:

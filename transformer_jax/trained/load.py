@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.errors import InputError, meant, shortened
-from transformer_jax.outside_files import Json, left_of, outside_file, read_json
+from transformer_jax.outside_files import Json, outside_file, read_json, standing
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.own_files import digest_of
 from transformer_jax.runs.saved_model import DIGESTS
@@ -108,9 +108,7 @@ def shipped_models() -> list[str]:
 
 def named_directory(what: str | Path) -> Path:
     """The directory of the model that ships if `what` is its name, else `what` as a path: `./reverse` is always one."""
-    directory = SHIPPED / what if isinstance(what, str) and what in shipped_models() else Path(what)
-    is_being_replaced = not os.path.lexists(directory) and os.path.isdir(left_of(directory))
-    return left_of(directory) if is_being_replaced else directory
+    return SHIPPED / what if isinstance(what, str) and what in shipped_models() else standing(Path(what))
 
 
 def read_params(directory: Path) -> Params:

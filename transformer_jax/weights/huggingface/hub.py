@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from transformer_jax.errors import InputError, in_one_line
-from transformer_jax.outside_files import left_of
+from transformer_jax.outside_files import standing
 
 
 def local_directory(what: str | Path) -> Path:
@@ -14,9 +14,8 @@ def local_directory(what: str | Path) -> Path:
     Raises:
         InputError: there is no such directory, and no such model on the hub or no network.
     """
-    for directory in (Path(what), left_of(Path(what))):
-        if directory.is_dir():
-            return directory
+    if (directory := standing(Path(what))).is_dir():
+        return directory
     try:
         import huggingface_hub
 

@@ -143,11 +143,10 @@ def save_transformers(
     dtypes = {str(array.dtype) for array in arrays.values()}
     content["dtype"] = dtypes.pop() if len(dtypes) == 1 else "float32"
     theirs = {name: np.ascontiguousarray(array) for name, array in family.layout(model).to_theirs(arrays).items()}
-
-    def names_of(directory: Path) -> tuple[str, ...] | None:
-        return (CONFIG, SINGLE) if is_of_transformers(directory) else None
-
-    with replacing(directory, f"a {CONFIG} of transformers", names_of) as new:
+    written = CONFIG, SINGLE
+    with replacing(
+        directory, f"a {CONFIG} of transformers", lambda at: written if is_of_transformers(at) else None
+    ) as new:
         (new / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
         safetensors.numpy.save_file(theirs, new / SINGLE, metadata={"format": "pt"})
 
