@@ -222,6 +222,7 @@ ROPE = {"rope_type": "default", "rope_theta": 13.0}
         ),
         ("llama", {"rope_scaling": ROPE | {"partial_rotary_factor": 0.5}}, "factor in .* is 0.5; it must be 1, since"),
         ("llama", {"partial_rotary_factor": 0.5}, "has partial_rotary_factor = 0.5, which is not supported"),
+        ("llama", {"rope_scaling": ROPE}, "has rope_parameters = .*, which is not supported"),  # beside the older key
         ("marian", {"num_hidden_layers": 7}, "num_hidden_layers in .* is 7; it must be one of 2, None"),
     ],
 )
@@ -241,13 +242,6 @@ def test_a_model_is_written_only_for_a_family_that_honours_its_rotary_positions(
     half = with_settings(model, positions=dataclasses.replace(model.settings.positions, fraction=0.5))
     save_transformers(tmp_path, half, variables)
     assert from_transformers(tmp_path)[0].settings.positions.fraction == 0.5
-
-
-def test_the_older_key_of_rotary_positions_is_taken_as_transformers_does(tmp_path):
-    model, variables, _ = ours("llama")
-    save_transformers(tmp_path, model, variables)
-    both = {"rope_parameters": ROPE, "rope_scaling": ROPE | {"rope_theta": 17.0}}
-    assert from_transformers(damaged(tmp_path, tmp_path / "both", both))[0].settings.positions.base == 17
 
 
 def test_arrays_that_are_left_over_or_other_than_their_copy_are_named(gpt2_files, tmp_path):

@@ -5,12 +5,9 @@ import os
 import shutil
 from pathlib import Path
 
-from filelock import AcquireReturnProxy, FileLock, Timeout
-
 from transformer_jax.errors import InputError
 
 RECORD_OF_FILES = ".files"  # names of the pictures and texts that the run wrote, one a line
-LISTING_SECONDS = 0.1  # the list of runs looks at a lock for less time, in which the run is not held by another process
 OF_A_SWEEP = "summary.json"  # as of `transformer_jax.tasks.sweep`: a run may lie beside the runs of a sweep
 
 
@@ -29,18 +26,6 @@ def digest_of(file: Path) -> str:
     """SHA-256 of a file's content."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def locked(lock: FileLock, path: Path, argument: str) -> AcquireReturnProxy:
-    """Take a lock for a `with` block; one that this process has it may take again.
-
-    Raises:
-        InputError: another process has it, and writes this path, which the argument chose.
-    """
-    try:
-        return lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
-    except Timeout:
-        raise InputError(f"{path} is in use by another process; wait for it, or choose another {argument}") from None
 
 
 def no_link(path: str, flags: int) -> int:

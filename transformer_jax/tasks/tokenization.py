@@ -28,7 +28,6 @@ SIZES = 300, 2**20  # least and most pieces that are trained; 256 of them are th
 MAX_FILE_BYTES = 2**28
 CHUNK = 2**16  # characters of a text that are tokenized together, up to the end of a line
 CHUNKS = 64  # that are tokenized side by side
-SPARE_IDS = 1000  # that a file may leave out, beside as many as it has pieces
 
 Ids = Integer[np.ndarray, " _"]
 
@@ -210,7 +209,7 @@ def read_pieces(path: Path) -> "tokenizers.Tokenizer":
     with outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked:
         pieces = library.Tokenizer.from_file(str(checked))
     ids = pieces.get_vocab().values()
-    largest, most = max(ids, default=-1), 2 * len(ids) + SPARE_IDS
+    largest, most = max(ids, default=-1), 2 * len(ids) + 1000  # files may leave out some
     if not 0 <= largest < most:
         raise InputError(f"{path} has {len(ids)} pieces, and the largest id is {largest}; it must be below {most}")
     pieces.no_truncation()  # files of some models cut every text, or fill it up

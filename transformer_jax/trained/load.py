@@ -122,8 +122,7 @@ def read_params(directory: Path) -> Params:
     digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     weights = WEIGHTS if os.path.lexists(directory / WEIGHTS) else PARAMETERS
     settings = {name for name in (*digests, *os.listdir(directory)) if name.endswith(".json")}  # and what they name
-    names = [*sorted(settings - {RESULTS}), weights]
-    _check_digests(directory, {name: digests.get(name) for name in names}, DIGESTS)
+    _check_digests(directory, {name: digests.get(name) for name in (*(settings - {RESULTS}), weights)}, DIGESTS)
     return unflatten_dict(read_weights(directory / weights).arrays, sep="/")
 
 

@@ -61,11 +61,10 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
     saved = io.BytesIO()
     torch.save(_content(model, params), saved)
     text = inspect.getsource(torch_model)
-    first_line = text.partition("\n")[0].encode()
 
     def names_of(directory: Path) -> tuple[str, ...] | None:
         source = directory / SOURCE
-        return (SOURCE, WEIGHTS) if source.is_file() and source.read_bytes().startswith(first_line) else None
+        return (SOURCE, WEIGHTS) if source.is_file() and source.read_bytes()[:40] == text[:40].encode() else None
 
     with replacing(directory, f"a {SOURCE} of an earlier export", names_of) as new:
         (new / WEIGHTS).write_bytes(saved.getvalue())

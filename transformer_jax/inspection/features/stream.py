@@ -23,7 +23,8 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.names import matches
-from transformer_jax.runs.own_files import digest_of, locked, write_whole
+from transformer_jax.runs.directory import locked
+from transformer_jax.runs.own_files import digest_of, write_whole
 from transformer_jax.runs.settings import LOCK
 from transformer_jax.trees import Inputs, Targets, Variables
 
@@ -129,12 +130,11 @@ class ActivationStream:
             # A kill may have cut the line before.
             print(f"\n{digest_of(unfinished)}  {file.name}", file=lines, flush=True)
             unfinished.replace(file)
-        shapes = [np.load(file, mmap_mode="r").shape for file in files]
-        header = {"descr": "<f4", "fortran_order": False, "shape": (sum(n for n, _ in shapes), shapes[0][1])}
+        chunks = [np.load(file, mmap_mode="r") for file in files]
+        header = {"descr": "<f4", "fortran_order": False, "shape": (sum(map(len, chunks)), chunks[0].shape[1])}
         with unfinished.open("wb") as joined:  # no memory map, in which a full disk would end the process by SIGBUS
             np.lib.format.write_array_header_1_0(joined, header)
-            for file in files:
-                joined.write(np.load(file).data)
+            joined.writelines(chunk.data for chunk in chunks)
             joined.flush()
             os.fsync(joined.fileno())  # before the chunks are deleted
         print(f"\n{digest_of(unfinished)}  rows", file=lines, flush=True)

@@ -52,8 +52,8 @@ def rotary_positions(keys: ConfigKeys, base: float, fraction: float | None = Non
     Raises:
         InputError: the config has a kind of positions or an entry that is not supported, or that its family ignores.
     """
-    newer: Json = keys.take("rope_parameters", dict | None, None) or {}
-    rope = dict(keys.take("rope_scaling", dict | None, None) or newer)  # as `transformers` prefers the older key
+    older = keys.take("rope_scaling", dict | None, None)  # which `transformers` prefers; two are an error of `finish`
+    rope: Json = dict(older or keys.take("rope_parameters", dict | None, None) or {})
     kind = rope.pop("rope_type", rope.pop("type", "default"))
     base = rope.pop("rope_theta", base)
     rotated = rope.pop("partial_rotary_factor", 1.0 if fraction is None else fraction)
