@@ -1,4 +1,6 @@
-"""The gate for files that come from outside: what may be opened, and one line for whatever is wrong with them.
+"""The gate for files that come from outside, and for directories that are written as a whole.
+
+It says what may be opened and replaced, and has one line for whatever is wrong with it.
 
 Libraries read the files: `json`, `np.load(allow_pickle=False)`, `torch.load(weights_only=True)`, `flax.serialization`.
 None of them runs code that a file holds.
@@ -6,9 +8,12 @@ None of them runs code that a file holds.
 
 import contextlib
 import json
+import os
+import shutil
 import stat
+import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -81,6 +86,49 @@ def writing_into(name: str, directory: str | Path) -> AbstractContextManager[Non
     """Turn an error of writing into an `InputError` that says which argument the directory is."""
     sentence = f"{name} is {directory}; it must be a directory that can be written"
     return as_input_error(sentence, OSError, ValueError)  # a zero byte in the path, or a lone surrogate
+
+
+@contextlib.contextmanager
+def replacing(directory: str | Path, kind: str, names_of: Callable[[Path], Collection[str] | None]) -> Iterator[Path]:
+    """Write a directory whole or not at all: yield one beside it, which takes its place after the block.
+
+    It holds already what stays of the earlier one. After a kill at any moment the directory is the earlier or the new
+    one, or missing, and the earlier one is `left_of` it.
+
+    Args:
+        directory: made if it is missing.
+        kind: what it may hold, for the error message.
+        names_of: the names in a directory of this kind that are written anew or go; None if it is of another kind.
+
+    Raises:
+        InputError: the directory, or the one that it is in, can't be written; or it is neither empty nor of the kind.
+    """
+    with writing_into("directory", directory):
+        place = Path(directory).resolve()  # of a link its target
+        if os.path.isdir(old := left_of(place)):  # a kill came as the last one was replaced
+            shutil.rmtree(old) if place.exists() else old.rename(place)
+        place.mkdir(parents=True, exist_ok=True)
+        there = [path.name for path in place.iterdir() if not path.name.startswith(".")]
+        if (names := names_of(place)) is None and there:
+            raise InputError(f"directory is {directory}, which holds {min(there)}; it must be empty, or hold {kind}")
+        with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as beside:
+            new = Path(beside, "new")
+            shutil.copytree(place, new, symlinks=True, ignore=lambda at, _: names or () if Path(at) == place else ())
+            yield new
+            place.rename(old)
+            new.rename(place)
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def left_of(directory: Path) -> Path:
+    """Where an earlier directory lies while a new one takes its place, and after a kill in this moment."""
+    return directory.parent / f".{directory.name}.old"
+
+
+def standing(directory: Path) -> Path:
+    """The directory, or what is `left_of` it where a kill came as it was replaced."""
+    is_left = not os.path.lexists(directory) and os.path.isdir(left_of(directory))
+    return left_of(directory) if is_left else directory
 
 
 def _check(path: Path, max_bytes: int) -> None:

@@ -145,13 +145,43 @@ def test_whatever_the_library_raises_is_one_line(tmp_path, model, changed, use):
         tokenizer = PieceTokenizer(read_pieces(file)).with_own_tokens(5, 6, 7, adds_them=True)
         return use(tokenizer)
 
-    with pytest.raises(InputError, match="^[^\n]*(can't|no pieces)[^\n]*$"):
+    with pytest.raises(InputError, match="^[^\n]*(can't|has 0 pieces)[^\n]*$"):
         open_and_use()
 
 
 def test_a_text_of_more_characters_than_pieces_can_not_train_them():
     with pytest.raises(InputError, match="tokenizer is unigram:300, which can't be trained on these texts: The vocab"):
         train_tokenizer("unigram:300", ["".join(map(chr, range(0x4E00, 0x4F00)))])
+
+
+def test_a_file_with_bpe_dropout_encodes_a_text_always_in_the_same_way(tmp_path):
+    pieces = tokenizers.Tokenizer.from_str(train_tokenizer("bpe:300", [TEXT]).file)
+    expected = pieces.encode(TEXT).ids
+    pieces.model.dropout = 0.5
+    pieces.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = PieceTokenizer(read_pieces(tmp_path / "tokenizer.json"))
+    assert {tuple(tokenizer.encode(TEXT)) for _ in range(9)} == {tuple(expected)}
+    assert json.loads(tokenizer.file)["model"]["dropout"] is None  # as the run keeps it
+
+
+@pytest.mark.parametrize("model", [{"type": "WordLevel", "unk_token": "a"}, {"type": "BPE", "merges": []}])
+@pytest.mark.parametrize("largest", [1004, 10**9, 2**31, 2**32 - 1])
+def test_no_array_is_sized_by_an_id_of_a_file_that_has_few_pieces(largest, model, tmp_path):
+    def write(number):
+        content = {"version": "1.0", "added_tokens": [], "model": model | {"vocab": {"a": 0, "b": number}}}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+
+    write(largest)
+    with pytest.raises(InputError, match=f"json has 2 pieces, and the largest id is {largest}; it must be below 1004"):
+        read_pieces(tmp_path / "tokenizer.json")
+    write(1003)
+    assert PieceTokenizer(read_pieces(tmp_path / "tokenizer.json")).size == 1004
+
+
+def test_a_file_without_pieces_is_refused(tmp_path):
+    tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match="has 0 pieces, and the largest id is -1; it must be below 1000"):
+        read_pieces(tmp_path / "tokenizer.json")
 
 
 @pytest.mark.parametrize("value", ["letters", "bpe", "bpe:299", "unigram:1048577", f"bpe:{10**30}", "words:5"])
@@ -198,9 +228,16 @@ def test_a_run_keeps_its_tokenizer_goes_on_with_it_bitwise_and_opens_with_it(fox
     again = SHORT | {"init_from": str(moved), "data": fox, "batch_size": 8, "lr": 1e-9, "max_epochs": 1}
     begun, _ = train_language_model(checkpoint_dir=tmp_path / "begun", **again)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), begun.params, whole.params)
-    (tmp_path / "saved" / "tokenizer.json").write_text("{}")
-    with pytest.raises(InputError, match="tokenizer.json was damaged or changed"):
+    (tmp_path / "saved" / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match="tokenizer.json can't be read: No such file"):
         load_run(tmp_path / "saved")
+    swapped = json.loads((moved / "tokenizer.json").read_text())
+    vocabulary = swapped["model"]["vocab"]
+    vocabulary["a"], vocabulary["z"] = vocabulary["z"], vocabulary["a"]
+    for place in (moved, tmp_path / "saved"):
+        (place / "tokenizer.json").write_text(json.dumps(swapped))
+        with pytest.raises(InputError, match="tokenizer.json was damaged or changed"):
+            load_run(place)
 
 
 @pytest.mark.slow

@@ -57,9 +57,16 @@ def test_nothing_of_the_machine_is_taken_from_the_run(tmp_path):
         assert getattr(config, field) == getattr(defaults, field), field
 
 
-def run_with(parent: Path, kernel: np.ndarray = KERNEL, metrics: dict[str, float] | None = None) -> Path:
+def run_with(
+    parent: Path,
+    kernel: np.ndarray = KERNEL,
+    metrics: dict[str, float] | None = None,
+    files: dict[str, str] | None = None,
+) -> Path:
     """A run with one checkpoint, evaluated with these metrics or not at all."""
-    with RunDirectory(ReverseConfig(checkpoint_dir=parent), "ReverseTask") as run:
+    with RunDirectory(ReverseConfig(checkpoint_dir=parent), "ReverseTask", files=files) as run:
+        for name, content in (files or {}).items():
+            run.save_text(name, content)
         run.checkpoints.save(3, {"params": {"kernel": kernel}}, {}, metrics)
     return run.path
 
@@ -100,6 +107,24 @@ def test_an_unfinished_run_gives_its_best_parameters_and_changed_settings_that_m
     file.write_text(json.dumps(settings | {"num_heads": 4}))
     with pytest.raises(InputError, match="was damaged or changed: num_heads is 4, and was 1 in the training$"):
         load_run(directory)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "source_tokenizer.json", "architecture.json"])
+def test_a_file_of_the_model_that_was_changed_or_removed_is_named(name, tmp_path):
+    files = {"another.json": "{}", name: '{"a": 0, "z": 1}'}
+    directory = run_with(tmp_path, metrics={"accuracy": 0.5}, files=files)
+    with pytest.warns(UserWarning, match="is unfinished"):
+        load_run(directory)
+    (directory / name).write_text('{"a": 1, "z": 0}')
+    with pytest.raises(InputError, match=f"{name} was damaged or changed: its SHA-256 is not that in its checkpoint"):
+        load_run(directory)
+    (directory / name).unlink()
+    with pytest.raises(InputError, match=f"{name} can't be read: No such file"):
+        load_run(directory)
+    config = ReverseConfig(checkpoint_dir=tmp_path)
+    with pytest.raises(InputError, match=f"other data: its training or validation set or .*{name} has changed; choose"):
+        RunDirectory(config, "ReverseTask", "of other files", files=files)
+    RunDirectory(config, "ReverseTask", files=files).close()
 
 
 def test_what_is_no_run_is_an_error_and_nothing_is_made(tmp_path):

@@ -99,13 +99,14 @@ def test_the_card_has_the_flags_and_the_metrics_of_the_run(tmp_path):
 def test_a_model_replaces_a_saved_one_and_nothing_else(saved, tmp_path):
     for name in ("README.md", "notes.txt"):  # files of others
         (tmp_path / name).touch()
-        with pytest.raises(InputError, match=rf"which holds {name}; it must be empty, or of a model"):
+        with pytest.raises(InputError, match=rf"which holds {name}; it must be empty, or hold nothing but a model"):
             load_run("reverse").save(tmp_path)
         (tmp_path / name).unlink()
-    (saved / ".model.safetensors.tmp").touch()  # of a save that was killed
+    (saved / ".theirs").touch()
     load_run("reverse").save(saved)
-    names = ["README.md", "SHA256SUMS", "config.json", "model.safetensors", "results.json"]
+    names = [".theirs", "README.md", "SHA256SUMS", "config.json", "model.safetensors", "results.json"]
     assert sorted(path.name for path in saved.iterdir()) == names
+    assert [path.name for path in saved.parent.iterdir()] == ["saved"]
 
 
 def test_a_command_saves_a_model(tmp_path, saved):

@@ -144,11 +144,30 @@ def test_a_model_of_no_family_is_not_written(tmp_path):
         save_transformers(tmp_path, with_settings(model, norm_first=False), variables)
     with pytest.raises(InputError, match="variables has no 'params'"):
         save_transformers(tmp_path, model, variables["params"])
-    outside = tmp_path / "outside.json"
-    outside.write_text("kept")
-    (tmp_path / "config.json").symlink_to(outside)
-    save_transformers(tmp_path, model, variables)
-    assert outside.read_text() == "kept"
+
+
+def test_a_model_replaces_one_of_transformers_and_nothing_else_and_goes_through_no_link(tmp_path):
+    model, variables, _ = ours("gpt2")
+    outside, directory = tmp_path / "outside.json", tmp_path / "model"
+    outside.write_text('{"model_type": "bert"}')
+    directory.mkdir()
+    (directory / "config.json").symlink_to(outside)
+    (directory / "tokenizer.json").write_text("theirs")
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text("theirs")
+    (tmp_path / "link").symlink_to(directory)
+    save_transformers(tmp_path / "link", model, variables)
+    from_transformers(directory)
+    assert outside.read_text() == '{"model_type": "bert"}'
+    files = sorted(str(path.relative_to(directory)) for path in directory.rglob("*.*"))
+    assert files == ["1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "model", "outside.json"]
+    for name, content in (("config.json", '{"task": "ReverseTask", "format": 5}'), ("notes.txt", "mine")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text(content)
+        with pytest.raises(InputError, match=f"{name}, which holds {name}; it must be empty, or hold a config.json of"):
+            save_transformers(tmp_path / name, model, variables)
+        assert (tmp_path / name / name).read_text() == content
 
 
 def with_settings(model, **changes):
@@ -206,6 +225,41 @@ def test_any_value_of_any_key_gives_a_model_or_one_line(family, tmp_path):
         file.write_text(json.dumps(config | {name: value}))
         with contextlib.suppress(InputError):
             model_of_config(file)
+
+
+ROPE = {"rope_type": "default", "rope_theta": 13.0}
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "message"),
+    [
+        (
+            "llama",
+            {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}},
+            "factor in .* is 0.5; it must be 1, since",
+        ),
+        ("llama", {"rope_scaling": ROPE | {"partial_rotary_factor": 0.5}}, "factor in .* is 0.5; it must be 1, since"),
+        ("llama", {"partial_rotary_factor": 0.5}, "has partial_rotary_factor = 0.5, which is not supported"),
+        ("llama", {"rope_scaling": ROPE}, "has rope_parameters = .*, which is not supported"),  # beside the older key
+        ("marian", {"num_hidden_layers": 7}, "num_hidden_layers in .* is 7; it must be one of 2, None"),
+    ],
+)
+def test_a_key_that_transformers_takes_otherwise_in_a_family_is_named(family, config, message, tmp_path):
+    model, variables, _ = ours(family)
+    save_transformers(tmp_path, model, variables)
+    with pytest.raises(InputError, match=message):
+        from_transformers(damaged(tmp_path, tmp_path / "damaged", config))
+
+
+def test_a_model_is_written_only_for_a_family_that_honours_its_rotary_positions(tmp_path):
+    model, variables, _ = ours("llama")
+    half = with_settings(model, positions=dataclasses.replace(model.settings.positions, fraction=0.5))
+    with pytest.raises(InputError, match="model is no model of gpt2, .*, marian$"):
+        save_transformers(tmp_path, half, variables)
+    model, variables, _ = ours("gpt_neox")
+    half = with_settings(model, positions=dataclasses.replace(model.settings.positions, fraction=0.5))
+    save_transformers(tmp_path, half, variables)
+    assert from_transformers(tmp_path)[0].settings.positions.fraction == 0.5
 
 
 def test_arrays_that_are_left_over_or_other_than_their_copy_are_named(gpt2_files, tmp_path):

@@ -1,6 +1,7 @@
 """The directory of a run: TensorBoard events, checkpoints, settings, results, pictures."""
 
 import contextlib
+import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -38,7 +39,20 @@ from transformer_jax.setting_groups import OF_EVALUATION
 if TYPE_CHECKING:
     import matplotlib.figure
 
+
 LISTING_SECONDS = 0.1  # the list of runs looks at a lock for less time, in which the run is not held by another process
+
+
+def locked(lock: FileLock, path: Path, argument: str) -> contextlib.AbstractContextManager[object]:
+    """Take a lock for a `with` block; one that this process has it may take again.
+
+    Raises:
+        InputError: another process has it, and writes this path, which the argument chose.
+    """
+    try:
+        return lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
+    except Timeout:
+        raise InputError(f"{path} is in use by another process; wait for it, or choose another {argument}") from None
 
 
 def run_path(config: TrainingConfig, task: str) -> Path:
@@ -74,6 +88,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         data: fingerprint of the data, which each checkpoint knows.
         initial_params: digest of the parameters that the training begins with, which each checkpoint knows; None for
             fresh ones, or where a run that goes on has no need of them.
+        files: contents of the files that the model needs, by name; each checkpoint knows their digests.
 
     Attributes:
         path: of the directory.
@@ -91,10 +106,12 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         task: str,
         data: str = "",
         initial_params: str | None = None,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         self.path, self.settings = run_path(config, task), settings_of(task, config)
         self._file_lock = FileLock(self.path / LOCK)  # the operating system releases it when the process ends
-        origin = {"settings": self.settings, "data": data, "initial_params": initial_params}
+        origin: Json = {"settings": self.settings, "data": data, "initial_params": initial_params}
+        origin["files"] = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in (files or {}).items()}
         # An error ends what was begun, in reverse order.
         with writing_into("checkpoint_dir", config.checkpoint_dir), contextlib.ExitStack() as held:
             from_first(lambda: self._hold(config, held))
@@ -204,13 +221,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             self._clear(config.overwrite)
 
     def _lock(self, held: contextlib.ExitStack) -> None:
-        try:  # a lock that this process has it may take again
-            self._file_lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
-        except Timeout:
-            raise InputError(
-                f"{self.path} is in use by another process; wait for it, or choose another checkpoint_dir or name"
-            ) from None
-        held.callback(self._file_lock.release)
+        held.enter_context(locked(self._file_lock, self.path, "checkpoint_dir or name"))
 
     def _begin(self, config: TrainingConfig, saved: Json | None, origin: Json) -> None:
         """Check that the run in the directory is this one, and write `config.json`.

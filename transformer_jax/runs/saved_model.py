@@ -7,9 +7,8 @@ import numpy as np
 import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
-from transformer_jax.errors import InputError
 from transformer_jax.flags import flag_of
-from transformer_jax.outside_files import Json, writing_into
+from transformer_jax.outside_files import Json, replacing
 from transformer_jax.runs.own_files import digest_of, write_whole
 from transformer_jax.runs.settings import CONFIG, RESULTS, WEIGHTS, write_json, write_settings
 from transformer_jax.trees import Params
@@ -33,21 +32,22 @@ def save_model(
     Raises:
         InputError: the directory can't be written, or holds other files.
     """
-    files = (CONFIG, WEIGHTS, RESULTS, CARD, *texts)
-    with writing_into("directory", directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        # Hidden files may be left of a save that was killed.
-        there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
-        others = there - {*files, DIGESTS} if DIGESTS in there else there
-        if others:
-            raise InputError(f"directory is {directory}, which holds {min(others)}; it must be empty, or of a model")
-        arrays = {path: np.asarray(array) for path, array in flatten_dict(params, sep="/").items()}
-        write_settings(directory, settings)
-        write_whole(directory / WEIGHTS, safetensors.numpy.save(arrays))
-        write_json(directory / RESULTS, results)
+    arrays = {path: np.asarray(array) for path, array in flatten_dict(params, sep="/").items()}
+    with replacing(directory, "nothing but a model that was saved", _names_of) as new:
+        write_settings(new, settings)
+        write_whole(new / WEIGHTS, safetensors.numpy.save(arrays))
+        write_json(new / RESULTS, results)
         for name, text in {CARD: card, **texts}.items():
-            write_whole(directory / name, text.encode())
-        write_digests(directory, files)
+            write_whole(new / name, text.encode())
+        write_digests(new, (CONFIG, WEIGHTS, RESULTS, CARD, *texts))
+
+
+def _names_of(directory: Path) -> set[str] | None:
+    """The names of a saved model's files; None if the directory holds anything else, but for hidden files."""
+    digests = directory / DIGESTS
+    lines = digests.read_text(errors="replace").splitlines() if digests.is_file() else []
+    names = {DIGESTS, *(line.partition("  ")[2] for line in lines)}
+    return names if all(path.name in names or path.name.startswith(".") for path in directory.iterdir()) else None
 
 
 def write_digests(directory: Path, files: tuple[str, ...]) -> None:

@@ -170,12 +170,13 @@ def check_beginning(path: Path, saved: Json, origin: Json, init_from: str | None
     Args:
         path: of the run.
         saved: `data` and `initial_params`, digests of both, as the checkpoints have them.
-        origin: the same of what is given now; `initial_params` is None for fresh ones, or where the model that the run
-            began with is gone, which a run that goes on does not need.
+        origin: the same of what is given now, and the names of the `files` that count as data. `initial_params` is None
+            for fresh ones, or where the model that the run began with is gone, which a run that goes on does not need.
         init_from: the setting.
     """
     if saved["data"] != origin["data"]:
-        raise InputError(f"{path} holds a run of other data: its training or validation set has changed; {REMEDY}")
+        changed = " or ".join(("its training or validation set", *origin["files"]))
+        raise InputError(f"{path} holds a run of other data: {changed} has changed; {REMEDY}")
     digests = saved.get("initial_params"), origin["initial_params"]
     if digests[0] != digests[1] and (init_from is None or None not in digests):
         source = "the arrays of fit" if init_from is None else init_from

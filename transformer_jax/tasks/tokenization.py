@@ -218,15 +218,20 @@ def read_pieces(path: Path) -> "tokenizers.Tokenizer":
     """A tokenizer of the library `tokenizers`, from its `tokenizer.json`.
 
     Raises:
-        InputError: the file can't be read, or is of another kind; or the library is not installed.
+        InputError: the file can't be read, is of another kind, or has an id far above the number of its pieces, by
+            which arrays are sized; or the library is not installed.
     """
     library = import_extra("tokenizers")
     with of_library(f"{path} can't be used"), outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked:
         pieces = library.Tokenizer.from_file(str(checked))
-    if not pieces.get_vocab_size():
-        raise InputError(f"{path} holds no pieces")
+    ids = pieces.get_vocab().values()
+    largest, most = max(ids, default=-1), 2 * len(ids) + 1000  # files may leave out some
+    if not 0 <= largest < most:
+        raise InputError(f"{path} has {len(ids)} pieces, and the largest id is {largest}; it must be below {most}")
     pieces.no_truncation()  # files of some models cut every text, or fill it up
     pieces.no_padding()
+    if hasattr(pieces.model, "dropout"):  # files from a training with BPE dropout encode a text each time otherwise
+        pieces.model.dropout = None
     return pieces
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.errors import InputError, meant, shortened
-from transformer_jax.outside_files import Json, outside_file, read_json
+from transformer_jax.outside_files import Json, outside_file, read_json, standing
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.own_files import digest_of
 from transformer_jax.runs.saved_model import DIGESTS
@@ -81,6 +81,7 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Json, result
                 f"{directory} has no intact checkpoint that was evaluated, so none is the best; continue its training"
             )
         metrics = checkpoints.metrics(best.step) or {}
+    _check_digests(directory, best.origin.get("files", {}), "its checkpoint")
     saved = best.origin.get("settings", settings)
     # Of a run that was extended, the best checkpoint may be one from before.
     for name in differing_settings(saved, settings, config.fields_with("neutral") | {"max_epochs"})[:1]:
@@ -107,7 +108,7 @@ def shipped_models() -> list[str]:
 
 def named_directory(what: str | Path) -> Path:
     """The directory of the model that ships if `what` is its name, else `what` as a path: `./reverse` is always one."""
-    return SHIPPED / what if isinstance(what, str) and what in shipped_models() else Path(what)
+    return SHIPPED / what if isinstance(what, str) and what in shipped_models() else standing(Path(what))
 
 
 def read_params(directory: Path) -> Params:
@@ -117,11 +118,17 @@ def read_params(directory: Path) -> Params:
         InputError: a file is missing, can't be read, or does not agree with its digest.
     """
     with outside_file(directory / DIGESTS, "a list of digests", MAX_CONFIG_BYTES) as file:
-        digests = set(file.read_text(encoding="ascii", errors="replace").splitlines())
+        lines = file.read_text(encoding="ascii", errors="replace").splitlines()
+    digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     weights = WEIGHTS if os.path.lexists(directory / WEIGHTS) else PARAMETERS
-    settings = sorted(path.name for path in directory.glob("*.json") if path.name != RESULTS)  # and what they name
-    for name in (*settings, weights):
-        with outside_file(directory / name, "a file of a model", MAX_BYTES) as file:
-            if f"{digest_of(file)}  {name}" not in digests:
-                raise InputError(f"{file} was damaged or changed: its SHA-256 is not that in {DIGESTS}")
+    settings = {name for name in (*digests, *os.listdir(directory)) if name.endswith(".json")}  # and what they name
+    _check_digests(directory, {name: digests.get(name) for name in (*(settings - {RESULTS}), weights)}, DIGESTS)
     return unflatten_dict(read_weights(directory / weights).arrays, sep="/")
+
+
+def _check_digests(directory: Path, digests: Mapping[str, str | None], source: str) -> None:
+    """Raise an `InputError` if a file is missing, can't be read, or does not agree with its digest."""
+    for name, digest in digests.items():
+        with outside_file(directory / name, "a file of a model", MAX_BYTES) as file:
+            if digest_of(file) != digest:
+                raise InputError(f"{file} was damaged or changed: its SHA-256 is not that in {source}")

@@ -166,10 +166,10 @@ class TrainerModule(ExampleViewer):
         programs = create_programs(self, train_loader, num_steps, initial_params)
         self._begin_to_compile(programs, train_loader)
         self._stacked_shapes = programs.shapes.params if self.config.scan_layers else None
-        files = [*self.model_files().values()]
-        data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants, files)
+        files = self.model_files()
+        data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants, [*files.values()])
         check_same({"the data": data})
-        return programs, RunDirectory(self.config, self.name, data, programs.given and programs.given.digest)
+        return programs, RunDirectory(self.config, self.name, data, programs.given and programs.given.digest, files)
 
     def _begin_to_compile(self, programs: Programs, train_loader: Loader) -> None:
         """Begin to compile the evaluation, and settle the criterion, whose metrics are known then."""

@@ -20,7 +20,7 @@ from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
-from transformer_jax.outside_files import writing_into
+from transformer_jax.outside_files import replacing
 from transformer_jax.trees import Params
 from transformer_jax.weights import torch_model
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout, abstract_params, by_path
@@ -55,20 +55,21 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
 
     Raises:
         InputError: the model is of another class or has blocks, parts or an activation without a counterpart; the
-            parameters are not those of this model, or not finite; or the directory cannot be written, or has another
-            `model.py`.
+            parameters are not those of this model, or not finite; or the directory cannot be written, or holds
+            anything but an earlier export.
     """
     saved = io.BytesIO()
     torch.save(_content(model, params), saved)
-    text, directory = inspect.getsource(torch_model), Path(directory)
-    with writing_into("directory", directory):
-        directory.mkdir(parents=True, exist_ok=True)
+    text = inspect.getsource(torch_model)
+
+    def names_of(directory: Path) -> tuple[str, ...] | None:
         source = directory / SOURCE
-        if source.exists() and not source.read_bytes().startswith(text.partition("\n")[0].encode()):
-            raise InputError(f"directory is {str(directory)!r}, which has a {SOURCE} of another origin; choose another")
-        (directory / WEIGHTS).write_bytes(saved.getvalue())
-        source.write_text(text, encoding="utf-8")
-    return source
+        return (SOURCE, WEIGHTS) if source.is_file() and source.read_bytes()[:40] == text[:40].encode() else None
+
+    with replacing(directory, f"a {SOURCE} of an earlier export", names_of) as new:
+        (new / WEIGHTS).write_bytes(saved.getvalue())
+        (new / SOURCE).write_text(text, encoding="utf-8")
+    return Path(directory) / SOURCE
 
 
 def _content(model: nn.Module, params: Params) -> dict[str, dict[str, object]]:

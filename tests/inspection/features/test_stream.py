@@ -94,7 +94,77 @@ def test_a_file_goes_on_after_a_kill_and_is_whole_only_at_its_end(tmp_path, monk
     (tmp_path / "rows.npy.chunks" / "3.npy").write_bytes(b"left by a kill while chunks were deleted")
     stream.write(path)
     assert asked == [0, 2, 3]
-    assert [file.name for file in (tmp_path / "rows.npy.chunks").iterdir()] == ["made_from"]
+    assert sorted(file.name for file in (tmp_path / "rows.npy.chunks").iterdir()) == [".lock", "made_from"]
+
+
+def test_a_file_of_a_stream_that_differs_after_the_first_batch_alone_is_refused(tmp_path):
+    path, data = tmp_path / "rows.npy", draw(14, 7, 12)
+    later = data.copy()
+    later[5] += 1
+
+    def all_but(row):
+        return lambda x, y: ~(x == data[row]).all(-1)
+
+    def stream(data=data, valid=None, inputs=None):
+        loader = make_loader(ArrayDataset(data, ()), 2)
+        return ActivationStream(quick_stream(7).model, loader, ["hidden"], valid=valid or all_but(9), inputs=inputs)
+
+    stream().write(path)
+    for other in (
+        stream(data=later),
+        stream(valid=all_but(11)),
+        stream(inputs=lambda x: jnp.where(x == data[5], 0, x)),
+    ):
+        with pytest.raises(InputError, match="which has rows of another stream"):
+            other.write(path)
+    stream(inputs=lambda x: 1 * x).write(path)  # the same rows
+
+
+@pytest.mark.parametrize("damage", ["random", "shape", "cut", "gone"])
+def test_a_chunk_that_was_changed_is_computed_again(tmp_path, monkeypatch, damage):
+    stream, path = quick_stream(7, chunk=2), tmp_path / "rows.npy"
+    expected = np.concatenate(list(stream))
+    with monkeypatch.context() as patched:
+        patched.setattr(np.lib.format, "write_array_header_1_0", None)  # all chunks are there, and none is joined
+        with pytest.raises(TypeError):
+            stream.write(path)
+    chunk, rows = tmp_path / "rows.npy.chunks" / "1.npy", np.load(tmp_path / "rows.npy.chunks" / "1.npy")
+    if damage == "random":
+        chunk.write_bytes(np.random.default_rng(0).bytes(chunk.stat().st_size))
+    elif damage == "shape":
+        np.save(chunk, rows.reshape(-1, 4))
+    elif damage == "cut":
+        chunk.write_bytes(chunk.read_bytes()[:-5])
+    else:
+        chunk.unlink()
+    noted = tmp_path / "rows.npy.chunks" / "made_from"
+    noted.write_text(noted.read_text()[:-7])  # a kill cut the last line
+    np.testing.assert_array_equal(stream.write(path), expected)
+    stream.write(path)
+
+
+@pytest.mark.parametrize("place", [9, 200, -1])
+def test_a_finished_file_whose_bytes_were_changed_is_refused(tmp_path, place):
+    path = tmp_path / "rows.npy"
+    quick_stream(3).write(path)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"path is .*rows\.npy, which was damaged or changed; delete it and .*chunks"):
+        quick_stream(3).write(path)
+
+
+def test_one_writes_a_path_at_a_time(tmp_path):
+    path, busy, asked = tmp_path / "rows.npy", quick_stream(3), []
+
+    def meanwhile(x):
+        asked.append(None)
+        with pytest.raises(InputError, match=r"rows\.npy is in use by another process; wait for it, or choose another"):
+            quick_stream(3).write(path)
+        return x
+
+    ActivationStream(busy.model, busy.loader, ["hidden"], inputs=meanwhile).write(path)
+    assert asked
 
 
 def test_a_file_of_another_stream_is_refused(tmp_path):

@@ -5,10 +5,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from filelock import FileLock
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float
@@ -21,7 +23,9 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.names import matches
-from transformer_jax.runs.own_files import write_whole
+from transformer_jax.runs.directory import locked
+from transformer_jax.runs.own_files import digest_of, write_whole
+from transformer_jax.runs.settings import LOCK
 from transformer_jax.trees import Inputs, Targets, Variables
 
 Rows = Float[np.ndarray, "N D"]
@@ -85,47 +89,62 @@ class ActivationStream:
         """Write all rows to a file `.npy`, and open it as an array `[N, D]` that stays on the disk.
 
         Each chunk is a file in the directory `….chunks` until all are computed, so that the same call goes on after a
-        kill; then they are joined, which takes their space once more. The file `made_from` there tells of which stream
-        they are.
+        kill; then they are joined, which takes their space once more. The file `made_from` there has a digest of all
+        that goes in, which takes a pass over the loader without the model, and those of what came out: a chunk that was
+        changed is computed again.
 
         Raises:
-            InputError: `path` has rows of another stream, or as in `chunks`.
+            InputError: `path` has rows of another stream, was changed, or is written by another process; or as in
+                `chunks`.
         """
         path = Path(path)
         directory = path.with_name(f"{path.name}.chunks")
-        noted, mark = directory / "made_from", self._fingerprint()
-        if (noted.read_text() != mark) if noted.exists() else path.exists():
-            raise InputError(f"path is {path}, which has rows of another stream; delete it and {directory}")
-        files = [directory / f"{number}.npy" for number in range(len(self))]
-        if not path.exists():
-            directory.mkdir(exist_ok=True)
-            write_whole(noted, mark.encode())
-            self._complete(path, files)
-        for file in files:  # a kill here leaves some of them to the next call
-            file.unlink(missing_ok=True)
+        directory.mkdir(exist_ok=True)
+        with locked(FileLock(directory / LOCK), path, "path"):
+            self._write(path, directory)
         return np.load(path, mmap_mode="r")
 
-    def _complete(self, path: Path, files: Sequence[Path]) -> None:
-        """Compute the chunks from the first one on that has no file, and join all of them."""
+    def _write(self, path: Path, directory: Path) -> None:
+        noted, mark = directory / "made_from", self._fingerprint()
+        known = noted.read_text(errors="replace").split("\n") if noted.exists() else []
+        if known[:1] != [mark] and (known or path.exists()):
+            raise InputError(f"path is {path}, which has rows of another stream; delete it and {directory}")
+        if not known:
+            write_whole(noted, mark.encode())
+        files = [directory / f"{number}.npy" for number in range(len(self))]
+        if not path.exists():
+            with noted.open("a") as lines:
+                self._complete(path, files, known, lines)
+        elif f"{digest_of(path)}  rows" not in known:
+            raise InputError(f"path is {path}, which was damaged or changed; delete it and {directory}")
+        for file in files:  # a kill here leaves some of them to the next call
+            file.unlink(missing_ok=True)
+
+    def _complete(self, path: Path, files: Sequence[Path], known: Sequence[str], lines: TextIO) -> None:
+        """Compute the chunks from the first one on that has no known digest, join all, and write their digests."""
         unfinished = files[0].with_name("unfinished.npy")
-        first = sum(1 for _ in itertools.takewhile(Path.exists, files))
+        is_known = (file.exists() and f"{digest_of(file)}  {file.name}" in known for file in files)
+        first = sum(1 for _ in itertools.takewhile(bool, is_known))
         for file, rows in zip(files[first:], self.chunks(first), strict=True):
             np.save(unfinished, rows)
+            # A kill may have cut the line before.
+            print(f"\n{digest_of(unfinished)}  {file.name}", file=lines, flush=True)
             unfinished.replace(file)
-        shapes = [np.load(file, mmap_mode="r").shape for file in files]
-        header = {"descr": "<f4", "fortran_order": False, "shape": (sum(n for n, _ in shapes), shapes[0][1])}
+        chunks = [np.load(file, mmap_mode="r") for file in files]
+        header = {"descr": "<f4", "fortran_order": False, "shape": (sum(map(len, chunks)), chunks[0].shape[1])}
         with unfinished.open("wb") as joined:  # no memory map, in which a full disk would end the process by SIGBUS
             np.lib.format.write_array_header_1_0(joined, header)
-            for file in files:
-                joined.write(np.load(file).data)
+            joined.writelines(chunk.data for chunk in chunks)
             joined.flush()
             os.fsync(joined.fileno())  # before the chunks are deleted
+        print(f"\n{digest_of(unfinished)}  rows", file=lines, flush=True)
         unfinished.replace(path)
 
     def _fingerprint(self) -> str:
-        """Of what the rows are made from; those of the first batch depend on all of it."""
-        settings = self.names, self._chunk, self._seed, len(self.loader)
-        return fingerprint([self.loader.dataset], [self.model.variables, next(self._batches(0))], [repr(settings)])
+        """Of what the rows are made from: settings, variables, inputs and masks; the first rows depend on the model."""
+        given, settings = jax.jit(self._inputs or (lambda inputs: inputs)), (self.names, self._chunk, self._seed)
+        batches = [fingerprint([], [given(x), self._valid and self._valid(x, y)]) for x, y in self.loader.epoch(0)]
+        return fingerprint([], [self.model.variables, next(self._batches(0))], [repr(settings), *batches])
 
     def _batches(self, first: int) -> Iterator[Rows]:
         """The rows of one batch after another, each fetched when the next one's pass has begun."""

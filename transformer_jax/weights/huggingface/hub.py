@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from transformer_jax.errors import InputError, in_one_line
+from transformer_jax.outside_files import standing
 
 
 def local_directory(what: str | Path) -> Path:
@@ -13,8 +14,8 @@ def local_directory(what: str | Path) -> Path:
     Raises:
         InputError: there is no such directory, and no such model on the hub or no network.
     """
-    if Path(what).is_dir():
-        return Path(what)
+    if (directory := standing(Path(what))).is_dir():
+        return directory
     try:
         import huggingface_hub
 

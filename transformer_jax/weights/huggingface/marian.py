@@ -46,7 +46,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     for name in ("is_decoder", "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits"):
         keys.one_of(name, False)
     keys.one_of("static_position_embeddings", True)
-    keys.take("num_hidden_layers", int | None, None)  # the encoder's once more
+    keys.one_of("num_hidden_layers", sizes["num_encoder_layers"], None)
     return Transformer(
         **sizes,
         settings=BlockSettings(

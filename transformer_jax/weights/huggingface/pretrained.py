@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import re
-import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from transformer_jax.argument_checks import Shapes, check_arguments, check_array
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.nn.block_settings import SettingsModule
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.outside_files import Json, as_input_error, read_json, writing_into
+from transformer_jax.outside_files import Json, as_input_error, read_json, replacing
 from transformer_jax.trees import Variables
 from transformer_jax.weights.huggingface.bert import BERT, ROBERTA
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
@@ -129,16 +128,16 @@ def save_transformers(
     """Write a model so that the `from_pretrained` of its class in `transformers` opens it.
 
     Args:
-        directory: made if it is missing; `config.json` and `model.safetensors` are replaced.
+        directory: made if it is missing; in one with a model of `transformers`, `config.json` and `model.safetensors`
+            are replaced, both or none.
         model: one that `from_transformers` gave, or one with the same parts.
         variables: its own.
         config: further entries of `config.json`, such as `eos_token_id`.
 
     Raises:
         InputError: no family has such models, the config is of another model, the variables are not the model's or not
-            finite, or the directory can't be written.
+            finite, or the directory can't be written, or holds anything but a model of `transformers`.
     """
-    directory = Path(directory)
     family, content, like = _family_of(model, config or {})
     if "params" not in variables:
         raise InputError("variables has no 'params'; it must be what from_transformers or the model's init gave")
@@ -147,13 +146,12 @@ def save_transformers(
     dtypes = {str(array.dtype) for array in arrays.values()}
     content["dtype"] = dtypes.pop() if len(dtypes) == 1 else "float32"
     theirs = {name: np.ascontiguousarray(array) for name, array in family.layout(model).to_theirs(arrays).items()}
-    with writing_into("directory", directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory) as beside:  # so that no file is written through a link
-            (Path(beside) / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
-            safetensors.numpy.save_file(theirs, Path(beside) / SINGLE, metadata={"format": "pt"})
-            for name in (SINGLE, CONFIG):
-                (Path(beside) / name).replace(directory / name)
+    written = CONFIG, SINGLE
+    with replacing(
+        directory, f"a {CONFIG} of transformers", lambda at: written if is_of_transformers(at) else None
+    ) as new:
+        (new / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+        safetensors.numpy.save_file(theirs, new / SINGLE, metadata={"format": "pt"})
 
 
 def _names(family: Family, shapes: Shapes) -> dict[str, str]:

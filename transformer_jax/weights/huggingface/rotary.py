@@ -42,19 +42,27 @@ class Llama3Scaling:
 SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling}
 
 
-def rotary_positions(keys: ConfigKeys, base: float, fraction: float = 1.0) -> RotaryPositions:
+def rotary_positions(keys: ConfigKeys, base: float, fraction: float | None = None) -> RotaryPositions:
     """The positions that a config describes.
 
     Args:
         keys: of the config.
-        base: where the config has no `rope_theta` in `rope_parameters`.
-        fraction: likewise, of each head that turns.
+        base: the default of `rope_theta` in `rope_parameters`.
+        fraction: the default of `partial_rotary_factor`; None for a family that ignores it and rotates whole heads.
+
+    Raises:
+        InputError: the config has a kind of positions or an entry that is not supported, or that its family ignores.
     """
-    older = keys.take("rope_scaling", Mapping | None, None) or {}
-    rope: Json = dict(keys.take("rope_parameters", Mapping | None, None) or older)
+    older = keys.take(
+        "rope_scaling", Mapping | None, None
+    )  # it wins in `transformers`; `finish` refuses both
+    rope: Json = dict(older or keys.take("rope_parameters", Mapping | None, None) or {})
     kind = rope.pop("rope_type", rope.pop("type", "default"))
     base = rope.pop("rope_theta", base)
-    fraction = rope.pop("partial_rotary_factor", fraction)
+    rotated = rope.pop("partial_rotary_factor", 1.0 if fraction is None else fraction)
+    if fraction is None and rotated != 1:
+        shown = f"partial_rotary_factor in {keys.source} is {shortened(rotated)}"
+        raise InputError(f"{shown}; it must be 1, since models of this family rotate whole heads")
     scaling = None
     if kind != "default":
         if kind not in tuple(SCALINGS):  # a tuple, since it may be of any type
@@ -67,7 +75,7 @@ def rotary_positions(keys: ConfigKeys, base: float, fraction: float = 1.0) -> Ro
         check_fields(scaling)
     if rope:
         raise InputError(f"rope_parameters in {keys.source} has {next(iter(rope))}, which is not supported")
-    return RotaryPositions(base, fraction, in_halves=True, scaling=scaling)
+    return RotaryPositions(base, rotated, in_halves=True, scaling=scaling)
 
 
 def rope_parameters(positions: Positions) -> Json:

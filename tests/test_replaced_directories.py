@@ -1,0 +1,100 @@
+"""Directories that are written as a whole: after a kill at any moment a reader finds the earlier or the new content."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from transformer_jax import InputError, load_run
+from transformer_jax.outside_files import left_of, replacing
+
+CHANGES = ("mkdir", "rename", "replace", "rmdir", "unlink")  # functions of `os` through which all changes go
+FILES = ("a", "b")
+
+
+class Killed(BaseException):
+    """Nothing more happens in this process."""
+
+
+def names_of(directory: Path) -> tuple[str, ...] | None:
+    return FILES if (directory / "a").exists() else None
+
+
+def write(directory: Path, content: str) -> None:
+    with replacing(directory, "a and b", names_of) as new:
+        for name in FILES:
+            (new / name).write_text(content)
+            os.rename(new / name, new / name)  # a moment between the files
+
+
+def killed(directory: Path, moment: int, content: str) -> bool:
+    """Whether the process was killed, at this change of the disk: it makes none from then on."""
+    number = -1
+
+    def stopping(change):
+        def counted(*arguments, **options):
+            nonlocal number
+            number += 1
+            if number >= moment:
+                raise Killed
+            return change(*arguments, **options)
+
+        return counted
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in CHANGES:
+            patched.setattr(os, name, stopping(getattr(os, name)))
+        try:
+            write(directory, content)
+        except Killed:
+            return True
+    return False
+
+
+def found(directory: Path) -> list[str]:
+    place = directory if directory.exists() else left_of(directory)
+    return [(place / name).read_text() for name in FILES if (place / name).exists()]
+
+
+@pytest.mark.parametrize("before", [[], ["old", "old"]])
+def test_a_kill_leaves_the_earlier_or_the_new_content_and_the_next_call_writes(before, tmp_path):
+    seen = []
+    for moment in range(99):
+        directory = tmp_path / str(moment) / "lr[1e-3]"
+        if before:
+            write(directory, "old")
+            (directory / "theirs").write_text("theirs")
+        if not killed(directory, moment, "new"):
+            break
+        seen.append(found(directory))
+        assert seen[-1] in (before, ["new", "new"])
+        write(directory, "next")
+        assert found(directory) == ["next", "next"]
+        assert (directory / "theirs").exists() == bool(before)
+        assert not left_of(directory).exists()
+    assert 9 < moment < 99
+    assert before in seen
+    assert ["new", "new"] in seen
+
+
+def test_a_directory_of_another_kind_stays_and_an_error_leaves_no_trace(tmp_path):
+    write(tmp_path / "a", "old")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "rename", lambda *_: os.write(-1, b"half"))  # after the first file
+        with pytest.raises(InputError, match="directory is .*a; it must be a directory that can be written"):
+            write(tmp_path / "a", "new")
+    assert found(tmp_path / "a") == ["old", "old"]
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "theirs").touch()
+    with pytest.raises(InputError, match="b, which holds theirs; it must be empty, or hold a and b"):
+        write(tmp_path / "b", "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_model_is_opened_also_between_the_two_renames_that_replace_it(tmp_path):
+    load_run("reverse").save(tmp_path / "model")
+    expected = load_run(tmp_path / "model").params["input_layer"]["kernel"]
+    (tmp_path / "model").rename(left_of(tmp_path / "model"))
+    assert (load_run(tmp_path / "model").params["input_layer"]["kernel"] == expected).all()
+    load_run(tmp_path / "model").save(tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
