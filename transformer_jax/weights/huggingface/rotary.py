@@ -53,9 +53,7 @@ def rotary_positions(keys: ConfigKeys, base: float, fraction: float | None = Non
     Raises:
         InputError: the config has a kind of positions or an entry that is not supported, or that its family ignores.
     """
-    older = keys.take(
-        "rope_scaling", Mapping | None, None
-    )  # it wins in `transformers`; `finish` refuses both
+    older = keys.take("rope_scaling", Mapping | None, None)  # it wins in `transformers`; `finish` refuses both
     rope: Json = dict(older or keys.take("rope_parameters", Mapping | None, None) or {})
     kind = rope.pop("rope_type", rope.pop("type", "default"))
     base = rope.pop("rope_theta", base)
