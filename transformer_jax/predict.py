@@ -14,7 +14,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.flags import Parser
 from transformer_jax.outside_files import outside_file
 from transformer_jax.tasks import LanguageModelTrainer, PretrainedText
-from transformer_jax.tasks.registry import find_trainer
+from transformer_jax.tasks.registry import TRAINER, find_trainer
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 
@@ -47,6 +47,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         help="numbers (reverse), a text (translation, language model), or the number of a test set or the image files "
         "that make one set (sets of images)",
     )  # fmt: skip
+    parser.add_argument("--trainer", **TRAINER)
     parser.add_argument("--input", type=Path, metavar="FILE", help="file with an input in each line")
     parser.add_argument("--output", type=Path, metavar="FILE", help="file of the table; none prints it")
     parser.add_argument("--interactive", action="store_true", help="answer each line of standard input as it comes")
@@ -73,7 +74,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
 
 def carry_out(command: argparse.Namespace) -> None:
     """Print the answers, or write them."""
-    trainer = find_trainer(command.run)
+    trainer = find_trainer(command.run, command.trainer)
     if command.draws and not isinstance(trainer, CONTINUES):
         flag = f"--{next(iter(command.draws)).replace('_', '-')}"
         raise InputError(f"{flag} is given, which a language model takes; {command.run} is a model of {trainer.name}")

@@ -51,6 +51,7 @@ class InspectedExample:
     """
 
     inputs: Inputs  # a batch of one, as `prepare` gives it
+    given: Inputs = None  # the same as the data set gives it, which `predict` takes, of a task that has no `examples`
     # what stands at each position: of a sequence, or of the sequence of each stack, `encoder` and `decoder`; positions
     # without labels have their numbers
     labels: Sequence[Label] | Mapping[str, Sequence[Label]] = ()
@@ -130,7 +131,7 @@ def examples_in_batch(batch: Inputs, prepare: Callable[[Inputs], Inputs]) -> lis
         row = jax.tree.map(lambda leaf: np.asarray(leaf)[index : index + 1], batch)
         labels = leaves[0][index].tolist() if is_sequence else []
         return InspectedExample(
-            inputs=prepare(row), labels=labels, title=" ".join(map(str, labels)) or f"example {index}"
+            inputs=prepare(row), given=row, labels=labels, title=" ".join(map(str, labels)) or f"example {index}"
         )
 
     return [row_of(index) for index in range(len(leaves[0]))]
