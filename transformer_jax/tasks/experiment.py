@@ -129,7 +129,7 @@ def _train_one(
     """One run."""
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
-    config = config.resolved(len(data.train_loader))
+    config = config if trained is None else config.resolved(len(data.train_loader))  # as `fit` does
     trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
     with quietly(config), trainer:  # the run's directory is held until the end
         if trained is None:
