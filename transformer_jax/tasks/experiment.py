@@ -109,6 +109,7 @@ def train_and_test(
         InputError: the model that `pretrained` or `init_from` names does not fit the task; or what `TrainerModule.fit`
             raises. After an error of the report or the test, the same command without `--no-resume` scores the model.
     """
+    config.check_idle()
     prepare_jax(config)
     train_one = functools.partial(_train_one, trainer_class, load_data, report)
     if config.seeds is not None or config.sweep:
