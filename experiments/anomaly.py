@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from transformer_jax.cli import parse, parse_known, run, take_file
+from transformer_jax.errors import InputError
 from transformer_jax.fields import type_hints
 from transformer_jax.runs.settings import ConfigFile
 from transformer_jax.tasks.anomaly.config import default_config, hint_at_cifar100
@@ -50,6 +51,8 @@ def read_config(arguments: list[str]) -> AnomalyConfig:
     if choice.dataset == "auto":
         default = default_config(choice.data_dir)
     else:
+        if choice.dataset != "cifar100" and choice.data_dir != DatasetChoice.data_dir:
+            raise InputError(f"--data-dir is {choice.data_dir}, which has no effect: it is that of CIFAR-100")
         default = CONFIGS[choice.dataset](data_dir=choice.data_dir)
     config = parse(type(default), others, default=default, task=f"{TASK}{default.dataset}", choices=DatasetChoice)
     if choice.dataset == "auto":

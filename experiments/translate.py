@@ -11,13 +11,13 @@ if __name__ == "__main__":  # the imports below take seconds
     end_at_signals()
 
 import dataclasses
-import sys
 
-from transformer_jax.cli import parse, parse_known, run
+from transformer_jax.cli import answer_lines, parse, parse_known, run
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import run_path
 from transformer_jax.tasks.registry import load_run
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, train_translation
+from transformer_jax.training.inspected_example import in_one_cell
 
 # Settings that --interactive reads: they name the model, and how it searches for a translation.
 OF_MODEL, OF_SEARCH = ("pretrained", "checkpoint_dir", "name"), ("beam_width", "length_penalty")
@@ -78,13 +78,7 @@ def trained_translator(config: TranslationConfig) -> TranslationTrainer:
 def translate_lines(config: TranslationConfig) -> None:
     """Translate each line of standard input."""
     translator = trained_translator(config)
-    if sys.stdin.isatty():
-        print("Type a text and Enter; Ctrl-D ends.", file=sys.stderr)
-    for line in sys.stdin:
-        try:
-            print(translator.predict(line.rstrip("\n")), flush=True)
-        except InputError as error:
-            print(error, file=sys.stderr)
+    answer_lines(lambda line: in_one_cell(translator.predict(line)))
 
 
 def carry_out(command: TranslationConfig | Interactive) -> None:

@@ -40,12 +40,17 @@ def path_of(script: str) -> str:
     return str(REPOSITORY / "experiments" / script)
 
 
+def typed(content: bytes) -> io.TextIOWrapper:
+    """Standard input of this content."""
+    return io.TextIOWrapper(io.BytesIO(content), encoding="ascii")  # whose encoding no command may depend on
+
+
 def run_here(script: str, *arguments: object, stdin: str = "") -> None:
     """Run a script of `experiments/` in this process, which goes on afterwards."""
     with (
         own_handlers(),
         mock.patch.object(sys, "argv", [path_of(script), *map(str, arguments)]),
-        mock.patch.object(sys, "stdin", io.StringIO(stdin)),
+        mock.patch.object(sys, "stdin", typed(stdin.encode(errors="surrogateescape"))),
         mock.patch.multiple(gc, freeze=mock.DEFAULT, unfreeze=mock.DEFAULT),
     ):
         runpy.run_path(path_of(script), run_name="__main__")

@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 import pytest
+from commands import typed
 from finished_runs import finished_run
 
 from transformer_jax import InputError, load_run
-from transformer_jax.predict import answer_lines, carry_out, read_command
+from transformer_jax.predict import carry_out, read_command
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 
 NUMBERS = "3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3"
@@ -38,15 +39,15 @@ def test_a_file_has_an_input_in_each_line_and_the_table_goes_to_another(capsys, 
     carry_out(read_command(["dates", "1.2.2003", *files]))
     assert capsys.readouterr().out == f"Written: {tmp_path / 'answers.tsv'}\n"
     rows = [line.split("\t") for line in (tmp_path / "answers.tsv").read_text().splitlines()[1:]]
-    assert [row[2] for row in rows] == ["2003-02-01", "2017-01-03", "2004-03-03"]
-    assert all(0.9 < float(row[3]) < 1 for row in rows)
+    assert [row[2] for row in rows] == ["2003-02-01", "2017-01-03", "", "2004-03-03"]
+    assert all(0.9 < float(row[3]) < 1 for row in rows if row[2])
     assert {(row[1], row[4]) for row in rows} == {("", "")}  # nobody knows
 
 
 def test_words_make_one_sequence_and_lines_one_each(capsys, tmp_path):
     (tmp_path / "lines.txt").write_text(f"{NUMBERS[::-1]}\r\n \n{NUMBERS}\n")
     rows = printed(capsys, "reverse", *NUMBERS.split(), "--input", str(tmp_path / "lines.txt"))
-    assert [row[0] for row in rows] == [NUMBERS, NUMBERS[::-1], NUMBERS]
+    assert [row[0] for row in rows] == [NUMBERS, NUMBERS[::-1], "", NUMBERS]
 
 
 def test_sets_of_the_test_set_have_numbers(capsys):
@@ -55,15 +56,53 @@ def test_sets_of_the_test_set_have_numbers(capsys):
     assert all(row[1] == row[2] and row[4] == "1" for row in rows)
 
 
-def test_each_line_is_answered_as_it_comes_and_a_wrong_one_does_not_end_it(capsys):
+def test_each_line_is_answered_as_it_comes_and_a_wrong_one_does_not_end_it(monkeypatch, capsys):
     lines = f"{NUMBERS}\n3 12\n9999999999 1\n{NUMBERS[::-1]}\n"
-    answer_lines(load_run("reverse"), io.StringIO(lines), {})
-    out, err = capsys.readouterr()
-    assert [line.split("\t")[0] for line in out.splitlines()] == [NUMBERS[::-1], NUMBERS]
+    out, err = interactive("reverse", lines.encode(), monkeypatch, capsys)
+    assert [line.split("\t")[0] for line in out] == [NUMBERS[::-1], "", "", NUMBERS]
     assert "12" in err
     assert err.count("\n") == 2
-    answer_lines(load_run("digits"), io.StringIO("0 17\n"), {})  # two sets
-    assert capsys.readouterr().out.count("image") == 2
+    out, _ = interactive("digits", b"0 17\n", monkeypatch, capsys)  # two sets
+    assert out[0].split("\t")[::2] == ["image 1", "image 9"]
+
+
+def interactive(run: str, content: bytes, monkeypatch, capsys) -> tuple[list[str], str]:
+    """Lines that the command prints for this standard input, and its errors."""
+    monkeypatch.setattr("sys.stdin", typed(content))
+    carry_out(read_command([run, "--interactive"]))
+    out, err = capsys.readouterr()
+    return out.split("\n")[:-1], err
+
+
+# What ends a line for some program or other, and what none of the tasks can read.
+WORDS = "--5", "-", "9" * 5000, "'", '"', "\\", "\udcff", "é", "²", ""
+ODD = [*"\v\f\x1c\x1d\x1e\x85\u2028\u2029\r\t\0\x1b\ufeff", *WORDS]
+
+
+@pytest.mark.parametrize("run", ["reverse", "digits", pytest.param("dates", marks=pytest.mark.slow)])
+def test_each_line_has_one_line_of_answers_whatever_is_in_it(run, monkeypatch, capsys):
+    known = {"reverse": NUMBERS, "digits": "17", "dates": "March 3, 2004"}[run]
+    lines = [f"{known}{odd}" for odd in ODD] + [f"{odd}{known}" for odd in ODD] + [*ODD, known]
+    content = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+    out, err = interactive(run, b"\xef\xbb\xbf" + content, monkeypatch, capsys)
+    assert len(out) == len(lines)
+    assert sum(not line for line in out) >= err.count("\n") > 5
+    right = out[-1]
+    assert right.split("\t")[0] == {"reverse": NUMBERS[::-1], "digits": "image 9", "dates": "2004-03-03"}[run]
+    # Behind a byte order mark, and with what is white space between numbers.
+    assert run != "reverse" or out[0] == right
+    assert run != "reverse" or [out[lines.index(f"{known}{odd}")] for odd in "\f\x85\u2028\r"] == [right] * 4
+
+
+def test_a_file_has_a_row_for_each_line_and_one_input_in_a_line(capsys, tmp_path):
+    file = tmp_path / "lines.txt"
+    file.write_bytes("\ufeff17\n\n 0\r\n \f\n17\r\n".encode())
+    rows = printed(capsys, "digits", "--input", str(file))
+    assert [row[0] for row in rows] == ["test set 17", "", "test set 0", "", "test set 17"]
+    assert rows[1] == rows[3] == [""] * 5
+    file.write_text("0 17\n")
+    with pytest.raises(InputError, match="has a line of several inputs"):
+        printed(capsys, "digits", "--input", str(file))
 
 
 @pytest.mark.slow
@@ -117,4 +156,4 @@ def test_a_table_has_a_line_for_each_example_whatever_the_texts_hold():
     examples = [InspectedExample(inputs=None, title=text, expected=text) for text in texts]
     table = prediction_table(examples, [Answer(text, 0.5, ()) for text in texts])
     rows = [*csv.reader(io.StringIO(table, newline="\n"), delimiter="\t", quoting=csv.QUOTE_NONE)][1:]
-    assert len(rows) == len(texts)
+    assert len(rows) == len(table.splitlines()) - 1 == len(texts)

@@ -18,7 +18,7 @@ from jax.errors import JaxRuntimeError
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.errors import InputError, check_value
+from transformer_jax.errors import InputError, check_value, in_one_line
 from transformer_jax.fields import type_hints
 from transformer_jax.flags import check_known, flag_parser, read_flags
 from transformer_jax.runs.settings import FOLLOWING_EPOCHS, ConfigFile, read_config_file
@@ -151,6 +151,22 @@ def naming_flags(config_class: type) -> Iterator[None]:
     except InputError as error:
         error.args = (setting.sub(lambda found: f"--{found[0].replace('_', '-')}", str(error)),)
         raise
+
+
+def answer_lines(answer: Callable[[str], str]) -> None:
+    """Print the answer to each line of standard input as it comes: one line each, empty after an error.
+
+    A line is UTF-8 and ends with a line feed, whatever Python takes for the end of one elsewhere.
+    """
+    if sys.stdin.isatty():
+        print("Type an input and Enter; Ctrl-D ends.", file=sys.stderr)
+    for number, line in enumerate(sys.stdin.buffer):
+        text = ""
+        try:
+            text = answer(line.decode("utf-8" if number else "utf-8-sig").rstrip("\r\n"))
+        except (InputError, UnicodeDecodeError) as error:
+            print(in_one_line(error), file=sys.stderr)
+        print(text, flush=True)
 
 
 def _settings_of(

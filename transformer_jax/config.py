@@ -129,5 +129,20 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         machine = cls.fields_with("machine")
         return cls(**{name: value for name, value in stored_values(cls, settings).items() if name not in machine})
 
+    def idle(self) -> dict[str, str]:
+        """Settings that have no effect beside the others, each with the reason; a training refuses them."""
+        found = {} if self.seeds is None else {"seed": "seeds gives those of the runs"}
+        found |= {"lr": "the schedule noam takes its peak from model_dim and warmup"} if self.schedule == "noam" else {}
+        found |= {"overwrite": "a run goes on unless --no-resume is given, too"} if self.resume else {}
+        found |= {"verbose": "quiet is True"} if self.quiet else {}
+        return found if self.distributed else found | {"connect_timeout": "distributed is False"}
+
+    def check_idle(self) -> None:
+        """Raise an `InputError` for the first setting that is not the default one, but has no effect."""
+        changed = self.changed()
+        for name, reason in self.idle().items():
+            if name in changed:
+                raise InputError(f"{name} is {changed[name]}, which has no effect: {reason}")
+
     def check_trained_on(self: Config, trained: Config, what: str) -> None:
         """Raise an `InputError` if `what`, a run with the settings `trained`, learned from data of another form."""

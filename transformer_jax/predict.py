@@ -6,17 +6,15 @@ if __name__ == "__main__":  # the imports below take seconds
     end_at_signals()
 
 import argparse
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.cli import run
+from transformer_jax.cli import answer_lines, run
 from transformer_jax.errors import InputError
 from transformer_jax.flags import Parser
 from transformer_jax.outside_files import outside_file
 from transformer_jax.tasks import LanguageModelTrainer, PretrainedText
-from transformer_jax.tasks.registry import find_trainer
+from transformer_jax.tasks.registry import TRAINER, find_trainer
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 
@@ -49,6 +47,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         help="numbers (reverse), a text (translation, language model), or the number of a test set or the image files "
         "that make one set (sets of images)",
     )  # fmt: skip
+    parser.add_argument("--trainer", **TRAINER)
     parser.add_argument("--input", type=Path, metavar="FILE", help="file with an input in each line")
     parser.add_argument("--output", type=Path, metavar="FILE", help="file of the table; none prints it")
     parser.add_argument("--interactive", action="store_true", help="answer each line of standard input as it comes")
@@ -75,21 +74,20 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
 
 def carry_out(command: argparse.Namespace) -> None:
     """Print the answers, or write them."""
-    trainer = find_trainer(command.run)
+    trainer = find_trainer(command.run, command.trainer)
     if command.draws and not isinstance(trainer, CONTINUES):
         flag = f"--{next(iter(command.draws)).replace('_', '-')}"
         raise InputError(f"{flag} is given, which a language model takes; {command.run} is a model of {trainer.name}")
     if command.inputs or command.input is not None:
-        examples, answers = answered(trainer, command.inputs, command.draws, are_words=True)
-        of_lines = answered(trainer, _lines(command.input), command.draws)
-        table = prediction_table([*examples, *of_lines[0]], [*answers, *of_lines[1]])
+        rows = [*zip(*answered(trainer, command.inputs, command.draws, are_words=True), strict=True)]
+        table = prediction_table(*zip(*rows, *_answered_lines(trainer, command), strict=True))
         if command.output is None:
             print(table, end="")
         else:
             command.output.write_text(table, encoding="utf-8")
             print(f"Written: {command.output}")
     if command.interactive:
-        answer_lines(trainer, sys.stdin, command.draws)
+        answer_lines(lambda line: answer_to(trainer, line, command.draws))
 
 
 def answered(
@@ -114,28 +112,26 @@ def answered(
     return examples, trainer.answers(examples)
 
 
-def answer_lines(trainer: ExampleViewer, lines: Iterable[str], draws: dict[str, Any]) -> None:
-    """Print the answer to each line as it comes, and its probability; an error is on standard error."""
-    if sys.stdin.isatty():
-        print("Type an input and Enter; Ctrl-D ends.", file=sys.stderr)
-    for line in lines:
-        try:
-            table = prediction_table(*answered(trainer, [line.rstrip("\n")], draws))
-        except InputError as error:
-            print(error, file=sys.stderr)
-            continue
-        for row in table.splitlines()[1:]:
-            print("\t".join(row.split("\t")[2:4]), flush=True)
+def answer_to(trainer: ExampleViewer, line: str, draws: dict[str, Any]) -> str:
+    """The answer to a line and its probability, with a tab between; those of several inputs follow each other."""
+    rows = prediction_table(*answered(trainer, [line], draws)).splitlines()[1:]
+    return "\t".join(cell for row in rows for cell in row.split("\t")[2:4])
 
 
-def _lines(file: Path | None) -> list[str]:
-    if file is None:
+def _answered_lines(trainer: ExampleViewer, command: argparse.Namespace) -> list[tuple[InspectedExample, Answer]]:
+    """The example of each line of the file and its answer; both are empty for a blank line."""
+    if (file := command.input) is None:
         return []
     with outside_file(file, "a text of UTF-8", MAX_BYTES) as checked:
-        lines = [line.rstrip("\r") for line in checked.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
-    if not lines:
+        lines = checked.read_bytes().decode("utf-8-sig").removesuffix("\n").split("\n")
+    inputs = [line.rstrip("\r") for line in lines if line.strip()]
+    if not inputs:
         raise InputError(f"{file} holds no input")
-    return lines
+    rows = [*zip(*answered(trainer, inputs, command.draws), strict=True)]
+    if len(rows) != len(inputs):
+        raise InputError(f"{file} has a line of several inputs; there must be one in each line")
+    found, blank = iter(rows), (InspectedExample(inputs=None), Answer("", None, ()))
+    return [next(found) if line.strip() else blank for line in lines]
 
 
 if __name__ == "__main__":

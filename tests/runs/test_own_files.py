@@ -43,6 +43,14 @@ def test_beside_the_runs_of_a_sweep_there_is_room_for_one(tmp_path):
     assert (tmp_path / "Task" / "summary.json").read_text() == "{}"
 
 
+@pytest.mark.parametrize("odd", "\f\x85\u2028\r ")
+def test_a_file_is_removed_whatever_ends_a_line_in_its_name(tmp_path, odd):
+    with opened(tmp_path) as run:
+        run.save_text(f"a{odd}b.txt", "ours")
+    with opened(tmp_path, **AFRESH) as run:
+        assert not (run.path / f"a{odd}b.txt").exists()
+
+
 def test_a_run_that_begins_anew_removes_what_the_one_before_wrote_and_nothing_else(tmp_path):
     with opened(tmp_path) as run:
         run.checkpoints.save(3, STATE, {})

@@ -106,3 +106,8 @@ def test_two_callbacks_of_one_class_and_a_method_for_an_event_that_there_is_not_
         by_class("callbacks", [Callback(), Callback()])
     with pytest.raises(InputError, match="Own.on_epoch_end is never called; the events are on_step, on_evaluation, on"):
         type("Own", (Callback,), {"on_epoch_end": lambda self, epoch: None})
+
+
+def test_a_batch_in_which_nothing_counts_is_no_divergence_and_is_named():
+    with pytest.raises(InputError, match="the batch of step 7 has the weight 0 in loss: loss_function leaves every"):
+        check_finite(Step(7, sums(0.0, weight=0.0), per_second=1.0))

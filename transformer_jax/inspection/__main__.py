@@ -12,7 +12,7 @@ from transformer_jax.cli import run
 from transformer_jax.errors import InputError
 from transformer_jax.flags import Parser
 from transformer_jax.inspection.page.page import Page, inspection_page
-from transformer_jax.tasks.registry import find_trainer
+from transformer_jax.tasks.registry import TRAINER, find_trainer
 
 OUTPUT = Path("inspection.html")
 PROGRAM = "python -m transformer_jax.inspection"
@@ -42,6 +42,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         help="numbers (reverse), texts (translation, language model), or numbers of test sets or image files "
         "that make one set (sets of images); without it the first examples of the test set",
     )  # fmt: skip
+    parser.add_argument("--trainer", **TRAINER)
     parser.add_argument(
         "--output", type=Path, default=OUTPUT, metavar="FILE", help="page to write (default: %(default)s)"
     )
@@ -53,7 +54,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
 
 def carry_out(command: argparse.Namespace) -> None:
     """Print the answers and write the page."""
-    trainer = find_trainer(command.run)
+    trainer = find_trainer(command.run, command.trainer)
     examples = trainer.read_examples(command.words) if command.words else None
     page = inspection_page(trainer, examples, title=command.run)
     page.save(command.output)

@@ -89,6 +89,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         initial_params: digest of the parameters that the training begins with, which each checkpoint knows; None for
             fresh ones, or where a run that goes on has no need of them.
         files: contents of the files that the model needs, by name; each checkpoint knows their digests.
+        derived: settings that were not given and follow from the others and the data: an error names one of those.
 
     Attributes:
         path: of the directory.
@@ -107,6 +108,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         data: str = "",
         initial_params: str | None = None,
         files: Mapping[str, str] | None = None,
+        derived: frozenset[str] = frozenset(),
     ) -> None:
         self.path, self.settings = run_path(config, task), settings_of(task, config)
         self._file_lock = FileLock(self.path / LOCK)  # the operating system releases it when the process ends
@@ -120,7 +122,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             )
             held.callback(self.checkpoints.close)
             saved = self.checkpoints.origin()
-            from_first(lambda: self._begin(config, saved, origin))
+            from_first(lambda: self._begin(config, saved, origin, derived))
             self._held = held.pop_all()
 
     def writing(self) -> contextlib.AbstractContextManager[None]:
@@ -223,23 +225,27 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     def _lock(self, held: contextlib.ExitStack) -> None:
         held.enter_context(locked(self._file_lock, self.path, "checkpoint_dir or name"))
 
-    def _begin(self, config: TrainingConfig, saved: Json | None, origin: Json) -> None:
+    def _begin(self, config: TrainingConfig, saved: Json | None, origin: Json, derived: frozenset[str]) -> None:
         """Check that the run in the directory is this one, and write `config.json`.
 
         Args:
             config: of this run.
             saved: origin of the run in the directory, as its checkpoints have it.
             origin: of this run.
+            derived: settings that follow from the others and the data.
         """
+        neutral = config.fields_with("neutral")
         stored = None if saved is None else saved["settings"]
         if saved is None and (self.path / RESULTS).exists():  # its checkpoints were deleted
             task, settings = read_settings(self.path)
             stored = {"task": task, **settings}
         if stored is not None:
             stored = {**defaults_of(type(config)), **stored}  # a setting may be newer than the run
-            check_settings(self.path, stored, self.settings, config.fields_with("neutral"))
+            check_settings(self.path, stored, self.settings, neutral | derived)
         if saved is not None:
             check_beginning(self.path, saved, origin, config.init_from)
+        for following in (derived - {"max_epochs"}, frozenset[str]()):  # from which the others follow
+            check_settings(self.path, stored or self.settings, self.settings, neutral | following)
         write_settings(self.path, self.settings)
         (self.path / STATUS).unlink(missing_ok=True)
 

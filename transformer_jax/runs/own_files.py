@@ -60,7 +60,7 @@ def clear(directory: Path, checkpoints: str, *patterns: str) -> None:
 
 def _recorded(directory: Path) -> list[str]:
     try:
-        with open(directory / RECORD_OF_FILES, encoding="utf-8", opener=no_link) as stream:
-            return [name for name in stream.read(2**20).splitlines() if name == Path(name).name]
+        with open(directory / RECORD_OF_FILES, encoding="utf-8", newline="\n", opener=no_link) as stream:
+            return [name for name in stream.read(2**20).split("\n") if name and name == Path(name).name]
     except (OSError, UnicodeDecodeError):
         return []

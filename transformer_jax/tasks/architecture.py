@@ -15,6 +15,19 @@ from transformer_jax.weights.huggingface.pretrained import model_of_config
 
 ARCHITECTURE = "architecture.json"  # in the directory of a run
 
+# Settings that the `config.json` replaces; with `init_from` the sizes are the model's own, unless they are given.
+SIZES = "model_dim", "num_heads", "num_layers", "dim_feedforward"
+PARTS = (
+    "share_layers",
+    "positions",
+    "norm",
+    "norm_first",
+    "feed_forward",
+    "num_kv_heads",
+    "qk_norm",
+    "attention_dropout",
+)
+
 Model = TypeVar("Model", TransformerLM, Transformer)
 
 
@@ -64,6 +77,12 @@ class Architecture(NamedTuple):
         if not isinstance(found, int):
             raise InputError(f"{name} in {self.file} is {found!r}; it must be the id of a token")
         return found
+
+
+def idle_with(architecture: Path | None, init_from: str | None) -> dict[str, str]:
+    """Settings that have no effect beside an architecture, each with the reason."""
+    names = () if architecture is None else PARTS if init_from else (*SIZES, *PARTS)
+    return dict.fromkeys(names, "architecture says what the model is")
 
 
 def architecture_of(file: Path | None, config: TrainingConfig, task: str) -> Architecture | None:

@@ -1,9 +1,10 @@
 """The protocol of every experiment: load the data, train or take a trained model, report, test."""
 
+import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -12,7 +13,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Dataset, Loader, make_loader
 from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.errors import in_one_line
+from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import run_path
 from transformer_jax.runs.tensorboard import tensorboard_command
@@ -108,6 +109,7 @@ def train_and_test(
         InputError: the model that `pretrained` or `init_from` names does not fit the task; or what `TrainerModule.fit`
             raises. After an error of the report or the test, the same command without `--no-resume` scores the model.
     """
+    config.check_idle()
     prepare_jax(config)
     train_one = functools.partial(_train_one, trainer_class, load_data, report)
     if config.seeds is not None or config.sweep:
@@ -128,7 +130,7 @@ def _train_one(
     """One run."""
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
-    config = config.resolved(len(data.train_loader))
+    config = config if trained is None else config.resolved(len(data.train_loader))  # as `fit` does
     trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
     with quietly(config), trainer:  # the run's directory is held until the end
         if trained is None:
@@ -149,20 +151,28 @@ def _save_answers(trainer: TrainerModule, data: TaskData) -> None:
 
     Of a task of one's own where they can be worded.
     """
-    try:
+    examples: Sequence[InspectedExample] = []
+    with _or_a_line("answers to the test set, which `examples` would word"):
         count = MAX_PREDICTIONS if trainer.writes_predictions else 1
         examples = trainer.test_examples(range(min(count, len(trainer.test_set))))
         if trainer.writes_predictions:
             answers = trainer.answers(examples)
             trainer.run.save_text(PREDICTIONS, prediction_table(examples, answers))
             _print_mistakes(examples, answers)
-        if trainer.has_attention and trainer.attention_picture is not None:
+    if examples and trainer.has_attention and trainer.attention_picture is not None:
+        with _or_a_line("pictures of attention"):
             trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
+
+
+@contextlib.contextmanager
+def _or_a_line(what: str) -> Iterator[None]:
+    """A block that fails with a line: a task of one's own may not be able to carry it out."""
+    try:
+        yield
     except BrokenPipeError:
         raise
     except Exception as error:  # of any class: the model's output may be anything
-        what = "answers to the test set, or the picture of attention"
-        print(f"There are no {what}: {in_one_line(error, with_class=True)}")
+        print(f"There are no {what}: {in_one_line(error, with_class=not isinstance(error, InputError))}")
 
 
 def _print_mistakes(examples: Sequence[InspectedExample], answers: Sequence[Answer]) -> None:

@@ -1,11 +1,14 @@
 """The trainers by the name of their task, and trained models by one word."""
 
+import importlib
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 from transformer_jax import tasks
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, in_one_line, shortened
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trained.load import open_run
@@ -26,6 +29,8 @@ TRAINERS = {  # names in `tasks`, whose face imports a trainer when it is first 
     "DictionaryTask": "DictionaryTrainer",
 }
 
+TRAINER: dict[str, Any] = {"metavar": "FILE.py:CLASS", "help": "trainer of a task of your own, a class in its file"}
+
 
 def trainer_class_of(task: str) -> type[TrainerModule]:
     """The trainer of a task of this package, by the task's name in `config.json`.
@@ -34,8 +39,27 @@ def trainer_class_of(task: str) -> type[TrainerModule]:
         InputError: the package has no such task.
     """
     if task not in TRAINERS:
-        raise InputError(f"the task is {task}; without trainer_class it must be one of {', '.join(TRAINERS)}")
+        known = f"{shortened(task)}, none of {', '.join(TRAINERS)}"
+        raise InputError(f"the task is {known}; give trainer_class, on the command line --trainer FILE.py:CLASS")
     return getattr(tasks, TRAINERS[task])
+
+
+def own_trainer(place: str) -> type[TrainerModule]:
+    """The trainer that `FILE.py:CLASS` names; the file is imported, so that it is executed.
+
+    Raises:
+        InputError: there is no such file or trainer, or the file raises an error.
+    """
+    file, _, name = place.rpartition(":")
+    try:
+        sys.path.insert(0, str(Path(file).resolve().parent))
+        found = getattr(importlib.import_module(Path(file).stem), name)
+        if not issubclass(found, TrainerModule):
+            raise TypeError(f"{name} is no TrainerModule")
+    except Exception as error:  # of any class: the file is the user's
+        reason = in_one_line(error, with_class=True)
+        raise InputError(f"--trainer is {place}; it must be FILE.py:CLASS of a trainer ({reason})") from error
+    return found
 
 
 @check_arguments
@@ -60,16 +84,19 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
     return run
 
 
-def find_trainer(what: str) -> ExampleViewer:
+def find_trainer(what: str, trainer: str | None = None) -> ExampleViewer:
     """A model with its task, ready to `predict`.
 
     Args:
         what: a run's directory, the name of a model that ships, a directory of HuggingFace Transformers, or a model of
             the tutorials by name or file.
+        trainer: of a run, as `own_trainer` takes it; None looks it up by the task's name.
 
     Raises:
-        InputError: there is no such model, or it can't be read.
+        InputError: there is no such model, or it can't be read; or as `own_trainer`.
     """
+    if trainer is not None:
+        return load_run(what, own_trainer(trainer))
     if (directory := directory_of(what)) is not None:
         return tasks.load_transformers(directory) if is_of_transformers(directory) else load_run(directory)
     if what in PUBLISHED or os.path.isfile(what):

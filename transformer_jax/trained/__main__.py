@@ -4,7 +4,7 @@ import argparse
 
 from transformer_jax.cli import run
 from transformer_jax.flags import Parser
-from transformer_jax.tasks.registry import load_run
+from transformer_jax.tasks.registry import TRAINER, load_run, own_trainer
 
 
 def read_command(arguments: list[str]) -> argparse.Namespace:
@@ -18,12 +18,13 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     export = commands.add_parser("export", help="write settings, parameters (safetensors), digests and a card")
     export.add_argument("run", metavar="RUN", help="a run's directory, or a model that ships")
     export.add_argument("directory", metavar="DIRECTORY", help="of the model; one that was saved there is replaced")
+    export.add_argument("--trainer", **TRAINER)
     return parser.parse_args(arguments)
 
 
 def carry_out(command: argparse.Namespace) -> None:
     """Save the model."""
-    load_run(command.run).save(command.directory)
+    load_run(command.run, command.trainer and own_trainer(command.trainer)).save(command.directory)
     print(f"Written: {command.directory}")
 
 

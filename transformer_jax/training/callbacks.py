@@ -11,7 +11,7 @@ from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.training.inspected_example import Label, LabelledMaps, drawable
-from transformer_jax.training.metrics import Sums, layer_norms, means, with_weight
+from transformer_jax.training.metrics import UNWEIGHTED, Sums, layer_norms, means, with_weight
 from transformer_jax.trees import Params
 
 T = TypeVar("T")
@@ -98,7 +98,10 @@ def check_finite(step: Step) -> None:
 
     Raises:
         FloatingPointError: it is this one.
+        InputError: no element of its batch has a weight, so that there is no mean.
     """
+    if step.sums["loss"][1] == 0:
+        raise InputError(f"the batch of step {step.number} has the weight 0 in loss: {UNWEIGHTED}")
     for name in ("loss", "gradient_norm"):
         total, weight = step.sums[name]
         if not np.isfinite(value := np.divide(total, weight)):

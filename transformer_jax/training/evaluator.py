@@ -19,7 +19,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import sum_over_devices
 from transformer_jax.nn.layer_stacks import stack_layers
 from transformer_jax.training.hooks import Task
-from transformer_jax.training.metrics import Sums, means, weighted_sums
+from transformer_jax.training.metrics import UNWEIGHTED, Sums, means, weighted_sums
 from transformer_jax.training.step import TrainState, average_of
 from transformer_jax.trees import Arrays, Inputs, Params
 
@@ -95,7 +95,8 @@ class Evaluator(Task):
             params: the best ones if None.
 
         Raises:
-            InputError: the loader gives no batch.
+            InputError: the loader gives no batch, or no element has a weight in the loss, or in the metric that
+                chooses the best model.
         """
         params = given = self.params if params is None else params
         if self._stacked_shapes is not None:
@@ -104,7 +105,11 @@ class Evaluator(Task):
         # One that is not ours loads whole batches.
         batches = self._local_loader(loader) if isinstance(loader, Loader) else map(self._local_samples, loader)
         steps = [self._eval_step(params, self._pad(samples), self.shared_constants) for samples in batches]
-        metrics = means(whole(steps) if jax.process_count() > 1 else jax.device_get(steps))
+        sums = whole(steps) if jax.process_count() > 1 else jax.device_get(steps)
+        for name in ("loss", self.config.criterion.metric.removeprefix(EMA)):
+            if sums and name in sums[0] and not sum(step[name][1] for step in sums):
+                raise InputError(f"a set of {len(sums)} batches has the weight 0 in {name}: {UNWEIGHTED}")
+        metrics = means(sums)
         if self.dataset_metric_names:
             metrics |= self.dataset_metrics(whole(given) if jax.process_count() > 1 else given, loader)
         return metrics

@@ -13,6 +13,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compiler_options import RUN_ONCE_OPTIONS, known_options
 from transformer_jax.errors import InputError
 from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.hooks import Task
 from transformer_jax.training.inspected_example import (
     Answer,
     InspectedExample,
@@ -43,7 +44,7 @@ class ExampleViewer(Evaluator):
         """Inputs as examples that can be looked into, with their labels, and the answer in words.
 
         If not overridden, the inputs are a batch as the data set gives it; labels are its numbers if they are integers
-        `[B, T]`, and an answer is the class of the largest logit at each position.
+        `[B, T]`, and an answer is what `predict` says of the row, or the class of the largest logit at each position.
         """
         return examples_in_batch(inputs, lambda rows: self.prepare(rows, self.constants))
 
@@ -88,13 +89,21 @@ class ExampleViewer(Evaluator):
         first = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], inputs)
         return ExampleViewer.examples(self, first)[0]
 
-    def answers(self, examples: Sequence[InspectedExample]) -> list[Answer]:
-        """The model's answers to examples; those of one shape are computed together, a batch at a time."""
+    def answers(self, examples: Sequence[InspectedExample], *, by_output: bool = False) -> list[Answer]:
+        """The model's answers to examples; those of one shape are computed together, a batch at a time.
+
+        Args:
+            examples: of the task.
+            by_output: whether answers must be those that the examples make of the model's output.
+
+        Raises:
+            InputError: `predict`, which is overridden without `examples`, says something else.
+        """
         params = jax.device_put(self.params, self.first_device)
         by_shape: dict[str, list[int]] = {}
         for number, example in enumerate(examples):
             by_shape.setdefault(str(jax.tree.map(np.shape, example.inputs)), []).append(number)
-        outputs: dict[int, np.ndarray] = {}
+        outputs, said = dict[int, np.ndarray](), dict[int, str]()
         for numbers in by_shape.values():
             size = min(self.config.batch_size, len(numbers))
             for start in range(0, len(numbers), size):
@@ -102,7 +111,33 @@ class ExampleViewer(Evaluator):
                 rows = batch + batch[:1] * (size - len(batch))  # one size, one compilation
                 inputs = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[examples[n].inputs for n in rows])
                 outputs |= zip(batch, jax.device_get(self._shown(params, inputs)), strict=False)
-        return [example.answer(outputs[number]) for number, example in enumerate(examples)]
+                if self.overrides_predict_alone:
+                    said |= zip(batch, self._predicted([examples[n] for n in rows]), strict=False)
+        answers = [example.answer(outputs[number]) for number, example in enumerate(examples)]
+        for number, example in enumerate(examples if self.overrides_predict_alone else []):
+            if (text := said.get(number)) != answers[number].text:
+                if text is None or by_output or example.given is None:
+                    reason = f"is {text:.60}, not {answers[number].text:.60}" if text else "is not one for each input"
+                    raise InputError(
+                        f"what {type(self).__name__}.predict gives {reason}; override `examples`, which words it"
+                    )
+                answers[number] = Answer(text, None, ())
+        return answers
+
+    @property
+    def overrides_predict_alone(self) -> bool:
+        """Whether a class overrides `predict` without `examples`, which may word something else."""
+        kinds = type(self).__mro__
+        first = [next(n for n, kind in enumerate(kinds) if name in vars(kind)) for name in ("predict", "examples")]
+        return self.writes_predictions and type(self).predict is not Task.predict and first[0] < first[1]
+
+    def _predicted(self, examples: Sequence[InspectedExample]) -> list[str]:
+        """What `predict` says of each example; nothing if that is not an answer for each."""
+        rows = [example.inputs if example.given is None else example.given for example in examples]
+        found = self.predict(jax.tree.map(lambda *leaves: np.concatenate(leaves), *rows))
+        if not isinstance(found, list | np.ndarray | jax.Array) or len(found) != len(rows):
+            return []
+        return [" ".join(map(str, np.ravel(answer).tolist())) for answer in found]
 
     def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
         """Lines as examples: as `read_examples` of each line alone, if not overridden.

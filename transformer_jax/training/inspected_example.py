@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 
 FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
+WHOLE_NUMBER = re.compile(r"-?\d{1,9}")  # of 32 bits
+# What ends a line or a cell of a table, for any program that reads it; and as Python writes it.
+ESCAPES = {ord(letter): repr(letter)[1:-1] for letter in "\\\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
 Label = str | int  # what stands at a position: a character, a number, or the position's own number
 
 
@@ -47,6 +51,7 @@ class InspectedExample:
     """
 
     inputs: Inputs  # a batch of one, as `prepare` gives it
+    given: Inputs = None  # the same as the data set gives it, which `predict` takes, of a task that has no `examples`
     # what stands at each position: of a sequence, or of the sequence of each stack, `encoder` and `decoder`; positions
     # without labels have their numbers
     labels: Sequence[Label] | Mapping[str, Sequence[Label]] = ()
@@ -126,7 +131,7 @@ def examples_in_batch(batch: Inputs, prepare: Callable[[Inputs], Inputs]) -> lis
         row = jax.tree.map(lambda leaf: np.asarray(leaf)[index : index + 1], batch)
         labels = leaves[0][index].tolist() if is_sequence else []
         return InspectedExample(
-            inputs=prepare(row), labels=labels, title=" ".join(map(str, labels)) or f"example {index}"
+            inputs=prepare(row), given=row, labels=labels, title=" ".join(map(str, labels)) or f"example {index}"
         )
 
     return [row_of(index) for index in range(len(leaves[0]))]
@@ -142,7 +147,7 @@ def numbers_in(words: Sequence[str]) -> list[list[int]]:
     if all(len(sequence) == 1 for sequence in sequences):
         sequences = [[word for (word,) in sequences]]
     for word in (word for sequence in sequences for word in sequence):
-        if not word.lstrip("-").isdecimal() or len(word) > 9:  # 32 bits
+        if not WHOLE_NUMBER.fullmatch(word):
             raise InputError(f"inputs holds {shortened(word)}; it must hold whole numbers of at most 9 digits")
     return [[int(word) for word in sequence] for sequence in sequences]
 
@@ -150,18 +155,19 @@ def numbers_in(words: Sequence[str]) -> list[list[int]]:
 def prediction_table(examples: Sequence[InspectedExample], answers: Sequence[Answer]) -> str:
     """Input, expected and given answer, its probability, and whether it is right (1 or 0; empty where nobody knows).
 
-    Tabs and line breaks inside a cell are written as in Python, `\\t` and `\\n`.
+    Tabs and line breaks of any kind inside a cell are written as in Python, `\\t` and `\\n`.
     """
     rows = [("input", "expected", "answer", "probability", "right")]
     for example, answer in zip(examples, answers, strict=True):
         probability = "" if answer.probability is None else f"{answer.probability:.6g}"
         right = "" if example.expected is None else str(int(answer.text == example.expected))
         rows.append((example.title, example.expected or "", answer.text, probability, right))
-    return "".join("\t".join(map(_in_one_cell, row)) + "\n" for row in rows)
+    return "".join("\t".join(map(in_one_cell, row)) + "\n" for row in rows)
 
 
-def _in_one_cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+def in_one_cell(text: str) -> str:
+    """A text with escapes for what would end its line or its cell."""
+    return text.translate(ESCAPES)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

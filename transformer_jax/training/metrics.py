@@ -20,6 +20,7 @@ from transformer_jax.trees import Arrays, shown
 
 # By metric: values [B, ...], and weights of the same rank or one for all (0 leaves an element out).
 Elements: TypeAlias = Mapping[str, tuple[ArrayLike, ArrayLike]]
+UNWEIGHTED = "loss_function leaves every element out, so that there is no mean; some must have a weight above 0"
 # By metric: the weighted sum, and the sum of the weights.
 Sums: TypeAlias = dict[str, tuple[ArrayLike, ArrayLike]]
 

@@ -20,7 +20,7 @@ from transformer_jax.errors import MAX_SIZE, InputError
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.saved_model import card_of, save_model
-from transformer_jax.runs.settings import as_json, settings_of
+from transformer_jax.runs.settings import FOLLOWING_EPOCHS, as_json, settings_of
 from transformer_jax.training.checks import check_task, with_criterion
 from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.loop import TrainingLoop
@@ -156,6 +156,7 @@ class TrainerModule(ExampleViewer):
         self, train_loader: Loader, val_loader: Loader, initial_params: Params | None
     ) -> tuple[Programs, RunDirectory]:
         """Settle the config, begin to compile, and open the run's directory."""
+        derived = frozenset(name for name in FOLLOWING_EPOCHS if getattr(self.config, name) is None)
         self.config = self.config.resolved(len(train_loader))
         num_steps = len(train_loader) * self.config.max_epochs
         if num_steps > MAX_SIZE:  # they are counted in 32 bits
@@ -169,7 +170,8 @@ class TrainerModule(ExampleViewer):
         files = self.model_files()
         data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants, [*files.values()])
         check_same({"the data": data})
-        return programs, RunDirectory(self.config, self.name, data, programs.given and programs.given.digest, files)
+        initial = programs.given and programs.given.digest
+        return programs, RunDirectory(self.config, self.name, data, initial, files, derived)
 
     def _begin_to_compile(self, programs: Programs, train_loader: Loader) -> None:
         """Begin to compile the evaluation, and settle the criterion, whose metrics are known then."""

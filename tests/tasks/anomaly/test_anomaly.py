@@ -38,7 +38,7 @@ def test_the_digits_are_split_per_class_and_completely():
 
 @pytest.mark.slow
 def test_25_epochs_of_the_command_find_the_odd_digit_in_97_of_100_sets(tmp_path):
-    paths = "--checkpoint-dir", tmp_path, "--data-dir", tmp_path / "data"
+    paths = "--checkpoint-dir", tmp_path
     outcome = call("anomaly.py", "--dataset", "digits", "--max-epochs", 25, "--eval-every", 25, *paths)
     assert (outcome.status, outcome.stderr) == (0, "")
     results = json.loads((tmp_path / "SetAnomalyTask_digits" / "results.json").read_text())

@@ -45,9 +45,12 @@ def inspection_page(
         title: of the page; the task's name if None.
 
     Raises:
-        InputError: there are no examples or no parameters, or the model has no attention to show.
+        InputError: there are no examples or no parameters, or the model has no attention to show; or as
+            `trainer.answers`, since the page shows answers to outputs that are changed.
     """
     examples = chosen_examples(trainer, examples, FIRST)
+    if trainer.overrides_predict_alone:
+        trainer.answers(examples, by_output=True)
     params, _ = trainer.in_dtype(jax.device_put(trainer.params, trainer.first_device), ())
     bound = Inspected(trainer.model, {"params": params})
     passes = InspectedPasses(

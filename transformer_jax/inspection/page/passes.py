@@ -120,9 +120,9 @@ def answer_change(output: Float[np.ndarray, "*T C"], other: Float[np.ndarray, "*
     Args:
         output: of the whole model.
         other: of the other pass, such as one without a head.
-        length: number of positions that count.
+        length: number of positions that count; 0, of an answer without parts, for all.
     """
-    output, other = np.atleast_2d(output)[:length], np.atleast_2d(other)[:length]
+    output, other = (np.atleast_2d(each)[: length or None] for each in (output, other))
     if output.shape[-1] > 1:
         output, other = softmax(output), softmax(other)
     said = output.argmax(-1)[:, None]  # [T 1]

@@ -6,6 +6,7 @@ classes.
 
 import dataclasses
 import functools
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import as_array, check_arguments, check_sequence
 from transformer_jax.data.batch import Batch
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
@@ -42,7 +43,7 @@ from transformer_jax.tasks.anomaly.examples import (
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
-from transformer_jax.training.inspected_example import InspectedExample
+from transformer_jax.training.inspected_example import WHOLE_NUMBER, InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
@@ -134,8 +135,11 @@ class AnomalyTrainer(TrainerModule):
         Raises:
             InputError: a number is not in the test set, or a file is no image.
         """
-        words = [part for word in words for part in ([word] if Path(word).exists() else shlex.split(word))]
-        if all(word.lstrip("-").isdecimal() for word in words):
+        try:  # not `Path.exists`, which raises the error of a name that is too long
+            words = [part for word in words for part in ([word] if os.path.exists(word) else shlex.split(word))]
+        except ValueError as error:
+            raise InputError(f"inputs is {shortened(words)}; its quotes can't be read: {error}") from None
+        if all(map(WHOLE_NUMBER.fullmatch, words)):
             return self.test_examples([int(word) for word in words])
         if not self.config.image_shape:
             raise InputError(f"inputs is {words[0]}; for a model of features it must be the number of a test set")

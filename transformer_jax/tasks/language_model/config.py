@@ -7,7 +7,7 @@ from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError, check_positive
 from transformer_jax.fields import setting
 from transformer_jax.setting_groups import MAX_WIDTH, FeedForward, Norm, Positions
-from transformer_jax.tasks.architecture import ARCHITECTURE
+from transformer_jax.tasks.architecture import ARCHITECTURE, idle_with
 from transformer_jax.tasks.tokenization import check_tokenizer
 
 TOKENIZER = "tokenizer.json"  # in the directory of a run
@@ -68,6 +68,9 @@ class LanguageModelConfig(TrainingConfig):
             raise InputError(f"stride is {self.stride}; it may be at most seq_len, {self.seq_len}")
         if self.prompt == "":
             raise InputError("prompt is ''; it must have at least one byte, or be none")
+
+    def idle(self) -> dict[str, str]:
+        return super().idle() | idle_with(self.architecture, self.init_from)
 
     @property
     def scored(self) -> int:

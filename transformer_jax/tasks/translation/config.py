@@ -13,7 +13,7 @@ from transformer_jax.fields import setting
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.runs.directory import kept_file
 from transformer_jax.setting_groups import MAX_WIDTH
-from transformer_jax.tasks.architecture import ARCHITECTURE, Architecture, architecture_of
+from transformer_jax.tasks.architecture import ARCHITECTURE, Architecture, architecture_of, idle_with
 from transformer_jax.tasks.experiment import TaskData, task_loaders
 from transformer_jax.tasks.tokenization import BYTES, PieceTokenizer, Tokenizer, check_tokenizer, chosen_tokenizer
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
@@ -27,6 +27,7 @@ MAX_DATES = 10**8  # each takes 400 bytes of memory, as a Python object
 MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
 ENOUGH_STEPS = 2_000  # of a training on pairs, unless they take more than MOST_EPOCHS
 MOST_EPOCHS = 1_000
+SIZES = "train_size", "val_size", "test_size"  # of the sets of dates
 LONGEST_WARMUP = 100  # steps
 MOST_EVALUATIONS = 20  # of a training on pairs, about
 
@@ -76,6 +77,11 @@ class TranslationConfig(TrainingConfig):
         for name in ("val_data", "test_data"):
             if self.data is None and getattr(self, name) is not None:
                 raise InputError(f"{name} is {getattr(self, name)}; it needs data, the file of training pairs (--data)")
+
+    def idle(self) -> dict[str, str]:
+        of_dates = {} if self.data is None else dict.fromkeys(SIZES, "data is a file, of which all pairs are taken")
+        of_beams = {} if self.beam_width > 1 else {"length_penalty": "beam_width is 1, for greedy decoding"}
+        return super().idle() | of_dates | of_beams | idle_with(self.architecture, self.init_from)
 
     @property
     def max_translation(self) -> int:

@@ -1,0 +1,175 @@
+"""A task of one's own: what its `predict` says is the answer, and `--trainer` opens its runs on the command line."""
+
+import sys
+
+import jax
+import numpy as np
+import pytest
+import tiny_own_task
+from tiny_own_task import LargestConfig, LargestTrainer, largest_data
+
+from transformer_jax import InputError, ReverseConfig, predict, train_and_test
+from transformer_jax.inspection import __main__ as inspection_command
+from transformer_jax.inspection import inspection_page
+from transformer_jax.tasks import ReverseTrainer
+from transformer_jax.trained import __main__ as trained_command
+from transformer_jax.training.inspected_example import Answer, InspectedExample
+
+ROWS = np.random.default_rng(2).integers(7, size=(11, 5)).astype(np.int32)  # more than a batch
+
+
+def with_params(trainer_class, config=None):
+    """A trainer with fresh parameters."""
+    trainer = trainer_class(LargestConfig() if config is None else config)
+    trainer.params = trainer.initial_params(jax.random.key(3), ROWS[:1], jax.numpy.arange(7)[::-1])
+    return trainer
+
+
+class EachPosition(LargestTrainer):
+    def predict(self, inputs):
+        return self.forward(inputs).argmax(-1)
+
+
+class Words(LargestTrainer):
+    def predict(self, inputs):
+        return ["even" if number % 2 == 0 else "odd" for number in super().predict(inputs)]
+
+
+class Prepared(LargestTrainer):
+    """The model sees other numbers than those of the data set, which `predict` takes."""
+
+    def prepare(self, inputs, constants):
+        return jax.numpy.arange(7)[::-1][inputs]
+
+
+class Worded(LargestTrainer):
+    def examples(self, inputs):
+        def at_the_end(output):
+            return Answer(str(output[-1].argmax()), 0.5, ())
+
+        return [InspectedExample(inputs=row[None], answer=at_the_end) for row in inputs]
+
+
+class Pair(LargestTrainer):
+    def predict(self, inputs):
+        return super().predict(inputs), 3
+
+
+class Fewer(LargestTrainer):
+    def predict(self, inputs):
+        return super().predict(inputs)[1:]
+
+
+class Otherwise(ReverseTrainer):
+    def predict(self, inputs):
+        return (super().predict(inputs) + 1) % 7
+
+
+class Likewise(ReverseTrainer):
+    def predict(self, inputs):
+        return super().predict(inputs)
+
+
+REVERSE = ReverseConfig(seq_len=5, num_categories=7, model_dim=6, batch_size=7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer_class", [LargestTrainer, Words, Prepared, Worded, EachPosition])
+def test_an_answer_is_what_predict_says(trainer_class):
+    trainer = with_params(trainer_class)
+    answers = trainer.answers(trainer.examples(ROWS))
+    said = [" ".join(map(str, np.ravel(row).tolist())) for row in trainer.predict(ROWS)]
+    assert [answer.text for answer in answers] == said
+    logits = np.asarray(trainer.forward(ROWS), np.float64)
+    by_position = [" ".join(map(str, row)) for row in logits.argmax(-1)]
+    assert (said == by_position) == (trainer_class is EachPosition)
+    if trainer_class is EachPosition:  # the probabilities are those of the answer
+        softmax = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        np.testing.assert_allclose([a.probability for a in answers], softmax.max(-1).prod(-1), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_examples_of_a_task_are_its_answers_where_predict_says_the_same():
+    trainer = with_params(Likewise, REVERSE)
+    assert not any(answer.probability is None for answer in trainer.answers(trainer.examples(ROWS)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trainer_class", "config", "reason"),
+    [
+        (Pair, None, "Pair.predict gives is not one for each input; override `examples`"),
+        (Fewer, None, "Fewer.predict gives is not one for each input; override `examples`"),
+        (Otherwise, REVERSE, r"Otherwise.predict gives is [\d ]{9}, not [\d ]{9}; override `examples`"),
+    ],
+)
+def test_what_cannot_be_told_is_an_error_that_names_the_hook(trainer_class, config, reason):
+    trainer = with_params(trainer_class, config)
+    for ask in (trainer.answers, lambda examples: inspection_page(trainer, examples)):
+        with pytest.raises(InputError, match=reason):
+            ask(trainer.examples(ROWS))
+
+
+@pytest.mark.slow
+def test_a_run_leaves_the_answers_of_predict_or_a_line_that_says_which_hook_gives_them(tmp_path, capsys):
+    trainer, _ = train_and_test(LargestTrainer, LargestConfig(checkpoint_dir=tmp_path), largest_data)
+    rows = [line.split("\t") for line in (tmp_path / "LargestTask" / "predictions.tsv").read_text().splitlines()[1:]]
+    inputs = np.array([row[0].split() for row in rows], np.int32)
+    assert [row[2] for row in rows] == [str(number) for number in trainer.predict(inputs)]
+    capsys.readouterr()
+    train_and_test(Pair, LargestConfig(checkpoint_dir=tmp_path, name="pair"), largest_data)
+    assert not (tmp_path / "pair" / "predictions.tsv").exists()
+    assert (tmp_path / "pair" / "attention_maps.png").exists()
+    assert "override `examples`" in capsys.readouterr().out
+    with pytest.raises(InputError, match="override `examples`"):  # a page shows answers to outputs that are changed
+        inspection_page(trainer, trainer.examples(ROWS))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A model of the task, alone."""
+    directory = tmp_path_factory.mktemp("own") / "largest"
+    with_params(LargestTrainer).save(directory)
+    return directory
+
+
+TRAINER = f"--trainer={tiny_own_task.__file__}:LargestTrainer"
+
+
+@pytest.mark.slow
+def test_the_commands_open_a_run_with_the_trainer_in_a_file(saved, tmp_path, capsys):
+    predict.carry_out(predict.read_command([str(saved), TRAINER, "1 2 3 4 5"]))
+    said = with_params(LargestTrainer).predict(np.array([[1, 2, 3, 4, 5]]))[0]
+    assert capsys.readouterr().out.splitlines()[1] == f"1 2 3 4 5\t\t{said}\t\t"
+    worded = f"--trainer={__file__}:Worded"
+    page = tmp_path / "page.html"
+    inspection_command.carry_out(inspection_command.read_command([str(saved), worded, "1 2 3 4 5", f"--output={page}"]))
+    assert f"→ {said}  0.5" in capsys.readouterr().out
+    trained_command.carry_out(trained_command.read_command(["export", str(saved), str(tmp_path / "copy"), TRAINER]))
+    assert (tmp_path / "copy" / "model.safetensors").read_bytes() == (saved / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        (None, "the task is 'LargestTask', none of ReverseTask, .*; give trainer_class, on the command line --trainer"),
+        ("nowhere.py:X", "must be FILE.py:CLASS of a trainer .ModuleNotFoundError: No module named 'nowhere'"),
+        ("raises.py:X", "must be FILE.py:CLASS of a trainer .ZeroDivisionError: division by zero"),
+        (f"{tiny_own_task.__file__}:Largest", "must be .* .AttributeError: module 'tiny_own_task' has no attribute"),
+        (f"{tiny_own_task.__file__}:LargestConfig", "must be .* .TypeError: LargestConfig is no TrainerModule"),
+        (tiny_own_task.__file__, "--trainer is .*; it must be FILE.py:CLASS"),
+    ],
+)
+def test_what_names_no_trainer_is_one_line(saved, tmp_path, monkeypatch, trainer, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", sys.path.copy())
+    (tmp_path / "raises.py").write_text("1 / 0")
+    given = [] if trainer is None else ["--trainer", trainer]
+    for command, arguments in (
+        (predict, [str(saved), "1"]),
+        (inspection_command, [str(saved), "1"]),
+        (trained_command, ["export", str(saved), "copy"]),
+    ):
+        with pytest.raises(InputError, match=message) as caught:
+            command.carry_out(command.read_command([*arguments, *given]))
+        assert "\n" not in str(caught.value)
