@@ -1,5 +1,7 @@
 """A command ends with one line, or in silence, and with a status that says why; it saves what it can."""
 
+import io
+import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from commands import call, command, own_handlers
 
 from transformer_jax.cli import run
 from transformer_jax.errors import InputError
+from transformer_jax.flags import escape_output
 
 SETTINGS = ("--max-epochs=2", "--train-size=2000", "--val-size=257", "--test-size=257", "--warmup=3", "--eval-every=1")
 PATIENCE = 300  # seconds
@@ -47,6 +50,39 @@ def test_output_that_nobody_reads_is_no_error(arguments, tmp_path):
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(timeout=PATIENCE) == 128 + signal.SIGPIPE
+
+
+@contextmanager
+def standard_output(file: Path, **options) -> Iterator[None]:
+    """A block whose standard output is a file, as Python opens it for a process, and then as a command does."""
+    with file.open("wb", buffering=options.pop("buffering", -1)) as raw, pytest.MonkeyPatch.context() as patch:
+        stream = io.TextIOWrapper(raw, **options)
+        for name in ("stdout", "__stdout__"):
+            patch.setattr(sys, name, stream)
+        escape_output()
+        yield
+        sys.stdout.flush()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "cp437", "gbk", "utf-8", "utf-16"])
+def test_what_an_encoding_lacks_is_printed_as_an_escape(encoding, tmp_path):
+    text = "".join(map(chr, range(32, 2**12))) + "日本 😀 \udce9"
+    with standard_output(tmp_path / "out", encoding=encoding):
+        print(text, end="")
+    assert (tmp_path / "out").read_bytes() == text.encode(encoding, "backslashreplace")
+
+
+@pytest.mark.parametrize("write_through", [False, True])
+def test_a_text_is_written_whole_or_that_is_an_error(write_through, tmp_path):
+    raw = {"buffering": 0, "write_through": True} if write_through else {}  # as with PYTHONUNBUFFERED
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # a write of more is short, as on a full disk
+    try:
+        with pytest.raises(OSError, match="File too large"), standard_output(tmp_path / "out", **raw):
+            print("a" * 5000, end="", flush=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        sys.stdout.flush()
 
 
 def test_a_compilation_cache_that_is_no_directory_is_an_error(tmp_path):

@@ -20,7 +20,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.fields import type_hints
-from transformer_jax.flags import check_known, flag_parser, read_flags
+from transformer_jax.flags import check_known, escape_output, flag_parser, read_flags
 from transformer_jax.runs.settings import FOLLOWING_EPOCHS, ConfigFile, read_config_file
 from transformer_jax.trained.named import settings_of_initial
 from transformer_jax.training.signals import Interrupted, end_at_signals, raise_at_signals
@@ -36,6 +36,7 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
     more, as after `| head`, it ends in silence with 141, the status that a shell shows for other programs then.
     """
     signalled = raise_at_signals()
+    escape_output()
     gc.freeze()  # modules stay until the end; garbage collection need not look through them again and again
     try:
         config = read_config(sys.argv[1:])

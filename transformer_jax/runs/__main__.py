@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.errors import InputError
-from transformer_jax.flags import Parser
+from transformer_jax.flags import Parser, escape_output
 from transformer_jax.runs.listing import STATES, Run, differing_settings, find_runs, read_run, with_differing_settings
 
 PROGRAM = "python -m transformer_jax.runs"
@@ -146,6 +146,7 @@ def _printable(text: str) -> str:
 
 
 if __name__ == "__main__":
+    escape_output()
     try:
         main(sys.argv[1:])
         sys.stdout.flush()

@@ -149,20 +149,20 @@ def _save_answers(trainer: TrainerModule, data: TaskData) -> None:
 
     Of a task of one's own where they can be worded.
     """
+    examples: list[InspectedExample] = []
+    answers: list[Answer] = []
     try:
         count = MAX_PREDICTIONS if trainer.writes_predictions else 1
         examples = trainer.test_examples(range(min(count, len(trainer.test_set))))
         if trainer.writes_predictions:
             answers = trainer.answers(examples)
             trainer.run.save_text(PREDICTIONS, prediction_table(examples, answers))
-            _print_mistakes(examples, answers)
         if trainer.has_attention and trainer.attention_picture is not None:
             trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
-    except BrokenPipeError:
-        raise
     except Exception as error:  # of any class: the model's output may be anything
         what = "answers to the test set, or the picture of attention"
         print(f"There are no {what}: {in_one_line(error, with_class=True)}")
+    _print_mistakes(examples[: len(answers)], answers)
 
 
 def _print_mistakes(examples: Sequence[InspectedExample], answers: Sequence[Answer]) -> None:
