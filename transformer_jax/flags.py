@@ -42,6 +42,15 @@ def escape_output() -> None:
         sys.stdout = open(stream.fileno(), "w", lines, stream.encoding, "backslashreplace", closefd=False)  # noqa: SIM115
 
 
+def check_output(output: Path, beginning: str) -> None:
+    """Raise an `InputError` unless the file that `--output` names is new, empty, or of the kind that begins so."""
+    if not output.absolute().parent.is_dir() or (output.exists() and not output.is_file()):
+        raise InputError(f"--output is {output}; it must be a file in a directory that is there")
+    with contextlib.suppress(FileNotFoundError), output.open("rb") as file:
+        if file.read(len(beginning)) not in (b"", beginning.encode()):
+            raise InputError(f"--output is {output}, which holds something else; choose another file, or remove it")
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
