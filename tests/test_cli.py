@@ -14,7 +14,7 @@ import pytest
 from commands import call, command, own_handlers
 
 from transformer_jax.cli import run
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_whole
 from transformer_jax.flags import escape_output
 
 SETTINGS = ("--max-epochs=2", "--train-size=2000", "--val-size=257", "--test-size=257", "--warmup=3", "--eval-every=1")
@@ -114,6 +114,13 @@ def test_an_error_of_the_operating_system_is_one_line_that_names_the_file(name, 
     assert error.startswith("task.py: error: [Errno ")
     assert f"/nowhere/{name[:3]}" in error
     assert error.count("\n") == 1
+
+
+def test_what_an_error_quotes_moves_no_cursor_and_is_cut(error_of):
+    error = error_of(lambda config: check_whole("lr\x1b[2J\u202e", "w" * 10**6, 1))
+    assert error.startswith("task.py: error: lr\\x1b[2J\\u202e is 'www")
+    assert len(error) < 5000
+    assert error[:-1].isprintable()
 
 
 def test_the_notes_of_an_error_are_on_its_line(error_of):

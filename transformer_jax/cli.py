@@ -18,7 +18,7 @@ from jax.errors import JaxRuntimeError
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.errors import InputError, check_value
+from transformer_jax.errors import InputError, check_value, visible
 from transformer_jax.fields import type_hints
 from transformer_jax.flags import check_known, escape_output, flag_parser, read_flags
 from transformer_jax.runs.settings import FOLLOWING_EPOCHS, ConfigFile, read_config_file
@@ -26,6 +26,8 @@ from transformer_jax.trained.named import settings_of_initial
 from transformer_jax.training.signals import Interrupted, end_at_signals, raise_at_signals
 
 Config = TypeVar("Config")
+
+MAX_LINE = 4_000  # characters of an error, which may quote a file
 
 
 def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], object]) -> None:
@@ -169,13 +171,13 @@ def _exit(error: BaseException) -> NoReturn:
     """End the process with an error's line and status."""
     end_at_signals()
     sys.unraisablehook = lambda failed: None  # of what libraries leave behind
-    said = "; ".join([str(error), *getattr(error, "__notes__", ())])
+    said = visible("; ".join([str(error), *getattr(error, "__notes__", ())]).replace("\n", " "), length=MAX_LINE)
     line, status = f"{_program()}: error: {said}", 1 if isinstance(error, FloatingPointError) else 2
     if isinstance(error, Interrupted):
         line, status = str(error), error.exit_status
     elif isinstance(error, BrokenPipeError):
         line, status = "", 128 + signal.SIGPIPE
-    for stream, text in ((sys.stdout, ""), (sys.stderr, line and line.replace("\n", " ") + "\n")):
+    for stream, text in ((sys.stdout, ""), (sys.stderr, line and f"{line}\n")):
         try:
             print(text, end="", file=stream, flush=True)
         except OSError:  # Python would try again at its end, and complain

@@ -12,7 +12,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Dataset, Loader, make_loader
 from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.errors import in_one_line
+from transformer_jax.errors import in_one_line, visible
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import run_path
 from transformer_jax.runs.tensorboard import tensorboard_command
@@ -172,7 +172,7 @@ def _print_mistakes(examples: Sequence[InspectedExample], answers: Sequence[Answ
     if known:
         print(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
     for example, answer in wrong[:MOST_SHOWN]:
-        print(f"  {example.title}: predicted {answer.text}, it is {example.expected}")
+        print(visible(f"  {example.title}: predicted {answer.text}, it is {example.expected}"))
 
 
 def _train_all(

@@ -4,7 +4,7 @@ import gzip
 import lzma
 from collections.abc import Callable, Mapping
 
-from transformer_jax.tasks.byte_text import visible
+from transformer_jax.errors import visible
 from transformer_jax.tasks.language_model.windows import Text, TextSplits
 from transformer_jax.training.trainer import TrainerModule
 
