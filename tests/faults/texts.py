@@ -13,10 +13,11 @@ from transformer_jax.runs.listing import read_run
 from transformer_jax.tasks.registry import load_run
 
 # Patterns, escapes of shells and formats, addresses, other scripts, marks that combine, the largest characters.
-PIECES = (
-    *map(chr, range(32, 127)), "[1e-3]", "**", "\\", "gs:", "s3:", "file:", "%s", "{0}", "${HOME}", "~", "..", " .",
+ODD = (
+    "[1e-3]", "**", "\\", "gs:", "s3:", "file:", "%s", "{0}", "${HOME}", "~", "..", " .",
     "日本", "ñ", "e\u0301", "\u00df", "ﬁ", "١", "😀", "\U0010fffd", "-x", "--", "_pretrained", "checkpoints",
 )  # fmt: skip
+PIECES = (*map(chr, range(32, 127)), *(6 * ODD))
 REFUSES = "it must be the name of one directory"
 ENCODINGS = "ascii", "latin-1", "cp1252", "cp437", "koi8-r", "shift_jis", "gbk", "utf-8", "utf-16"
 NUMBERS = "3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3"
