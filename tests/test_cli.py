@@ -1,5 +1,6 @@
 """A command ends with one line, or in silence, and with a status that says why; it saves what it can."""
 
+import contextlib
 import io
 import resource
 import signal
@@ -60,8 +61,12 @@ def standard_output(file: Path, **options) -> Iterator[None]:
         for name in ("stdout", "__stdout__"):
             patch.setattr(sys, name, stream)
         escape_output()
-        yield
-        sys.stdout.flush()
+        try:
+            yield
+            sys.stdout.flush()
+        finally:
+            with contextlib.suppress(OSError):  # what could not be written stays in the buffer
+                sys.stdout.close()
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "cp437", "gbk", "utf-8", "utf-16"])
@@ -82,7 +87,6 @@ def test_a_text_is_written_whole_or_that_is_an_error(write_through, tmp_path):
             print("a" * 5000, end="", flush=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        sys.stdout.flush()
 
 
 def test_a_compilation_cache_that_is_no_directory_is_an_error(tmp_path):
