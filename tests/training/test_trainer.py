@@ -4,6 +4,7 @@ import gc
 import json
 from itertools import count
 from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -101,6 +102,15 @@ def test_when_no_evaluation_is_finite_there_is_no_best_model(tmp_path):
     trainer.values = (float("nan"),) * 2
     with pytest.raises(FloatingPointError, match="val/accuracy was never a finite number"):
         fit(trainer)
+
+
+@pytest.mark.slow
+def test_checkpoints_that_cannot_be_read_are_no_divergence(tmp_path, monkeypatch):
+    trainer = trainer_for(tmp_path)
+    monkeypatch.setattr("transformer_jax.runs.checkpoints.read_arrays", mock.Mock(side_effect=ValueError("damage")))
+    with pytest.warns(UserWarning, match="damage"), pytest.raises(InputError, match="the best checkpoint in .* can't"):
+        fit(trainer)
+    assert read_run(trainer.run.path).state == "interrupted"
 
 
 @pytest.mark.usefixtures("without_type_checks")
