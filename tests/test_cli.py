@@ -1,5 +1,8 @@
 """A command ends with one line, or in silence, and with a status that says why; it saves what it can."""
 
+import contextlib
+import io
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +16,8 @@ import pytest
 from commands import call, command, own_handlers
 
 from transformer_jax.cli import run
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_whole
+from transformer_jax.flags import escape_output
 
 SETTINGS = ("--max-epochs=2", "--train-size=2000", "--val-size=257", "--test-size=257", "--warmup=3", "--eval-every=1")
 PATIENCE = 300  # seconds
@@ -48,6 +52,42 @@ def test_output_that_nobody_reads_is_no_error(arguments, tmp_path):
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(timeout=PATIENCE) == 128 + signal.SIGPIPE
+
+
+@contextmanager
+def standard_output(file: Path, **options) -> Iterator[None]:
+    """A block whose standard output is a file, as Python opens it for a process, and then as a command does."""
+    with file.open("wb", buffering=options.pop("buffering", -1)) as raw, pytest.MonkeyPatch.context() as patch:
+        stream = io.TextIOWrapper(raw, **options)
+        for name in ("stdout", "__stdout__"):
+            patch.setattr(sys, name, stream)
+        escape_output()
+        try:
+            yield
+            sys.stdout.flush()
+        finally:
+            with contextlib.suppress(OSError):  # what could not be written stays in the buffer
+                sys.stdout.close()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "cp437", "gbk", "utf-8", "utf-16"])
+def test_what_an_encoding_lacks_is_printed_as_an_escape(encoding, tmp_path):
+    text = "".join(map(chr, range(32, 2**12))) + "日本 😀 \udce9"
+    with standard_output(tmp_path / "out", encoding=encoding):
+        print(text, end="")
+    assert (tmp_path / "out").read_bytes() == text.encode(encoding, "backslashreplace")
+
+
+@pytest.mark.parametrize("write_through", [False, True])
+def test_a_text_is_written_whole_or_that_is_an_error(write_through, tmp_path):
+    raw = {"buffering": 0, "write_through": True} if write_through else {}  # as with PYTHONUNBUFFERED
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # a write of more is short, as on a full disk
+    try:
+        with pytest.raises(OSError, match="File too large"), standard_output(tmp_path / "out", **raw):
+            print("a" * 5000, end="", flush=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_compilation_cache_that_is_no_directory_is_an_error(tmp_path):
@@ -86,6 +126,13 @@ def test_an_error_inside_a_traced_function_is_one_line_without_the_note_that_jax
         raise InputError("lr is 0")
 
     assert error_of(lambda config: jax.jit(fail)(0)) == "task.py: error: lr is 0\n"
+
+
+def test_what_an_error_quotes_moves_no_cursor_and_is_cut(error_of):
+    error = error_of(lambda config: check_whole("lr\x1b[2J\u202e", "w" * 10**6, 1))
+    assert error.startswith("task.py: error: lr\\x1b[2J\\u202e is 'www")
+    assert len(error) < 5000
+    assert error[:-1].isprintable()
 
 
 def test_the_notes_of_an_error_are_on_its_line(error_of):

@@ -3,6 +3,9 @@
 import csv
 import io
 import json
+from importlib import resources
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,6 +13,8 @@ from commands import typed
 from finished_runs import finished_run
 
 from transformer_jax import InputError, load_run
+from transformer_jax.inspection.__main__ import read_command as read_inspection
+from transformer_jax.inspection.page.view import BEGINNING
 from transformer_jax.predict import carry_out, read_command
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 
@@ -141,7 +146,6 @@ def test_every_run_leaves_its_answers_to_the_test_set(task, metric, tmp_path_fac
         (["dates", "1.2.2003", "--seed", "3"], "--seed is given, which a language model takes; dates is a model of"),
         (["reverse", "1", "--output", "."], "--output is .; it must be a file in a directory that is there"),
         (["reverse", "1", "--output", "no/x.tsv"], "--output is no/x.tsv; it must be a file in a directory that is"),
-        (["reverse", "--input", "a", "--output", "./a"], "--output is a, the file of the inputs"),
         (["reverse", "--interactive", "--output", "a"], "--output is a, but --interactive prints its answers"),
     ],
 )
@@ -149,6 +153,46 @@ def test_a_mistake_is_one_line(arguments, message):
     with pytest.raises(InputError, match=message) as caught:
         carry_out(read_command(arguments))
     assert "\n" not in str(caught.value)
+
+
+def kept(parent: Path) -> dict[str, Path]:
+    """Files and other things that are no earlier output of a command, by what they are."""
+    found = {name: parent / name for name in ("inputs.txt", "config.json", "page.html", "longer.tsv", "hard", "soft")}
+    for name in ("inputs.txt", "config.json", "page.html", "longer.tsv"):
+        found[name].write_text("1 2 3\n" + "input\texpected\n<!doctype html>" * 99)
+    found["hard"].hardlink_to(found["inputs.txt"])
+    found["soft"].symlink_to(found["config.json"])
+    return found | {"device": Path("/dev/null"), "directory": parent}
+
+
+@pytest.mark.parametrize("read", [read_command, read_inspection])
+def test_an_output_is_never_written_over_anything_but_an_earlier_one(read, tmp_path):
+    names = kept(tmp_path)
+    before = {name: path.read_bytes() for name, path in names.items() if path.is_file()}
+    for path in names.values():
+        with pytest.raises(InputError, match=r"^--output is .*(must be a file|something else; choose)"):
+            read(["reverse", "1", "--output", str(path)])
+    assert {name: path.read_bytes() for name, path in names.items() if path.is_file()} == before
+
+
+def test_an_output_replaces_an_earlier_one_whole_or_not_at_all_and_goes_where_a_link_leads(tmp_path, monkeypatch):
+    file, link = tmp_path / "answers.tsv", tmp_path / "link.tsv"
+    file.touch()  # as `mktemp` does
+    link.symlink_to(file)
+    command = ["reverse", NUMBERS, "--output", str(link)]
+    for _ in range(2):
+        carry_out(read_command(command))
+    whole = file.read_bytes()
+    monkeypatch.setattr("os.fsync", mock.Mock(side_effect=OSError("the disk is full")))
+    with pytest.raises(OSError, match="the disk is full"):
+        carry_out(read_command(command))
+    assert (file.read_bytes(), sorted(tmp_path.iterdir())) == (whole, [file, link])
+    assert whole.startswith(b"input\texpected\tanswer")
+
+
+@pytest.mark.parametrize("template", ["template.html", "features.html"])
+def test_a_page_has_the_beginning_by_which_an_earlier_one_is_known(template):
+    assert resources.files("transformer_jax.inspection.page").joinpath(template).read_text().startswith(BEGINNING)
 
 
 def test_a_table_has_a_line_for_each_example_whatever_the_texts_hold():

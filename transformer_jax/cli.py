@@ -18,14 +18,16 @@ from jax.errors import JaxRuntimeError
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.errors import InputError, check_value, in_one_line
+from transformer_jax.errors import InputError, check_value, in_one_line, visible
 from transformer_jax.fields import type_hints
-from transformer_jax.flags import check_known, flag_parser, read_flags
+from transformer_jax.flags import check_known, escape_output, flag_parser, read_flags
 from transformer_jax.runs.settings import FOLLOWING_EPOCHS, ConfigFile, read_config_file
 from transformer_jax.trained.named import settings_of_initial
 from transformer_jax.training.signals import Interrupted, end_at_signals, raise_at_signals
 
 Config = TypeVar("Config")
+
+MAX_LINE = 4_000  # characters of an error, which may quote a file
 
 
 def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], object]) -> None:
@@ -36,6 +38,7 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
     more, as after `| head`, it ends in silence with 141, the status that a shell shows for other programs then.
     """
     signalled = raise_at_signals()
+    escape_output()
     gc.freeze()  # modules stay until the end; garbage collection need not look through them again and again
     try:
         config = read_config(sys.argv[1:])
@@ -187,13 +190,14 @@ def _exit(error: BaseException) -> NoReturn:
     end_at_signals()
     sys.unraisablehook = lambda failed: None  # of what libraries leave behind
     # A note of several lines is JAX's, about the frames of a traceback.
-    said = "; ".join([str(error), *(note for note in getattr(error, "__notes__", ()) if "\n" not in note)])
+    notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
+    said = visible("; ".join([str(error), *notes]).replace("\n", " "), length=MAX_LINE)
     line, status = f"{_program()}: error: {said}", 1 if isinstance(error, FloatingPointError) else 2
     if isinstance(error, Interrupted):
         line, status = str(error), error.exit_status
     elif isinstance(error, BrokenPipeError):
         line, status = "", 128 + signal.SIGPIPE
-    for stream, text in ((sys.stdout, ""), (sys.stderr, line and line.replace("\n", " ") + "\n")):
+    for stream, text in ((sys.stdout, ""), (sys.stderr, line and f"{line}\n")):
         try:
             print(text, end="", file=stream, flush=True)
         except OSError:  # Python would try again at its end, and complain

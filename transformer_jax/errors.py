@@ -43,6 +43,15 @@ def in_one_line(error: BaseException, *, with_class: bool = False, length: int =
     return message if len(message) <= length else f"{message[:length]}…"
 
 
+def visible(text: str, keep: str = "", length: int = MAX_SIZE) -> str:
+    """A text that moves no terminal's cursor: what is not printable is written as in Python, a line feed as `\\n`.
+
+    Characters of `keep` stay. Of more than `length` characters the first are left.
+    """
+    shown = "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text[: length + 1])
+    return shown if len(shown) <= length else f"{shown[:length]}…"
+
+
 def meant(name: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name: a question after the known one that is like it, if there is one."""
     near = difflib.get_close_matches(name, list(known), n=1)

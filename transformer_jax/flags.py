@@ -5,8 +5,10 @@ import contextlib
 import dataclasses
 import difflib
 import inspect
+import io
 import re
 import shlex
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,26 @@ OTHER_NAMES: Mapping[str, str] = {  # that other programs use, and that are not 
 }
 # A field, with the comment above it or behind it.
 FIELD = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:  # (.*))?$", re.MULTILINE)
+
+
+def escape_output() -> None:
+    """Let this process print whatever its output's encoding lacks as an escape, and let no write end halfway.
+
+    Without a buffer (`PYTHONUNBUFFERED`), Python ignores how much of a text the system has taken.
+    """
+    stream = sys.stdout
+    if stream is sys.__stdout__ and isinstance(stream, io.TextIOWrapper):
+        lines = 1 if stream.write_through else -1
+        sys.stdout = open(stream.fileno(), "w", lines, stream.encoding, "backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def check_output(output: Path, beginning: str) -> None:
+    """Raise an `InputError` unless the file that `--output` names is new, empty, or of the kind that begins so."""
+    if not output.absolute().parent.is_dir() or (output.exists() and not output.is_file()):
+        raise InputError(f"--output is {output}; it must be a file in a directory that is there")
+    with contextlib.suppress(FileNotFoundError), output.open("rb") as file:
+        if file.read(len(beginning)) not in (b"", beginning.encode()):
+            raise InputError(f"--output is {output}, which holds something else; choose another file, or remove it")
 
 
 class Parser(argparse.ArgumentParser):

@@ -11,8 +11,9 @@ from typing import Any
 
 from transformer_jax.cli import answer_lines, run
 from transformer_jax.errors import InputError
-from transformer_jax.flags import Parser
+from transformer_jax.flags import Parser, check_output
 from transformer_jax.outside_files import outside_file
+from transformer_jax.runs.own_files import write_whole
 from transformer_jax.tasks import LanguageModelTrainer, PretrainedText
 from transformer_jax.tasks.registry import TRAINER, find_trainer
 from transformer_jax.training.example_viewer import ExampleViewer
@@ -63,10 +64,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     if (output := chosen.output) is not None:
         if chosen.interactive:
             raise InputError(f"--output is {output}, but --interactive prints its answers")
-        if output.is_dir() or not output.absolute().parent.is_dir():
-            raise InputError(f"--output is {output}; it must be a file in a directory that is there")
-        if chosen.input is not None and output.resolve() == chosen.input.resolve():
-            raise InputError(f"--output is {output}, the file of the inputs")
+        check_output(output, prediction_table([], []))
     names = ("max_new", "temperature", "top_k", "seed")
     chosen.draws = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
     return chosen
@@ -84,7 +82,7 @@ def carry_out(command: argparse.Namespace) -> None:
         if command.output is None:
             print(table, end="")
         else:
-            command.output.write_text(table, encoding="utf-8")
+            write_whole(command.output.resolve(), table.encode(errors="backslashreplace"))
             print(f"Written: {command.output}")
     if command.interactive:
         answer_lines(lambda line: answer_to(trainer, line, command.draws))

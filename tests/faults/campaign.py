@@ -20,7 +20,7 @@ from typing import NamedTuple
 from repository import QUICKLY, REPOSITORY
 from tqdm import tqdm
 
-from faults import command_lines, corruptions, interruptions, pretrained
+from faults import command_lines, corruptions, interruptions, outputs, pretrained, texts
 from faults.cases import FAILURES, Case, Outcome, Verdict
 from faults.material import make_material
 from faults.processes import context
@@ -45,6 +45,9 @@ KINDS = {
     "corruptions": Kind(corruptions.run, 200),
     "pretrained": Kind(pretrained.run, 200),
     "command-lines": Kind(command_lines.run, 600),
+    "names": Kind(texts.name_run, 30, 400),
+    "encodings": Kind(texts.encode_output, 60, 400),
+    "outputs": Kind(outputs.write_output, 60, 400),
 }
 ENVIRONMENT = {
     **QUICKLY,

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from transformer_jax.config import Criterion
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.record import STATE
-from transformer_jax.runs.state_arrays import read_arrays
+from transformer_jax.runs.state_arrays import plain_path, read_arrays
 
 
 def differences(run: Path, undisturbed: Path) -> dict[str, str]:
@@ -46,7 +46,8 @@ def _same_state(ours: Checkpoints, theirs: Checkpoints, step: int) -> bool:
 
 def _state(checkpoints: Checkpoints, step: int) -> PyTree:
     checkpoints._records.read(step, check_files=True)  # with its digests
-    return read_arrays(checkpoints.directory / str(step) / STATE, None)
+    with plain_path(checkpoints.directory / str(step) / STATE) as directory:
+        return read_arrays(directory, None)
 
 
 def evaluated_params(run: Path) -> dict[int, PyTree]:

@@ -5,6 +5,7 @@ seconds need a new interpreter, which takes as long as it does for a user.
 """
 
 import contextlib
+import io
 import multiprocessing
 import os
 import resource
@@ -14,8 +15,10 @@ import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NamedTuple
 
+import jax
 from commands import path_of
 
 PATIENCE = 150  # seconds
@@ -37,18 +40,25 @@ class Start(NamedTuple):
 
     anew: bool = False  # with a new interpreter, and without the limits below
     max_file_size: int | None = None  # bytes
+    directory: Path | None = None  # in which it runs
+    encoding: str | None = None  # of its standard output; None escapes what UTF-8 lacks
+    unbuffered: bool = False  # as with PYTHONUNBUFFERED, where an encoding is given
 
 
 USUAL = Start()
 
 
 class Running:
-    """A script of `experiments/` that runs. Its output comes through pipes, which no limit on files cuts off."""
+    """A script of `experiments/`, or a module of the package, that runs.
+
+    Its output comes through pipes, which no limit on files cuts off.
+    """
 
     def __init__(self, name: str, *arguments: object, start: Start = USUAL) -> None:
         self._readers, writers = zip(context.Pipe(duplex=False), context.Pipe(duplex=False), strict=True)
         self._printed = bytearray(), bytearray()
-        line = [path_of(name), *map(str, arguments)]
+        line = [name if name.startswith("transformer_jax.") else path_of(name), *map(str, arguments)]
+        self._encoding = start.encoding or "utf-8"
         self._process = context.Process(target=_run, args=(writers, line, start))
         self._process.start()
         for writer in writers:
@@ -58,7 +68,7 @@ class Running:
         """Whether the process has ended. What it has printed until now is read."""
         status = self._process.exitcode
         for reader, printed in zip(self._readers, self._printed, strict=True):
-            while reader.poll() and (chunk := os.read(reader.fileno(), 2**16)):
+            while not reader.closed and reader.poll() and (chunk := os.read(reader.fileno(), 2**16)):
                 printed += chunk
         return status is not None
 
@@ -66,6 +76,13 @@ class Running:
         """Wait until its standard output has a text so many times, or until its end."""
         while not self.has_ended() and self._printed[0].count(text.encode()) < count:
             time.sleep(0.002)
+
+    def close_output(self) -> None:
+        """Read its beginning, and then no more of its standard output."""
+        while self._process.exitcode is None and not self._readers[0].poll(0.01):
+            pass
+        os.read(self._readers[0].fileno(), 10)
+        self._readers[0].close()
 
     def send(self, number: int, *, to_group: bool = False) -> None:
         """Send a signal, to its children too with `to_group`."""
@@ -80,7 +97,8 @@ class Running:
         status = self._process.exitcode
         if status is None:
             self.send(signal.SIGKILL, to_group=True)
-        return Ended(status, *(printed.decode(errors="replace") for printed in self._printed))
+        out, err = (bytes(printed) for printed in self._printed)
+        return Ended(status, out.decode(self._encoding, errors="replace"), err.decode(errors="replace"))
 
 
 def _run(writers: Sequence[Connection], line: list[str], start: Start) -> None:
@@ -93,13 +111,23 @@ def _run(writers: Sequence[Connection], line: list[str], start: Start) -> None:
         os.set_inheritable(0, True)
         os.execve(sys.executable, [sys.executable, *line], os.environ | {"PYTHONUNBUFFERED": "1"})
     line_by_line()
+    if start.encoding is not None:
+        raw = os.fdopen(1, "wb", buffering=0 if start.unbuffered else -1, closefd=False)
+        sys.stdout = io.TextIOWrapper(raw, start.encoding, write_through=start.unbuffered)
+        sys.__stdout__ = sys.stdout  # type: ignore[misc]
+    if start.directory is not None:
+        os.chdir(start.directory)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if start.max_file_size is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails, as on a full disk
+        jax.config.update("jax_enable_compilation_cache", False)  # else all cases would read what was cut off
         resource.setrlimit(resource.RLIMIT_FSIZE, (start.max_file_size, start.max_file_size))
     sys.argv = line
-    runpy.run_path(line[0], run_name="__main__")
+    if line[0].startswith("transformer_jax."):
+        runpy.run_module(line[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(line[0], run_name="__main__")
 
 
 def line_by_line() -> None:

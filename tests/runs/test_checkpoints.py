@@ -124,6 +124,25 @@ def test_a_checkpoint_comes_back_bit_for_bit_with_its_key_its_metrics_and_its_pr
     np.testing.assert_array_equal(arrays["params"]["kernel"], np.full((3, 5), 1.0))
 
 
+# Every printable character of ASCII but the slash, patterns, a server's address, other scripts, no text at all.
+NAMES = [
+    "".join(map(chr, [*range(32, 47), *range(48, 127)])), "lr[1e-3]", "a\\b", "**", "gs:", "日本e\u0301", "caf\udce9",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_path_of_a_directory_is_text_whatever_characters_it_has(name, tmp_path):
+    saved(tmp_path / name / "runs", (0.5, 0.75)).close()
+    again = opened(tmp_path / name / "runs")
+    again.save(3, state(3), {}, {"accuracy": 0.25})
+    again.close()
+    reader = opened(tmp_path / name / "runs", create=False)
+    assert (reader.steps, reader.best().step, reader.newest(state(0)).step) == ([2, 3], 2, 3)
+    assert [path.name for path in tmp_path.iterdir()] == [name]  # nothing is written beside it
+    for read in (reader.best, reader.newest):
+        assert float(read().state["step"]) == read().step
+
+
 def test_the_states_memory_may_be_used_again_at_once(tmp_path):
     reused = {"params": np.full(2**20, 3.0, np.float32)}
     checkpoints = opened(tmp_path)

@@ -1,5 +1,6 @@
 """The list of runs: what it says of each run's files, without JAX and without touching them."""
 
+import contextlib
 import json
 import os
 import runpy
@@ -198,6 +199,33 @@ def test_columns_are_metrics_settings_and_fields_and_two_runs_are_compared(tmp_p
     ):
         with pytest.raises(InputError, match=message):
             main([*map(str, arguments)])
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n\u202e\x9b" + "w" * 200_000
+
+
+def hostile(parent: Path, name: str) -> Path:
+    """A run whose files hold a text that would move a terminal's cursor wherever they hold a text at all."""
+    path = parent / name
+    path.mkdir()
+    metrics = {"loss": 0.25, f"accuracy{HOSTILE}": 0.5}
+    settings = {"task": f"Task{HOSTILE}", "format": 5, f"name{HOSTILE}": name, "data": name + HOSTILE}
+    results = RESULTS | {"val": metrics, "test": {f"loss{HOSTILE}": len(name)}}
+    for file, content in (("config", settings), ("results", results), ("status", {"reason": HOSTILE})):
+        (path / f"{file}.json").write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("flags", [[], ["--csv"], ["--columns", "data,name"], ["--diff"], ["--columns", "no"]])
+def test_texts_of_files_are_shown_with_escapes_and_cut(flags, tmp_path, capsys, monkeypatch):
+    paths = [str(hostile(tmp_path, name)) for name in ("a", "bb")]
+    monkeypatch.setattr(sys, "argv", ["runs", *(paths if flags == ["--diff"] else [str(tmp_path)]), *flags])
+    with contextlib.suppress(SystemExit):  # of the error
+        runpy.run_path(sys.modules[main.__module__].__file__, run_name="__main__")
+    printed = "".join(capsys.readouterr())
+    assert [c for c in printed.replace("\n", "") if not c.isprintable()] == []
+    assert (printed.count("\n") < 6, "\\x1b]0;owned\\x07" in printed) == (True, True)
+    assert max(map(len, printed.split("\n"))) < 1500
 
 
 def test_runs_are_listed_without_jax_and_saved_models_are_no_runs(three):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from transformer_jax.errors import InputError
-from transformer_jax.tasks.byte_text import END, PAD, START, encode, labels, pad, visible
+from transformer_jax.errors import InputError, visible
+from transformer_jax.tasks.byte_text import END, PAD, START, encode, labels, pad
 from transformer_jax.tasks.tokenization import Tokenizer
 
 decode = Tokenizer().decode

@@ -19,7 +19,7 @@ def run(directory, report, **settings):
 
 @pytest.mark.slow
 def test_where_scoring_fails_the_same_command_scores_the_model_again_without_training(
-    tmp_path_factory, tmp_path, capsys
+    tmp_path_factory, tmp_path, capsys, monkeypatch
 ):
     directory = copied_run(tmp_path_factory, "ReverseTask", tmp_path)
     params = load_run(directory).params
@@ -32,9 +32,14 @@ def test_where_scoring_fails_the_same_command_scores_the_model_again_without_tra
         run(tmp_path, fail)
     assert not (directory / "results.json").exists()
     capsys.readouterr()
+    written = [directory / name for name in ("predictions.tsv", "attention_maps.png", "results.json")]
+    monkeypatch.setattr(
+        "transformer_jax.training.trainer.summary", lambda *_: [f"written: {[file.exists() for file in written]}"]
+    )
     trainer, results = run(tmp_path, lambda trainer, data: {"score": 0.25})
     printed = capsys.readouterr().out
     assert "Going on after step 20 of 20" in printed
+    assert "written: [True, True, True]" in printed  # whatever becomes of the output
     wrong = (directory / "predictions.tsv").read_text().count("\t0\n")
     assert f"Mistakes: {wrong} of the first 29 examples of the test set" in printed
     assert (results["score"], results["steps"]) == (0.25, 20)

@@ -4,6 +4,7 @@ import gc
 import json
 from itertools import count
 from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -136,6 +137,15 @@ def test_a_set_in_which_nothing_counts_is_said_at_its_first_evaluation(tmp_path,
     else:
         with pytest.raises(InputError, match=message):
             trainer.evaluate(loader(23))
+
+
+@pytest.mark.slow
+def test_checkpoints_that_cannot_be_read_are_no_divergence(tmp_path, monkeypatch):
+    trainer = trainer_for(tmp_path)
+    monkeypatch.setattr("transformer_jax.runs.checkpoints.read_arrays", mock.Mock(side_effect=ValueError("damage")))
+    with pytest.warns(UserWarning, match="damage"), pytest.raises(InputError, match="the best checkpoint in .* can't"):
+        fit(trainer)
+    assert read_run(trainer.run.path).state == "interrupted"
 
 
 @pytest.mark.usefixtures("without_type_checks")

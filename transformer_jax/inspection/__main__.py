@@ -9,9 +9,9 @@ import argparse
 from pathlib import Path
 
 from transformer_jax.cli import run
-from transformer_jax.errors import InputError
-from transformer_jax.flags import Parser
+from transformer_jax.flags import Parser, check_output
 from transformer_jax.inspection.page.page import Page, inspection_page
+from transformer_jax.inspection.page.view import BEGINNING
 from transformer_jax.tasks.registry import TRAINER, find_trainer
 
 OUTPUT = Path("inspection.html")
@@ -28,7 +28,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     """The `run`, its inputs (`words`) and the `output` file.
 
     Raises:
-        InputError: no run is given, there is an unknown flag, or the file is a directory.
+        InputError: no run is given, there is an unknown flag, or the file is no earlier page.
     """
     parser = Parser(
         prog=PROGRAM,
@@ -47,8 +47,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         "--output", type=Path, default=OUTPUT, metavar="FILE", help="page to write (default: %(default)s)"
     )
     chosen = parser.parse_intermixed_args(arguments)
-    if chosen.output.is_dir() or not chosen.output.absolute().parent.is_dir():
-        raise InputError(f"--output is {chosen.output}; it must be a file in a directory that is there")
+    check_output(chosen.output, BEGINNING)
     return chosen
 
 

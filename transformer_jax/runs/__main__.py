@@ -11,15 +11,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer_jax.errors import InputError
-from transformer_jax.flags import Parser
+from transformer_jax.errors import InputError, visible
+from transformer_jax.flags import Parser, escape_output
 from transformer_jax.runs.listing import STATES, Run, differing_settings, find_runs, read_run, with_differing_settings
 
 PROGRAM = "python -m transformer_jax.runs"
 DEFAULT = Path("checkpoints")  # as of `TrainingConfig.checkpoint_dir`
 SORTS = ("name", "best", "seconds", "steps", "time")
 HEADINGS = ["task", "name", "state", "steps", "best", "seconds", "size", "differing settings"]
-MAX_REASON = 80  # characters of it in the table; --json has all
+MAX_SHOWN = 200  # characters of a name or a value in a table; --json has all
 
 
 def main(arguments: list[str]) -> None:
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
             known = ", ".join(sorted({metric for run in runs for metric in run.metrics}))
             raise InputError(f"--columns names {unknown[0]}, which no run has; metrics are {known}")
         rows = [[_path(run, directory), *(_shown(run.value(name)) for name in names)] for run in runs]
-        print(_lines([["name", *names], *rows], as_csv=chosen.csv))
+        print(_lines([["name", *map(_shown, names)], *rows], as_csv=chosen.csv))
     else:
         rows = [_row(run, directory) for run in with_differing_settings(runs)]
         print(_lines([HEADINGS, *rows], as_csv=chosen.csv))
@@ -97,11 +97,11 @@ def differences(one: Run, other: Run) -> list[list[str]]:
     for run in (one, other):
         if run.state == "damaged":
             raise InputError(f"{run.path} can't be compared: {run.reason}")
-    rows = [["", one.path, other.path]]
+    rows = [["", _shown(one.path), _shown(other.path)]]
     for name in ("task", *differing_settings([one.settings, other.settings]), *sorted(one.metrics | other.metrics)):
-        values = [_shown(run.value(name)) for run in (one, other)]
+        values = [_text(run.value(name)) for run in (one, other)]
         if values[0] != values[1]:
-            rows.append([name, *values])
+            rows.append([*map(_shown, (name, *values))])
     return rows
 
 
@@ -115,38 +115,37 @@ def _lines(rows: Sequence[Sequence[str]], *, as_csv: bool) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def _shown(value: object) -> str:
-    text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-    return _printable(text)
+    return visible(_text(value), length=MAX_SHOWN)
 
 
 def _path(run: Run, directory: Path) -> str:
     path = os.path.relpath(run.path, directory)
-    return _printable(run.name if path == "." else path)
+    return _shown(run.name if path == "." else path)
 
 
 def _row(run: Run, directory: Path) -> list[str]:
     steps = "" if run.steps is None else str(run.steps)
-    best = "" if run.best_value is None else f"{run.best_metric} {run.best_value:.4f}"
-    about = " ".join(f"{name}={value}" for name, value in run.settings.items())
+    best = "" if run.best_value is None else f"{_shown(run.best_metric)} {run.best_value:.4f}"
+    about = " ".join(_shown(f"{name}={value}") for name, value in run.settings.items())
     return [
-        _printable(run.task or "?"),
+        _shown(run.task or "?"),
         _path(run, directory),
         run.state,
-        steps if run.num_steps is None else f"{steps}/{run.num_steps}",
+        steps if run.num_steps is None else _shown(f"{steps}/{run.num_steps}"),
         best,
         "" if run.seconds is None else f"{run.seconds:.0f}",
         f"{run.bytes / 1e6:.1f} MB",
-        _printable(about if run.reason is None else f"{about} ({run.reason[:MAX_REASON]})".strip()),
+        about if run.reason is None else f"{about} ({_shown(run.reason)})".strip(),
     ]
 
 
-def _printable(text: str) -> str:
-    """The text with escapes for what a terminal would act on."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
 if __name__ == "__main__":
+    escape_output()
     try:
         main(sys.argv[1:])
         sys.stdout.flush()
@@ -154,5 +153,5 @@ if __name__ == "__main__":
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except (InputError, OSError) as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: error: {visible(str(error), length=5 * MAX_SHOWN)}", file=sys.stderr)
         sys.exit(2)

@@ -1,5 +1,6 @@
 """Checkpoints of a run, written by Orbax: the whole training state at the newest steps and at the best one."""
 
+import contextlib
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -15,7 +16,7 @@ from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json, as_input_error
 from transformer_jax.runs.record import STATE, Record, Records, best_step, digests_of_files, may_be_gone
-from transformer_jax.runs.state_arrays import arrays_like, copied_arrays, digest_of_arrays, read_arrays
+from transformer_jax.runs.state_arrays import arrays_like, copied_arrays, digest_of_arrays, plain_path, read_arrays
 
 NEWEST = 2  # checkpoints that are kept beside the best
 
@@ -61,6 +62,7 @@ class Checkpoints:
         self._records = Records(self.directory, lambda line: warnings.warn(f"{line}; it is passed over", stacklevel=5))
         self._is_writer = create
         self._pending: tuple[int, Record] | None = None  # what is being written
+        self._opened = contextlib.ExitStack()  # while something is being written
         self._saver = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(),
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._add_record),
@@ -91,7 +93,8 @@ class Checkpoints:
                 return
             self._pending = step, record
             arrays = ocp.args.StandardSave(copied_arrays(state))
-            self._saver.save(self.directory / str(step), args=ocp.args.Composite(state=arrays))
+            directory = self._opened.enter_context(plain_path(self.directory))
+            self._saver.save(directory / str(step), args=ocp.args.Composite(state=arrays))
 
     @property
     def steps(self) -> list[int]:
@@ -156,6 +159,11 @@ class Checkpoints:
                 return checkpoint
         return None
 
+    def check_intact(self) -> None:
+        """Raise an `InputError` if a checkpoint was passed over, which may be the best."""
+        if self._when_written(lambda: bool(self._records.damaged)):
+            raise InputError(f"the best checkpoint in {self.directory} can't be read, nor can the next best ones")
+
     def wait(self) -> None:
         """Wait until everything is written, then delete the checkpoints that are neither new nor the best.
 
@@ -163,7 +171,8 @@ class Checkpoints:
             InputError: it could not be written.
         """
         with self._writing():
-            self._saver.wait_until_finished()
+            with self._opened:
+                self._saver.wait_until_finished()
             if self._pending is not None:
                 self._pending = None
                 if is_first():
@@ -201,7 +210,8 @@ class Checkpoints:
     def _restored(self, step: int, record: Record, like: PyTree | None) -> Checkpoint:
         """The checkpoint with its arrays, of which each process reads those that it needs."""
         try:
-            state = read_arrays(self.directory / str(step) / STATE, like)
+            with plain_path(self.directory / str(step) / STATE) as directory:
+                state = read_arrays(directory, like)
             if record.state is not None and jax.process_count() == 1 and record.state != digest_of_arrays(state):
                 raise ValueError("its arrays do not agree with their digest")
         except Exception as error:  # Orbax has many kinds, for another structure and for damage of format 4

@@ -15,11 +15,14 @@ def write_whole(file: Path, content: bytes) -> None:
     """Write a file whole or not at all: beside its place, and renamed. A link in its place is replaced."""
     temporary = file.with_name(f".{file.name}.tmp")
     temporary.unlink(missing_ok=True)
-    with temporary.open("xb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())  # else a power loss may leave the new name with no content
-    temporary.replace(file)
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())  # else a power loss may leave the new name with no content
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def digest_of(file: Path) -> str:

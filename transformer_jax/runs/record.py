@@ -66,11 +66,14 @@ class Records:
     Args:
         directory: of the checkpoints.
         warn: gets a line about each damaged checkpoint, once.
+
+    Attributes:
+        damaged: steps of the damaged ones that were found until now.
     """
 
     def __init__(self, directory: Path, warn: Callable[[str], object]) -> None:
         self.directory, self._warn = directory, warn
-        self._damaged: set[int] = set()
+        self.damaged: set[int] = set()
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, damaged or not, ascending."""
@@ -105,7 +108,7 @@ class Records:
         Raises:
             InputError: one is of another format, or can't be read now.
         """
-        found = {step: self.unless_damaged(step, self.read) for step in self.steps() if step not in self._damaged}
+        found = {step: self.unless_damaged(step, self.read) for step in self.steps() if step not in self.damaged}
         return {step: record for step, record in found.items() if record is not None}
 
     def unless_damaged(self, step: int, read: Callable[[int], T]) -> T | None:
@@ -114,8 +117,8 @@ class Records:
             return read(step)
         except DamagedError as error:
             # Else the process that trains has deleted it meanwhile.
-            if (self.directory / str(step)).exists() and step not in self._damaged:
-                self._damaged.add(step)
+            if (self.directory / str(step)).exists() and step not in self.damaged:
+                self.damaged.add(step)
                 self._warn(str(error))
             return None
 
@@ -145,7 +148,7 @@ class Records:
         """Delete the checkpoint of a step."""
         # Renamed first, so that no reader or kill finds half of it.
         shutil.rmtree((self.directory / str(step)).rename(self.directory / f"{step}.deleted"))
-        self._damaged.discard(step)
+        self.damaged.discard(step)
 
     def damage(self, step: int, reason: object) -> DamagedError:
         """The error for a checkpoint that can't be read."""

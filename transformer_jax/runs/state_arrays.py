@@ -1,7 +1,11 @@
 """The arrays of a training state, as Orbax takes and gives them."""
 
+import contextlib
 import hashlib
 import json
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -9,6 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
+
+# Orbax looks for files by patterns, and takes `gs:` for a server; TensorStore takes `\\` for `/`, and UTF-8 alone.
+SPECIAL = re.compile(r"[*?\[\]\\:\ud800-\udfff]")
+
+
+@contextlib.contextmanager
+def plain_path(directory: Path) -> Iterator[Path]:
+    """A path to a directory without the characters that Orbax and TensorStore do not take for text."""
+    if not SPECIAL.search(str(directory)):
+        yield directory
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 def read_arrays(directory: Path, like: PyTree | None) -> PyTree:

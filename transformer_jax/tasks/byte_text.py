@@ -48,11 +48,3 @@ def pad(sequences: Sequence[Int[np.ndarray, " _"]], length: int, filler: int = P
     for row, ids in zip(padded, sequences, strict=True):
         row[: len(ids)] = ids
     return padded
-
-
-def visible(text: str, keep: str = "") -> str:
-    """A text that moves no terminal's cursor: what is not printable is written as in Python, a line feed as `\\n`.
-
-    Characters of `keep` stay.
-    """
-    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)

@@ -13,7 +13,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Dataset, Loader, make_loader
 from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.errors import InputError, in_one_line
+from transformer_jax.errors import InputError, in_one_line, visible
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import run_path
 from transformer_jax.runs.tensorboard import tensorboard_command
@@ -151,17 +151,18 @@ def _save_answers(trainer: TrainerModule, data: TaskData) -> None:
 
     Of a task of one's own where they can be worded.
     """
-    examples: Sequence[InspectedExample] = []
+    examples: list[InspectedExample] = []
+    answers: list[Answer] = []
     with _or_a_line("answers to the test set, which `examples` would word"):
         count = MAX_PREDICTIONS if trainer.writes_predictions else 1
         examples = trainer.test_examples(range(min(count, len(trainer.test_set))))
         if trainer.writes_predictions:
             answers = trainer.answers(examples)
             trainer.run.save_text(PREDICTIONS, prediction_table(examples, answers))
-            _print_mistakes(examples, answers)
     if examples and trainer.has_attention and trainer.attention_picture is not None:
         with _or_a_line("pictures of attention"):
             trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
+    _print_mistakes(examples[: len(answers)], answers)
 
 
 @contextlib.contextmanager
@@ -182,7 +183,7 @@ def _print_mistakes(examples: Sequence[InspectedExample], answers: Sequence[Answ
     if known:
         print(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
     for example, answer in wrong[:MOST_SHOWN]:
-        print(f"  {example.title}: predicted {answer.text}, it is {example.expected}")
+        print(visible(f"  {example.title}: predicted {answer.text}, it is {example.expected}"))
 
 
 def _train_all(

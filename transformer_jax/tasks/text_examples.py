@@ -7,8 +7,8 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.errors import InputError
-from transformer_jax.tasks.byte_text import pad, visible
+from transformer_jax.errors import InputError, visible
+from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.tokenization import Tokenizer
 from transformer_jax.tasks.translation.pairs import PairInputs
 from transformer_jax.training.example_viewer import ExampleViewer

@@ -175,11 +175,12 @@ class TrainingLoop(contextlib.AbstractContextManager["TrainingLoop"]):
 
         Raises:
             FloatingPointError: no evaluation gave a finite number.
-            InputError: the run's directory has vanished.
+            InputError: the run's directory has vanished, or its checkpoints can't be read.
         """
         best = self._run.checkpoints.best(unstack_layers(self.state))
         if best is None:
             self._run.check()
+            self._run.checkpoints.check_intact()
             raise FloatingPointError(f"val/{self._config.criterion.metric} was never a finite number")
         params: Params = average_of(best.state) if self._config.takes_average else best.state.params
         return whole(params) if jax.process_count() > 1 else params  # each evaluates with all of them

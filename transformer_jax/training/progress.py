@@ -1,7 +1,7 @@
 """How a training shows its progress: a bar on a terminal or in a notebook, now and then a line elsewhere."""
 
 import contextlib
-import os
+import io
 import sys
 import time
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ def parameter_table(params: Params) -> str:
 def quietly(config: TrainingConfig) -> Iterator[None]:
     """A block that prints nothing to standard output if the config says `quiet`, or another process is the first."""
     is_silent = config.quiet or not is_first()
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere if is_silent else sys.stdout):
+    with contextlib.redirect_stdout(io.StringIO() if is_silent else sys.stdout):
         yield
 
 

@@ -217,7 +217,7 @@ class TrainerModule(ExampleViewer):
         self._run = RunDirectory(self.config, self.name)
 
     def test(self, val_loader: Loader | None = None, test_loader: Loader | None = None, **more: object) -> Json:
-        """Evaluate the best parameters on both sets, print every metric, and write `results.json` and the log's end.
+        """Evaluate the best parameters on both sets, write `results.json` and the log's end, and print every metric.
 
         After `load_run` nothing is written.
 
@@ -238,11 +238,11 @@ class TrainerModule(ExampleViewer):
         with self.stopwatch.during("eval"):
             metrics = {name: self.evaluate(loader) for name, loader in (("val", val_loader), ("test", test_loader))}
         results = results_of(self, metrics)
-        with quietly(self.config):
-            print(*summary(metrics, self.config.criterion.metric), sep="\n")
         results |= {"steps": self.steps, "total_seconds": time.monotonic() - self._made_at, **more}
         self.results = results
         if self._run is not None:
             write_end(self._run, self, metrics, results)
             self._close_run()
+        with quietly(self.config):
+            print(*summary(metrics, self.config.criterion.metric), sep="\n")
         return results

@@ -10,10 +10,10 @@ from compiled_models import compiled, drawn
 from finished_runs import LANGUAGE_MODEL, finished_run
 
 from transformer_jax import InputError, LanguageModelConfig, load_run, train_language_model
+from transformer_jax.errors import visible
 from transformer_jax.inspection.__main__ import text_of
 from transformer_jax.inspection.page.page import inspection_page
 from transformer_jax.tasks import LanguageModelTrainer
-from transformer_jax.tasks.byte_text import visible
 from transformer_jax.tasks.language_model.task import language_model_data
 from transformer_jax.tasks.text_examples import text_examples
 from transformer_jax.tasks.tokenization import Tokenizer

@@ -16,7 +16,9 @@ from jaxtyping import Float
 
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.outside_files import Json
+from transformer_jax.runs.own_files import write_whole
 
+BEGINNING = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta http-equiv="Content-'
 SCRIPTS = "elements.js", "value_map.js", "views.js", "page.js", "start.js"
 HEIGHT = 700  # pixels of a view in a notebook, until its script knows better
 STEP = 1e-4  # of the weights, as in `elements.js`
@@ -30,13 +32,13 @@ class View:
     text: str  # in HTML
 
     def save(self, path: str | Path) -> None:
-        """Write the view to a file, which any browser opens.
+        """Write the view to a file, whole or not at all, which any browser opens.
 
         Raises:
             InputError: `path` is no path.
         """
         check_value("path", path, str | Path)
-        Path(path).write_text(self.text, encoding="utf-8")
+        write_whole(Path(path).resolve(), self.text.encode(errors="backslashreplace"))
 
     def _repr_html_(self) -> str:
         """The view in a frame of its own."""

@@ -4,7 +4,7 @@ import gzip
 import lzma
 from collections.abc import Callable, Mapping
 
-from transformer_jax.tasks.byte_text import visible
+from transformer_jax.errors import visible
 from transformer_jax.tasks.language_model.windows import Text, TextSplits
 from transformer_jax.training.trainer import TrainerModule
 
@@ -47,12 +47,12 @@ def prompts(text: Text) -> list[bytes]:
 
 
 def save_samples(trainer: TrainerModule, given: list[bytes]) -> None:
-    """Continue these texts, print what comes out and save it in the run's directory."""
+    """Continue these texts, save what comes out in the run's directory, and print it."""
     samples = []
     for prompt, continued in zip(given, trainer.predict(given), strict=True):
         before, after = (part.decode(errors="replace") for part in (prompt, continued))
         after = visible(after, keep="\n")
         samples.append(f"--- after {before!r}:\n{after}\n")
     text = "\n".join(samples)
-    print(f"Samples:\n{text}")
     trainer.run.save_text(SAMPLES, text)
+    print(f"Samples:\n{text}")
