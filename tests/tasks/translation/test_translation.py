@@ -133,6 +133,7 @@ def test_the_command_translates_with_a_model_that_ships_and_with_another_search(
 
 
 @pytest.mark.parametrize(("tokenizer", "unit"), [("bytes", "bytes"), ("words", "tokens")])
+@pytest.mark.usefixtures("without_type_checks")
 def test_the_report_says_of_what_accuracies_are(tokenizer, unit, capsys):
     config = TranslationConfig(target_tokenizer=tokenizer)
     trainer = SimpleNamespace(config=config, predict=lambda sources: ["b"])
