@@ -46,7 +46,7 @@ TENSORS = (torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bfloat16
 NOT_NUMBERS = (np.array(["x", "y"]), np.array([None, {}]), np.array([1j, 2]), np.array(["2026-11-25"] * 2, "M8[D]"))
 COUNTS = (0, -1, 1.5, NAN, "x", None, 10**12)  # where at least 1 is meant
 LAYERS = (-1, 1.5, NAN, "x", None)
-QUERIES = (zeros(3), zeros(0, 4), zeros(3, 0), np.ones((3, 4), bool), "text", None)  # where [..., T, d] is meant
+QUERIES = (zeros(3), zeros(0, 4), zeros(3, 0), np.ones((3, 4), bool), "text", None, *TENSORS)  # where [..., T, d]
 FEATURES = (X[0], X[None], X[:, :0], X.astype(int), X.astype(bool), "text")  # where [B, T, D] is meant
 MASKS = (np.ones((S, S), bool), np.ones(3, bool), np.ones((B, T + 2), bool), X, "x", 2 * MASK.astype(int))
 IDS = (TOKENS + V, TOKENS - 1, TOKENS[0], TOKENS[None], TOKENS[:, :0], "text", None)  # where token ids are meant
@@ -86,7 +86,15 @@ WRONG = {
     "fraction": (0, 1, -0.5, 2, NAN, "x", None),
     "subset": (np.array([0, -1]), np.array([99]), np.array([], int), np.array([0.5]), "x"),
     "probabilities": (zeros(T), zeros(3, 3), None, "x"),
-    "anomalies": (np.array([0]), np.array([0, S]), np.array([-1, 0]), np.array([0.5, 1]), None, "x"),
+    "anomalies": (
+        np.full((9, 9), NAN),
+        np.array([0]),
+        np.array([0, S]),
+        np.array([-1, 0]),
+        np.array([0.5, 1]),
+        None,
+        "x",
+    ),
     "images": (zeros(S, 2), zeros(0, S, 2, 2), zeros(B, S, 2, 2, 2), None, "x"),
     "dataset": (None, 3, [], ""),
     "num_workers": (-1, 1.5, "x", None),
@@ -97,7 +105,7 @@ WRONG = {
     **dict.fromkeys(
         ("norm_first", "scan_layers", "share_layers", "final_norm", "tie_embeddings", "looks_ahead"), ("False", 1)
     ),
-    "key": (3, None, "x", zeros(2)),
+    "key": (3, None, "x", zeros(2), TENSORS[1]),
     "model": (None, 3, tj.TransformerEncoder),
     "variables": (None, 3, [zeros(3)]),
 }
@@ -256,7 +264,7 @@ TABLE_OF_CALLS = [
         plot_attention_maps, {"input_data": None, "attention_maps": MAPS, "idx": 0}, "input_data attention_maps idx"
     ),
     Call.of(plot_positional_encoding, {"d_model": D, "length": 5}, "d_model length"),
-    Call.of(plot_curves, {"curves": {"loss": zeros(3, 2)}}, curves=({}, {"loss": zeros(0, 2)}, {"loss": zeros(2)})),
+    Call.of(plot_curves, {"curves": {"loss": zeros(3, 2)}}, curves=({}, 3, {"loss": zeros(0, 2)}, {"loss": zeros(2)})),
     Call.of(plot_image_sets, {"images": IMAGES, "anomalies": np.array([0, 1])}, "images anomalies"),
     Call.of(
         plot_set_prediction,

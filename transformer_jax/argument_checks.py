@@ -139,6 +139,8 @@ def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
         array = np.asarray(x)
     except ValueError:
         raise InputError(f"{name} has rows of different lengths; it must be an array") from None
+    except (TypeError, RuntimeError):  # PyTorch's, of a tensor that is on another device or has gradients
+        raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers") from None
     if array.dtype.kind in "OSU":
         raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers")
     return array
@@ -161,11 +163,12 @@ def check_offset(name: str, offset: object, least: int = -MAX_OFFSET, most: int 
 
 def check_key(name: str, key: object) -> None:
     """Raise an `InputError` if a value is no single random key, such as `jax.random.key(0)`."""
-    shape, dtype = getattr(key, "shape", None), getattr(key, "dtype", np.dtype(object))
+    known = key if isinstance(key, Array | np.ndarray) else None
+    shape, dtype = getattr(known, "shape", None), getattr(known, "dtype", np.dtype(object))
     raw_shape = (2,) if jax.config.values["jax_default_prng_impl"] == "threefry2x32" else (4,)  # of JAX's older keys
     is_raw = shape == raw_shape and dtype == np.uint32
     if not is_raw and not (shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key)):
-        given = f"has type {dtype} and shape {shape}" if shape is not None else f"is {key!r}"
+        given = f"has type {dtype} and shape {shape}" if shape is not None else f"is {shortened(key)}"
         raise InputError(f"{name} {given}; it must be a random key such as jax.random.key(0)")
 
 

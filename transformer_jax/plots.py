@@ -7,7 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Num, Shaped
 
-from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.errors import InputError, check_sizes, shortened
 from transformer_jax.nn.positions import sinusoidal_table
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _labels(
         return [str(token) for token in range(number)]
     rows = data if isinstance(data, Sequence) else np.asarray(data)
     if isinstance(data, str) or (isinstance(rows, np.ndarray) and rows.ndim != 2) or len(rows) <= idx:
-        raise InputError(f"{name} is {data!r}; it must be [B, positions], with B above idx, which is {idx}")
+        raise InputError(f"{name} is {shortened(data)}; it must be [B, positions], with B above idx, which is {idx}")
     labels = [str(token) for token in rows[idx]]
     if len(labels) != number:
         raise InputError(f"{name} has {len(labels)} labels for {number} positions; there must be as many")
@@ -179,7 +179,7 @@ def plot_curves(
     Raises:
         InputError: there is no curve, or one of another shape, or without points.
     """
-    shapes = {name: np.shape(points) for name, points in curves.items()}
+    shapes = {name: np.shape(points) for name, points in curves.items()} if isinstance(curves, Mapping) else {}
     if not shapes or any(len(shape) != 2 or shape[0] < 1 or shape[1] != 2 for shape in shapes.values()):
         raise InputError(f"curves has the shapes {shapes}; it must hold at least one curve, each [N, 2]")
     figure = _figure(7.0, 3.5)
@@ -204,7 +204,7 @@ def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike,
     """
     num_sets, set_size = _check_images(images, "[N, S, height, width]")
     if np.shape(anomalies) != (num_sets,) or not np.isin(anomalies, np.arange(set_size)).all():
-        raise InputError(f"anomalies is {anomalies}; it must hold {num_sets} positions, 0 … {set_size - 1}")
+        raise InputError(f"anomalies is {shortened(anomalies)}; it must hold {num_sets} positions, 0 … {set_size - 1}")
     figure = _figure(float(set_size), 1.15 * num_sets)
     rows = figure.subplots(num_sets, set_size, squeeze=False)
     for row, images_of_set, anomaly in zip(rows, np.asarray(images), np.asarray(anomalies), strict=True):
@@ -234,7 +234,7 @@ def plot_set_prediction(
     (set_size,) = _check_images(images, "[S, height, width]")
     maps = _layers(attention_maps, rank=3, shape="[H, S, N]")  # L times [H S N]
     if np.shape(anomaly) != () or not np.isin(anomaly, np.arange(set_size)):
-        raise InputError(f"anomaly is {anomaly!r}; it must be a position, at least 0 and below {set_size}")
+        raise InputError(f"anomaly is {shortened(anomaly)}; it must be a position, at least 0 and below {set_size}")
     if np.shape(probabilities) != (set_size,):
         raise InputError(f"probabilities has shape {np.shape(probabilities)}; it must be ({set_size},)")
     chosen = int(np.argmax(probabilities))

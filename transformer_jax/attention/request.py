@@ -97,7 +97,8 @@ def _checked_operands(**operands: Any) -> list[Any]:
         InputError: they do not hold numbers, or do not fit.
     """
     arrays = {
-        name: x if hasattr(x, "dtype") and hasattr(x, "shape") else as_array(name, x) for name, x in operands.items()
+        name: x if isinstance(getattr(x, "dtype", None), np.dtype) else as_array(name, x)
+        for name, x in operands.items()
     }
     for name, array in arrays.items():
         if not jnp.issubdtype(array.dtype, jnp.number) or jnp.issubdtype(array.dtype, jnp.complexfloating):

@@ -19,7 +19,7 @@ from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.plain import softmax
 from transformer_jax.attention.request import AttentionRequest
 from transformer_jax.attention.score_block import Range, ScoreBlock, or_nan
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 
 Indices: TypeAlias = Int[ArrayLike, " _"] | Sequence[int]  # of a length of their own
 Weights: TypeAlias = Float[Array, "B heads queries S"]  # all of them, or those of an `AttentionRows`
@@ -84,7 +84,7 @@ def attention_rows(
     shape = request.logits_shape
     queries = _indices("queries", np.arange(shape[-2]) if queries is None else queries, shape[-2])
     if heads is not None and len(shape) < 4:
-        raise InputError(f"heads is {heads!r}; logits of shape {shape} have no axis of heads")
+        raise InputError(f"heads is {shortened(heads)}; logits of shape {shape} have no axis of heads")
     q, k, _ = request.with_heads(q, k, k)
     chosen = _indices("heads", np.arange(q.shape[1]) if heads is None else heads, q.shape[1])
     group, wide = q.shape[1] // k.shape[1], jnp.promote_types(q.dtype, jnp.float32)

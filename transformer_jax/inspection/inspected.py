@@ -17,7 +17,7 @@ from jaxtyping import Int, Num, PRNGKeyArray
 
 from transformer_jax.argument_checks import Size, check_arguments, check_token_ids, known_values
 from transformer_jax.decoding.next_token import draw_tokens
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.activations import capture, patch
 from transformer_jax.inspection.inspected_call import Computation, Metric
 from transformer_jax.inspection.names import check_found, matches
@@ -165,7 +165,9 @@ class Inspected:
 def _check_one_of_each_layer(what: str, given: str, names: Sequence[str]) -> None:
     parts = list(dict.fromkeys(re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in names))
     if len(parts) > 1:
-        raise InputError(f"{what} is {given!r}; it must fit one activation of each layer: {' or '.join(parts[:3])}")
+        raise InputError(
+            f"{what} is {shortened(given)}; it must fit one activation of each layer: {' or '.join(parts[:3])}"
+        )
 
 
 @check_arguments

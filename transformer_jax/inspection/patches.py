@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool
 
 from transformer_jax.argument_checks import as_array, broadcasts, known_values
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.names import AXES, Activation
 from transformer_jax.trees import pytree_class, static_field
 
@@ -151,7 +151,7 @@ def _chosen_along(what: str, chosen: Indices, site: Activation) -> Bool[Array, "
     """
     axis = site.axis(what)
     if axis is None:
-        raise InputError(f"{what} is {chosen!r}; {site.name} is [{site.letters}] and has no {what}")
+        raise InputError(f"{what} is {shortened(chosen)}; {site.name} is [{site.letters}] and has no {what}")
     size, array = site.shape[axis], _as_indices(what, chosen)
     first = site.first if site.letters.split()[axis] == "T" else None  # positions count from the text's start
     places = jnp.arange(size) if first is None else first + jnp.arange(size)
@@ -182,7 +182,9 @@ def _as_indices(what: str, chosen: Indices) -> Array | np.ndarray:
 
 def _check_indices(what: str, array: Array | np.ndarray, size: int | None, site: Activation) -> None:
     if not jnp.issubdtype(array.dtype, jnp.integer) or array.ndim > 1:
-        raise InputError(f"{what} of {site.name} is {array!r}; it must be whole numbers or truth values, in one row")
+        raise InputError(
+            f"{what} of {site.name} is {shortened(array)}; it must be whole numbers or truth values, in one row"
+        )
     known = known_values(array)
     lowest, end = (0, np.inf) if size is None else (-size, size)
     if known is not None and (outside := known[(known < lowest) | (known >= end)]).size:
