@@ -1,7 +1,7 @@
 # Each target makes the environment first where it is missing, and brings it up to date when the requirements changed.
 # `make … VENV=.venv-3.13 PYTHON=python3.13` makes one beside another.
 PYTHON ?= python3
-VENV ?= .venv
+VENV := .venv
 comma := ,
 EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := $(VENV)/bin

@@ -30,23 +30,16 @@ def test_a_model_and_a_training_load_no_more_than_they_need():
 
 
 @pytest.mark.parametrize(
-    ("version", "status", "line"),
-    [
-        ("0.9.2", 1, "ImportError: transformer-jax needs Python 3.11 or newer and jax 0.10 to 0.12; this is jax 0.9.2"),
-        (
-            "99.0",
-            0,
-            "<string>:1: UserWarning: transformer-jax was tested with Python 3.11 or newer and jax 0.10 to 0.12; this",
-        ),
-    ],
+    ("version", "kind"), [("0.9.2", "ImportError: transformer-jax needs"), ("99.0rc1", "UserWarning: ")]
 )
-def test_another_jax_is_a_line_at_the_first_import(tmp_path, version, status, line):
+def test_another_jax_is_a_line_at_the_first_import(tmp_path, version, kind):
     (tmp_path / "jax-0.dist-info").mkdir()
     (tmp_path / "jax-0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: jax\nVersion: {version}\n")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
     command = [sys.executable, "-c", "import transformer_jax"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == status
-    printed, *source = done.stderr.splitlines()
-    assert printed.startswith(line)
-    assert source in ([], ["  import transformer_jax"])  # of a warning, from Python 3.13 on
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True).stderr
+    (line,) = [line for line in printed.splitlines() if kind in line]
+    assert line.endswith(
+        f"Python 3.11 with jax 0.10, or Python 3.12 and newer with jax 0.11.2 to 0.12; this is jax {version}"
+    )
+    assert "jax/_src" not in printed

@@ -12,19 +12,19 @@ Letters of dimensions, in types, docstrings and comments alike:
 
 import importlib.metadata
 import platform
+import re
 import sys
 import warnings
 
-SUPPORTED = "Python 3.11 or newer and jax 0.10 to 0.12"  # as in pyproject.toml
+SUPPORTED = "Python 3.11 with jax 0.10, or Python 3.12 and newer with jax 0.11.2 to 0.12"  # as in pyproject.toml
 
 if sys.version_info < (3, 11):  # noqa: UP036  # a checkout runs with any Python
-    sys.tracebacklimit = 0  # the line says it all
     raise ImportError(f"transformer-jax needs {SUPPORTED}; this is Python {platform.python_version()}")
 _jax = importlib.metadata.version("jax")
-if tuple(map(int, _jax.split(".")[:2])) < (0, 10):
-    sys.tracebacklimit = 0
+_release = tuple(map(int, re.findall(r"\d+", _jax)[:2]))
+if _release < (0, 10):
     raise ImportError(f"transformer-jax needs {SUPPORTED}; this is jax {_jax}")
-if tuple(map(int, _jax.split(".")[:2])) > (0, 12):
+if _release > (0, 12):
     warnings.warn(f"transformer-jax was tested with {SUPPORTED}; this is jax {_jax}", stacklevel=2)
 
 import lazy_loader  # noqa: E402  # after the check of versions

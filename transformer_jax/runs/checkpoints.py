@@ -15,7 +15,7 @@ from transformer_jax.config import Criterion
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json, as_input_error
-from transformer_jax.runs.record import STATE, Record, Records, best_step, digests_of_files, may_be_gone
+from transformer_jax.runs.record import STATE, Record, Records, best_step, digests_of_files, half_written, may_be_gone
 from transformer_jax.runs.state_arrays import arrays_like, copied_arrays, digest_of_arrays, plain_path, read_arrays
 
 NEWEST = 2  # checkpoints that are kept beside the best
@@ -224,7 +224,7 @@ class Checkpoints:
         """Orbax calls it, in the first process, when all files are written and before they get their final name."""
         assert self._pending is not None
         step, record = self._pending
-        (directory,) = self.directory.glob(f"{step}.*")  # its temporary name
+        (directory,) = half_written(self.directory, str(step))
         record._replace(files=digests_of_files(directory / STATE)).write(directory, step)
 
     def _delete_old(self) -> None:

@@ -16,7 +16,6 @@ from transformer_jax.runs.settings import FORMAT, FormatError, check_format, wri
 
 RECORD = Path("record", "metadata")  # inside the directory of a checkpoint
 STATE = "state"  # Orbax's files, beside the record
-HALF_WRITTEN = "[0-9]*.*"  # name of what Orbax has not finished, and of what is being deleted: the step and a suffix
 
 T = TypeVar("T")
 
@@ -125,7 +124,7 @@ class Records:
     def prepare(self) -> None:
         """Make the directory, and remove from it what was half written or half deleted."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        for half in self.directory.glob(HALF_WRITTEN):
+        for half in half_written(self.directory):
             shutil.rmtree(half)
 
     def renew(self, step: int, record: Record) -> bool:
@@ -147,13 +146,25 @@ class Records:
     def delete(self, step: int) -> None:
         """Delete the checkpoint of a step."""
         # Renamed first, so that no reader or kill finds half of it.
-        shutil.rmtree((self.directory / str(step)).rename(self.directory / f"{step}.deleted"))
+        shutil.rmtree((self.directory / str(step)).rename(self.directory / f"deleted{half_suffix()}"))
         self.damaged.discard(step)
 
     def damage(self, step: int, reason: object) -> DamagedError:
         """The error for a checkpoint that can't be read."""
         line = str(reason).split("\n")[0][:200]
         return DamagedError(f"the checkpoint of step {step} in {self.directory} can't be read: {line}")
+
+
+def half_suffix() -> str:
+    """What Orbax adds to the name of a directory that it has not finished; so do we to one that is being deleted."""
+    from orbax.checkpoint.utils import TMP_DIR_SUFFIX  # takes a second, which the list of runs need not wait
+
+    return str(TMP_DIR_SUFFIX)
+
+
+def half_written(directory: Path, name: str = "*") -> list[Path]:
+    """Directories of this name that Orbax has not finished, or that are being deleted."""
+    return [*directory.glob(f"{name}{half_suffix()}*")]
 
 
 def may_be_gone(error: BaseException | None) -> bool:

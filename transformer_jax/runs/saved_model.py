@@ -47,7 +47,8 @@ def _names_of(directory: Path) -> set[str] | None:
     digests = directory / DIGESTS
     lines = digests.read_text(errors="replace").splitlines() if digests.is_file() else []
     names = {DIGESTS, *(line.partition("  ")[2] for line in lines)}
-    return names if all(path.name in names or path.name.startswith(".") for path in directory.iterdir()) else None
+    is_model = CONFIG in names and all(path.name in names or path.name.startswith(".") for path in directory.iterdir())
+    return names if is_model else None
 
 
 def write_digests(directory: Path, files: tuple[str, ...]) -> None:
