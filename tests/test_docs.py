@@ -124,7 +124,7 @@ def run_page(page: str, root: Path, *changed: tuple[str, str], first: int = 0) -
         code = code.replace(text, other)
     file.write_text(code, encoding="utf-8")
     with inside(root):
-        return runpy.run_path(str(file))
+        return runpy.run_path(str(file), run_name="__main__")
 
 
 def commands_of(page: str) -> list[str]:
