@@ -5,6 +5,7 @@ import pytest
 
 from transformer_jax import InputError
 from transformer_jax.training.metrics import SumsOfSteps, layer_norms, layer_of, means, weighted_sums
+from transformer_jax.training.results import summary
 
 
 def test_sums_count_valid_rows_with_the_weights_of_their_elements():
@@ -65,3 +66,13 @@ def test_stacked_layers_have_norms_of_their_own():
     stacked = {"a": np.arange(1.0, 4).reshape(3, 1, 1) * np.ones((3, 2, 5)), "b": np.zeros((3, 7))}
     norms = layer_norms({"encoder": {"stacked_layers": stacked, "norm": {"scale": np.full(4, 3.0)}}})
     assert norms == pytest.approx({"encoder": 6} | {f"encoder/layers_{i}": (i + 1) * 10**0.5 for i in range(3)})
+
+
+def test_a_metric_that_no_element_has_a_weight_for_has_no_mean():
+    steps = [{"loss": (2.0, 1.0), "rare": (0.0, 0.0)}, {"loss": (4.0, 1.0), "rare": (0.0, 0.0)}]
+    assert means(steps) == {"loss": 3.0}
+    assert [*summary({"val": means(steps), "test": {"loss": 3.0, "rare": 1.0}}, last="loss")] == [
+        "Test rare: 1.0000",
+        "Val loss:  3.0000",
+        "Test loss: 3.0000",
+    ]

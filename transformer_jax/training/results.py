@@ -32,11 +32,13 @@ MAX_SECONDS = 5.0  # for git
 
 def summary(metrics: Metrics, last: str) -> Iterator[str]:
     """A line for each metric of each split; those of `last`, by which the best model was chosen, come last."""
-    names = sorted(next(iter(metrics.values())), key=lambda name: (name == last, name == "accuracy"))
+    found = dict.fromkeys(name for of_split in metrics.values() for name in of_split)
+    names = sorted(found, key=lambda name: (name == last, name == "accuracy"))
     width = max(len(f"{split} {name}:") for split in metrics for name in names)
     for name in names:
-        for split, of_split in metrics.items():
-            yield f"{split.capitalize()} {name}:".ljust(width) + f" {format_metric(name, of_split[name])}"
+        for split, of_split in metrics.items():  # a metric may have no weight in one of them
+            if name in of_split:
+                yield f"{split.capitalize()} {name}:".ljust(width) + f" {format_metric(name, of_split[name])}"
 
 
 def announce(task: Evaluator, params: Params, num_steps: int, directory: Path) -> None:
