@@ -33,11 +33,7 @@ def test_a_model_and_a_training_load_no_more_than_they_need():
     ("version", "status", "line"),
     [
         ("0.9.2", 1, "ImportError: transformer-jax needs Python 3.11 or newer and jax 0.10 to 0.12; this is jax 0.9.2"),
-        (
-            "99.0",
-            0,
-            "<string>:1: UserWarning: transformer-jax was tested with Python 3.11 or newer and jax 0.10 to 0.12; this",
-        ),
+        ("99.0", 0, "<string>:1: UserWarning: transformer-jax was tested with Python 3.11 or newer and jax 0.10 to"),
     ],
 )
 def test_another_jax_is_a_line_at_the_first_import(tmp_path, version, status, line):

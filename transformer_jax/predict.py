@@ -36,12 +36,8 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     Raises:
         InputError: no run or no input is given, or there is an unknown flag.
     """
-    parser = Parser(
-        prog=PROGRAM,
-        description="Print a trained model's answers with their probabilities, as a table with tabs.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "Print a trained model's answers with their probabilities, as a table with tabs."
+    parser = Parser(prog=PROGRAM, description=about, epilog=EXAMPLES)
     parser.add_argument("run", metavar="RUN", help="a run's directory, a saved model, one that ships, or a tutorial's")
     parser.add_argument(
         "inputs", metavar="INPUT", nargs="*",

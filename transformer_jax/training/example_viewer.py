@@ -13,7 +13,6 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compiler_options import RUN_ONCE_OPTIONS, known_options
 from transformer_jax.errors import InputError
 from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.hooks import Task
 from transformer_jax.training.inspected_example import (
     Answer,
     InspectedExample,
@@ -120,7 +119,7 @@ class ExampleViewer(Evaluator):
         """Whether a class overrides `predict` without `examples`, which may word something else."""
         kinds = type(self).__mro__
         first = [next(n for n, kind in enumerate(kinds) if name in vars(kind)) for name in ("predict", "examples")]
-        return self.writes_predictions and type(self).predict is not Task.predict and first[0] < first[1]
+        return self.writes_predictions and first[0] < first[1]  # `Task.predict` comes after all
 
     def _as_predicted(self, rows: Sequence[Inputs], answers: Sequence[Answer]) -> list[Answer]:
         """The answers; those in which `predict` says something else of a row have its text alone."""
