@@ -141,11 +141,11 @@ def _train_one(
             print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
         trainer.test_data = data
         more = {} if report is None else report(trainer, data)
-        _save_answers(trainer, data)
+        _save_answers(trainer)
         return trainer, trainer.test(data.val_loader, data.test_loader, **more)
 
 
-def _save_answers(trainer: TrainerModule, data: TaskData) -> None:
+def _save_answers(trainer: TrainerModule) -> None:
     """Write the answers to the first examples of the test set, and a picture of the attention of the first one.
 
     Of a task of one's own where they can be worded.
