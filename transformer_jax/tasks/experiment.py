@@ -157,7 +157,7 @@ def _save_answers(trainer: TrainerModule) -> None:
             trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
         answers = trainer.answers(examples) if trainer.writes_predictions else []
         if answers:
-            trainer.run.save_text(PREDICTIONS, prediction_table(examples, answers))
+            trainer.run.save_text(PREDICTIONS, prediction_table(zip(examples, answers, strict=True)))
     except Exception as error:  # of any class: the model's output may be anything
         what = "answers to the test set, or the picture of attention"
         print(f"There are no {what}: {in_one_line(error, with_class=not isinstance(error, InputError))}")
