@@ -117,7 +117,7 @@ def test_a_language_model_continues_with_the_draws_that_are_asked_for(capsys, tm
     flags = ["--max-new", "5", "--temperature", "0.5", "--top-k", "3", "--seed", "2"]
     ((text, _, answer, probability, _),) = printed(capsys, str(run), "--prompt", "ab", *flags)
     expected = load_run(run).predict(["ab"], max_new=5, temperature=0.5, top_k=3, seed=2)[0]
-    shown = prediction_table([InspectedExample(inputs=None, title="ab")], [Answer(expected, None, ())])
+    shown = prediction_table([(InspectedExample(inputs=None, title="ab"), Answer(expected, None, ()))])
     assert shown.splitlines()[1].split("\t")[2] == answer
     assert (text, probability) == ("ab", "")
 
@@ -197,7 +197,7 @@ def test_a_page_has_the_beginning_by_which_an_earlier_one_is_known(template):
 
 def test_a_table_has_a_line_for_each_example_whatever_the_texts_hold():
     texts = ["", *(letter for letter in map(chr, range(1, 2**14)) if not letter.isalnum()), "a\tb", "a\r\nb\n", '"']
-    examples = [InspectedExample(inputs=None, title=text, expected=text) for text in texts]
-    table = prediction_table(examples, [Answer(text, 0.5, ()) for text in texts])
+    examples = (InspectedExample(inputs=None, title=text, expected=text) for text in texts)
+    table = prediction_table((example, Answer(example.expected, 0.5, ())) for example in examples)
     rows = [*csv.reader(io.StringIO(table, newline="\n"), delimiter="\t", quoting=csv.QUOTE_NONE)][1:]
     assert len(rows) == len(table.splitlines()) - 1 == len(texts)

@@ -30,7 +30,8 @@ from jaxtyping import Shaped
 
 from transformer_jax.errors import (
     InputError,
-    check_positive_float32,
+    check_in_float32,
+    check_positive,
     check_probability,
     check_value,
     check_whole,
@@ -44,7 +45,7 @@ MAX_OFFSET = 2**30  # of a position; sums with an index stay below 2**31
 Size = Annotated[int, functools.partial(check_whole, minimum=1)]
 Count = Annotated[int, functools.partial(check_whole, minimum=0)]
 Probability = Annotated[float, check_probability]
-Positive = Annotated[float, check_positive_float32]
+Positive = Annotated[float, functools.partial(check_in_float32, check_positive)]
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -67,9 +67,6 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         head_width(self.model_dim, self.num_heads)  # which must divide it
         if self.distributed and (self.seeds is not None or self.sweep):
             raise InputError("distributed is True, but seeds and sweep train one run after another in a single process")
-        for name in ("coordinator", "num_processes", "process_id"):
-            if getattr(self, name) is not None and not self.distributed:
-                raise InputError(f"{name} is {getattr(self, name)}; it needs distributed, which is False")
 
     def resolved(self: Config, steps_per_epoch: int) -> Config:
         """The same settings, with numbers for those that follow from the number of steps in an epoch of the data.
@@ -131,11 +128,12 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     def idle(self) -> dict[str, str]:
         """Settings that have no effect beside the others, each with the reason; a training refuses them."""
-        found = {} if self.seeds is None else {"seed": "seeds gives those of the runs"}
+        of_processes = ("coordinator", "num_processes", "process_id", "connect_timeout")
+        found = {} if self.distributed else dict.fromkeys(of_processes, "distributed is False")
+        found |= {} if self.seeds is None else {"seed": "seeds gives those of the runs"}
         found |= {"lr": "the schedule noam takes its peak from model_dim and warmup"} if self.schedule == "noam" else {}
         found |= {"overwrite": "a run goes on unless --no-resume is given, too"} if self.resume else {}
-        found |= {"verbose": "quiet is True"} if self.quiet else {}
-        return found if self.distributed else found | {"connect_timeout": "distributed is False"}
+        return found | ({"verbose": "quiet is True"} if self.quiet else {})
 
     def check_idle(self) -> None:
         """Raise an `InputError` for the first setting that is not the default one, but has no effect."""

@@ -156,10 +156,10 @@ def check_positive(name: str, value: float) -> None:
         raise InputError(f"{name} is {value}; it must be a finite number above 0")
 
 
-def check_positive_float32(name: str, value: float) -> None:
-    """Raise an `InputError` if a value, or what float32 makes of it, is no finite number above 0."""
-    check_positive(name, value)
-    check_positive(f"{name} is {value}; in float32 it", ctypes.c_float(value).value)
+def check_in_float32(check: Callable[[str, float], None], name: str, value: float) -> None:
+    """Check a value, and what it is computed with: of 0.99999999 float32 makes 1."""
+    check(name, value)
+    check(f"{name} is {value}; in float32 it", ctypes.c_float(value).value)
 
 
 def head_width(width: int, num_heads: int) -> int:

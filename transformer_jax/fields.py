@@ -1,7 +1,6 @@
 """The fields of settings: what is special about one, and its values from Python, a command line or a file."""
 
 import contextlib
-import ctypes
 import dataclasses
 import math
 import re
@@ -9,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from transformer_jax.errors import MAX_SIZE, InputError, TypeHint, check_value, meant, shortened
+from transformer_jax.errors import MAX_SIZE, InputError, TypeHint, check_in_float32, check_value, meant, shortened
 
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are no UTF-8
 WORDS = {"none": None, "true": True, "false": False}  # as a command line has them
@@ -132,6 +131,4 @@ def check_fields(settings: object) -> None:
             if isinstance(most, int | float) and value > most:
                 raise InputError(f"{name} is {value}; it may be at most {most}")
         if value is not None and callable(check):
-            check(name, value)
-            if isinstance(value, float):  # and what is computed with: of 0.99999999 float32 makes 1
-                check(f"{name} is {value}; in float32 it", ctypes.c_float(value).value)
+            check_in_float32(check, name, value) if isinstance(value, float) else check(name, value)

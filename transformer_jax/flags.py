@@ -52,7 +52,10 @@ def check_output(output: Path, beginning: str) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line, and whose texts around the flags keep their lines."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raise an `InputError`."""
@@ -85,7 +88,6 @@ def flag_parser(
         usage="%(prog)s [OPTIONS]",
         description=((inspect.getdoc(dataclass) if description is None else description) or "").split("\n\n")[0],
         epilog=(inspect.getdoc(RunSettings) or "").partition("\n\n")[2] if is_training else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,  # flags that are not given have no value
         add_help=add_help,
         allow_abbrev=False,

@@ -127,8 +127,8 @@ def left_of(directory: Path) -> Path:
 
 def standing(directory: Path) -> Path:
     """The directory, or what is `left_of` it where a kill came as it was replaced."""
-    is_left = not os.path.lexists(directory) and os.path.isdir(left_of(directory))
-    return left_of(directory) if is_left else directory
+    old = left_of(directory)
+    return old if not os.path.lexists(directory) and os.path.isdir(old) else directory
 
 
 def _check(path: Path, max_bytes: int) -> None:

@@ -36,12 +36,8 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     Raises:
         InputError: no run or no input is given, or there is an unknown flag.
     """
-    parser = Parser(
-        prog=PROGRAM,
-        description="Print a trained model's answers with their probabilities, as a table with tabs.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "Print a trained model's answers with their probabilities, as a table with tabs."
+    parser = Parser(prog=PROGRAM, description=about, epilog=EXAMPLES)
     parser.add_argument("run", metavar="RUN", help="a run's directory, a saved model, one that ships, or a tutorial's")
     parser.add_argument(
         "inputs", metavar="INPUT", nargs="*",
@@ -64,7 +60,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     if (output := chosen.output) is not None:
         if chosen.interactive:
             raise InputError(f"--output is {output}, but --interactive prints its answers")
-        check_output(output, prediction_table([], []))
+        check_output(output, prediction_table([]))
     names = ("max_new", "temperature", "top_k", "seed")
     chosen.draws = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
     return chosen
@@ -77,8 +73,8 @@ def carry_out(command: argparse.Namespace) -> None:
         flag = f"--{next(iter(command.draws)).replace('_', '-')}"
         raise InputError(f"{flag} is given, which a language model takes; {command.run} is a model of {trainer.name}")
     if command.inputs or command.input is not None:
-        rows = [*zip(*answered(trainer, command.inputs, command.draws, are_words=True), strict=True)]
-        table = prediction_table(*zip(*rows, *_answered_lines(trainer, command), strict=True))
+        words = answered(trainer, command.inputs, command.draws, are_words=True)
+        table = prediction_table([*words, *_answered_lines(trainer, command)])
         if command.output is None:
             print(table, end="")
         else:
@@ -90,8 +86,8 @@ def carry_out(command: argparse.Namespace) -> None:
 
 def answered(
     trainer: ExampleViewer, inputs: list[str], draws: dict[str, Any], *, are_words: bool = False
-) -> tuple[list[InspectedExample], list[Answer]]:
-    """Inputs as examples, and their answers; of a language model what follows each text.
+) -> list[tuple[InspectedExample, Answer]]:
+    """Inputs as examples with their answers; of a language model what follows each text.
 
     Args:
         trainer: with the model.
@@ -102,17 +98,17 @@ def answered(
         InputError: an input is none of the task's.
     """
     if not inputs:
-        return [], []
+        return []
     if isinstance(trainer, CONTINUES):
-        examples = [InspectedExample(inputs=None, title=text) for text in inputs]
-        return examples, [Answer(text, None, ()) for text in trainer.predict(inputs, **draws)]
+        texts = zip(inputs, trainer.predict(inputs, **draws), strict=True)
+        return [(InspectedExample(inputs=None, title=text), Answer(more, None, ())) for text, more in texts]
     examples = trainer.read_examples(inputs) if are_words else trainer.read_lines(inputs)
-    return examples, trainer.answers(examples)
+    return [*zip(examples, trainer.answers(examples), strict=True)]
 
 
 def answer_to(trainer: ExampleViewer, line: str, draws: dict[str, Any]) -> str:
     """The answer to a line and its probability, with a tab between; those of several inputs follow each other."""
-    rows = prediction_table(*answered(trainer, [line], draws)).splitlines()[1:]
+    rows = prediction_table(answered(trainer, [line], draws)).splitlines()[1:]
     return "\t".join(cell for row in rows for cell in row.split("\t")[2:4])
 
 
@@ -125,7 +121,7 @@ def _answered_lines(trainer: ExampleViewer, command: argparse.Namespace) -> list
     inputs = [line.rstrip("\r") for line in lines if line.strip()]
     if not inputs:
         raise InputError(f"{file} holds no input")
-    rows = [*zip(*answered(trainer, inputs, command.draws), strict=True)]
+    rows = answered(trainer, inputs, command.draws)
     if len(rows) != len(inputs):
         raise InputError(f"{file} has a line of several inputs; there must be one in each line")
     found, blank = iter(rows), (InspectedExample(inputs=None), Answer("", None, ()))

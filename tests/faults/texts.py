@@ -18,7 +18,6 @@ ODD = (
     "日本", "ñ", "e\u0301", "\u00df", "ﬁ", "١", "😀", "\U0010fffd", "-x", "--", "_pretrained", "checkpoints",
 )  # fmt: skip
 PIECES = (*map(chr, range(32, 127)), *(6 * ODD))
-REFUSES = "it must be the name of one directory"
 ENCODINGS = "ascii", "latin-1", "cp1252", "cp437", "koi8-r", "shift_jis", "gbk", "utf-8", "utf-16"
 NUMBERS = "3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3"
 PRINTING = {  # commands, and what makes a moment's text the same each time

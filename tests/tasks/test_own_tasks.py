@@ -26,6 +26,11 @@ def with_params(trainer_class, config=None):
 
 
 class EachPosition(LargestTrainer):
+    """The model sees other numbers than those of the data set, which `predict` takes."""
+
+    def prepare(self, inputs, constants):
+        return jax.numpy.arange(7)[::-1][inputs]
+
     def predict(self, inputs):
         return self.forward(inputs).argmax(-1)
 
@@ -33,13 +38,6 @@ class EachPosition(LargestTrainer):
 class Words(LargestTrainer):
     def predict(self, inputs):
         return ["even" if number % 2 == 0 else "odd" for number in super().predict(inputs)]
-
-
-class Prepared(LargestTrainer):
-    """The model sees other numbers than those of the data set, which `predict` takes."""
-
-    def prepare(self, inputs, constants):
-        return jax.numpy.arange(7)[::-1][inputs]
 
 
 class Worded(LargestTrainer):
@@ -55,26 +53,16 @@ class Pair(LargestTrainer):
         return super().predict(inputs), 3
 
 
-class Fewer(LargestTrainer):
-    def predict(self, inputs):
-        return super().predict(inputs)[1:]
-
-
 class Otherwise(ReverseTrainer):
     def predict(self, inputs):
         return (super().predict(inputs) + 1) % 7
-
-
-class Likewise(ReverseTrainer):
-    def predict(self, inputs):
-        return super().predict(inputs)
 
 
 REVERSE = ReverseConfig(seq_len=5, num_categories=7, model_dim=6, batch_size=7)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer_class", [LargestTrainer, Words, Prepared, Worded, EachPosition])
+@pytest.mark.parametrize("trainer_class", [LargestTrainer, Words, Worded, EachPosition])
 def test_an_answer_is_what_predict_says(trainer_class):
     trainer = with_params(trainer_class)
     answers = trainer.answers(trainer.examples(ROWS))
@@ -89,24 +77,11 @@ def test_an_answer_is_what_predict_says(trainer_class):
 
 
 @pytest.mark.slow
-def test_examples_of_a_task_are_its_answers_where_predict_says_the_same():
-    trainer = with_params(Likewise, REVERSE)
-    assert not any(answer.probability is None for answer in trainer.answers(trainer.examples(ROWS)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("trainer_class", "config", "reason"),
-    [
-        (Pair, None, "Pair.predict gives is not one for each input; override `examples`"),
-        (Fewer, None, "Fewer.predict gives is not one for each input; override `examples`"),
-        (Otherwise, REVERSE, r"Otherwise.predict gives is [\d ]{9}, not [\d ]{9}; override `examples`"),
-    ],
-)
-def test_what_cannot_be_told_is_an_error_that_names_the_hook(trainer_class, config, reason):
+@pytest.mark.parametrize(("trainer_class", "config"), [(Pair, None), (Otherwise, REVERSE)])
+def test_what_cannot_be_told_is_an_error_that_names_the_hook(trainer_class, config):
     trainer = with_params(trainer_class, config)
     for ask in (trainer.answers, lambda examples: inspection_page(trainer, examples)):
-        with pytest.raises(InputError, match=reason):
+        with pytest.raises(InputError, match=r"can't be told from \w+.predict; override `examples`"):
             ask(trainer.examples(ROWS))
 
 
@@ -153,10 +128,10 @@ def test_the_commands_open_a_run_with_the_trainer_in_a_file(saved, tmp_path, cap
     ("trainer", "message"),
     [
         (None, "the task is 'LargestTask', none of ReverseTask, .*; give trainer_class, on the command line --trainer"),
-        ("nowhere.py:X", "must be FILE.py:CLASS of a trainer .ModuleNotFoundError: No module named 'nowhere'"),
-        ("raises.py:X", "must be FILE.py:CLASS of a trainer .ZeroDivisionError: division by zero"),
-        (f"{tiny_own_task.__file__}:Largest", "must be .* .AttributeError: module 'tiny_own_task' has no attribute"),
-        (f"{tiny_own_task.__file__}:LargestConfig", "must be .* .TypeError: LargestConfig is no TrainerModule"),
+        ("nowhere.py:X", "must be FILE.py:CLASS of a trainer .No module named 'nowhere'"),
+        ("raises.py:X", "must be FILE.py:CLASS of a trainer .division by zero"),
+        (f"{tiny_own_task.__file__}:Largest", "must be .* .module 'tiny_own_task' has no attribute"),
+        (f"{tiny_own_task.__file__}:LargestConfig", "must be .* .LargestConfig is no TrainerModule"),
         (tiny_own_task.__file__, "--trainer is .*; it must be FILE.py:CLASS"),
     ],
 )

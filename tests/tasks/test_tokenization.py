@@ -178,12 +178,6 @@ def test_no_array_is_sized_by_an_id_of_a_file_that_has_few_pieces(largest, model
     assert PieceTokenizer(read_pieces(tmp_path / "tokenizer.json")).size == 1004
 
 
-def test_a_file_without_pieces_is_refused(tmp_path):
-    tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(InputError, match="has 0 pieces, and the largest id is -1; it must be below 1000"):
-        read_pieces(tmp_path / "tokenizer.json")
-
-
 @pytest.mark.parametrize("value", ["letters", "bpe", "bpe:299", "unigram:1048577", f"bpe:{10**30}", "words:5"])
 def test_another_tokenizer_is_an_error(value):
     with pytest.raises(InputError, match=r"^tokenizer is "):

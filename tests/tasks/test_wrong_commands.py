@@ -14,12 +14,11 @@ WRONG = {
         ("--schedule noam --lr 1", "--lr is 1.0, which has no effect: the schedule noam takes its peak from"),
         ("--overwrite", "--overwrite is True, which has no effect: a run goes on unless --no-resume is given, too"),
         ("--quiet --verbose", "--verbose is True, which has no effect: --quiet is True"),
-        ("--connect-timeout 3", "--connect-timeout is 3.0, which has no effect: --distributed is False"),
+        ("--coordinator node1:1234", "--coordinator is node1:1234, which has no effect: --distributed is False"),
     ],
     "anomaly.py": [
         ("--dataset digits --resolution 64", "unknown arguments: --resolution"),
         ("--dataset digits --set-size 40", "--set-size is 40; it may be at most"),
-        ("--dataset digits --data-dir d", "--data-dir is d, which has no effect: it is that of CIFAR-100"),
         ("--dataset files --data-dir d", "--data-dir is d, which has no effect: it is that of CIFAR-100"),
         ("--dataset files", "features is None; it must be an .npy file (--features)"),
         ("--dataset files --features f.npy", "--labels is None; it must be an .npy file (--labels)"),
@@ -27,8 +26,7 @@ WRONG = {
     "translate.py": [
         ("--data nowhere.tsv", "nowhere.tsv can't be read: No such file or directory"),
         ("--data pairs --train-size 500", "--train-size is 500, which has no effect: --data is a file, of which all"),
-        ("--data pairs --val-size 7", "--val-size is 7, which has no effect: --data is a file, of which all"),
-        ("--data pairs --test-size 7", "--test-size is 7, which has no effect: --data is a file, of which all"),
+        ("--val-data pairs", "--val-data is pairs, which has no effect: --data is none"),
         ("--length-penalty 2", "--length-penalty is 2.0, which has no effect: --beam-width is 1, for greedy decoding"),
         ("--architecture short --model-dim 64", "--model-dim is 64, which has no effect: architecture says what the"),
         ("--architecture short --init-from x --qk-norm", "--qk-norm is True, which has no effect: architecture says"),

@@ -233,11 +233,6 @@ ROPE = {"rope_type": "default", "rope_theta": 13.0}
 @pytest.mark.parametrize(
     ("family", "config", "message"),
     [
-        (
-            "llama",
-            {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}},
-            "factor in .* is 0.5; it must be 1, since",
-        ),
         ("llama", {"rope_scaling": ROPE | {"partial_rotary_factor": 0.5}}, "factor in .* is 0.5; it must be 1, since"),
         ("llama", {"partial_rotary_factor": 0.5}, "has partial_rotary_factor = 0.5, which is not supported"),
         ("llama", {"rope_scaling": ROPE}, "has rope_parameters = .*, which is not supported"),  # beside the older key

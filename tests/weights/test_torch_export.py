@@ -248,9 +248,7 @@ def test_an_export_replaces_an_earlier_one_and_no_other_file(tmp_path):
         path = export_torch(model, params, directory)
     assert sorted(file.name for file in path.parent.iterdir()) == ["model.py", "weights.pt"]
     path.write_text("my own")
-    with pytest.raises(
-        InputError, match=r"new/er, which holds model.py; it must be empty, or hold a model.py of an ear"
-    ):
+    with pytest.raises(InputError, match=r"new/er, which holds model.py; it must be empty, or hold a model.py of"):
         export_torch(model, params, path.parent)
     assert path.read_text() == "my own"
     for directory in (path, "a\0b"):

@@ -10,6 +10,7 @@ from jaxtyping import Bool, PyTree
 
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.errors import InputError, shortened
+from transformer_jax.outside_files import as_input_error
 from transformer_jax.trees import Inputs, Targets
 
 Samples: TypeAlias = tuple[Inputs, Targets]  # rows from a loader, arrays [N, ...]: of one batch or several
@@ -155,10 +156,10 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
         return samples.stacked
     if not isinstance(samples, Sequence) or isinstance(samples, str) or not samples:
         raise InputError(f"samples is {shortened(samples)}; it must be a list of at least one sample")
-    try:
+    reason = "samples can't be stacked, since they differ, or NumPy lacks their type"
+    # PyTorch raises the last two: a tensor has gradients, or is on a GPU.
+    with as_input_error(reason, ValueError, TypeError, RuntimeError):
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
-    except (ValueError, TypeError, RuntimeError) as error:  # also PyTorch's: a tensor has gradients, or is on a GPU
-        raise InputError(f"samples can't be stacked, since they differ, or NumPy lacks their type: {error}") from error
     if any(array.dtype.kind in "USO" for array in jax.tree.leaves(stacked)):
         raise InputError(f"samples hold text or objects, where numbers are expected: {samples[0]!r}, for example")
     return stacked

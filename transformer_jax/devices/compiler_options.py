@@ -26,8 +26,9 @@ def known_options(table: Mapping[str, Mapping[str, Option]]) -> dict[str, Option
 
 def unknown_options(*tables: Mapping[str, Mapping[str, Option]]) -> list[str]:
     """Return the names of a table's options for this backend that the installed compiler does not know."""
-    options = [item for table in tables for item in table.get(jax.default_backend(), {}).items()]
-    return [name for name, value in dict(options).items() if not is_known(name, value)]
+    return sorted(
+        {name for table in tables for name in {*table.get(jax.default_backend(), {})} - {*known_options(table)}}
+    )
 
 
 @functools.cache

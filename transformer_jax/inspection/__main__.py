@@ -30,12 +30,8 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     Raises:
         InputError: no run is given, there is an unknown flag, or the file is no earlier page.
     """
-    parser = Parser(
-        prog=PROGRAM,
-        description="Print a trained model's answers, and write a page to explore its attention.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "Print a trained model's answers, and write a page to explore its attention."
+    parser = Parser(prog=PROGRAM, description=about, epilog=EXAMPLES)
     parser.add_argument("run", metavar="RUN", help="a run's directory, a model that ships, or one of HuggingFace")
     parser.add_argument(
         "words", metavar="INPUT", nargs="*",

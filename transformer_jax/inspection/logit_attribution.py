@@ -19,6 +19,7 @@ from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import swap
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.outside_files import as_input_error
 from transformer_jax.trees import Params, Variables
 
 BIASES = "biases"
@@ -152,7 +153,5 @@ def _check_head(model: nn.Module) -> None:
 def _check_linear(of: Callable[[Array], Array], logits: Array) -> None:
     """Raise an `InputError` if a function of the logits is not linear: JAX transposes no other."""
     result = jax.eval_shape(of, logits)  # here its own errors come up
-    try:
+    with as_input_error("of is not linear in the logits; it must be, such as one logit or a difference", Exception):
         jax.eval_shape(lambda: jax.linear_transpose(of, logits)(jax.tree.map(jnp.zeros_like, result)))
-    except Exception as error:
-        raise InputError("of is not linear in the logits; it must be, such as one logit or a difference") from error

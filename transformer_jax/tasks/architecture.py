@@ -7,26 +7,19 @@ from typing import NamedTuple, TypeVar
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
+from transformer_jax.fields import type_hints
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.outside_files import read_json
 from transformer_jax.runs.directory import kept_file
+from transformer_jax.setting_groups import ModelSettings
 from transformer_jax.weights.huggingface.pretrained import model_of_config
 
 ARCHITECTURE = "architecture.json"  # in the directory of a run
 
 # Settings that the `config.json` replaces; with `init_from` the sizes are the model's own, unless they are given.
-SIZES = "model_dim", "num_heads", "num_layers", "dim_feedforward"
-PARTS = (
-    "share_layers",
-    "positions",
-    "norm",
-    "norm_first",
-    "feed_forward",
-    "num_kv_heads",
-    "qk_norm",
-    "attention_dropout",
-)
+SIZES = {"model_dim", "num_heads", "num_layers", "dim_feedforward"}
+PARTS = {*type_hints(ModelSettings)} - SIZES - {"dropout_prob", "attention"}
 
 Model = TypeVar("Model", TransformerLM, Transformer)
 
@@ -81,7 +74,7 @@ class Architecture(NamedTuple):
 
 def idle_with(architecture: Path | None, init_from: str | None) -> dict[str, str]:
     """Settings that have no effect beside an architecture, each with the reason."""
-    names = () if architecture is None else PARTS if init_from else (*SIZES, *PARTS)
+    names = set[str]() if architecture is None else PARTS if init_from else SIZES | PARTS
     return dict.fromkeys(names, "architecture says what the model is")
 
 

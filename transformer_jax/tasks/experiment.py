@@ -1,10 +1,9 @@
 """The protocol of every experiment: load the data, train or take a trained model, report, test."""
 
-import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -142,38 +141,28 @@ def _train_one(
             print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
         trainer.test_data = data
         more = {} if report is None else report(trainer, data)
-        _save_answers(trainer, data)
+        _save_answers(trainer)
         return trainer, trainer.test(data.val_loader, data.test_loader, **more)
 
 
-def _save_answers(trainer: TrainerModule, data: TaskData) -> None:
+def _save_answers(trainer: TrainerModule) -> None:
     """Write the answers to the first examples of the test set, and a picture of the attention of the first one.
 
     Of a task of one's own where they can be worded.
     """
-    examples: list[InspectedExample] = []
-    answers: list[Answer] = []
-    with _or_a_line("answers to the test set, which `examples` would word"):
+    try:
         count = MAX_PREDICTIONS if trainer.writes_predictions else 1
         examples = trainer.test_examples(range(min(count, len(trainer.test_set))))
-        if trainer.writes_predictions:
-            answers = trainer.answers(examples)
-            trainer.run.save_text(PREDICTIONS, prediction_table(examples, answers))
-    if examples and trainer.has_attention and trainer.attention_picture is not None:
-        with _or_a_line("pictures of attention"):
+        if trainer.has_attention and trainer.attention_picture is not None:
             trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
-    _print_mistakes(examples[: len(answers)], answers)
-
-
-@contextlib.contextmanager
-def _or_a_line(what: str) -> Iterator[None]:
-    """A block that fails with a line: a task of one's own may not be able to carry it out."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
+        answers = trainer.answers(examples) if trainer.writes_predictions else []
+        if answers:
+            trainer.run.save_text(PREDICTIONS, prediction_table(zip(examples, answers, strict=True)))
     except Exception as error:  # of any class: the model's output may be anything
+        what = "answers to the test set, or the picture of attention"
         print(f"There are no {what}: {in_one_line(error, with_class=not isinstance(error, InputError))}")
+    else:
+        _print_mistakes(examples[: len(answers)], answers)
 
 
 def _print_mistakes(examples: Sequence[InspectedExample], answers: Sequence[Answer]) -> None:

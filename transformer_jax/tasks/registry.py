@@ -8,9 +8,10 @@ from typing import Any
 
 from transformer_jax import tasks
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.errors import InputError, in_one_line, shortened
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.outside_files import as_input_error
 from transformer_jax.trained.load import open_run
 from transformer_jax.trained.named import directory_of, kinds_of_models
 from transformer_jax.trained.published import PUBLISHED, load_pretrained
@@ -51,14 +52,11 @@ def own_trainer(place: str) -> type[TrainerModule]:
         InputError: there is no such file or trainer, or the file raises an error.
     """
     file, _, name = place.rpartition(":")
-    try:
+    with as_input_error(f"--trainer is {place}; it must be FILE.py:CLASS of a trainer", Exception):
         sys.path.insert(0, str(Path(file).resolve().parent))
         found = getattr(importlib.import_module(Path(file).stem), name)
         if not issubclass(found, TrainerModule):
             raise TypeError(f"{name} is no TrainerModule")
-    except Exception as error:  # of any class: the file is the user's
-        reason = in_one_line(error, with_class=True)
-        raise InputError(f"--trainer is {place}; it must be FILE.py:CLASS of a trainer ({reason})") from error
     return found
 
 

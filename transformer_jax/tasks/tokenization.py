@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int, Integer, UInt8
 
 from transformer_jax.errors import InputError, in_one_line, shortened
-from transformer_jax.outside_files import outside_file
+from transformer_jax.outside_files import as_input_error, outside_file
 from transformer_jax.tasks import byte_text
 
 if TYPE_CHECKING:
@@ -258,7 +258,5 @@ def import_extra(name: str) -> Any:  # a module
     Raises:
         InputError: it is not installed.
     """
-    try:
+    with as_input_error(f"the library {name} is missing; pip install transformer-jax[pretrained]", ImportError):
         return importlib.import_module(name)
-    except ImportError:
-        raise InputError(f"the library {name} is missing; pip install transformer-jax[pretrained]") from None

@@ -13,7 +13,6 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compiler_options import RUN_ONCE_OPTIONS, known_options
 from transformer_jax.errors import InputError
 from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.hooks import Task
 from transformer_jax.training.inspected_example import (
     Answer,
     InspectedExample,
@@ -89,55 +88,46 @@ class ExampleViewer(Evaluator):
         first = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], inputs)
         return ExampleViewer.examples(self, first)[0]
 
-    def answers(self, examples: Sequence[InspectedExample], *, by_output: bool = False) -> list[Answer]:
+    def answers(self, examples: Sequence[InspectedExample]) -> list[Answer]:
         """The model's answers to examples; those of one shape are computed together, a batch at a time.
 
-        Args:
-            examples: of the task.
-            by_output: whether answers must be those that the examples make of the model's output.
+        If `predict` is overridden without `examples`, an answer is what it says.
 
         Raises:
-            InputError: `predict`, which is overridden without `examples`, says something else.
+            InputError: `predict` does not give an answer for each example.
         """
         params = jax.device_put(self.params, self.first_device)
         by_shape: dict[str, list[int]] = {}
         for number, example in enumerate(examples):
             by_shape.setdefault(str(jax.tree.map(np.shape, example.inputs)), []).append(number)
-        outputs, said = dict[int, np.ndarray](), dict[int, str]()
+        answers: dict[int, Answer] = {}
         for numbers in by_shape.values():
             size = min(self.config.batch_size, len(numbers))
             for start in range(0, len(numbers), size):
                 batch = numbers[start : start + size]
                 rows = batch + batch[:1] * (size - len(batch))  # one size, one compilation
                 inputs = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[examples[n].inputs for n in rows])
-                outputs |= zip(batch, jax.device_get(self._shown(params, inputs)), strict=False)
+                outputs = jax.device_get(self._shown(params, inputs))
+                found = [examples[n].answer(output) for n, output in zip(rows, outputs, strict=True)]
                 if self.overrides_predict_alone:
-                    said |= zip(batch, self._predicted([examples[n] for n in rows]), strict=False)
-        answers = [example.answer(outputs[number]) for number, example in enumerate(examples)]
-        for number, example in enumerate(examples if self.overrides_predict_alone else []):
-            if (text := said.get(number)) != answers[number].text:
-                if text is None or by_output or example.given is None:
-                    reason = f"is {text:.60}, not {answers[number].text:.60}" if text else "is not one for each input"
-                    raise InputError(
-                        f"what {type(self).__name__}.predict gives {reason}; override `examples`, which words it"
-                    )
-                answers[number] = Answer(text, None, ())
-        return answers
+                    found = self._as_predicted([examples[n].given for n in rows], found)
+                answers |= zip(batch, found, strict=False)
+        return [answers[number] for number in range(len(examples))]
 
     @property
     def overrides_predict_alone(self) -> bool:
         """Whether a class overrides `predict` without `examples`, which may word something else."""
         kinds = type(self).__mro__
         first = [next(n for n, kind in enumerate(kinds) if name in vars(kind)) for name in ("predict", "examples")]
-        return self.writes_predictions and type(self).predict is not Task.predict and first[0] < first[1]
+        return self.writes_predictions and first[0] < first[1]  # `Task.predict` comes after all
 
-    def _predicted(self, examples: Sequence[InspectedExample]) -> list[str]:
-        """What `predict` says of each example; nothing if that is not an answer for each."""
-        rows = [example.inputs if example.given is None else example.given for example in examples]
-        found = self.predict(jax.tree.map(lambda *leaves: np.concatenate(leaves), *rows))
+    def _as_predicted(self, rows: Sequence[Inputs], answers: Sequence[Answer]) -> list[Answer]:
+        """The answers; those in which `predict` says something else of a row have its text alone."""
+        found = None if rows[0] is None else self.predict(jax.tree.map(lambda *leaves: np.concatenate(leaves), *rows))
         if not isinstance(found, list | np.ndarray | jax.Array) or len(found) != len(rows):
-            return []
-        return [" ".join(map(str, np.ravel(answer).tolist())) for answer in found]
+            raise InputError(f"answers can't be told from {type(self).__name__}.predict; override `examples`, too")
+        texts = [" ".join(map(str, np.ravel(answer).tolist())) for answer in found]
+        return [a if a.text == text else Answer(text, None, ()) for a, text in zip(answers, texts, strict=True)]
 
     def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
         """Lines as examples: as `read_examples` of each line alone, if not overridden.

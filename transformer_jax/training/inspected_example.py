@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -152,13 +152,13 @@ def numbers_in(words: Sequence[str]) -> list[list[int]]:
     return [[int(word) for word in sequence] for sequence in sequences]
 
 
-def prediction_table(examples: Sequence[InspectedExample], answers: Sequence[Answer]) -> str:
+def prediction_table(answered: Iterable[tuple[InspectedExample, Answer]]) -> str:
     """Input, expected and given answer, its probability, and whether it is right (1 or 0; empty where nobody knows).
 
     Tabs and line breaks of any kind inside a cell are written as in Python, `\\t` and `\\n`.
     """
     rows = [("input", "expected", "answer", "probability", "right")]
-    for example, answer in zip(examples, answers, strict=True):
+    for example, answer in answered:
         probability = "" if answer.probability is None else f"{answer.probability:.6g}"
         right = "" if example.expected is None else str(int(answer.text == example.expected))
         rows.append((example.title, example.expected or "", answer.text, probability, right))

@@ -41,7 +41,7 @@ def test_what_is_no_text_is_left_off(file, content):
     assert read_pairs(file(content)) == [TextPair("a", "b"), TextPair("c", "d")]
 
 
-NO_UTF8 = ":3: 'utf-8' codec can't decode byte 0xe9 in position 2: invalid continuation byte"
+NO_UTF8 = ":3 is not UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 2: invalid continuation byte)"
 NO_TAB = "no tab in the line; one must separate the source text from the target text"
 
 

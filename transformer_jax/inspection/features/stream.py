@@ -5,7 +5,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +89,7 @@ class ActivationStream:
 
         Each chunk is a file in the directory `….chunks` until all are computed, so that the same call goes on after a
         kill; then they are joined, which takes their space once more. The file `made_from` there has a digest of all
-        that goes in, which takes a pass over the loader without the model, and those of what came out: a chunk that was
+        that goes in, which takes a pass over the loader without the model, and one of what came out; a chunk that was
         changed is computed again.
 
         Raises:
@@ -109,27 +108,24 @@ class ActivationStream:
         known = noted.read_text(errors="replace").split("\n") if noted.exists() else []
         if known[:1] != [mark] and (known or path.exists()):
             raise InputError(f"path is {path}, which has rows of another stream; delete it and {directory}")
-        if not known:
-            write_whole(noted, mark.encode())
-        files = [directory / f"{number}.npy" for number in range(len(self))]
         if not path.exists():
-            with noted.open("a") as lines:
-                self._complete(path, files, known, lines)
-        elif f"{digest_of(path)}  rows" not in known:
+            write_whole(noted, mark.encode())
+            joined = self._joined(directory)
+            write_whole(noted, f"{mark}\n{digest_of(joined)}".encode())
+            joined.replace(path)
+        elif known[1:] != [digest_of(path)]:
             raise InputError(f"path is {path}, which was damaged or changed; delete it and {directory}")
-        for file in files:  # a kill here leaves some of them to the next call
-            file.unlink(missing_ok=True)
+        for file in directory.glob("*.npy"):  # a kill here leaves some of them to the next call
+            file.unlink()
 
-    def _complete(self, path: Path, files: Sequence[Path], known: Sequence[str], lines: TextIO) -> None:
-        """Compute the chunks from the first one on that has no known digest, join all, and write their digests."""
-        unfinished = files[0].with_name("unfinished.npy")
-        is_known = (file.exists() and f"{digest_of(file)}  {file.name}" in known for file in files)
-        first = sum(1 for _ in itertools.takewhile(bool, is_known))
-        for file, rows in zip(files[first:], self.chunks(first), strict=True):
+    def _joined(self, directory: Path) -> Path:
+        """The file of all chunks. Each is computed unless its file is there, whose name has its digest."""
+        unfinished, files = directory / "unfinished.npy", list[Path]()
+        while found := [f for f in directory.glob(f"{len(files)}-*.npy") if f.stem == f"{len(files)}-{digest_of(f)}"]:
+            files += found
+        for rows in self.chunks(len(files)):
             np.save(unfinished, rows)
-            # A kill may have cut the line before.
-            print(f"\n{digest_of(unfinished)}  {file.name}", file=lines, flush=True)
-            unfinished.replace(file)
+            files.append(unfinished.replace(directory / f"{len(files)}-{digest_of(unfinished)}.npy"))
         chunks = [np.load(file, mmap_mode="r") for file in files]
         header = {"descr": "<f4", "fortran_order": False, "shape": (sum(map(len, chunks)), chunks[0].shape[1])}
         with unfinished.open("wb") as joined:  # no memory map, in which a full disk would end the process by SIGBUS
@@ -137,8 +133,7 @@ class ActivationStream:
             joined.writelines(chunk.data for chunk in chunks)
             joined.flush()
             os.fsync(joined.fileno())  # before the chunks are deleted
-        print(f"\n{digest_of(unfinished)}  rows", file=lines, flush=True)
-        unfinished.replace(path)
+        return unfinished
 
     def _fingerprint(self) -> str:
         """Of what the rows are made from: settings, variables, inputs and masks; the first rows depend on the model."""

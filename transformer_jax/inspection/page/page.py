@@ -46,17 +46,19 @@ def inspection_page(
 
     Raises:
         InputError: there are no examples or no parameters, or the model has no attention to show; or as
-            `trainer.answers`, since the page shows answers to outputs that are changed.
+            `trainer.answers`, or these are not those of the model's output, which the page changes.
     """
     examples = chosen_examples(trainer, examples, FIRST)
-    if trainer.overrides_predict_alone:
-        trainer.answers(examples, by_output=True)
     params, _ = trainer.in_dtype(jax.device_put(trainer.params, trainer.first_device), ())
     bound = Inspected(trainer.model, {"params": params})
     passes = InspectedPasses(
         bound, lambda rows: tuple(trainer.in_dtype({}, trainer.model_inputs(rows))[1]), examples[0].inputs
     )
-    return page_of(passes, title or trainer.name, examples, compared=_compared(trainer))
+    page = page_of(passes, title or trainer.name, examples, compared=_compared(trainer))
+    said = trainer.answers(examples) if trainer.overrides_predict_alone else page.answers
+    if [answer.text for answer in said] != [answer.text for answer in page.answers]:
+        raise InputError(f"{type(trainer).__name__}.predict says what the output does not; override `examples`, too")
+    return page
 
 
 def chosen_examples(

@@ -27,6 +27,7 @@ from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.nn.set_transformer import ISAB
+from transformer_jax.outside_files import as_input_error
 from transformer_jax.tasks.anomaly.cifar100 import has_features
 from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
 from transformer_jax.tasks.anomaly.config import AnomalyData, anomaly_data, default_config, hint_at_cifar100
@@ -135,10 +136,9 @@ class AnomalyTrainer(TrainerModule):
         Raises:
             InputError: a number is not in the test set, or a file is no image.
         """
-        try:  # not `Path.exists`, which raises the error of a name that is too long
+        with as_input_error(f"inputs is {shortened(words)}; its quotes can't be read", ValueError):
+            # Not `Path.exists`, which raises the error of a name that is too long.
             words = [part for word in words for part in ([word] if os.path.exists(word) else shlex.split(word))]
-        except ValueError as error:
-            raise InputError(f"inputs is {shortened(words)}; its quotes can't be read: {error}") from None
         if all(map(WHOLE_NUMBER.fullmatch, words)):
             return self.test_examples([int(word) for word in words])
         if not self.config.image_shape:

@@ -72,16 +72,13 @@ class TranslationConfig(TrainingConfig):
     # exponent α of beam search; a larger one favours long texts
     length_penalty: float = setting(0.6, neutral=True, least=0, most=MAX_LENGTH_PENALTY)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("val_data", "test_data"):
-            if self.data is None and getattr(self, name) is not None:
-                raise InputError(f"{name} is {getattr(self, name)}; it needs data, the file of training pairs (--data)")
-
     def idle(self) -> dict[str, str]:
-        of_dates = {} if self.data is None else dict.fromkeys(SIZES, "data is a file, of which all pairs are taken")
-        of_beams = {} if self.beam_width > 1 else {"length_penalty": "beam_width is 1, for greedy decoding"}
-        return super().idle() | of_dates | of_beams | idle_with(self.architecture, self.init_from)
+        found = super().idle() | idle_with(self.architecture, self.init_from)
+        if self.data is None:
+            found |= dict.fromkeys(("val_data", "test_data"), "data is none, so that pairs are drawn")
+        else:
+            found |= dict.fromkeys(SIZES, "data is a file, of which all pairs are taken")
+        return found if self.beam_width > 1 else found | {"length_penalty": "beam_width is 1, for greedy decoding"}
 
     @property
     def max_translation(self) -> int:

@@ -18,7 +18,7 @@ from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import outside_file
+from transformer_jax.outside_files import as_input_error, outside_file
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.tokenization import Tokenizer
 
@@ -155,10 +155,8 @@ def read_pairs(path: Path) -> list[TextPair]:
 
 def _pair(line: bytes, place: str) -> TextPair:
     """The pair on a line; `place` is for error messages."""
-    try:
+    with as_input_error(f"{place} is not UTF-8", UnicodeDecodeError):
         columns = line.decode().split("\t", 2)[:2]
-    except UnicodeDecodeError as error:
-        raise InputError(f"{place}: {error}") from None
     if len(columns) < 2:
         raise InputError(f"{place}: no tab in the line; one must separate the source text from the target text")
     pair = TextPair(*map(str.strip, columns))

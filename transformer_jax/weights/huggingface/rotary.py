@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
 from transformer_jax.argument_checks import Positive, Size, check_fields
-from transformer_jax.errors import InputError, shortened
+from transformer_jax.errors import InputError, check_value, shortened
 from transformer_jax.nn.position_kinds import RotaryPositions
 from transformer_jax.nn.positions import Positions
 from transformer_jax.outside_files import Json
@@ -40,6 +41,7 @@ class Llama3Scaling:
 
 
 SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling}
+KINDS = ("default", *SCALINGS)
 
 
 def rotary_positions(keys: ConfigKeys, base: float, fraction: float | None = None) -> RotaryPositions:
@@ -56,6 +58,7 @@ def rotary_positions(keys: ConfigKeys, base: float, fraction: float | None = Non
     older = keys.take("rope_scaling", Mapping | None, None)  # it wins in `transformers`; `finish` refuses both
     rope: Json = dict(older or keys.take("rope_parameters", Mapping | None, None) or {})
     kind = rope.pop("rope_type", rope.pop("type", "default"))
+    check_value(f"rope_type in {keys.source}", kind, Literal[KINDS])
     base = rope.pop("rope_theta", base)
     rotated = rope.pop("partial_rotary_factor", 1.0 if fraction is None else fraction)
     if fraction is None and rotated != 1:
@@ -63,9 +66,6 @@ def rotary_positions(keys: ConfigKeys, base: float, fraction: float | None = Non
         raise InputError(f"{shown}; it must be 1, since models of this family rotate whole heads")
     scaling = None
     if kind != "default":
-        if kind not in tuple(SCALINGS):  # a tuple, since it may be of any type
-            known = ", ".join(["default", *SCALINGS])
-            raise InputError(f"rope_type in {keys.source} is {shortened(kind)}; it must be one of {known}")
         names = [field.name for field in dataclasses.fields(SCALINGS[kind])]
         if missing := [name for name in names if name not in rope]:
             raise InputError(f"rope_parameters in {keys.source} lacks {missing[0]}")
