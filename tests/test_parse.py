@@ -204,3 +204,10 @@ def test_help_is_one_sentence_then_the_flags_in_groups_then_the_rules(write, cap
 def test_every_flag_of_the_experiments_is_explained(config):
     explained = [name for name, said in comments(config).items() if re.search("[a-z]{2}.*[a-z]{2}", said)]
     assert set(explained) == set(config.__dataclass_fields__)
+
+
+def test_a_setting_of_a_file_that_has_no_effect_beside_the_flags_is_left_out(tmp_path):
+    (tmp_path / "c.toml").write_text("seed = 3\nlr = 5e-3\nmodel_dim = 64\n")
+    config = parse(ReverseConfig, ["--config", str(tmp_path / "c.toml"), "--seeds", "0..1", "--schedule", "noam"])
+    assert (config.seed, config.lr, config.model_dim) == (ReverseConfig().seed, ReverseConfig().lr, 64)
+    config.check_idle()

@@ -72,7 +72,7 @@ def test_a_kill_leaves_the_earlier_or_the_new_content_and_the_next_call_writes(b
         assert found(directory) == ["next", "next"]
         assert (directory / "theirs").exists() == bool(before)
         assert not left_of(directory).exists()
-    assert 9 < moment < 99
+    assert 8 < moment < 99
     assert before in seen
     assert ["new", "new"] in seen
 
@@ -85,6 +85,19 @@ def test_an_error_leaves_the_earlier_content_and_no_trace(tmp_path):
             write(tmp_path / "a", "new")
     assert found(tmp_path / "a") == ["old", "old"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+
+
+def test_the_working_directory_and_a_directory_with_digests_of_other_files_are_left_alone(tmp_path, monkeypatch):
+    run = load_run("reverse")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"directory is \., the working directory"):
+        run.save(".")
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads" / "image").write_text("theirs")
+    (tmp_path / "downloads" / "SHA256SUMS").write_text(f"{'0' * 64}  image\n")
+    with pytest.raises(InputError, match="downloads, which holds SHA256SUMS; it must be empty, or hold"):
+        run.save(tmp_path / "downloads")
+    assert (tmp_path / "downloads" / "image").read_text() == "theirs"
 
 
 def test_a_model_is_opened_also_between_the_two_renames_that_replace_it(tmp_path):

@@ -116,6 +116,12 @@ def parse(
         initial = settings_of_initial(config_class, task, settings | of_file | given)
     with naming_flags(config_class):
         try:
+            config = config_class(**(settings | initial | of_file | given))
+            if file is None or not isinstance(config, TrainingConfig):
+                return config
+            # What has no effect beside the flags was not asked for by them.
+            idle = config.idle().keys() - given.keys()
+            of_file = {name: value for name, value in of_file.items() if name not in idle}
             return config_class(**(settings | initial | of_file | given))
         except InputError as error:
             if file is None:
@@ -161,6 +167,8 @@ def answer_lines(answer: Callable[[str], str]) -> None:
 
     A line is UTF-8 and ends with a line feed, whatever Python takes for the end of one elsewhere.
     """
+    if sys.stdin is None:  # it is closed
+        return
     if sys.stdin.isatty():
         print("Type an input and Enter; Ctrl-D ends.", file=sys.stderr)
     for number, line in enumerate(sys.stdin.buffer):

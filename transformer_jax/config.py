@@ -127,7 +127,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         return cls(**{name: value for name, value in stored_values(cls, settings).items() if name not in machine})
 
     def idle(self) -> dict[str, str]:
-        """Settings that have no effect beside the others, each with the reason; a training refuses them."""
+        """Settings that have no effect beside the others, each with the reason; `train_and_test` refuses them."""
         of_processes = ("coordinator", "num_processes", "process_id", "connect_timeout")
         found = {} if self.distributed else dict.fromkeys(of_processes, "distributed is False")
         found |= {} if self.seeds is None else {"seed": "seeds gives those of the runs"}

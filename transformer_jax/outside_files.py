@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import stat
-import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
@@ -101,28 +100,34 @@ def replacing(directory: str | Path, kind: str, names_of: Callable[[Path], Colle
         names_of: the names in a directory of this kind that are written anew or go; None if it is of another kind.
 
     Raises:
-        InputError: the directory, or the one that it is in, can't be written; or it is neither empty nor of the kind.
+        InputError: the directory, or the one that it is in, can't be written; it is the working directory, or neither
+            empty nor of the kind.
     """
     with writing_into("directory", directory):
         place = Path(directory).resolve()  # of a link its target
+        if place == Path.cwd():
+            raise InputError(f"directory is {directory}, the working directory; it must be another one")
         if os.path.isdir(old := left_of(place)):  # a kill came as the last one was replaced
             shutil.rmtree(old) if place.exists() else old.rename(place)
         place.mkdir(parents=True, exist_ok=True)
         there = [path.name for path in place.iterdir() if not path.name.startswith(".")]
         if (names := names_of(place)) is None and there:
             raise InputError(f"directory is {directory}, which holds {min(there)}; it must be empty, or hold {kind}")
-        with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as beside:
-            new = Path(beside, "new")
+        new = place.with_name(f".{place.name}.transformer-jax-new")
+        shutil.rmtree(new, ignore_errors=True)  # of a call that was killed
+        try:
             shutil.copytree(place, new, symlinks=True, ignore=lambda at, _: names or () if Path(at) == place else ())
             yield new
             place.rename(old)
             new.rename(place)
-            shutil.rmtree(old, ignore_errors=True)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def left_of(directory: Path) -> Path:
     """Where an earlier directory lies while a new one takes its place, and after a kill in this moment."""
-    return directory.parent / f".{directory.name}.old"
+    return directory.parent / f".{directory.name}.transformer-jax-old"
 
 
 def standing(directory: Path) -> Path:

@@ -61,6 +61,8 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         if chosen.interactive:
             raise InputError(f"--output is {output}, but --interactive prints its answers")
         check_output(output, prediction_table([]))
+        if chosen.input is not None and output.exists() and chosen.input.exists() and output.samefile(chosen.input):
+            raise InputError(f"--output is {output}, the file of the inputs; choose another file")
     names = ("max_new", "temperature", "top_k", "seed")
     chosen.draws = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
     return chosen

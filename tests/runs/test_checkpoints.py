@@ -292,10 +292,11 @@ def test_a_checkpoint_under_another_steps_name_is_noticed(pair):
 
 def test_half_written_checkpoints_of_a_killed_process_are_none_and_the_next_one_that_writes_removes_them(pair):
     (pair / "2").rename(pair / "2.orbax-checkpoint-tmp")
+    (pair / "1.bak").mkdir()  # a user's copy
     assert Checkpoints(pair, ACCURACY, create=False).steps == [1]
     assert (pair / "2.orbax-checkpoint-tmp").exists()  # a reader does not know who writes it
     assert opened(pair).newest(state(0)).step == 1
-    assert [path.name for path in pair.iterdir()] == ["1"]
+    assert sorted(path.name for path in pair.iterdir()) == ["1", "1.bak"]
 
 
 def test_when_all_are_damaged_that_is_an_error_and_nothing_is_deleted(pair):

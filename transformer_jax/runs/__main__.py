@@ -148,7 +148,7 @@ if __name__ == "__main__":
     escape_output()
     try:
         main(sys.argv[1:])
-        sys.stdout.flush()
+        print(end="", flush=True)
     except BrokenPipeError:  # nobody reads any more, as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

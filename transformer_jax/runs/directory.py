@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.processes import from_first, is_first
@@ -15,7 +15,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json, as_input_error, writing_into
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.loggers import CURVES
-from transformer_jax.runs.own_files import check_unused, clear, write_listed
+from transformer_jax.runs.own_files import check_unused, clear, locked, write_listed
 from transformer_jax.runs.record import RECORD
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
@@ -38,21 +38,6 @@ from transformer_jax.setting_groups import OF_EVALUATION
 
 if TYPE_CHECKING:
     import matplotlib.figure
-
-
-LISTING_SECONDS = 0.1  # the list of runs looks at a lock for less time, in which the run is not held by another process
-
-
-def locked(lock: FileLock, path: Path, argument: str) -> contextlib.AbstractContextManager[object]:
-    """Take a lock for a `with` block; one that this process has it may take again.
-
-    Raises:
-        InputError: another process has it, and writes this path, which the argument chose.
-    """
-    try:
-        return lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
-    except Timeout:
-        raise InputError(f"{path} is in use by another process; wait for it, or choose another {argument}") from None
 
 
 def run_path(config: TrainingConfig, task: str) -> Path:

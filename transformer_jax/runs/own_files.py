@@ -1,13 +1,17 @@
 """Files that a run writes into its directory: never through a link, and nobody else's are replaced or removed."""
 
+import contextlib
 import hashlib
 import os
 import shutil
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from transformer_jax.errors import InputError
 
 RECORD_OF_FILES = ".files"  # names of the pictures and texts that the run wrote, one a line
+LISTING_SECONDS = 0.1  # the list of runs looks at a lock for less time, in which the run is not held by another process
 OF_A_SWEEP = "summary.json"  # as of `transformer_jax.tasks.sweep`: a run may lie beside the runs of a sweep
 
 
@@ -67,3 +71,15 @@ def _recorded(directory: Path) -> list[str]:
             return [name for name in stream.read(2**20).split("\n") if name and name == Path(name).name]
     except (OSError, UnicodeDecodeError):
         return []
+
+
+def locked(lock: FileLock, path: Path, argument: str) -> contextlib.AbstractContextManager[object]:
+    """Take a lock for a `with` block; one that this process has it may take again.
+
+    Raises:
+        InputError: another process has it, and writes this path, which the argument chose.
+    """
+    try:
+        return lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
+    except Timeout:
+        raise InputError(f"{path} is in use by another process; wait for it, or choose another {argument}") from None

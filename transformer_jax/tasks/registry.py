@@ -1,6 +1,6 @@
 """The trainers by the name of their task, and trained models by one word."""
 
-import importlib
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -53,8 +53,15 @@ def own_trainer(place: str) -> type[TrainerModule]:
     """
     file, _, name = place.rpartition(":")
     with as_input_error(f"--trainer is {place}; it must be FILE.py:CLASS of a trainer", Exception):
-        sys.path.insert(0, str(Path(file).resolve().parent))
-        found = getattr(importlib.import_module(Path(file).stem), name)
+        path = Path(file).resolve()
+        sys.path.insert(0, str(path.parent))  # where it may import more from
+        spec = importlib.util.spec_from_file_location(f"trainer_in_{path.stem}", path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{file} is no file of Python")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        found = getattr(module, name)
         if not issubclass(found, TrainerModule):
             raise TypeError(f"{name} is no TrainerModule")
     return found

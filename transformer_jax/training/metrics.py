@@ -100,7 +100,7 @@ def means(steps: Sequence[Sums]) -> dict[str, float]:
     if not steps:
         raise InputError("there is nothing to take the mean of; a loader must give at least one batch")
     totals = jax.tree.map(lambda *parts: np.sum(parts, dtype=np.float64), *steps)
-    return {name: float(total / weight) for name, (total, weight) in with_weight(totals).items()}
+    return {name: float(total / weight) for name, (total, weight) in totals.items() if weight}
 
 
 def with_weight(sums: Sums) -> Sums:

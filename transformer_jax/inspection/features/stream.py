@@ -22,8 +22,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.names import matches
-from transformer_jax.runs.directory import locked
-from transformer_jax.runs.own_files import digest_of, write_whole
+from transformer_jax.runs.own_files import digest_of, locked, write_whole
 from transformer_jax.runs.settings import LOCK
 from transformer_jax.trees import Inputs, Targets, Variables
 
