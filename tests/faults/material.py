@@ -3,7 +3,9 @@
 import hashlib
 import shutil
 import signal
+import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,7 +59,8 @@ TRAININGS = {
 
 def make_material(work_dir: Path) -> Path:
     """The directory of the runs, made if it is not there yet."""
-    digest = hashlib.sha256()  # what an earlier version of the package did says nothing about this one
+    # What an earlier version of the package did, or another JAX, says nothing about this one.
+    digest = hashlib.sha256(f"{sys.version} {version('jaxlib')}".encode())
     for file in sorted((REPOSITORY / "transformer_jax").rglob("*.py")):
         digest.update(file.read_bytes())
     material = work_dir / f"material-{digest.hexdigest()[:12]}"
