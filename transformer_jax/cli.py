@@ -119,7 +119,7 @@ def parse(
             config = config_class(**(settings | initial | of_file | given))
             if file is None or not isinstance(config, TrainingConfig):
                 return config
-            # What has no effect beside the flags was not asked for by them.
+            # The flags win: settings of the file that have no effect beside them are left out.
             idle = config.idle().keys() - given.keys()
             of_file = {name: value for name, value in of_file.items() if name not in idle}
             return config_class(**(settings | initial | of_file | given))

@@ -9,7 +9,7 @@ import jax
 Option: TypeAlias = int | bool | str
 OptionTable: TypeAlias = dict[str, dict[str, Option]]  # options by backend; a backend that is not listed gets none
 
-# What each option gains is in docs/performance.md, on the oldest and the newest JAX.
+# docs/performance.md has the gain of each option on the oldest and the newest JAX.
 STEP_OPTIONS: OptionTable = {"cpu": {"xla_backend_optimization_level": 1}}
 # A program that runs once, or a few times: compiling it takes longer than running it.
 RUN_ONCE_OPTIONS: OptionTable = {"cpu": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
 WHOLE_NUMBER = re.compile(r"-?\d{1,9}")  # of 32 bits
-# What ends a line or a cell of a table, for any program that reads it; and as Python writes it.
+# Characters that end a line or a cell of a table for some program, and how Python writes them.
 ESCAPES = {ord(letter): repr(letter)[1:-1] for letter in "\\\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
 Label = str | int  # what stands at a position: a character, a number, or the position's own number
 
