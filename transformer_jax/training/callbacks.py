@@ -33,7 +33,7 @@ class Step(NamedTuple):
     @property
     def metrics(self) -> dict[str, float]:
         """Mean of each metric over the step's batch, with `gradient_norm` and `learning_rate`."""
-        return means([with_weight(self.sums)])
+        return means([self.sums])
 
 
 class Evaluation(NamedTuple):
