@@ -3,13 +3,18 @@
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from transformer_jax.errors import InputError, head_width
 from transformer_jax.fields import check_fields, marks, stored_values
 from transformer_jax.setting_groups import MachineSettings, ModelSettings, OptimizationSettings, RunSettings
 
+# What `fit` alone reads.
+OF_FITTING = (
+    *("max_epochs", "lr", "warmup", "schedule", "weight_decay", "adam_b1", "adam_b2", "gradient_clip", "freeze"),
+    *("eval_every", "patience", "log_every", "log_norms", "profile", "checkpoint_every", "checkpoint_minutes"),
+)
 EMA = "ema_"  # begins the names of the metrics of the parameters' moving average
 
 Config = TypeVar("Config", bound="TrainingConfig")
@@ -132,14 +137,19 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         found = {} if self.distributed else dict.fromkeys(of_processes, "distributed is False")
         found |= {} if self.seeds is None else {"seed": "seeds gives those of the runs"}
         found |= {"lr": "the schedule noam takes its peak from model_dim and warmup"} if self.schedule == "noam" else {}
+        if self.pretrained is not None:
+            of_model = {field.name for field in dataclasses.fields(ModelSettings)} - self.fields_with("machine")
+            of_model -= {"num_heads"}  # which Flax's files of the tutorials do not contain
+            found |= dict.fromkeys(OF_FITTING, f"pretrained is {self.pretrained}, so nothing is trained")
+            found |= dict.fromkeys(of_model, f"pretrained is {self.pretrained}, which says what the model is")
         found |= {"overwrite": "a run goes on unless --no-resume is given, too"} if self.resume else {}
         return found | ({"verbose": "quiet is True"} if self.quiet else {})
 
-    def check_idle(self) -> None:
-        """Raise an `InputError` for the first setting that is not the default one, but has no effect."""
+    def check_idle(self, among: Collection[str] | None = None) -> None:
+        """Raise an `InputError` for the first setting, of those named, that is changed but has no effect."""
         changed = self.changed()
         for name, reason in self.idle().items():
-            if name in changed:
+            if name in changed and (among is None or name in among):
                 raise InputError(f"{name} is {changed[name]}, which has no effect: {reason}")
 
     def check_trained_on(self: Config, trained: Config, what: str) -> None:

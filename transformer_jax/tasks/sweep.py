@@ -56,6 +56,9 @@ def members(config: TrainingConfig, directory: Path) -> list[Member]:
         raise InputError(f"seeds and sweep ask for {count} runs; they may ask for at most {MAX_RUNS}")
     shared = dataclasses.replace(config, seeds=None, sweep=(), checkpoint_dir=directory)
     runs = [_member(shared, dict(zip(values, chosen, strict=True))) for chosen in itertools.product(*values.values())]
+    for name in values:
+        if all(reasons := [run.config.idle().get(name) for run in runs]):
+            raise InputError(f"sweep holds {name}, which has no effect: {reasons[0]}")
     if len({run.config.name for run in runs}) < count:
         raise InputError("seeds and sweep ask for a run twice; the values of a setting must differ")
     return runs
